@@ -1,0 +1,12 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace weft {
+
+void bind_driver(nanobind::module_ &m);
+void bind_hostfunc(nanobind::module_ &m);
+void bind_token_mask(nanobind::module_ &m);
+void bind_guided(nanobind::module_ &m);
+
+}  // namespace weft

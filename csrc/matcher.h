@@ -1,0 +1,48 @@
+/* A matcher: what a grammar backend is to the engine. Plain C, so that a backend may be built anywhere.
+ *
+ * A matcher follows one sequence of tokens. It is used by one thread at a time, needs no GIL, and never raises:
+ * what goes wrong is a return value of -1 and a text from `error`. */
+#ifndef WEFT_MATCHER_H
+#define WEFT_MATCHER_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_MATCHER_ABI 1
+
+typedef struct weft_matcher_ops {
+  uint32_t abi; /* WEFT_MATCHER_ABI */
+  /* Takes `token`: 1 taken, 0 refused with the state unchanged, -1 error. */
+  int (*accept)(void *self, int32_t token);
+  /* How many of `tokens[0..count)` would be taken one after another; the state does not change. -1 error. */
+  int (*validate)(void *self, const int32_t *tokens, int count);
+  /* Writes which tokens may follow to `row` (bit t%32 of word t/32 is token t): 1 some are blocked, 0 all are
+   * allowed (the row is written all the same), -1 error (the row is undefined). */
+  int (*fill)(void *self, int32_t *row, int words);
+  /* Takes back the last `count` accepted tokens: 0, or -1 with the state unchanged. */
+  int (*rollback)(void *self, int count);
+  /* An independent matcher in the same state, or null. */
+  void *(*fork)(void *self);
+  /* Back to the start: 0 or -1. */
+  int (*reset)(void *self);
+  /* Tokens that must follow whatever is sampled, at most `capacity`: their number, -1 error. */
+  int (*forced)(void *self, int32_t *tokens, int capacity);
+  /* 1 after an end token was taken, else 0. */
+  int (*is_terminated)(void *self);
+  /* The text of the last -1, valid until the next call. Never null. */
+  const char *(*error)(void *self);
+  void (*destroy)(void *self);
+} weft_matcher_ops;
+
+typedef struct weft_matcher {
+  const weft_matcher_ops *ops;
+  void *self;
+} weft_matcher;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

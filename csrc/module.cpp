@@ -1,0 +1,12 @@
+// Contents page of the extension: one bind call per area.
+#include <nanobind/nanobind.h>
+
+#include "bind.h"
+
+NB_MODULE(_core, m) {
+  m.doc() = "weft's native code: drivers, host tasks, the mask kernel, guided state.";
+  weft::bind_driver(m);
+  weft::bind_hostfunc(m);
+  weft::bind_token_mask(m);
+  weft::bind_guided(m);
+}

@@ -1,0 +1,1 @@
+"""Benchmarks and the synthetic records they run on."""

@@ -1,0 +1,90 @@
+"""The runtime contract: four nouns that CUDA and the CPU both implement.
+
+A `Stream` takes device work (`launch`), host work (`hostfunc`) and copies, in order. An `Event` orders streams. A
+`Graph` is what was captured. A `Runtime` makes them.
+
+The one rule: a function given to `launch` behaves alike whether its Python runs once, at capture (CUDA), or at every
+replay (CPU). So it returns nothing, has no host side effects, reads no device value on the host, and what crosses
+nodes or streams is allocated before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+
+@dataclass(frozen=True)
+class NativeTask:
+    """A host task that runs without Python: `function(data)`, both addresses; `owner` keeps `data` alive."""
+
+    name: str
+    function: int
+    data: int
+    owner: object = field(repr=False)
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    @property
+    def handle(self) -> int: ...
+    def query(self) -> bool:
+        """Whether everything recorded before it is done."""
+
+    def synchronize(self) -> None:
+        """Wait for it, without the GIL."""
+
+
+class Stream(Protocol):
+    """Work in order."""
+
+    @property
+    def handle(self) -> int: ...
+    def launch(self, fn: Callable[..., None], *args: Any) -> None:
+        """Device work: on CUDA `fn(*args)` runs now and enqueues kernels, on the CPU it becomes a node."""
+
+    def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
+        """Host work: a native task (no GIL) or a Python callable."""
+
+    def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
+        """Copy contiguous `src` to contiguous `dst` (same shape and dtype); host memory must be pinned on CUDA."""
+
+    def record(self, event: Event) -> None: ...
+    def wait(self, event: Event) -> None: ...
+    def synchronize(self) -> None:
+        """Wait for all work of the stream, then raise what a callback raised."""
+
+
+class Graph(Protocol):
+    """A captured piece of work."""
+
+    def replay(self) -> None:
+        """Launch it on the stream it was captured on; raises first what an earlier callback raised."""
+
+    def close(self) -> None:
+        """Let go of it; payloads are released when the last launch is done."""
+
+
+class Runtime(Protocol):
+    """Where streams come from."""
+
+    @property
+    def device(self) -> torch.device: ...
+    def stream(self) -> Stream: ...
+    def event(self) -> Event: ...
+    def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
+        """Capture what is issued to `stream`, and to streams that join it through events, into the yielded graph."""
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Zeroed host memory that copies can use."""
+
+    def synchronize(self) -> None:
+        """Wait for everything, then raise what a callback raised."""
+
+    def check(self) -> None:
+        """Raise what a callback raised, if any did."""

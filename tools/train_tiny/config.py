@@ -1,0 +1,66 @@
+"""Every number of weft-tiny in one place."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+ASSETS = ROOT / "python" / "weft" / "assets" / "weft-tiny"
+BOS, EOS, PAD = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Target:
+    """The Llama and how it is trained."""
+
+    vocab_size: int = 1536
+    hidden_size: int = 192
+    intermediate_size: int = 512
+    num_layers: int = 5
+    num_heads: int = 6
+    num_kv_heads: int = 3
+    head_dim: int = 32
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-5
+    max_positions: int = 1024
+    examples: int = 100_000
+    batch_size: int = 32
+    peak_lr: float = 3e-3
+    warmup: int = 200
+    seed: int = 20
+
+
+@dataclass(frozen=True)
+class Head:
+    """The EAGLE3 head; its hidden size and embeddings are the target's."""
+
+    draft_vocab_size: int = 704
+    intermediate_size: int = 512
+    num_heads: int = 6
+    num_kv_heads: int = 3
+    aux_layers: tuple[int, int, int] = (1, 3, 4)
+    unroll: int = 4
+    decay: float = 0.8
+    batch_size: int = 32
+    peak_lr: float = 2e-3
+    warmup: int = 100
+    seed: int = 7
+
+
+TARGET = Target()
+HEAD = Head()
+
+
+def load_records() -> ModuleType:
+    """`weft.bench.records` by its path, so that weft's extension need not be built."""
+    path = ROOT / "python" / "weft" / "bench" / "records.py"
+    spec = importlib.util.spec_from_file_location("weft_bench_records", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
