@@ -1,0 +1,81 @@
+"""A request's states. All transitions are in the table; whoever moves a request goes through `Request.move`."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from weft.core import FinishReason, Output, SamplingParams
+from weft.errors import InputError, RequestError
+
+if TYPE_CHECKING:
+    from weft.grammar.base import CompiledGuide
+
+
+class Stage(Enum):
+    """Where a request is."""
+
+    COMPILING = "compiling"  # its guide is not ready
+    QUEUED = "queued"  # waits for a slot and pages
+    RUNNING = "running"  # holds a slot
+    FINISHED = "finished"
+
+
+TRANSITIONS: dict[Stage, frozenset[Stage]] = {
+    Stage.COMPILING: frozenset({Stage.QUEUED, Stage.FINISHED}),
+    Stage.QUEUED: frozenset({Stage.RUNNING, Stage.FINISHED}),
+    Stage.RUNNING: frozenset({Stage.FINISHED}),
+    Stage.FINISHED: frozenset(),
+}
+
+_ids = itertools.count(1)
+
+
+@dataclass(eq=False)
+class Request:
+    """One prompt on its way to an answer. `slot` and `pages` are held while RUNNING, and only then."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    seed: int
+    guide: Future[CompiledGuide] | None = None
+    id: int = field(default_factory=lambda: next(_ids))
+    stage: Stage = Stage.QUEUED
+    slot: int = -1
+    pages: list[int] = field(default_factory=list)
+    compiled: CompiledGuide | None = None
+    output: Output = field(init=False)
+    created: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.output = Output(prompt_token_ids=self.prompt)
+        self.output.stats.prompt_tokens = len(self.prompt)
+        if self.guide is not None:
+            self.stage = Stage.COMPILING
+
+    @property
+    def is_finished(self) -> bool:
+        return self.stage is Stage.FINISHED
+
+    def move(self, stage: Stage) -> None:
+        """Change the stage, by the table."""
+        assert stage in TRANSITIONS[self.stage], f"{self.stage} -> {stage}"
+        self.stage = stage
+
+    def finish(self, reason: FinishReason, error: RequestError | InputError | None = None) -> None:
+        """End the request."""
+        self.move(Stage.FINISHED)
+        self.output.finish_reason = reason
+        self.output.error = error
+        now = time.perf_counter()
+        self.output.stats.total_s = now - (self.started or self.created)
+        self.output.stats.output_tokens = len(self.output.token_ids)
+
+    def fail(self, error: RequestError | InputError) -> None:
+        """End the request with an error."""
+        self.finish("error", error)
