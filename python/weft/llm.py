@@ -1,0 +1,278 @@
+"""Text in, text out: a model directory, its tokenizer, guides and the engine under one roof."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tokenizers.decoders import DecodeStream
+
+from weft import registry
+from weft.config import EngineConfig, Speculation, package_model_path
+from weft.core import Output, Piece, SamplingParams
+from weft.engine.lifecycle import Request
+from weft.engine.loop import Engine
+from weft.errors import InputError, ModelError
+from weft.grammar.base import CompiledGuide
+from weft.grammar.compile import GuideCompiler
+from weft.grammar.guide import Guide
+from weft.grammar.tokenizer import Vocabulary
+from weft.models.base import PagedKV
+from weft.models.weights import load_model
+from weft.runtime import get as get_runtime
+from weft.text import load_tokenizer
+
+Prompt = str | Sequence[int]
+
+
+class LLM:
+    """A model that answers prompts, under guides and with speculation.
+
+    `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json); None is weft-tiny, the model inside
+    the package. `device` is "cpu", "cuda", or "auto" (CUDA where there is a GPU). `dtype` is "auto" (the config's),
+    "float32", "float16" or "bfloat16". Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit.
+
+    One thread at a time works on an LLM; others wait.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        speculation: Speculation | None = None,
+        engine: EngineConfig | None = None,
+    ) -> None:
+        self.model_path = Path(model) if model is not None else package_model_path()
+        if not self.model_path.is_dir():
+            raise ModelError(f"{self.model_path}: no such directory; give the directory of a Hugging Face checkpoint")
+        self.speculation = speculation or Speculation.none()
+        self.runtime = get_runtime(device)
+        self.tokenizer = load_tokenizer(self.model_path)
+        target = load_model(self.model_path, self.runtime.device, dtype)
+        num_drafts = self.speculation.num_draft_tokens
+        config = (engine or EngineConfig()).resolved(target.config.max_position_embeddings, num_drafts)
+        assert config.num_pages is not None
+        drafter = None
+        if self.speculation.drafter is not None:
+            drafter_class = registry.load("drafters", self.speculation.drafter)
+            drafter = drafter_class.load(
+                self.speculation, self.model_path, target, config.num_pages, config.page_size
+            )
+        vocabulary = Vocabulary.from_huggingface(
+            self.tokenizer, model_path=self.model_path, vocab_size=target.config.vocab_size
+        )
+        kv = PagedKV.for_model(target, config.num_pages, config.page_size)
+        self.config = config
+        self._compiler = GuideCompiler(vocabulary)
+        self._engine = Engine(
+            self.runtime,
+            target,
+            kv,
+            drafter,
+            list(vocabulary.end_ids),
+            config,
+            self.speculation.guides_drafts,
+        )
+        self._lock = threading.RLock()
+
+    # -- generating
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        guide: Guide | None | Sequence[Guide | None] = None,
+        sampling: SamplingParams | None | Sequence[SamplingParams] = None,
+    ) -> Any:
+        """Answer a prompt (an `Output`) or a list of prompts (a list of `Output`s, in their order).
+
+        A prompt is text or token ids. For a list, `guide` and `sampling` may be lists of the same length. A failed
+        prompt of a list has `output.error` set and the others are whole; a failed single one raises its error.
+        """
+        if is_prompt(prompts):
+            output = self._run([self._request(prompts, guide, sampling)], bar=False)[0]
+            if output.error is not None:
+                raise output.error
+            return output
+        guides = spread(guide, len(prompts), "guide")
+        samplings = spread(sampling, len(prompts), "sampling")
+        requests = [self._request(p, g, s) for p, g, s in zip(prompts, guides, samplings, strict=True)]
+        return self._run(requests, bar=sys.stderr.isatty() and len(requests) > 1)
+
+    def stream(
+        self, prompt: Prompt, *, guide: Guide | None = None, sampling: SamplingParams | None = None
+    ) -> Iterator[Piece]:
+        """Answer one prompt piece by piece, a piece for each iteration; the last carries the whole `output`.
+
+        Closing the iterator cancels the request. A failure raises its error.
+        """
+        if not is_prompt(prompt):
+            raise InputError("stream takes one prompt, as text or token ids; generate takes lists")
+        request = self._request(prompt, guide, sampling)
+        return self._pieces(request)
+
+    def chat(
+        self,
+        messages: Sequence[dict[str, str]],
+        *,
+        guide: Guide | None = None,
+        sampling: SamplingParams | None = None,
+    ) -> Output:
+        """Answer a conversation, rendered by the tokenizer's chat template."""
+        output: Output = self.generate(self.chat_tokens(messages), guide=guide, sampling=sampling)
+        return output
+
+    def chat_tokens(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """The token ids of a conversation under the tokenizer's chat template."""
+        if not self.tokenizer.chat_template:
+            raise InputError(f"{self.model_path}: the tokenizer has no chat template; use generate with a text")
+        text = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def compile(self, guide: Guide) -> Future[CompiledGuide]:
+        """Compile a guide ahead of its first use, in the pool that compiles for requests."""
+        return self._compiler.submit(guide)
+
+    @property
+    def num_iterations(self) -> int:
+        """Decode iterations run so far."""
+        return self._engine.num_iterations
+
+    @property
+    def num_graph_replays(self) -> int:
+        """Graph replays so far; iterations that were captured and launched with one call."""
+        return self._engine.graphs.num_replays
+
+    @property
+    def engine(self) -> Engine:
+        """The engine beneath."""
+        return self._engine
+
+    def close(self) -> None:
+        """Cancel what runs and let go of graphs and pages."""
+        with self._lock:
+            self._engine.close()
+            self._compiler.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- beneath
+
+    def _request(self, prompt: Prompt, guide: Guide | None, sampling: SamplingParams | None) -> Request:
+        sampling = sampling or SamplingParams()
+        if not isinstance(sampling, SamplingParams):
+            raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingParams")
+        if guide is not None and not isinstance(guide, Guide):
+            guide = Guide.of(guide)
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        vocab_size = self._engine.parts.model.config.vocab_size
+        bad = next((t for t in tokens if not 0 <= t < vocab_size), None)
+        if bad is not None:
+            raise InputError(f"the prompt holds token id {bad}; ids of this model are 0 to {vocab_size - 1}")
+        seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
+        compiled = self._compiler.submit(guide) if guide is not None else None
+        return Request(tokens, sampling, seed, compiled)
+
+    def _run(self, requests: list[Request], bar: bool) -> list[Output]:
+        with self._lock, progress(len(requests), bar) as advance:
+            for request in requests:
+                self._engine.submit(request)
+            done = 0
+            try:
+                while done < len(requests):
+                    if self._engine.has_work:
+                        self._engine.step()
+                    finished = sum(request.is_finished for request in requests)
+                    advance(finished - done)
+                    done = finished
+            except BaseException:
+                for request in requests:
+                    self._engine.cancel(request)
+                raise
+        return [self._text(request) for request in requests]
+
+    def _pieces(self, request: Request) -> Iterator[Piece]:
+        decoder = DecodeStream(skip_special_tokens=True)
+        given = ""
+        seen = 0
+        with self._lock:
+            self._engine.submit(request)
+        try:
+            while True:
+                with self._lock:
+                    if not request.is_finished:
+                        self._engine.step()
+                output = request.output
+                new, drafted = output.token_ids[seen:], output.drafted[seen:]
+                seen += len(new)
+                text = (decoder.step(self.tokenizer.backend_tokenizer, new) or "") if new else ""
+                given += text
+                if request.is_finished:
+                    self._text(request)
+                    if output.error is not None:
+                        raise output.error
+                    yield Piece(output.text[len(given) - len(text) :], new, drafted, output)
+                    return
+                yield Piece(text, new, drafted)
+        finally:
+            with self._lock:
+                self._engine.cancel(request)
+
+    def _text(self, request: Request) -> Output:
+        output = request.output
+        output.text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
+        return output
+
+
+def is_prompt(prompts: object) -> bool:
+    """Whether this is one prompt: a text, or a sequence of ids."""
+    if isinstance(prompts, str):
+        return True
+    if not isinstance(prompts, Sequence):
+        raise InputError(f"a prompt is a text or a list of token ids, not a {type(prompts).__name__}")
+    return len(prompts) > 0 and isinstance(prompts[0], int)
+
+
+def spread(value: Any, count: int, name: str) -> list[Any]:
+    """One value for each of `count` prompts."""
+    if isinstance(value, list | tuple):
+        if len(value) != count:
+            raise InputError(f"{name} has {len(value)} entries for {count} prompts; give one each, or one for all")
+        return list(value)
+    return [value] * count
+
+
+class progress:  # noqa: N801 - a context manager used like a function
+    """Show a bar of requests on stderr, if `enabled`; entering gives the function that advances it."""
+
+    def __init__(self, total: int, enabled: bool) -> None:
+        self._bar = Progress(
+            TextColumn("generating"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not enabled,
+        )
+        self._task = self._bar.add_task("generating", total=total)
+
+    def __enter__(self) -> Any:
+        self._bar.start()
+        return lambda count: self._bar.advance(self._task, count)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

@@ -1,0 +1,12 @@
+"""Print what pyproject.toml asks for beyond torch: run-time needs and the extras test, lint and plot."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+wanted = list(project["dependencies"])
+for extra in ("test", "lint", "plot"):
+    wanted += project["optional-dependencies"][extra]
+print("\n".join(sorted({line for line in wanted if not line.startswith("torch")})))
