@@ -1,0 +1,190 @@
+// Matchers and the guided state for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bind.h"
+#include "guided_state.h"
+#include "matcher_python.h"
+#include "matcher_xgrammar.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace weft {
+namespace {
+
+using Row = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+struct Matcher {
+  MatcherRef ref;
+};
+
+Matcher own(weft_matcher matcher) { return {std::make_shared<MatcherHandle>(matcher)}; }
+
+[[noreturn]] void raise(const char *name, const std::string &text) {
+  nb::object type = nb::module_::import_("weft.errors").attr(name);
+  PyErr_SetString(type.ptr(), text.c_str());
+  throw nb::python_error();
+}
+
+int checked(const Matcher &matcher, int outcome) {
+  if (outcome < 0) raise("GuideStateError", matcher.ref->error());
+  return outcome;
+}
+
+GuidedState::Attach attach_of(const nb::dict &attach) {
+  GuidedState::Attach changes;
+  for (auto [slot, matcher] : attach)
+    changes.emplace_back(nb::cast<int>(slot), matcher.is_none() ? nullptr : nb::cast<Matcher &>(matcher).ref);
+  return changes;
+}
+
+GuidedState::Operation operation_of(const std::string &name) {
+  if (name == "fetch") return GuidedState::kFetch;
+  if (name == "extend") return GuidedState::kExtend;
+  if (name == "commit") return GuidedState::kCommit;
+  throw nb::value_error(("no operation is called " + name).c_str());
+}
+
+void bind_matcher(nb::module_ &m) {
+  nb::class_<Matcher>(m, "Matcher", "Follows one sequence of tokens. Used by one thread at a time.")
+      .def(
+          "accept", [](Matcher &self, std::int32_t token) { return checked(self, self.ref->accept(token)) == 1; },
+          "token"_a, "Take a token; False if it is refused, with the state unchanged.")
+      .def(
+          "validate",
+          [](Matcher &self, const std::vector<std::int32_t> &tokens) {
+            return checked(self, self.ref->validate(tokens.data(), static_cast<int>(tokens.size())));
+          },
+          "tokens"_a, "How many of the tokens would be taken one after another; the state does not change.")
+      .def(
+          "fill",
+          [](Matcher &self, Row row) {
+            int outcome;
+            {
+              nb::gil_scoped_release release;
+              outcome = self.ref->fill(row.data(), static_cast<int>(row.shape(0)));
+            }
+            return checked(self, outcome) == 1;
+          },
+          "row"_a.noconvert(), "Write the mask of what may follow, int32 [words]; False where nothing is blocked.")
+      .def(
+          "rollback", [](Matcher &self, int count) { checked(self, self.ref->rollback(count)); }, "count"_a = 1,
+          "Take back the last tokens.")
+      .def(
+          "fork",
+          [](Matcher &self) {
+            void *forked = self.ref->fork();
+            if (!forked) raise("GuideStateError", self.ref->error());
+            return own({self.ref->ops(), forked});
+          },
+          "An independent matcher in the same state.")
+      .def(
+          "reset", [](Matcher &self) { checked(self, self.ref->reset()); }, "Back to the start.")
+      .def(
+          "forced",
+          [](Matcher &self, int capacity) {
+            std::vector<std::int32_t> tokens(static_cast<std::size_t>(capacity > 0 ? capacity : 0));
+            tokens.resize(static_cast<std::size_t>(checked(self, self.ref->forced(tokens.data(), capacity))));
+            return tokens;
+          },
+          "capacity"_a, "At most `capacity` tokens that must follow whatever is sampled.")
+      .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
+      .def_prop_ro("slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.");
+
+  m.def(
+      "python_matcher", [](nb::object object) { return own(python_matcher(std::move(object))); }, "object"_a,
+      "A matcher over a Python object with accept, fill, rollback and is_terminated.");
+  m.def(
+      "xgrammar_bind",
+      [](const std::string &tvm_ffi_path, const std::string &xgrammar_path) {
+        return xgrammar_bind(tvm_ffi_path.c_str(), xgrammar_path.c_str());
+      },
+      "tvm_ffi_path"_a, "xgrammar_path"_a, "Resolve XGrammar's C interface; what is missing, or an empty text.");
+  m.def(
+      "xgrammar_matcher",
+      [](std::uintptr_t handle, int vocab_size, std::vector<std::int32_t> end_tokens) {
+        return own(xgrammar_matcher(reinterpret_cast<void *>(handle), vocab_size, std::move(end_tokens)));
+      },
+      "handle"_a, "vocab_size"_a, "end_tokens"_a, "A matcher over an xgrammar GrammarMatcher's handle.");
+}
+
+void bind_state(nb::module_ &m) {
+  const auto released = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<GuidedState>(m, "GuidedState")
+      .def(
+          "__init__",
+          [](GuidedState *self, int num_slots, int max_drafts, int vocab_size, std::vector<std::int32_t> end_tokens,
+             std::uintptr_t drafts, std::uintptr_t verified, std::uintptr_t masks, std::uintptr_t token_mask,
+             int workers, double fill_time_limit_s, int max_pending) {
+            const GuidedBuffers buffers{
+                reinterpret_cast<const std::int64_t *>(drafts), reinterpret_cast<const std::int64_t *>(verified),
+                reinterpret_cast<std::int32_t *>(masks), reinterpret_cast<std::int32_t *>(token_mask)};
+            new (self) GuidedState({num_slots, max_drafts, vocab_size}, std::move(end_tokens), buffers, workers,
+                                   fill_time_limit_s, max_pending);
+          },
+          "num_slots"_a, "max_drafts"_a, "vocab_size"_a, "end_tokens"_a, "drafts"_a, "verified"_a, "masks"_a,
+          "token_mask"_a, "workers"_a = 0, "fill_time_limit_s"_a = 0.0, "max_pending"_a = 64)
+      .def(
+          "push",
+          [](GuidedState &self, std::vector<int> slots, const nb::dict &attach, std::uint64_t epoch) {
+            try {
+              return self.push(std::move(slots), attach_of(attach), epoch);
+            } catch (const std::length_error &full) {
+              raise("GraphError", full.what());
+            }
+          },
+          "slots"_a, "attach"_a, "epoch"_a = 0)
+      .def("fetch", &GuidedState::fetch, released)
+      .def("extend", &GuidedState::extend, "draft"_a, released)
+      .def("commit", &GuidedState::commit, released)
+      .def("release", &GuidedState::release, "slot"_a, released)
+      .def(
+          "task",
+          [](GuidedState &self, const std::string &operation, int draft) {
+            const GuidedState::Call call = self.task(operation_of(operation), draft);
+            return nb::make_tuple(call.name, reinterpret_cast<std::uintptr_t>(call.run),
+                                  reinterpret_cast<std::uintptr_t>(call.data));
+          },
+          "operation"_a, "draft"_a = 0)
+      .def(
+          "status",
+          [](const GuidedState &self, int slot) {
+            auto [status, message] = self.status(slot);
+            return std::make_pair(std::string(status_name(status)), std::move(message));
+          },
+          "slot"_a)
+      .def("committed", &GuidedState::committed, "slot"_a)
+      .def("extended", &GuidedState::extended, "slot"_a)
+      .def("is_terminated", &GuidedState::is_terminated, "slot"_a)
+      .def("is_guided", &GuidedState::is_guided, "slot"_a)
+      .def_prop_ro("num_failed", &GuidedState::num_failed)
+      .def_prop_ro("num_pending", &GuidedState::num_pending)
+      .def_prop_ro("epoch", &GuidedState::epoch)
+      .def(
+          "counters",
+          [](const GuidedState &self, const std::string &operation) {
+            const OperationCounters counters = self.counters(operation_of(operation));
+            return nb::make_tuple(counters.calls, counters.fills, static_cast<double>(counters.nanoseconds) * 1e-9,
+                                  static_cast<double>(counters.max_nanoseconds) * 1e-9);
+          },
+          "operation"_a);
+}
+
+}  // namespace
+
+void bind_guided(nb::module_ &m) {
+  bind_matcher(m);
+  bind_state(m);
+}
+
+}  // namespace weft

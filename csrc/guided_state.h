@@ -1,0 +1,209 @@
+// The grammar's side of decoding: which matcher each slot has, how far it has been taken, and which mask rows are
+// filled. Python-free, so that the sanitizers can run it.
+//
+// The operations run in the order of one stream, on the driver's callback thread. They never raise: what goes wrong
+// with a slot is that slot's status, and every other slot goes on. `push`, `release` and what reads belong to the host.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "matcher.h"
+#include "work_pool.h"
+
+namespace weft {
+
+// Owns one matcher; destroyed with its last reference. A matcher is attached to at most one slot.
+class MatcherHandle {
+ public:
+  explicit MatcherHandle(weft_matcher matcher) : matcher_(matcher) {}
+  MatcherHandle(const MatcherHandle &) = delete;
+  MatcherHandle &operator=(const MatcherHandle &) = delete;
+  ~MatcherHandle() { matcher_.ops->destroy(matcher_.self); }
+
+  int accept(std::int32_t token) { return matcher_.ops->accept(matcher_.self, token); }
+  int validate(const std::int32_t *tokens, int count) { return matcher_.ops->validate(matcher_.self, tokens, count); }
+  int fill(std::int32_t *row, int words) { return matcher_.ops->fill(matcher_.self, row, words); }
+  int rollback(int count) { return matcher_.ops->rollback(matcher_.self, count); }
+  void *fork() { return matcher_.ops->fork(matcher_.self); }
+  int reset() { return matcher_.ops->reset(matcher_.self); }
+  int forced(std::int32_t *tokens, int capacity) { return matcher_.ops->forced(matcher_.self, tokens, capacity); }
+  bool is_terminated() { return matcher_.ops->is_terminated(matcher_.self) != 0; }
+  const char *error() { return matcher_.ops->error(matcher_.self); }
+  const weft_matcher_ops *ops() const { return matcher_.ops; }
+
+  int slot = -1;  // where the host has attached it; only `push` and the state's end touch it
+
+ private:
+  weft_matcher matcher_;
+};
+using MatcherRef = std::shared_ptr<MatcherHandle>;
+
+// Pinned host memory, by slot; S+1 slots, the last a dummy for graph padding. The caller keeps it alive.
+struct GuidedBuffers {
+  const std::int64_t *drafts = nullptr;    // [K, S+1]     draft j in row j-1, -1 none
+  const std::int64_t *verified = nullptr;  // [S+1, K+2]   accepted drafts n, then the tokens of positions 0..K
+  std::int32_t *masks = nullptr;           // [(S+1)*(K+1), W]
+  std::int32_t *token_mask = nullptr;      // [(S+1)*(K+1)]  1: the row's mask is to be applied
+};
+
+struct GuidedShape {
+  int num_slots = 0;   // S
+  int max_drafts = 0;  // K
+  int vocab_size = 0;
+  int words() const { return (vocab_size + 31) / 32; }
+};
+
+// Why a slot's grammar stopped.
+enum class SlotStatus : int {
+  kOk = 0,
+  kRefused,    // a committed token is not in the grammar
+  kDeadEnd,    // no token may follow
+  kMatcher,    // the matcher failed
+  kTimeLimit,  // one fill took longer than the limit
+  kEpoch,      // iterations and snapshots are out of step
+  kVerified,   // the verified tensor contradicts what was extended
+};
+const char *status_name(SlotStatus status);
+
+struct OperationCounters {
+  std::uint64_t calls = 0, fills = 0, nanoseconds = 0, max_nanoseconds = 0;
+};
+
+class GuidedState {
+ public:
+  using Attach = std::vector<std::pair<int, MatcherRef>>;
+  enum Operation { kFetch, kExtend, kCommit, kNumOperations };
+
+  // `end_tokens` are what a row allows that has nothing else to allow. `workers` threads help with the matchers of a
+  // phase that turns out long; 0 keeps all of it on the calling thread.
+  GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens, GuidedBuffers buffers, int workers = 0,
+              double fill_time_limit_s = 0, int max_pending = 64);
+  ~GuidedState();
+  GuidedState(const GuidedState &) = delete;
+  GuidedState &operator=(const GuidedState &) = delete;
+
+  // Host side, before the launch of an iteration: which slots it has, and which matchers come (or, null, go). Returns
+  // the snapshot's epoch: `epoch` if it is given, else the last one plus 1. Throws std::invalid_argument for a slot
+  // that is out of range or named twice, or a matcher that has a slot already, and std::length_error when
+  // `max_pending` snapshots have not been fetched. Lets go of matchers that were detached before.
+  std::uint64_t push(std::vector<int> slots, Attach attach, std::uint64_t epoch = 0);
+
+  // The operations of one iteration, in stream order.
+  void fetch();
+  void extend(int draft);  // 1..K
+  void commit();
+  // Host side, with nothing in flight: back to the committed text; the matcher stays attached.
+  void release(int slot);
+
+  // The operations as host tasks: `run(data)`, named `name`; all of it lives as long as the state. `draft` counts for
+  // kExtend only.
+  struct Call {
+    void (*run)(void *data);
+    void *data;
+    const char *name;
+  };
+  Call task(Operation operation, int draft = 0);
+
+  // Readable at any time.
+  std::pair<SlotStatus, std::string> status(int slot) const;
+  int num_failed() const { return num_failed_.load(std::memory_order_acquire); }
+  std::int64_t committed(int slot) const { return slots_.at(slot).committed.load(std::memory_order_acquire); }
+  int extended(int slot) const { return slots_.at(slot).extended.load(std::memory_order_acquire); }
+  bool is_terminated(int slot) const { return slots_.at(slot).ended.load(std::memory_order_acquire); }
+  bool is_guided(int slot) const { return slots_.at(slot).guided.load(std::memory_order_acquire); }
+  std::uint64_t epoch() const { return fetched_epoch_.load(std::memory_order_acquire); }
+  int num_pending() const;
+  OperationCounters counters(Operation operation) const;
+  const GuidedShape &shape() const { return shape_; }
+
+ private:
+  enum class Row : std::uint8_t { kStale, kFilled, kEndOnly };
+
+  struct Slot {
+    MatcherRef matcher;
+    std::atomic<bool> guided{false}, ended{false};
+    std::atomic<std::int64_t> committed{0};
+    std::atomic<int> extended{0};
+    std::atomic<SlotStatus> status{SlotStatus::kOk};
+    bool stopped = false;             // takes no more drafts in this iteration
+    bool dead_end = false;            // ... because none could follow the refused one
+    std::vector<std::int64_t> taken;  // the drafts that the matcher took, [K]
+    std::vector<Row> rows;            // [K+1]
+    std::string message;              // under status_mutex_
+  };
+
+  struct Snapshot {
+    std::uint64_t epoch = 0;
+    std::vector<int> slots;
+    Attach attach;
+  };
+
+  struct Task {
+    GuidedState *state;
+    Operation operation;
+    int draft;
+    std::string name;
+  };
+
+  struct AtomicCounters {
+    std::atomic<std::uint64_t> calls{0}, fills{0}, nanoseconds{0}, max_nanoseconds{0};
+  };
+
+  static void run_task(void *data);
+  template <class Body>
+  void each_guided(Operation operation, Body body);
+
+  void detach(int slot);
+  void attach(int slot, MatcherRef matcher);
+  void extend_slot(int slot, int draft);
+  void commit_slot(int slot);
+
+  std::size_t row_index(int slot, int position) const {
+    return static_cast<std::size_t>(slot) * (shape_.max_drafts + 1) + position;
+  }
+  std::int32_t *row(int slot, int position) { return buffers_.masks + row_index(slot, position) * shape_.words(); }
+  bool is_allowed(int slot, int position, std::int64_t token);
+  bool is_empty(const std::int32_t *row) const;
+  // Fills one row. False: the slot failed, or (dead end) no token may follow and the row is left empty.
+  enum class Fill { kDone, kEmpty, kFailed };
+  Fill fill(int slot, int position, Operation operation);
+  void end_rows(int slot, int from);
+  void stop(int slot, int from);
+  void fail(int slot, SlotStatus status, std::string message);
+  void fail_matcher(int slot, const char *during);
+
+  const GuidedShape shape_;
+  const GuidedBuffers buffers_;
+  const std::int64_t fill_limit_ns_;
+  const std::size_t max_pending_;
+  std::vector<std::int32_t> end_row_;  // [W]
+  std::uint32_t last_word_bits_;       // the bits of the last word that are tokens
+  std::vector<Slot> slots_;            // [S+1]
+  std::vector<Task> tasks_;            // [2 + K]
+  std::array<AtomicCounters, kNumOperations> counters_;
+  std::atomic<int> num_failed_{0};
+  std::atomic<std::uint64_t> fetched_epoch_{0};
+  WorkPool pool_;
+
+  mutable std::mutex status_mutex_;
+  mutable std::mutex queue_mutex_;
+  std::deque<Snapshot> queue_;
+  std::vector<MatcherRef> detached_;  // let go of by the next push
+  std::uint64_t pushed_epoch_ = 0;    // host only, like `attached_`
+  std::vector<MatcherRef> attached_;  // [S+1] what the host has attached, as of the last push
+
+  // Callback side.
+  std::vector<int> current_;  // slots of the snapshot in work
+  std::vector<int> guided_;   // those of them with a matcher
+};
+
+}  // namespace weft

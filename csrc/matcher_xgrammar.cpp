@@ -1,0 +1,252 @@
+#include "matcher_xgrammar.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "tvm_ffi_abi.h"
+
+namespace weft {
+namespace {
+
+using tvm::Any;
+
+struct Binding {
+  tvm::Api api{};
+  void *accept = nullptr, *fill = nullptr, *rollback = nullptr, *fork = nullptr, *reset = nullptr,
+       *is_terminated = nullptr;
+};
+
+// Written once under the mutex, read-only after `ready`.
+Binding binding;
+std::atomic<bool> ready{false};
+std::mutex bind_mutex;
+
+template <class Fn>
+bool resolve(void *library, const char *name, Fn &out) {
+  out = reinterpret_cast<Fn>(dlsym(library, name));
+  return out != nullptr;
+}
+
+void *find_method(const tvm::TypeInfo &type, const char *name) {
+  for (std::int32_t i = 0; i < type.num_methods; ++i) {
+    const tvm::MethodInfo &method = type.methods[i];
+    if (method.name.size == std::strlen(name) && std::memcmp(method.name.data, name, method.name.size) == 0)
+      return method.method.v_ptr;
+  }
+  return nullptr;
+}
+
+Any none() {
+  Any any;
+  std::memset(&any, 0, sizeof any);
+  return any;
+}
+Any integer(std::int64_t value) {
+  Any any = none();
+  any.type_index = tvm::kInt;
+  any.v_int64 = value;
+  return any;
+}
+Any boolean(bool value) {
+  Any any = integer(value);
+  any.type_index = tvm::kBool;
+  return any;
+}
+Any object(void *handle) {
+  Any any = none();
+  any.v_obj = static_cast<tvm::Object *>(handle);
+  any.type_index = any.v_obj->type_index;
+  return any;
+}
+
+struct Shared {
+  int vocab_size;
+  std::vector<std::int32_t> end_tokens;
+};
+
+struct XGrammarMatcher {
+  void *handle;
+  std::shared_ptr<const Shared> shared;
+  std::string error;
+
+  ~XGrammarMatcher() { binding.api.ObjectDecRef(handle); }
+
+  // The error slot of the thread is emptied, so that a later call of somebody else does not find it.
+  int fail() {
+    void *raised = nullptr;
+    binding.api.ErrorMoveFromRaised(&raised);
+    if (!raised) {
+      error = "xgrammar failed without an error text";
+      return -1;
+    }
+    const auto *cell =
+        reinterpret_cast<const tvm::ErrorCell *>(static_cast<const char *>(raised) + sizeof(tvm::Object));
+    error.assign(cell->kind.data, cell->kind.size).append(": ").append(cell->message.data, cell->message.size);
+    while (!error.empty() && error.back() == '\n') error.pop_back();
+    binding.api.ObjectDecRef(raised);
+    return -1;
+  }
+
+  // Calls `method(self, args...)`; true if it returned.
+  template <class... Args>
+  bool call(void *method, Any &result, Args... args) {
+    Any packed[] = {object(handle), args...};
+    result = none();
+    return binding.api.FunctionCall(method, packed, static_cast<std::int32_t>(1 + sizeof...(args)), &result) == 0;
+  }
+};
+
+XGrammarMatcher &self_of(void *self) { return *static_cast<XGrammarMatcher *>(self); }
+
+int xgr_is_terminated(void *self) {
+  Any result;
+  // It takes no argument and has no way to fail; an error would mean a broken interface, and "ended" is the safe
+  // answer.
+  if (!self_of(self).call(binding.is_terminated, result)) return self_of(self).fail(), 1;
+  return result.v_int64 != 0;
+}
+
+int xgr_accept(void *self, std::int32_t token) {
+  XGrammarMatcher &matcher = self_of(self);
+  if (token < 0 || token >= matcher.shared->vocab_size || xgr_is_terminated(self)) return 0;
+  Any result;
+  if (!matcher.call(binding.accept, result, integer(token), boolean(false))) return matcher.fail();
+  return result.v_int64 != 0;
+}
+
+int xgr_rollback(void *self, int count) {
+  XGrammarMatcher &matcher = self_of(self);
+  if (count < 0) return matcher.error = "can't roll back a negative number of tokens", -1;
+  if (count == 0) return 0;
+  Any result;
+  return matcher.call(binding.rollback, result, integer(count)) ? 0 : matcher.fail();
+}
+
+int xgr_validate(void *self, const std::int32_t *tokens, int count) {
+  int taken = 0, outcome = 1;
+  while (taken < count && (outcome = xgr_accept(self, tokens[taken])) == 1) ++taken;
+  const int undone = xgr_rollback(self, taken);
+  return outcome < 0 || undone < 0 ? -1 : taken;
+}
+
+int xgr_fill(void *self, std::int32_t *row, int words) {
+  XGrammarMatcher &matcher = self_of(self);
+  const int needed = (matcher.shared->vocab_size + 31) / 32;
+  if (words < needed) return matcher.error = "the mask row is shorter than the vocabulary", -1;
+  std::memset(row + needed, 0, static_cast<std::size_t>(words - needed) * sizeof *row);
+  if (xgr_is_terminated(self)) {
+    std::memset(row, 0, static_cast<std::size_t>(needed) * sizeof *row);
+    for (std::int32_t token : matcher.shared->end_tokens)
+      row[token / 32] = static_cast<std::int32_t>(static_cast<std::uint32_t>(row[token / 32]) | 1u << (token % 32));
+    return 1;
+  }
+  std::int64_t shape[1] = {needed}, strides[1] = {1};
+  tvm::DLTensor tensor{row, tvm::kDLCPU, 0, 1, tvm::kDLInt, 32, 1, shape, strides, 0};
+  Any argument = none(), result;
+  argument.type_index = tvm::kDLTensorPtr;
+  argument.v_ptr = &tensor;
+  if (!matcher.call(binding.fill, result, argument, integer(0), boolean(false))) return matcher.fail();
+  return result.v_int64 != 0;
+}
+
+void *xgr_fork(void *self) {
+  XGrammarMatcher &matcher = self_of(self);
+  Any result;
+  if (!matcher.call(binding.fork, result)) return matcher.fail(), nullptr;
+  if (result.type_index < tvm::kStaticObjectBegin) return matcher.error = "xgrammar's fork returned no object", nullptr;
+  return new XGrammarMatcher{result.v_obj, matcher.shared, {}};
+}
+
+int xgr_reset(void *self) {
+  Any result;
+  return self_of(self).call(binding.reset, result) ? 0 : self_of(self).fail();
+}
+
+// A token is forced where the mask leaves exactly one: whatever is sampled, it is this one.
+int xgr_forced(void *self, std::int32_t *tokens, int capacity) {
+  XGrammarMatcher &matcher = self_of(self);
+  std::vector<std::int32_t> row(static_cast<std::size_t>(matcher.shared->vocab_size + 31) / 32);
+  int count = 0, outcome = 0;
+  while (count < capacity && !xgr_is_terminated(self)) {
+    if ((outcome = xgr_fill(self, row.data(), static_cast<int>(row.size()))) < 0) break;
+    std::int32_t only = -1;
+    int allowed = 0;
+    for (std::size_t word = 0; word < row.size() && allowed < 2; ++word) {
+      const auto bits = static_cast<std::uint32_t>(row[word]);
+      if (bits == 0) continue;
+      allowed += __builtin_popcount(bits);
+      only = static_cast<std::int32_t>(word) * 32 + __builtin_ctz(bits);
+    }
+    if (allowed != 1 || (outcome = xgr_accept(self, only)) != 1) break;
+    tokens[count++] = only;
+  }
+  const int undone = xgr_rollback(self, count);
+  return outcome < 0 || undone < 0 ? -1 : count;
+}
+
+const char *xgr_error(void *self) { return self_of(self).error.c_str(); }
+
+void xgr_destroy(void *self) { delete static_cast<XGrammarMatcher *>(self); }
+
+constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI, xgr_accept, xgr_validate,      xgr_fill,  xgr_rollback, xgr_fork,
+                                   xgr_reset,        xgr_forced, xgr_is_terminated, xgr_error, xgr_destroy};
+
+}  // namespace
+
+std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path) {
+  std::lock_guard<std::mutex> lock(bind_mutex);
+  if (ready.load(std::memory_order_acquire)) return "";
+  void *ffi = dlopen(tvm_ffi_path, RTLD_NOW | RTLD_LOCAL);
+  if (!ffi) return dlerror();
+  // Loading it registers XGrammar's types; Python's import has done so already, and then this only counts a reference.
+  if (!dlopen(xgrammar_path, RTLD_NOW | RTLD_LOCAL)) return dlerror();
+
+  Binding found;
+  tvm::Api &api = found.api;
+  if (!resolve(ffi, "TVMFFIGetVersion", api.GetVersion) || !resolve(ffi, "TVMFFITypeKeyToIndex", api.TypeKeyToIndex) ||
+      !resolve(ffi, "TVMFFIGetTypeInfo", api.GetTypeInfo) || !resolve(ffi, "TVMFFIFunctionCall", api.FunctionCall) ||
+      !resolve(ffi, "TVMFFIErrorMoveFromRaised", api.ErrorMoveFromRaised) ||
+      !resolve(ffi, "TVMFFIObjectIncRef", api.ObjectIncRef) || !resolve(ffi, "TVMFFIObjectDecRef", api.ObjectDecRef))
+    return "a function of TVM FFI's C interface is missing";
+  tvm::Version version{};
+  api.GetVersion(&version);
+  if (version.major != 0 || version.minor != 1)
+    return "TVM FFI " + std::to_string(version.major) + "." + std::to_string(version.minor) + " where 0.1 is needed";
+
+  const char *key = "xgrammar.tvm_ffi_binding.GrammarMatcher";
+  const tvm::ByteArray key_bytes{key, std::strlen(key)};
+  std::int32_t index = 0;
+  if (api.TypeKeyToIndex(&key_bytes, &index) != 0) {
+    void *raised = nullptr;
+    api.ErrorMoveFromRaised(&raised);
+    if (raised) api.ObjectDecRef(raised);
+    return std::string("the type ") + key + " is not registered";
+  }
+  const tvm::TypeInfo *type = api.GetTypeInfo(index);
+  if (!type) return std::string("the type ") + key + " has no method table";
+  const std::pair<const char *, void **> methods[] = {
+      {"accept_token", &found.accept}, {"fill_next_token_bitmask", &found.fill},
+      {"rollback", &found.rollback},   {"fork", &found.fork},
+      {"reset", &found.reset},         {"is_terminated", &found.is_terminated}};
+  for (const auto &[name, slot] : methods)
+    if (!(*slot = find_method(*type, name))) return std::string("GrammarMatcher has no method ") + name;
+  binding = found;
+  ready.store(true, std::memory_order_release);
+  return "";
+}
+
+weft_matcher xgrammar_matcher(void *handle, int vocab_size, std::vector<std::int32_t> end_tokens) {
+  binding.api.ObjectIncRef(handle);
+  end_tokens.erase(std::remove_if(end_tokens.begin(), end_tokens.end(),
+                                  [vocab_size](std::int32_t token) { return token < 0 || token >= vocab_size; }),
+                   end_tokens.end());
+  auto shared = std::make_shared<const Shared>(Shared{vocab_size, std::move(end_tokens)});
+  return {&kOps, new XGrammarMatcher{handle, std::move(shared), {}}};
+}
+
+}  // namespace weft
