@@ -1,0 +1,88 @@
+"""What a node of a replayed graph costs: native and Python host nodes, device nodes, copies, hand-offs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from weft.bench.report import Report, median_seconds
+from weft.bench.tasks import native_noop, python_noop
+from weft.runtime import cpu, get
+from weft.runtime.interface import Runtime, Stream
+
+
+def run(device: str = "auto", nodes: int = 1000, repeat: int = 50) -> Report:
+    """Microseconds per node, for graphs of `nodes` equal nodes; median of `repeat` replays."""
+    runtime = get(device)
+    rows = [{"graph": name, "us_per_node": us} for name, us in measure(runtime, nodes, repeat).items()]
+    if runtime.device.type == "cpu":
+        cpu.set_schedule("threads")
+        try:
+            hop = {"two streams, native nodes, a thread for each": ping_pong}
+            rows += [{"graph": name, "us_per_node": per_node(runtime, fill, nodes, repeat)} for name, fill in hop.items()]
+        finally:
+            cpu.synchronize()
+            cpu.set_schedule("inline")
+    return Report("replay", rows, {"device": str(runtime.device)})
+
+
+def measure(runtime: Runtime, nodes: int, repeat: int) -> dict[str, float]:
+    """Graphs by name, each with its microseconds per node."""
+    a = torch.zeros(16, device=runtime.device)
+    b = runtime.pinned((16,), torch.float32)
+    task = native_noop()
+    one: dict[str, Callable[[Stream], None]] = {
+        "native host node": lambda s: s.hostfunc(task),
+        "Python host node": lambda s: s.hostfunc(python_noop),
+        "device node (x.add_(1))": lambda s: s.launch(a.add_, 1),
+        "copy of 64 bytes": lambda s: s.copy(b, a),
+    }
+    found = {}
+    for name, issue in one.items():
+
+        def fill(stream: Stream, count: int, issue: Callable[[Stream], None] = issue) -> None:
+            for _ in range(count):
+                issue(stream)
+
+        found[name] = per_node(runtime, fill, nodes, repeat)
+    found["two streams, native nodes"] = per_node(runtime, ping_pong, nodes, repeat)
+    return found
+
+
+def ping_pong(stream: Stream, count: int) -> None:
+    """`count` native nodes that alternate between two streams, each after the one before."""
+    runtime: Any = get("cpu" if stream_is_cpu(stream) else "cuda")
+    side, task = runtime.stream(), native_noop()
+    here, there = stream, side
+    for _ in range(count):
+        here.hostfunc(task)
+        event = runtime.event()
+        here.record(event)
+        there.wait(event)
+        here, there = there, here
+    if here is side:
+        event = runtime.event()
+        side.record(event)
+        stream.wait(event)
+
+
+def stream_is_cpu(stream: Stream) -> bool:
+    """Whether the stream is of the CPU runtime."""
+    return isinstance(stream, cpu.Stream)
+
+
+def per_node(runtime: Runtime, fill: Callable[[Stream, int], None], nodes: int, repeat: int) -> float:
+    """Microseconds per node of a graph filled by `fill(stream, nodes)`."""
+    stream = runtime.stream()
+    with runtime.capture(stream) as graph:
+        fill(stream, nodes)
+
+    def once() -> None:
+        graph.replay()
+        stream.synchronize()
+
+    seconds = median_seconds(once, repeat)
+    graph.close()
+    return seconds / nodes * 1e6

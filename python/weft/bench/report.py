@@ -1,0 +1,113 @@
+"""What every benchmark shares: timing, the machine it ran on, JSON files and tables."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+PACKAGES = ("weft", "torch", "xgrammar", "transformers", "numpy", "triton", "cuda-core")
+
+
+@dataclass
+class Report:
+    """One benchmark's result: `rows` of equal keys, and `summary` figures. Units are in the keys."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> Path:
+        """Write `folder/NAME.json` with the machine, the versions and the commit."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
+        path.write_text(json.dumps({**asdict(self), **environment()}, indent=2) + "\n")
+        return path
+
+    def show(self, console: Console) -> None:
+        """Print the rows as a table, then the summary."""
+        table = Table(title=f"weft bench {self.name}")
+        for key in self.rows[0]:
+            table.add_column(key, justify="left" if isinstance(self.rows[0][key], str) else "right")
+        for row in self.rows:
+            table.add_row(*(shown(value) for value in row.values()))
+        console.print(table)
+        for key, value in self.summary.items():
+            console.print(f"{key}: {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A figure with three digits; anything else as it is."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def environment() -> dict[str, Any]:
+    """Machine, versions, commit and date. Names no path and no host."""
+    return {
+        "machine": {
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "torch_threads": torch.get_num_threads(),
+        },
+        "versions": {"python": platform.python_version(), **versions()},
+        "commit": commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that matter and are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def commit() -> str:
+    """The commit of the working tree that runs, "+" where it has changes, or "unknown"."""
+    here = Path(__file__).parent
+    try:
+        run = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"], cwd=here, capture_output=True, text=True
+        )
+    except OSError:
+        return "unknown"
+    return run.stdout.strip() or "unknown"
+
+
+def median_seconds(run: Callable[[], object], repeat: int, warmup: int = 3) -> float:
+    """Median wall time of `run()` in seconds."""
+    for _ in range(warmup):
+        run()
+    times = []
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)

@@ -1,0 +1,20 @@
+"""Host tasks that do nothing, for measuring what carries them."""
+
+from __future__ import annotations
+
+import ctypes
+
+from weft.runtime.interface import NativeTask
+
+_libc = ctypes.CDLL(None)
+
+
+def native_noop() -> NativeTask:
+    """A native task whose function (the C library's `abs`) returns at once."""
+    address = ctypes.cast(_libc.abs, ctypes.c_void_p).value
+    assert address is not None
+    return NativeTask("noop", address, 0, _libc)
+
+
+def python_noop() -> None:
+    """A Python callback that returns at once."""
