@@ -105,7 +105,8 @@ struct Driver {
   CUresult (*cuStreamIsCapturing)(CUstream stream, CUstreamCaptureStatus *status);
   // The v3 form: id, graph, dependencies and edges may be null.
   CUresult (*cuStreamGetCaptureInfo)(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                     const CUgraphNode **dependencies, const CUgraphEdgeData **edges, std::size_t *count);
+                                     const CUgraphNode **dependencies, const CUgraphEdgeData **edges,
+                                     std::size_t *count);
 
   CUresult (*cuEventCreate)(CUevent *event, unsigned flags);
   CUresult (*cuEventDestroy)(CUevent event);
@@ -115,7 +116,8 @@ struct Driver {
   CUresult (*cuEventElapsedTime)(float *milliseconds, CUevent start, CUevent end);
 
   CUresult (*cuLaunchHostFunc)(CUstream stream, CUhostFn fn, void *user_data);
-  CUresult (*cuLaunchHostFunc_v2)(CUstream stream, CUhostFn fn, void *user_data, unsigned sync_mode);  // optional, CUDA >= 13.2
+  CUresult (*cuLaunchHostFunc_v2)(CUstream stream, CUhostFn fn, void *user_data,
+                                  unsigned sync_mode);  // optional, CUDA >= 13.2
   CUresult (*cuMemcpyAsync)(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream);
 
   CUresult (*cuGraphInstantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);

@@ -28,8 +28,8 @@ void label_next(const char *label);
 struct TraceSlice {
   std::string label;
   cu::CUgraphNodeType kind;
-  std::uint64_t stream;  // a small number, 0 for the default stream
-  std::uint64_t thread;  // a small number
+  std::uint64_t stream;           // a small number, 0 for the default stream
+  std::uint64_t thread;           // a small number
   std::int64_t begin_ns, end_ns;  // steady clock
 };
 void trace_start();

@@ -1,0 +1,203 @@
+// Threads of the CPU driver: running one node, the internal thread for host functions and destructors, the lanes of the
+// threads schedule, and what was measured while nodes ran.
+#include <chrono>
+#include <cstring>
+
+#include "driver_cpu_state.h"
+
+namespace weft::cpu {
+
+namespace {
+
+// Waking another thread costs about this much; a host node that costs less runs where it is.
+constexpr float kHandOver = 50e3f;  // ns
+constexpr float kSmoothing = 0.2f;
+
+thread_local bool t_in_callback = false;
+
+std::uint64_t thread_number() {
+  static std::atomic<std::uint64_t> next{0};
+  thread_local const std::uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
+void call_back(cu::CUhostFn fn, void *data) noexcept {
+  t_in_callback = true;
+  fn(data);
+  t_in_callback = false;
+}
+
+void invoke(const Work &work) {
+  if (work.kind == cu::CU_GRAPH_NODE_TYPE_MEMCPY)
+    std::memmove(work.dst, work.src, work.bytes);
+  else if (work.fn)
+    call_back(work.fn, work.data);
+}
+
+void smooth(float &mean, float value) { mean = mean > 0 ? mean + kSmoothing * (value - mean) : value; }
+
+// Eager host functions have no node that lasts; their cost is remembered by function and argument.
+struct Cost {
+  cu::CUhostFn fn;
+  void *data;
+  float player_ns, worker_ns;
+};
+Cost &cost_of(const Work &work) {
+  static Cost costs[256];
+  const auto key = reinterpret_cast<std::uintptr_t>(work.fn) ^ (reinterpret_cast<std::uintptr_t>(work.data) >> 4);
+  Cost &cost = costs[(key ^ (key >> 8)) % 256];
+  if (cost.fn != work.fn || cost.data != work.data) cost = {work.fn, work.data, 0, 0};
+  return cost;
+}
+
+void record_cost(Runnable &node, float ns, bool on_worker) {
+  Cost *eager = node.exec ? nullptr : &cost_of(node.work);
+  float &player = eager ? eager->player_ns : node.player_ns;
+  float &worker = eager ? eager->worker_ns : node.worker_ns;
+  if (on_worker) {
+    smooth(worker, ns);
+    if (ns < player) smooth(player, ns);
+  } else {
+    smooth(player, ns);
+    worker *= 0.98f;  // so that a bad experience with the worker is forgotten
+  }
+}
+
+std::pair<float, float> costs(const Runnable &node) {
+  if (node.exec) return {node.player_ns, node.worker_ns};
+  const Cost &cost = cost_of(node.work);
+  return {cost.player_ns, cost.worker_ns};
+}
+
+Runnable *take_for_worker(State &s) {
+  if (!s.worker_called) return nullptr;
+  // Only beside a device node, or while the player itself waits for this thread.
+  const bool beside = s.player ? s.devices_running > 0 || s.ready[kDevice].head : s.waiters > 0;
+  if (!beside) return nullptr;
+  const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
+  const Runnable *copy = s.ready[kCopy].head;
+  if (host && !worker_may_run(*host)) host = nullptr;
+  if (host && (!copy || host->ticket < copy->ticket)) return s.ready[kHost].pop();
+  return s.ready[kCopy].pop();
+}
+
+void host_thread(State &s) {
+  Lock lock(s.mutex);
+  for (;;) {
+    if (!s.destructors.empty()) {
+      const Destructor destructor = s.destructors.front();
+      s.destructors.pop_front();
+      s.destructor_running = true;
+      lock.unlock();
+      call_back(destructor.run, destructor.pointer);
+      lock.lock();
+      s.destructor_running = false;
+      if (s.waiters > 0 && s.destructors.empty()) s.progress.notify_all();
+    } else if (Runnable *node = s.schedule == Schedule::kThreads ? s.ready[kHost].pop() : take_for_worker(s)) {
+      run_node(s, lock, node, true);
+      notify(s);
+    } else {
+      s.worker_called = false;
+      if (s.waiters > 0 && !s.player && can_pick(s)) s.progress.notify_all();
+      s.host_wake.wait(lock);
+    }
+  }
+}
+
+void lane_thread(State &s, Lane &lane) {
+  Lock lock(s.mutex);
+  for (;;) {
+    if (Runnable *node = lane.ready.pop()) {
+      run_node(s, lock, node, false);
+      notify(s);
+    } else {
+      lane.wake.wait(lock);
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+bool in_callback() { return t_in_callback; }
+
+void run_node(State &s, Lock &lock, Runnable *node, bool on_worker) {
+  const bool host = node->work.kind == cu::CU_GRAPH_NODE_TYPE_HOST;
+  const bool device = node->work.kind == cu::CU_GRAPH_NODE_TYPE_KERNEL;
+  const bool traced = s.tracing.load(std::memory_order_relaxed);
+  const bool timed = traced || (host && s.schedule == Schedule::kInline);
+  if (host) s.host_running = true;
+  if (device) ++s.devices_running;
+  lock.unlock();
+  const std::int64_t begin = timed ? now_ns() : 0;
+  invoke(node->work);
+  const std::int64_t end = timed ? now_ns() : 0;
+  lock.lock();
+  if (host) s.host_running = false;
+  if (device) --s.devices_running;
+  if (host && timed) record_cost(*node, static_cast<float>(end - begin), on_worker);
+  if (traced)
+    s.slices.push_back({node->work.label, node->work.kind, node->work.stream_number, thread_number(), begin, end});
+  complete(s, node);
+}
+
+bool start_host_thread(State &s) {
+  if (s.host_thread_started) return true;
+  try {
+    std::thread(host_thread, std::ref(s)).detach();
+  } catch (const std::system_error &) {
+    return false;
+  }
+  return s.host_thread_started = true;
+}
+
+bool worker_may_run(const Runnable &node) {
+  const auto [player, worker] = costs(node);
+  return player > 0 && worker < 4 * player + kHandOver;
+}
+
+void offer_to_worker(State &s) {
+  static const bool alone = std::thread::hardware_concurrency() == 1;
+  const Runnable *host = s.ready[kHost].head;
+  if (!host || s.schedule != Schedule::kInline || s.worker_called || s.host_running || !s.player || alone) return;
+  if (!s.ready[kDevice].head && s.devices_running == 0) return;
+  if (costs(*host).first < kHandOver || !worker_may_run(*host)) return;
+  if (!start_host_thread(s)) return;
+  s.worker_called = true;
+  s.host_wake.notify_one();
+}
+
+Lane *acquire_lane(State &s) noexcept {
+  if (!s.free_lanes.empty()) {
+    Lane *lane = s.free_lanes.back();
+    s.free_lanes.pop_back();
+    return lane;
+  }
+  Lane *lane = new Lane;  // lives as long as its thread: for ever
+  std::thread(lane_thread, std::ref(s), std::ref(*lane)).detach();
+  return lane;
+}
+
+}  // namespace weft::cpu
+
+namespace weft::cpu {
+
+void trace_start() {
+  State &s = state();
+  Lock lock(s.mutex);
+  s.slices.clear();
+  s.tracing = true;
+}
+
+std::vector<TraceSlice> trace_stop() {
+  State &s = state();
+  Lock lock(s.mutex);
+  s.tracing = false;
+  return std::move(s.slices);
+}
+
+}  // namespace weft::cpu
