@@ -1,0 +1,57 @@
+"""Streams, events, graphs and host functions, on CUDA and on the CPU."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from weft.errors import InputError
+from weft.runtime.cpu import CpuRuntime
+from weft.runtime.cuda import cuda_runtime, unavailable_reason
+from weft.runtime.current import Current, current
+from weft.runtime.hostfunc import (
+    check,
+    free_hostfunc_user_data,
+    hostfunc,
+    hostfunc_handles,
+    launch_hostfunc,
+    set_watchdog,
+)
+from weft.runtime.interface import Event, Graph, NativeTask, Runtime, Stream
+
+DeviceName = Literal["cpu", "cuda", "auto"]
+
+
+def get(device: DeviceName | str = "auto") -> Runtime:
+    """The runtime of a device: "cpu", "cuda" (or "cuda:1"), or "auto", which is CUDA where it can be used.
+
+    Raises WeftError where CUDA is asked for and can't be used, InputError for another name.
+    """
+    if device == "auto":
+        device = "cpu" if unavailable_reason() else "cuda"
+    if device == "cpu":
+        return CpuRuntime()
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or (index and not index.isdecimal()):
+        raise InputError(f'device is "cpu", "cuda", "cuda:<number>" or "auto", not {device!r}')
+    return cuda_runtime(int(index) if index else None)
+
+
+__all__ = [
+    "CpuRuntime",
+    "Current",
+    "DeviceName",
+    "Event",
+    "Graph",
+    "NativeTask",
+    "Runtime",
+    "Stream",
+    "check",
+    "cuda_runtime",
+    "current",
+    "free_hostfunc_user_data",
+    "get",
+    "hostfunc",
+    "hostfunc_handles",
+    "launch_hostfunc",
+    "set_watchdog",
+]

@@ -1,0 +1,70 @@
+"""Pinned buffers around a replay.
+
+Addresses are baked into a graph, and the host runs ahead of the device, so what the host writes or reads crosses in
+pinned buffers used in turn, copied eagerly before or after the replay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from weft.runtime.interface import Event, Runtime, Stream
+
+DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Received:
+    """A copy to the host that may still be under way. Good until the ring has gone round."""
+
+    _buffer: torch.Tensor
+    _event: Event
+
+    def is_done(self) -> bool:
+        """Whether `wait` returns at once."""
+        return self._event.query()
+
+    def wait(self) -> torch.Tensor:
+        """The values, when they are there: the ring's own buffer, of the device tensor's shape."""
+        self._event.synchronize()
+        return self._buffer
+
+
+class PinnedRing:
+    """Pinned buffers, three deep, of one fixed `device_tensor` (contiguous, any shape and dtype).
+
+    Each has an event of its own, and the host waits for it before it uses the buffer again. A ring serves one
+    direction: `send`, or `receive` and `start_receive`.
+    """
+
+    def __init__(self, runtime: Runtime, device_tensor: torch.Tensor) -> None:
+        shape, dtype = tuple(device_tensor.shape), device_tensor.dtype
+        self._device_tensor = device_tensor
+        self._slots = [(runtime.pinned(shape, dtype), runtime.event()) for _ in range(DEPTH)]
+        self._next = 0
+
+    def send(self, stream: Stream, value: torch.Tensor) -> None:
+        """Copy `value` (host, same shape) to the device tensor in `stream`'s order; `value` is free on return."""
+        buffer, event = self._take()
+        buffer.copy_(value)
+        stream.copy(self._device_tensor, buffer)
+        stream.record(event)
+
+    def start_receive(self, stream: Stream) -> Received:
+        """Copy the device tensor to the host in `stream`'s order."""
+        buffer, event = self._take()
+        stream.copy(buffer, self._device_tensor)
+        stream.record(event)
+        return Received(buffer, event)
+
+    def receive(self, stream: Stream) -> torch.Tensor:
+        """The device tensor's values after all work issued to `stream` so far: waits for it."""
+        return self.start_receive(stream).wait()
+
+    def _take(self) -> tuple[torch.Tensor, Event]:
+        slot = self._slots[self._next]
+        self._next = (self._next + 1) % DEPTH
+        slot[1].synchronize()
+        return slot

@@ -1,0 +1,34 @@
+"""Finds torch ops that run during a capture instead of being captured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weft import _core
+from weft.errors import GraphError
+
+_ALLOCATIONS = {
+    torch.ops.aten.empty,
+    torch.ops.aten.empty_like,
+    torch.ops.aten.empty_strided,
+    torch.ops.aten.new_empty,
+    torch.ops.aten.new_empty_strided,
+}
+
+
+class CaptureGuard(TorchDispatchMode):
+    """Raises GraphError for an op that computes; views, metadata and empty allocations pass.
+
+    On the CPU such an op would run once, now; on CUDA it would be captured. Nodes that happen to run on this thread
+    meanwhile are not concerned.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not (func.is_view or func.overloadpacket in _ALLOCATIONS or _core.in_task()):
+            raise GraphError(
+                f"{func} ran outside launch during a capture; call it in a function given to stream.launch, or before"
+            )
+        return func(*args, **(kwargs or {}))

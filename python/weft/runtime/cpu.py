@@ -1,0 +1,314 @@
+"""The CPU runtime, under the names of `torch.cuda`: streams, events and graphs that threads of this process play.
+
+`Stream.launch(fn, *args)` is what a kernel launch is to CUDA. Host functions go to the current stream, as they do with
+`torch.cuda`. How nodes are run is `set_schedule`'s: "inline" (the thread that waits runs them), "threads" (a thread for
+each stream) or "random" (one at a time, in any legal order, drawn from a seed).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from weft import _core
+from weft.errors import DriverError, GraphError, InputError
+from weft.runtime import interface
+from weft.runtime.capture_guard import CaptureGuard
+from weft.runtime.current import CPU, context, current_cpu
+from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, dispose, settle, stream_handle
+
+ScheduleName = Literal["inline", "threads", "random"]
+CaptureMode = Literal["global", "thread_local", "relaxed"]
+_CAPTURE_MODES: dict[str, int] = {"global": 0, "thread_local": 1, "relaxed": 2}
+
+
+class Event(TableEvent):
+    """A point in a stream, as `torch.cuda.Event`."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
+        super().__init__(CPU, enable_timing=enable_timing, blocking=blocking)
+
+    def record(self, stream: object = None) -> None:
+        """Record it after the work issued so far to `stream` (default: the current stream)."""
+        _core.event_record(CPU, self.handle, _handle_or_current(stream))
+
+    def wait(self, stream: object = None) -> None:
+        """Make later work of `stream` (default: the current stream) wait for it."""
+        _core.stream_wait_event(CPU, _handle_or_current(stream), self.handle)
+
+
+class Stream(TableStream):
+    """A queue of nodes, as `torch.cuda.Stream`."""
+
+    def __init__(self) -> None:
+        super().__init__(CPU, _core.stream_create(CPU, NON_BLOCKING))
+
+    def launch(self, fn: Callable[..., None], *args: Any) -> None:
+        """Device work: `fn(*args)` becomes a node, run in order, in inference mode. See `interface.Stream`."""
+        launch_device(self._handle, fn, args)
+
+    def wait_event(self, event: interface.Event) -> None:
+        """Make later work wait for `event`."""
+        self.wait(event)
+
+    def wait_stream(self, stream: TableStream) -> None:
+        """Make later work wait for what `stream` has now."""
+        self.wait(_record_on(stream))
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record `event`, or a new one, and return it."""
+        event = event or Event()
+        self.record(event)
+        return event
+
+    def __del__(self) -> None:
+        dispose(_core.stream_destroy, CPU, getattr(self, "_handle", 0))
+
+
+class _DefaultStream(Stream):
+    def __init__(self) -> None:
+        TableStream.__init__(self, CPU, 0)
+
+    def __del__(self) -> None:
+        pass
+
+
+class ExternalStream(_DefaultStream):
+    """A stream that something else owns, by handle or by its `__cuda_stream__`."""
+
+    def __init__(self, stream: object) -> None:
+        TableStream.__init__(self, CPU, stream_handle(stream))
+
+
+def _record_on(stream: TableStream) -> Event:
+    event = Event()
+    stream.record(event)
+    return event
+
+
+def _handle_or_current(stream: object) -> int:
+    return current_cpu() if stream is None else stream_handle(stream)
+
+
+def launch_device(handle: int, fn: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """Enqueue or capture `fn(*args)` on the CPU driver's stream `handle`."""
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    _core.launch_device(handle, _run_device, (fn, args), {}, name)
+
+
+def _run_device(fn: Callable[..., None], args: tuple[Any, ...]) -> None:
+    # Entering the mode costs microseconds; a loop that waits in it pays them once.
+    if torch.is_inference_mode_enabled():
+        fn(*args)
+    else:
+        with torch.inference_mode():
+            fn(*args)
+
+
+class CUDAGraph:
+    """What was captured, as `torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        self._exec = 0
+        self._captured_on = 0
+        self._is_capturing = False
+
+    def capture_begin(self, pool: object = None, capture_error_mode: CaptureMode = "global") -> None:
+        """Begin capturing the current stream; `pool` is there for torch's sake."""
+        if capture_error_mode not in _CAPTURE_MODES:
+            raise InputError(
+                f"capture_error_mode is one of {sorted(_CAPTURE_MODES)}, not {capture_error_mode!r}"
+            )
+        self.reset()
+        self._captured_on = current_cpu()
+        _core.stream_begin_capture(CPU, self._captured_on, _CAPTURE_MODES[capture_error_mode])
+        self._is_capturing = True
+
+    def capture_end(self) -> None:
+        """End the capture; raises GraphError if it broke a rule on the way."""
+        self._is_capturing = False
+        try:
+            graph = _core.stream_end_capture(CPU, self._captured_on)
+        except DriverError as error:
+            raise GraphError(f"the capture failed: {error}") from error
+        try:
+            self._exec = _core.graph_instantiate(CPU, graph)
+        finally:
+            _core.graph_destroy(CPU, graph)
+
+    def replay(self) -> None:
+        """Launch it on the current stream; raises first what an earlier callback raised."""
+        self.launch_on(current_cpu())
+
+    def launch_on(self, handle: int) -> None:
+        """Launch it on the stream `handle`."""
+        if not self._exec:
+            raise GraphError("the graph has nothing to replay: capture it first, or it was reset")
+        _core.check(CPU)
+        _core.graph_launch(CPU, self._exec, handle)
+
+    def reset(self) -> None:
+        """Let go of what was captured; payloads are released when the last launch is done."""
+        exec_, self._exec = self._exec, 0
+        dispose(_core.graph_exec_destroy, CPU, exec_)
+
+    def __del__(self) -> None:
+        if getattr(self, "_exec", 0):
+            self.reset()
+
+
+class stream:  # noqa: N801 - torch's name
+    """Context in which `stream` is the current one; any object with `__cuda_stream__`, None for no change."""
+
+    def __init__(self, stream: object) -> None:
+        self._handle = None if stream is None else stream_handle(stream)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> None:
+        if self._handle is not None:
+            self._stack.enter_context(context(CPU, self._handle))
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+
+class graph:  # noqa: N801 - torch's name
+    """Context that captures what is issued to `stream`, and to streams that join it, into `cuda_graph`.
+
+    A torch op outside `Stream.launch` would run now instead of at every replay, so it raises GraphError.
+    """
+
+    default_capture_stream: Stream | None = None
+
+    def __init__(
+        self,
+        cuda_graph: CUDAGraph,
+        pool: object = None,
+        stream: object = None,
+        capture_error_mode: CaptureMode = "global",
+    ) -> None:
+        if stream is None:
+            if graph.default_capture_stream is None:
+                graph.default_capture_stream = Stream()
+            stream = graph.default_capture_stream
+        self._graph, self._stream, self._mode = cuda_graph, stream, capture_error_mode
+
+    def __enter__(self) -> None:
+        _core.check(CPU)
+        with ExitStack() as stack:
+            stack.enter_context(context(CPU, stream_handle(self._stream)))
+            self._graph.capture_begin(capture_error_mode=self._mode)
+            stack.enter_context(CaptureGuard())
+            self._contexts = stack.pop_all()
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
+        self._contexts.close()
+        try:
+            self._graph.capture_end()
+        except GraphError:
+            if exc_type is None:
+                raise
+
+
+def current_stream() -> Stream:
+    """The stream of the innermost CPU `stream` or `graph` context on this thread, else the default stream."""
+    return ExternalStream(current_cpu())
+
+
+def default_stream() -> Stream:
+    """The stream that is current outside all contexts; it can't be captured."""
+    return _DefaultStream()
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether a graph is being captured from the current stream."""
+    return _core.stream_is_capturing(CPU, current_cpu())
+
+
+def synchronize() -> None:
+    """Wait for all streams, without the GIL, then raise what a callback raised."""
+    _core.ctx_synchronize(CPU)
+    settle(CPU)
+
+
+def set_schedule(name: ScheduleName, seed: int = 0) -> None:
+    """How nodes are run from now on; every stream must be idle. `seed` is for "random"."""
+    _core.cpu_set_schedule(name, seed)
+
+
+@dataclass(frozen=True)
+class TraceSlice:
+    """One node that ran: its name, kind and stream, the number of the thread, and when (seconds, one clock)."""
+
+    name: str
+    kind: str
+    stream: int
+    thread: int
+    begin: float
+    end: float
+
+
+@contextmanager
+def trace() -> Iterator[list[TraceSlice]]:
+    """Collect what runs inside into the yielded list, which is filled at the end."""
+    slices: list[TraceSlice] = []
+    _core.cpu_trace_start()
+    try:
+        yield slices
+    finally:
+        slices += [TraceSlice(*s) for s in _core.cpu_trace_stop()]
+
+
+class CpuGraph:
+    """`interface.Graph` on the CPU."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.graph = CUDAGraph()
+
+    def replay(self) -> None:
+        """Launch it on the stream it was captured on; raises first what an earlier callback raised."""
+        self.graph.launch_on(self._stream.handle)
+
+    def close(self) -> None:
+        """Let go of it; payloads are released when the last launch is done."""
+        self.graph.reset()
+
+
+class CpuRuntime:
+    """`interface.Runtime` on the CPU. All CPU runtimes of a process share one device."""
+
+    device = torch.device("cpu")
+
+    def stream(self) -> Stream:
+        """A new stream."""
+        return Stream()
+
+    def event(self) -> Event:
+        """A new event."""
+        return Event()
+
+    @contextmanager
+    def capture(self, stream: interface.Stream) -> Iterator[CpuGraph]:
+        """Capture what is issued to `stream`, and to streams that join it, into the yielded graph."""
+        assert isinstance(stream, Stream)
+        captured = CpuGraph(stream)
+        with graph(captured.graph, stream=stream, capture_error_mode="thread_local"):
+            yield captured
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Zeroed host memory; on the CPU all memory can be copied from and to."""
+        return torch.zeros(shape, dtype=dtype)
+
+    def synchronize(self) -> None:
+        """Wait for everything, then raise what a callback raised."""
+        synchronize()
+
+    def check(self) -> None:
+        """Raise what a callback raised, if any did."""
+        _core.check(CPU)

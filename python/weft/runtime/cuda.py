@@ -1,0 +1,175 @@
+"""The CUDA runtime: torch's streams and graphs, with host functions, events and copies through the driver table.
+
+torch's own event calls hold the GIL, which a callback may need, so events go through the table. Raw handles of torch's
+streams go there too.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from weft import _core
+from weft.errors import DriverError, GraphError, WeftError
+from weft.runtime import interface
+from weft.runtime.current import CUDA, context, set_torch_stream
+from weft.runtime.streams import TableEvent, TableStream, settle, stream_handle
+
+
+@functools.cache
+def unavailable_reason() -> str | None:
+    """Why CUDA can't be used here, None if it can."""
+    if not torch.backends.cuda.is_built():
+        return f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch"
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device; check the driver with nvidia-smi"
+    return _core.cuda_unavailable_reason()
+
+
+def cuda_runtime(device: torch.device | int | None = None) -> CudaRuntime:
+    """The runtime of `device` (default: torch's current one); raises WeftError where CUDA can't be used."""
+    reason = unavailable_reason()
+    if reason is not None:
+        raise WeftError(f"the CUDA runtime can't be used: {reason}")
+    return CudaRuntime(torch.device("cuda", device) if isinstance(device, int) else device)
+
+
+def _torch_stream(initialize: bool) -> int | None:
+    if unavailable_reason() is not None:
+        return None
+    if not initialize and not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+if torch.backends.cuda.is_built():
+    set_torch_stream(_torch_stream)
+
+
+class _Attached(threading.local):
+    """The device whose context is current on a thread; driver calls need one, torch makes it on first use."""
+
+    index: int | None = None
+
+
+_attached = _Attached()
+
+
+def _attach(index: int) -> None:
+    if _attached.index != index:
+        torch.cuda.set_device(index)
+        _attached.index = index
+
+
+class CudaEvent(TableEvent):
+    """A point in a CUDA stream."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        super().__init__(CUDA, enable_timing=enable_timing)
+
+
+class CudaStream(TableStream):
+    """A torch stream, a new one or one that is given (any object with `__cuda_stream__`)."""
+
+    def __init__(self, device: torch.device, stream: object = None) -> None:
+        self._index = torch.cuda.current_device() if device.index is None else device.index
+        _attach(self._index)
+        if stream is None:
+            self.torch_stream = torch.cuda.Stream(device=device)
+        elif isinstance(stream, torch.cuda.Stream):
+            self.torch_stream = stream
+        else:
+            self.torch_stream = torch.cuda.ExternalStream(stream_handle(stream), device=device)
+        super().__init__(CUDA, self.torch_stream.cuda_stream)
+
+    def launch(self, fn: Callable[..., None], *args: Any) -> None:
+        """Run `fn(*args)` now, in inference mode, its kernels going to this stream. See `interface.Stream`."""
+        _core.check(CUDA)
+        _attach(self._index)
+        with torch.cuda.stream(self.torch_stream), torch.inference_mode():
+            fn(*args)
+
+    def hostfunc(self, task: interface.NativeTask | Callable[..., object], *args: Any) -> None:
+        """Host work: a native task (no GIL) or a Python callable with its arguments."""
+        _attach(self._index)
+        super().hostfunc(task, *args)
+
+
+class CudaGraph:
+    """`interface.Graph` on CUDA."""
+
+    def __init__(self, stream: CudaStream) -> None:
+        self._stream = stream
+        self.graph: torch.cuda.CUDAGraph | None = torch.cuda.CUDAGraph()
+
+    def replay(self) -> None:
+        """Launch it on the stream it was captured on; raises first what an earlier callback raised."""
+        if self.graph is None:
+            raise GraphError("the graph was closed")
+        _core.check(CUDA)
+        with torch.cuda.stream(self._stream.torch_stream):
+            self.graph.replay()
+
+    def close(self) -> None:
+        """Let go of it; payloads are released when the last launch is done."""
+        graph, self.graph = self.graph, None
+        # torch would destroy the exec with the GIL held when it collects the object; reset releases the GIL.
+        if graph is not None:
+            graph.reset()
+
+
+class CudaRuntime:
+    """`interface.Runtime` on one CUDA device; make it with `cuda_runtime`."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        torch.cuda.init()
+        index = torch.cuda.current_device() if device is None or device.index is None else device.index
+        self.device = torch.device("cuda", index)
+
+    def stream(self) -> CudaStream:
+        """A new stream."""
+        return CudaStream(self.device)
+
+    def event(self) -> CudaEvent:
+        """A new event."""
+        assert self.device.index is not None
+        _attach(self.device.index)
+        return CudaEvent()
+
+    @contextmanager
+    def capture(self, stream: interface.Stream) -> Iterator[CudaGraph]:
+        """Capture what is issued to `stream`, and to streams that join it, into the yielded graph."""
+        assert isinstance(stream, CudaStream)
+        captured = CudaGraph(stream)
+        assert captured.graph is not None
+        _core.check(CUDA)
+        try:
+            with (
+                torch.cuda.graph(
+                    captured.graph, stream=stream.torch_stream, capture_error_mode="thread_local"
+                ),
+                context(CUDA, stream.handle),
+            ):
+                yield captured
+        except DriverError as error:
+            raise GraphError(f"the capture failed: {error}") from error
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Zeroed page-locked host memory."""
+        return torch.zeros(shape, dtype=dtype, pin_memory=True)
+
+    def synchronize(self) -> None:
+        """Wait for everything, without the GIL, then raise what a callback raised."""
+        assert self.device.index is not None
+        _attach(self.device.index)
+        _core.ctx_synchronize(CUDA)
+        settle(CUDA)
+
+    def check(self) -> None:
+        """Raise what a callback raised, if any did."""
+        _core.check(CUDA)

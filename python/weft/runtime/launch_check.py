@@ -1,0 +1,200 @@
+"""Checks of the rule for launched functions: alike, whether their Python runs once or at every replay.
+
+`check_on_fake_cuda` runs a function on fake tensors of device `cuda`, where reading a value on the host or mixing
+devices raises, without a GPU. `check_recording` records the function's torch ops with their non-tensor arguments
+frozen, as a CUDA graph does, and compares a replay of the recording with a run of the function.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from weft.errors import GraphError
+
+LaunchedFunction = Callable[..., None]
+
+
+def check_launched(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor] = ()) -> None:
+    """Both checks; raises GraphError saying which rule `fn(*args)` breaks. Tensors in `host` stay on the host."""
+    check_on_fake_cuda(fn, *args, host=host)
+    check_recording(fn, *args)
+
+
+def check_on_fake_cuda(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor] = ()) -> None:
+    """Run `fn` with every tensor in `args` (also inside containers, modules and objects) as a fake one on `cuda`.
+
+    Tensors that share storage with one of `host`, as pinned buffers do, become fake ones on the CPU.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=False)
+    mapper = _FakeMapper(mode, {t.untyped_storage().data_ptr() for t in host})
+    fake_fn = mapper.map(fn)
+    fake_args = mapper.map(args)
+    with mode:
+        try:
+            result = fake_fn(*fake_args)
+        except Exception as error:
+            raise GraphError(f"{_name(fn)} can't run on CUDA inside a graph: {error}") from error
+    _refuse_result(fn, result)
+
+
+def check_recording(fn: LaunchedFunction, *args: Any, between: Callable[[], object] = lambda: None) -> None:
+    """Record one run of `fn`, then compare a second run with a replay of the recording, bit for bit.
+
+    The second run begins where the first ended, after `between()`, which may write other inputs.
+    """
+    recording = Recording()
+    with recording:
+        _refuse_result(fn, fn(*args))
+    between()
+    before = recording.snapshot()
+    fn(*args)
+    expected = recording.snapshot()
+    recording.restore(before)
+    recording.replay()
+    if not all(torch.equal(a, b) for a, b in zip(recording.snapshot(), expected, strict=True)):
+        raise GraphError(
+            f"{_name(fn)} gives another result when its ops are replayed: its Python depends on something that a "
+            f"graph freezes; compute that on the device, or make it part of the graph's key"
+        )
+
+
+def _refuse_result(fn: LaunchedFunction, result: object) -> None:
+    if result is not None:
+        raise GraphError(f"{_name(fn)} returned {type(result).__name__}; a launched function returns nothing")
+
+
+def _name(fn: object) -> str:
+    return getattr(fn, "__qualname__", type(fn).__qualname__)
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A tensor of a recording, by number."""
+
+    number: int
+
+
+@dataclass
+class Recording(TorchDispatchMode):
+    """The torch ops that ran while it was entered, non-tensor arguments frozen."""
+
+    _ops: list[tuple[Any, Any, list[_Slot]]] = field(default_factory=list)
+    _tensors: list[torch.Tensor] = field(default_factory=list)
+    _inputs: list[torch.Tensor] = field(default_factory=list)
+    _numbers: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise GraphError("a launched function reads a device value on the host; keep it in a tensor")
+        frozen = tree_map_only(torch.Tensor, self._input, (args, kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        outputs = [self._slot(t) for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
+        self._ops.append((func, frozen, outputs))
+        return result
+
+    def snapshot(self) -> list[torch.Tensor]:
+        """Copies of the storages of everything that was there before the recording, as bytes."""
+        return [self._bytes(t).clone() for t in self._inputs]
+
+    def restore(self, snapshot: list[torch.Tensor]) -> None:
+        """Write a snapshot back."""
+        for tensor, saved in zip(self._inputs, snapshot, strict=True):
+            self._bytes(tensor).copy_(saved)
+
+    def replay(self) -> None:
+        """Run the ops again on the same inputs."""
+        inputs = {id(t) for t in self._inputs}
+        values = {number: t for number, t in enumerate(self._tensors) if id(t) in inputs}
+        for func, frozen, outputs in self._ops:
+            args, kwargs = tree_map_only(_Slot, lambda slot: values[slot.number], frozen)
+            result = func(*args, **kwargs)
+            tensors = [t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
+            values.update((slot.number, t) for slot, t in zip(outputs, tensors, strict=True))
+
+    def _input(self, tensor: torch.Tensor) -> _Slot:
+        if id(tensor) not in self._numbers:
+            self._inputs.append(tensor)
+        return self._slot(tensor)
+
+    def _slot(self, tensor: torch.Tensor) -> _Slot:
+        number = self._numbers.setdefault(id(tensor), len(self._tensors))
+        if number == len(self._tensors):
+            self._tensors.append(tensor)
+        return _Slot(number)
+
+    @staticmethod
+    def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.detach().untyped_storage()
+        return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload,no-any-return]
+
+
+class _FakeMapper:
+    """Copies arguments with each tensor replaced; what is shared stays shared."""
+
+    def __init__(self, mode: FakeTensorMode, host_storages: set[int]) -> None:
+        self._mode, self._host = mode, host_storages
+        self._done: dict[int, tuple[Any, Any]] = {}  # id -> (original, which keeps the id taken; copy)
+
+    def map(self, value: Any) -> Any:
+        if id(value) in self._done:
+            return self._done[id(value)][1]
+        if isinstance(value, torch.Tensor):
+            return self._keep(value, self._fake(value))
+        if isinstance(value, (list, tuple, dict)):
+            leaves, spec = tree_flatten(value, is_leaf=lambda v: v is not value)
+            return self._keep(value, tree_unflatten([self.map(v) for v in leaves], spec))
+        if isinstance(value, torch.device):
+            return torch.device("cuda") if value.type == "cpu" else value
+        bound = getattr(value, "__self__", None)
+        if bound is not None and not isinstance(bound, type) and hasattr(value, "__name__"):
+            return getattr(self.map(bound), value.__name__)
+        if (
+            isinstance(value, (type, str, int, float, bool, torch.dtype))
+            or callable(value)
+            and not _has_state(value)
+        ):
+            return value
+        if hasattr(value, "__dict__") or dataclasses.is_dataclass(value):
+            return self._object(value)
+        return value
+
+    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        on_host = tensor.is_pinned() or tensor.untyped_storage().data_ptr() in self._host
+        device = "cpu" if on_host else "cuda"
+        with self._mode:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
+
+    def _object(self, value: Any) -> Any:
+        twin = self._keep(value, copy.copy(value))
+        names = list(getattr(value, "__dict__", {}))
+        names += (
+            [f.name for f in dataclasses.fields(value) if f.name not in names]
+            if dataclasses.is_dataclass(value)
+            else []
+        )
+        for name in names:
+            object.__setattr__(twin, name, self.map(getattr(value, name)))
+        return twin
+
+    def _keep(self, original: Any, replacement: Any) -> Any:
+        self._done[id(original)] = (original, replacement)
+        return replacement
+
+
+def _has_state(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module) or (
+        dataclasses.is_dataclass(value) and not isinstance(value, type)
+    )

@@ -1,0 +1,151 @@
+"""Streams and events over the driver table, the same for both runtimes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from weft import _core
+from weft.errors import GraphError, InputError
+from weft.runtime import interface
+from weft.runtime.interface import NativeTask
+
+NON_BLOCKING = 1
+BLOCKING_SYNC, DISABLE_TIMING = 1, 2
+
+
+@runtime_checkable
+class HasCudaStream(Protocol):
+    """A stream of any library: `__cuda_stream__` gives (0, raw handle)."""
+
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+def stream_handle(stream: object) -> int:
+    """The raw handle of a stream of any library that has `__cuda_stream__`, or of a number that is one."""
+    if isinstance(stream, int):
+        return stream
+    if isinstance(stream, HasCudaStream):
+        return int(stream.__cuda_stream__()[1])
+    raise InputError(
+        f"a stream is an object with __cuda_stream__ or a raw handle, not {type(stream).__name__}"
+    )
+
+
+class TableEvent:
+    """A point in a stream of one driver."""
+
+    def __init__(self, driver: int, *, enable_timing: bool = False, blocking: bool = False) -> None:
+        flags = (0 if enable_timing else DISABLE_TIMING) | (BLOCKING_SYNC if blocking else 0)
+        self._driver = driver
+        self._handle = _core.event_create(driver, flags)
+
+    @property
+    def handle(self) -> int:
+        """The raw handle."""
+        return self._handle
+
+    def query(self) -> bool:
+        """Whether everything recorded before it is done; True before the first record."""
+        return _core.event_query(self._driver, self._handle)
+
+    def synchronize(self) -> None:
+        """Wait for it, without the GIL."""
+        _core.event_synchronize(self._driver, self._handle)
+
+    def elapsed_time(self, end_event: TableEvent) -> float:
+        """Milliseconds from this event to `end_event`; both need `enable_timing` and must be done."""
+        return _core.event_elapsed_time(self._driver, self._handle, end_event._handle)
+
+    def __del__(self) -> None:
+        dispose(_core.event_destroy, self._driver, getattr(self, "_handle", 0))
+
+
+class TableStream:
+    """Work in order, on one driver. Subclasses say what `launch` is."""
+
+    def __init__(self, driver: int, handle: int) -> None:
+        self._driver = driver
+        self._handle = handle
+
+    @property
+    def handle(self) -> int:
+        """The raw handle, 0 for the default stream."""
+        return self._handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self._handle)
+
+    def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
+        """Host work: a native task (no GIL) or a Python callable with its arguments."""
+        if not isinstance(task, NativeTask):
+            _core.launch_hostfunc(self._driver, self._handle, True, task, args, {})
+            return
+        if args:
+            raise InputError(f"native task {task.name} takes no arguments; put them where its data points")
+        _core.launch_native(self._driver, self._handle, task.function, task.data, task.owner, task.name)
+
+    def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
+        """Copy contiguous `src` to contiguous `dst` (same shape and dtype); host memory must be pinned on CUDA."""
+        if (
+            dst.shape != src.shape
+            or dst.dtype != src.dtype
+            or not (dst.is_contiguous() and src.is_contiguous())
+        ):
+            raise InputError(
+                f"copy needs contiguous tensors of one shape and dtype, not {_describe(dst)} and {_describe(src)}"
+            )
+        bytes_ = src.numel() * src.element_size()
+        _core.memcpy_async(self._driver, dst.data_ptr(), src.data_ptr(), bytes_, self._handle)
+
+    def record(self, event: interface.Event) -> None:
+        """Record `event` after the work issued so far."""
+        _core.event_record(self._driver, event.handle, self._handle)
+
+    def wait(self, event: interface.Event) -> None:
+        """Make later work wait for `event`."""
+        _core.stream_wait_event(self._driver, self._handle, event.handle)
+
+    def query(self) -> bool:
+        """Whether all work is done."""
+        return _core.stream_query(self._driver, self._handle)
+
+    def synchronize(self) -> None:
+        """Wait for all work of the stream, without the GIL, then raise what a callback raised."""
+        _core.stream_synchronize(self._driver, self._handle)
+        settle(self._driver)
+
+    def is_capturing(self) -> bool:
+        """Whether a graph is being captured from it."""
+        return _core.stream_is_capturing(self._driver, self._handle)
+
+
+# Destructions that were due inside a callback, where the driver can't be called.
+_postponed: list[tuple[Callable[[int, int], None], int, int]] = []
+
+
+def dispose(destroy: Callable[[int, int], None], driver: int, handle: int) -> None:
+    """Destroy a driver object, now or, inside a callback, after the next wait. Handle 0 is none."""
+    if not handle or sys.is_finalizing():
+        return
+    if _core.in_task():
+        _postponed.append((destroy, driver, handle))
+    else:
+        destroy(driver, handle)
+
+
+def settle(driver: int) -> None:
+    """After a wait: release what is done with, then raise what a callback raised."""
+    while _postponed:
+        destroy, of, handle = _postponed.pop()
+        destroy(of, handle)
+    _core.drain()
+    _core.check(driver)
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    order = "" if tensor.is_contiguous() else "strided "
+    return f"{order}{tuple(tensor.shape)} {tensor.dtype}"
