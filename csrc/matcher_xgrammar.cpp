@@ -86,7 +86,11 @@ struct XGrammarMatcher {
     }
     const auto *cell =
         reinterpret_cast<const tvm::ErrorCell *>(static_cast<const char *>(raised) + sizeof(tvm::Object));
-    error.assign(cell->kind.data, cell->kind.size).append(": ").append(cell->message.data, cell->message.size);
+    error.assign(cell->message.data, cell->message.size);
+    // The text begins with a time and a place in XGrammar's sources, which say nothing to a user.
+    const std::size_t place = error.find(".cc:");
+    const std::size_t text = place == std::string::npos ? place : error.find(": ", place);
+    if (text != std::string::npos) error.erase(0, text + 2);
     while (!error.empty() && error.back() == '\n') error.pop_back();
     binding.api.ObjectDecRef(raised);
     return -1;

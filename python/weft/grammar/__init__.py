@@ -1,0 +1,19 @@
+"""Guides, the vocabularies they are compiled for, and the matchers that come out."""
+
+from weft.grammar.base import Backend, CompiledGuide, Matcher, PythonMatcher, wrap_matcher
+from weft.grammar.compile import CompileLimits, GuideCompiler
+from weft.grammar.guide import Guide, GuideWarning
+from weft.grammar.tokenizer import Vocabulary
+
+__all__ = [
+    "Backend",
+    "CompileLimits",
+    "CompiledGuide",
+    "Guide",
+    "GuideCompiler",
+    "GuideWarning",
+    "Matcher",
+    "PythonMatcher",
+    "Vocabulary",
+    "wrap_matcher",
+]

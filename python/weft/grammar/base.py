@@ -1,0 +1,73 @@
+"""What the engine knows of a grammar: guides are compiled, a compiled guide makes matchers.
+
+A `Matcher` follows one sequence of tokens, natively (`csrc/matcher.h`). It has `accept(token)`, `validate(tokens)`,
+`fill(row)`, `rollback(count)`, `fork()`, `reset()`, `forced(capacity)` and `is_terminated()`; where it fails it raises
+`GuideStateError`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft._core import Matcher, python_matcher
+from weft.errors import GuideError
+
+if TYPE_CHECKING:
+    from weft.grammar.guide import Guide
+
+__all__ = ["Backend", "CompiledGuide", "Matcher", "PythonMatcher", "wrap_matcher"]
+
+
+class PythonMatcher(Protocol):
+    """A matcher written in Python. What it raises ends its own request.
+
+    It may also have `fork() -> PythonMatcher`, `reset() -> None` and `error() -> str` (the text for what it raised).
+    """
+
+    def accept(self, token: int) -> bool:
+        """Take a token; False refuses it and leaves the state as it was."""
+
+    def fill(self, row: NDArray[np.int32]) -> object:
+        """Set bit t % 32 of word t // 32 for every token t that may follow; `row` comes zeroed. False: all may."""
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens taken."""
+
+    def is_terminated(self) -> bool:
+        """Whether an end token was taken."""
+
+
+class CompiledGuide(Protocol):
+    """A guide, compiled for one vocabulary."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Bits of a mask row."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds, about."""
+
+    def matcher(self) -> Matcher:
+        """A new matcher at the start of the guide."""
+
+
+class Backend(Protocol):
+    """A grammar library. Made with a `Vocabulary`; `compile` may be called by several threads at once."""
+
+    def compile(self, guide: Guide) -> CompiledGuide:
+        """Compile a guide. Raises `GuideError` for one that does not compile, or that nothing can satisfy."""
+
+    def close(self) -> None:
+        """Let go of caches."""
+
+
+def wrap_matcher(matcher: PythonMatcher) -> Matcher:
+    """The native handle of a matcher written in Python. Raises `GuideError` for an object that is none."""
+    try:
+        return python_matcher(matcher)
+    except TypeError as error:
+        raise GuideError(f"{type(matcher).__name__} can't be a matcher: {error}") from error

@@ -1,0 +1,259 @@
+"""Compiling guides beside everything else: a pool of threads, limits, and a bounded cache.
+
+A compile that outlives its time limit fails its own guide. XGrammar can't be stopped, so its thread is left to finish
+alone and another takes its place; while `max_abandoned` of them are at it, new guides are refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from weft import registry
+from weft.errors import GuideError
+from weft.grammar.base import Backend, CompiledGuide, Matcher, wrap_matcher
+from weft.grammar.guide import Guide
+from weft.grammar.tokenizer import Vocabulary
+
+
+@dataclass(frozen=True)
+class CompileLimits:
+    """What a guide may cost before it fails: bytes of its source, how deep its brackets nest, seconds of compiling."""
+
+    max_source_bytes: int = 1 << 20
+    max_depth: int = 128
+    time_s: float = 30.0
+    max_abandoned: int = 4
+
+
+class CompiledFactory:
+    """A user's own matchers: nothing is compiled."""
+
+    memory_bytes = 0
+
+    def __init__(self, guide: Guide, vocab_size: int) -> None:
+        self._factory = guide.payload
+        self.vocab_size = vocab_size
+
+    def matcher(self) -> Matcher:
+        """What the factory makes, wrapped."""
+        return wrap_matcher(self._factory())
+
+
+class GuideCache:
+    """Compiled guides, the least recently used dropped beyond `limit_bytes`."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.num_bytes = 0
+        self._entries: OrderedDict[Hashable, tuple[CompiledGuide, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable) -> CompiledGuide | None:
+        """The entry, now the most recently used."""
+        if key not in self._entries:
+            return None
+        self._entries.move_to_end(key)
+        return self._entries[key][0]
+
+    def put(self, key: Hashable, compiled: CompiledGuide) -> None:
+        """Keep an entry, unless it alone is beyond the limit."""
+        size = compiled.memory_bytes
+        if key in self._entries or size > self.limit_bytes:
+            return
+        self._entries[key] = (compiled, size)
+        self.num_bytes += size
+        while self.num_bytes > self.limit_bytes:
+            self.num_bytes -= self._entries.popitem(last=False)[1][1]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._entries.clear()
+        self.num_bytes = 0
+
+
+@dataclass(eq=False)
+class _Job:
+    guide: Guide
+    future: Future[CompiledGuide]
+    timer: threading.Timer | None = None
+
+
+class GuideCompiler:
+    """Compiles guides for one vocabulary, in `workers` threads of its own.
+
+    `backend` is a name of the registry's grammars. Guides with the same content are compiled once, while the cache of
+    `cache_limit_bytes` holds them. `close` when done, or use it with `with`.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        backend: str = "xgrammar",
+        workers: int = 2,
+        limits: CompileLimits | None = None,
+        cache_limit_bytes: int = 256 << 20,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.limits = limits or CompileLimits()
+        self.cache = GuideCache(cache_limit_bytes)
+        self.num_abandoned = 0
+        self._backend: Backend = registry.load("grammars", backend)(vocabulary)
+        self._workers = workers
+        self._lock = threading.Condition()
+        self._jobs: deque[_Job] = deque()
+        self._in_flight: dict[Hashable, Future[CompiledGuide]] = {}
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._closed = False
+
+    def compile(self, guide: Guide) -> CompiledGuide:
+        """Compile and wait. Raises `GuideError`."""
+        return self.submit(guide).result()
+
+    def submit(self, guide: Guide) -> Future[CompiledGuide]:
+        """Start compiling; the future's exception is a `GuideError` where that fails. Shared by equal guides."""
+        future: Future[CompiledGuide] = Future()
+        try:
+            self._check(guide)
+        except GuideError as error:
+            future.set_exception(error)
+            return future
+        if guide.kind == "matcher":
+            future.set_result(CompiledFactory(guide, self.vocabulary.vocab_size))
+            return future
+        with self._lock:
+            if self._closed:
+                raise GuideError("the compiler is closed")
+            cached = self.cache.get(guide.key) if guide.key is not None else None
+            if cached is not None:
+                future.set_result(cached)
+                return future
+            if guide.key is not None and guide.key in self._in_flight:
+                return self._in_flight[guide.key]
+            if self.num_abandoned >= self.limits.max_abandoned:
+                future.set_exception(
+                    GuideError(f"{self.num_abandoned} compiles are past their time limit; try again later")
+                )
+                return future
+            if guide.key is not None:
+                self._in_flight[guide.key] = future
+            self._jobs.append(_Job(guide, future))
+            if self._idle < len(self._jobs) and len(self._threads) < self._workers:
+                self._start_thread()
+            self._lock.notify()
+        return future
+
+    def close(self) -> None:
+        """Fail what waits, end the threads, let go of the caches. A compile at work is left to finish alone."""
+        with self._lock:
+            self._closed = True
+            waiting, self._jobs = list(self._jobs), deque()
+            self._in_flight.clear()
+            self.cache.clear()
+            self._lock.notify_all()
+            threads = list(self._threads)
+        for job in waiting:
+            job.future.set_exception(GuideError("the compiler was closed"))
+        for thread in threads:
+            thread.join(timeout=1.0)
+        self._backend.close()
+
+    def __enter__(self) -> GuideCompiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check(self, guide: Guide) -> None:
+        size = len(guide.source.encode())
+        if size > self.limits.max_source_bytes:
+            raise GuideError(f"the guide has {size} bytes; at most {self.limits.max_source_bytes} are allowed")
+        depth = _depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
+        if depth > self.limits.max_depth:
+            raise GuideError(f"the guide nests {depth} deep; at most {self.limits.max_depth} is allowed")
+
+    def _start_thread(self) -> None:
+        # A daemon: a compile that can't be stopped must not hold up the end of the program.
+        thread = threading.Thread(target=self._work, name="weft-compile", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        me = threading.current_thread()
+        while True:
+            with self._lock:
+                self._idle += 1
+                while not self._jobs and not self._closed:
+                    self._lock.wait()
+                self._idle -= 1
+                if not self._jobs:
+                    self._threads.discard(me)
+                    return
+                job = self._jobs.popleft()
+                job.timer = threading.Timer(self.limits.time_s, self._abandon, (job, me))
+                job.timer.daemon = True
+                job.timer.start()
+            self._compile(job)
+            with self._lock:
+                if me not in self._threads:
+                    self.num_abandoned -= 1
+                    return
+
+    def _compile(self, job: _Job) -> None:
+        try:
+            compiled, error = self._backend.compile(job.guide), None
+        except Exception as raised:
+            compiled, error = None, raised
+        with self._lock:
+            assert job.timer is not None
+            job.timer.cancel()
+            self._forget(job)
+            if compiled is not None and job.guide.key is not None and not self._closed:
+                self.cache.put(job.guide.key, compiled)
+            abandoned = job.future.done()
+            if not abandoned and compiled is not None:
+                job.future.set_result(compiled)
+            elif not abandoned:
+                job.future.set_exception(error)
+
+    def _abandon(self, job: _Job, thread: threading.Thread) -> None:
+        with self._lock:
+            if job.future.done():
+                return
+            self._threads.discard(thread)
+            self.num_abandoned += 1
+            self._forget(job)
+            if self._jobs and not self._closed:
+                self._start_thread()
+            job.future.set_exception(
+                GuideError(f"the guide did not compile in {self.limits.time_s:g} s; simplify it or raise the limit")
+            )
+
+    def _forget(self, job: _Job) -> None:
+        if self._in_flight.get(job.guide.key) is job.future:
+            del self._in_flight[job.guide.key]
+
+
+def _depth(source: str) -> int:
+    """How deep brackets nest in JSON text."""
+    depth = deepest = 0
+    in_string = escaped = False
+    for char in source:
+        if in_string:
+            in_string = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            in_string = True
+        elif char in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in "]}":
+            depth -= 1
+    return deepest

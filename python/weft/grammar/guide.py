@@ -1,0 +1,164 @@
+"""What an answer must look like: a `Guide`, checked when it is made, compiled when a request needs it."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from weft.errors import GuideError
+from weft.grammar import json_schema
+from weft.grammar.base import PythonMatcher
+
+Kind = Literal["json_schema", "regex", "ebnf", "structural_tag", "grammar", "compiled", "matcher"]
+
+MAX_WHITESPACE = 8
+
+
+class GuideWarning(UserWarning):
+    """Something a guide asks for is not enforced."""
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What an answer must look like. Made by the class methods below; `print` shows its EBNF where it has one.
+
+    Each raises `GuideError` for what is wrong at first sight. What the grammar library would ignore in silence is a
+    `GuideWarning`, or a `GuideError` where `strict` is given.
+    """
+
+    kind: Kind
+    source: str = field(repr=False)
+    max_whitespace: int | None = None
+    payload: Any = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def json(cls, *, max_whitespace: int | None = MAX_WHITESPACE) -> Guide:
+        """Any JSON object or array. At most `max_whitespace` blanks in a row between tokens (None: any number)."""
+        return cls.json_schema({"anyOf": [{"type": "object"}, {"type": "array"}]}, max_whitespace=max_whitespace)
+
+    @classmethod
+    def json_schema(
+        cls, schema: Any, *, strict: bool = False, max_whitespace: int | None = MAX_WHITESPACE
+    ) -> Guide:
+        """JSON that a schema describes: a dict, its JSON text, or a pydantic model.
+
+        Objects that name properties have no others, unless `additionalProperties` says so; properties come in the
+        schema's order. `strict` raises `GuideError` for keywords that are not enforced, instead of a warning.
+        """
+        if max_whitespace is not None and max_whitespace < 1:
+            raise GuideError(f"max_whitespace is {max_whitespace}; it must be at least 1, or None for no bound")
+        schema = _schema_of(schema)
+        _report("JSON schema", json_schema.check(schema), strict)
+        return cls("json_schema", json.dumps(schema), max_whitespace)
+
+    @classmethod
+    def regex(cls, pattern: str) -> Guide:
+        """Text that a regular expression matches from end to end.
+
+        Look-around, back-references, word boundaries, flags and Unicode classes are errors.
+        """
+        from weft.grammar.xgrammar import parse_regex
+
+        _need_text("regex", pattern)
+        parse_regex(pattern)
+        return cls("regex", pattern)
+
+    @classmethod
+    def ebnf(cls, grammar: str) -> Guide:
+        """Text that a grammar in GBNF describes, from its rule `root`."""
+        from weft.grammar.xgrammar import parse_ebnf
+
+        _need_text("ebnf", grammar)
+        parse_ebnf(grammar)
+        return cls("ebnf", grammar)
+
+    @classmethod
+    def choice(cls, choices: Sequence[str]) -> Guide:
+        """One of the given texts."""
+        if isinstance(choices, str) or not choices:
+            raise GuideError("choice needs a list of at least one text")
+        if not all(isinstance(choice, str) and choice for choice in choices):
+            raise GuideError("choice needs texts that are not empty")
+        return cls.ebnf("root ::= " + " | ".join(dict.fromkeys(_ebnf_literal(choice) for choice in choices)))
+
+    @classmethod
+    def structural_tag(cls, tag: Any) -> Guide:
+        """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`."""
+        from weft.grammar.xgrammar import parse_structural_tag
+
+        if hasattr(tag, "model_dump_json"):
+            tag = tag.model_dump_json()
+        source = tag if isinstance(tag, str) else json.dumps(tag)
+        parse_structural_tag(source)
+        return cls("structural_tag", source)
+
+    @classmethod
+    def matcher(cls, factory: Callable[[], PythonMatcher]) -> Guide:
+        """A matcher of your own: `factory()` makes one for each request. See `weft.grammar.PythonMatcher`."""
+        if not callable(factory):
+            raise GuideError("matcher needs a function that makes matchers, one for each request")
+        return cls("matcher", f"matcher {getattr(factory, '__qualname__', factory)}", payload=factory)
+
+    @classmethod
+    def of(cls, guide: Any) -> Guide:
+        """The guide itself, or one over an `xgrammar.Grammar` or `xgrammar.CompiledGrammar`."""
+        if isinstance(guide, Guide):
+            return guide
+        kinds: dict[str, Kind] = {"Grammar": "grammar", "CompiledGrammar": "compiled"}
+        kind = kinds.get(type(guide).__name__)
+        if kind is None or not type(guide).__module__.startswith("xgrammar"):
+            raise GuideError(
+                f"{type(guide).__name__} is no guide; use Guide.json_schema, Guide.regex and the like, or an "
+                "xgrammar Grammar or CompiledGrammar"
+            )
+        return cls(kind, "", payload=guide)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for guides that compile to the same thing; None where that can't be told."""
+        if self.payload is not None:
+            return None
+        return (self.kind, self.source, self.max_whitespace)
+
+    def __str__(self) -> str:
+        from weft.grammar.xgrammar import ebnf_of
+
+        return ebnf_of(self) or self.source
+
+
+def _schema_of(schema: Any) -> Any:
+    """The schema as plain JSON data."""
+    if hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()
+    elif hasattr(schema, "json_schema") and callable(schema.json_schema):
+        schema = schema.json_schema()
+    try:
+        return json.loads(schema if isinstance(schema, str) else json.dumps(schema))
+    except (TypeError, ValueError) as error:
+        raise GuideError(f"the JSON schema is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise GuideError("the JSON schema is nested too deeply") from error
+
+
+def _report(what: str, ignored: list[str], strict: bool) -> None:
+    if not ignored:
+        return
+    text = f"{what}: " + "; ".join(ignored)
+    if strict:
+        raise GuideError(text)
+    warnings.warn(text, GuideWarning, stacklevel=4)
+
+
+def _need_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise GuideError(f"{what} needs a str, not {type(text).__name__}")
+
+
+def _ebnf_literal(text: str) -> str:
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    escaped = "".join(escapes.get(char, char) for char in text)
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", escaped) + '"'

@@ -1,0 +1,283 @@
+"""XGrammar: guides to compiled grammars, and matchers that run without Python.
+
+The wheel's matchers are called natively, through the C interface that its own bindings use (`csrc/matcher_xgrammar.h`).
+At first use a tiny grammar is walked both ways; where the two differ, or the interface is not there, matchers are
+called through Python instead: slower, with the GIL, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import tvm_ffi
+import xgrammar as xgr
+from numpy.typing import NDArray
+
+from weft import _core
+from weft.errors import GuideError, TokenizerError
+from weft.grammar import json_schema
+from weft.grammar.base import CompiledGuide, Matcher, wrap_matcher
+from weft.grammar.guide import Guide
+from weft.grammar.tokenizer import Vocabulary
+
+NEEDED = "xgrammar 0.2.x on apache-tvm-ffi 0.1.x"
+T = TypeVar("T")
+
+
+def parse_regex(pattern: str) -> xgr.Grammar:
+    """Raises `GuideError` for a regular expression that XGrammar does not take."""
+    return _translated("regex", lambda: xgr.Grammar.from_regex(pattern))
+
+
+def parse_ebnf(grammar: str) -> xgr.Grammar:
+    """Raises `GuideError` for a grammar with a syntax error or without a root."""
+    return _translated("EBNF", lambda: xgr.Grammar.from_ebnf(grammar))
+
+
+def parse_structural_tag(tag: str) -> xgr.Grammar:
+    """Raises `GuideError` for what is no structural tag."""
+    return _translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag))
+
+
+def parse_json_schema(schema: str, max_whitespace: int | None) -> xgr.Grammar:
+    """Raises `GuideError` for a schema that XGrammar can't express."""
+    opened = json.dumps(opened_schema(json.loads(schema)))
+    return _translated(
+        "JSON schema", lambda: xgr.Grammar.from_json_schema(opened, max_whitespace_cnt=max_whitespace)
+    )
+
+
+def ebnf_of(guide: Guide) -> str | None:
+    """The guide's grammar as text, where it has one."""
+    if guide.kind == "matcher":
+        return None
+    return str(_grammar_of(guide))
+
+
+def opened_schema(schema: Any) -> Any:
+    """The schema with what XGrammar would close by itself left open: an object that names no properties may have any,
+    an array that says nothing of its items may hold any."""
+    schema = json.loads(json.dumps(schema))
+    for _, node in json_schema.subschemas(schema):
+        if node.get("type") == "object" and not set(node) & {
+            "properties",
+            "patternProperties",
+            "propertyNames",
+            "additionalProperties",
+            "unevaluatedProperties",
+        }:
+            node["additionalProperties"] = True
+        if node.get("type") == "array" and not set(node) & {"items", "prefixItems", "unevaluatedItems"}:
+            node["items"] = True
+    return schema
+
+
+def _grammar_of(guide: Guide) -> xgr.Grammar:
+    if guide.kind == "json_schema":
+        return parse_json_schema(guide.source, guide.max_whitespace)
+    if guide.kind == "regex":
+        return parse_regex(guide.source)
+    if guide.kind == "ebnf":
+        return parse_ebnf(guide.source)
+    if guide.kind == "structural_tag":
+        return parse_structural_tag(guide.source)
+    return guide.payload if guide.kind == "grammar" else guide.payload.grammar
+
+
+def _translated(what: str, call: Callable[[], T]) -> T:
+    """Runs `call`; XGrammar's errors become `GuideError`, without the place in its sources."""
+    try:
+        return call()
+    except (RuntimeError, ValueError, TypeError) as error:
+        text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
+        raise GuideError(f"{what}: {text}") from error
+
+
+class XGrammarMatcher:
+    """The matcher interface for Python, over XGrammar's own: what native matchers are compared with."""
+
+    def __init__(self, matcher: xgr.GrammarMatcher, end_ids: tuple[int, ...]) -> None:
+        self._matcher = matcher
+        self._end_ids = end_ids
+
+    def accept(self, token: int) -> bool:
+        return not self._matcher.is_terminated() and bool(self._matcher.accept_token(token))
+
+    def fill(self, row: NDArray[np.int32]) -> bool:
+        if not self._matcher.is_terminated():
+            return bool(self._matcher.fill_next_token_bitmask(row))
+        words = row.view(np.uint32)
+        for token in self._end_ids:
+            words[token // 32] |= np.uint32(1 << (token % 32))
+        return True
+
+    def rollback(self, count: int) -> None:
+        self._matcher.rollback(count)
+
+    def is_terminated(self) -> bool:
+        return bool(self._matcher.is_terminated())
+
+    def fork(self) -> XGrammarMatcher:
+        return XGrammarMatcher(self._matcher.fork(), self._end_ids)
+
+    def reset(self) -> None:
+        self._matcher.reset()
+
+
+def native_matcher(matcher: xgr.GrammarMatcher, vocab_size: int, end_ids: tuple[int, ...]) -> Matcher:
+    """A native handle on a matcher; needs `native_is_usable`."""
+    return _core.xgrammar_matcher(matcher._handle.__chandle__(), vocab_size, list(end_ids))
+
+
+@functools.cache
+def native_is_usable() -> bool:
+    """Whether the installed wheels can be called natively; tried once. Warns if not."""
+    problem = _bind() or _self_test()
+    if problem:
+        warnings.warn(
+            f"XGrammar is called through Python, slower and with the GIL: {problem}. weft calls {NEEDED} natively; "
+            f"installed are xgrammar {version('xgrammar')} and apache-tvm-ffi {version('apache-tvm-ffi')}.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return not problem
+
+
+def _bind() -> str:
+    ffi = Path(tvm_ffi.libinfo.find_libtvm_ffi())
+    bindings = Path(xgr.__file__).parent / "libxgrammar_bindings.so"
+    problem: str = _core.xgrammar_bind(str(ffi), str(bindings))
+    return problem
+
+
+def _self_test() -> str:
+    """Walks a tiny grammar natively and through Python; what differs, or nothing."""
+    vocabulary = Vocabulary.from_tokens([b"", b"a", b"b", b"ab", b"c"], end_ids=[0], vocab_size=40)
+    info = tokenizer_info(vocabulary)
+    compiled = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False).compile_regex("a(b|c)*")
+    theirs = XGrammarMatcher(xgr.GrammarMatcher(compiled), vocabulary.end_ids)
+    ours = native_matcher(xgr.GrammarMatcher(compiled), vocabulary.vocab_size, vocabulary.end_ids)
+    rows = np.zeros((2, 2), dtype=np.int32)
+    try:
+        for action, number in [("accept", 1), ("accept", 1), ("accept", 4), ("accept", 0), ("rollback", 2)]:
+            for row, matcher in zip(rows, (theirs, ours), strict=True):
+                row[:] = 0
+                matcher.fill(row)
+            outcomes = [getattr(matcher, action)(number) for matcher in (theirs, ours)]
+            if outcomes[0] != outcomes[1] or not np.array_equal(rows[0], rows[1]):
+                return f"its native {action} does not do what Python's does"
+            if theirs.is_terminated() != ours.is_terminated():
+                return "its native is_terminated does not say what Python's does"
+    except Exception as error:
+        return f"a native call failed ({error})"
+    return ""
+
+
+@functools.lru_cache(maxsize=4)
+def _tokenizer_info(fingerprint: str, vocabulary: Vocabulary) -> xgr.TokenizerInfo:
+    return _translated(
+        "vocabulary",
+        lambda: xgr.TokenizerInfo(
+            list(vocabulary.tokens),
+            vocab_type=xgr.VocabType.RAW,
+            vocab_size=vocabulary.vocab_size,
+            stop_token_ids=list(vocabulary.end_ids),
+        ),
+    )
+
+
+def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
+    """XGrammar's view of a vocabulary; built once for each of the last few."""
+    return _tokenizer_info(vocabulary.fingerprint, vocabulary)
+
+
+class CompiledXGrammar:
+    """A grammar compiled for a vocabulary."""
+
+    def __init__(self, compiled: xgr.CompiledGrammar, vocabulary: Vocabulary, native: bool) -> None:
+        self.compiled = compiled
+        self.vocabulary = vocabulary
+        self._native = native
+
+    @property
+    def vocab_size(self) -> int:
+        return self.vocabulary.vocab_size
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.compiled.memory_size_bytes)
+
+    def matcher(self) -> Matcher:
+        """A new matcher at the start of the guide."""
+        matcher = xgr.GrammarMatcher(self.compiled)
+        if self._native:
+            return native_matcher(matcher, self.vocab_size, self.vocabulary.end_ids)
+        return wrap_matcher(XGrammarMatcher(matcher, self.vocabulary.end_ids))
+
+    def __str__(self) -> str:
+        return str(self.compiled.grammar)
+
+
+class XGrammarBackend:
+    """Compiles guides with XGrammar for one vocabulary.
+
+    `cache_limit_bytes` bounds XGrammar's own cache of parts of grammars; `threads` is what one compile uses.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, threads: int = 2, cache_limit_bytes: int = 256 << 20, native: bool | None = None
+    ) -> None:
+        self.vocabulary = vocabulary
+        self._info = tokenizer_info(vocabulary)
+        self._threads = threads
+        self._native = native_is_usable() if native is None else native
+        self._compiler = xgr.GrammarCompiler(
+            self._info, max_threads=threads, cache_enabled=True, cache_limit_bytes=cache_limit_bytes
+        )
+        self._lock = threading.Lock()
+
+    def compile(self, guide: Guide) -> CompiledGuide:
+        """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
+        if guide.kind == "compiled":
+            self._check_vocabulary(guide.payload)
+            compiled = guide.payload
+        else:
+            grammar = _grammar_of(guide)
+            compiled = _translated("guide", lambda: self._compile(grammar))
+        result = CompiledXGrammar(compiled, self.vocabulary, self._native)
+        row = np.zeros(-(-self.vocabulary.vocab_size // 32), dtype=np.int32)
+        result.matcher().fill(row)
+        if not row.any():
+            raise GuideError("the guide can't be met: no token of this vocabulary may begin it")
+        return result
+
+    def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
+        try:
+            return self._compiler.compile_grammar(grammar)
+        except RuntimeError as error:
+            # XGrammar's cache can't hold some repetitions of more than about 128; a compiler without one can.
+            if "per_rule_fsm_hashes" not in str(error):
+                raise
+            return xgr.GrammarCompiler(
+                self._info, max_threads=self._threads, cache_enabled=False
+            ).compile_grammar(grammar)
+
+    def _check_vocabulary(self, compiled: xgr.CompiledGrammar) -> None:
+        size = compiled.tokenizer_info.vocab_size
+        if size != self.vocabulary.vocab_size:
+            raise TokenizerError(
+                f"the CompiledGrammar is for {size} tokens, the model has {self.vocabulary.vocab_size}"
+            )
+
+    def close(self) -> None:
+        """Let go of XGrammar's cache."""
+        self._compiler.clear_cache()

@@ -1,0 +1,171 @@
+"""The grammar's state by slot: which matcher each slot has, and which mask rows are filled.
+
+The state changes live in C++ (`csrc/guided_state.h`). Here they get their host memory, and become host tasks. In the
+order of one stream: `fetch` takes the snapshot that `push` left, `extend(j)` takes draft j where it is legal and fills
+row j, `commit` takes back what was not accepted, takes the bonus token and fills row 0. A slot that fails gets a
+status; its rows then allow end tokens only, and every other slot goes on.
+
+S slots and one more for padding, K drafts, V vocabulary, W = ceil(V / 32).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from weft import _core
+from weft.grammar.base import Matcher
+from weft.runtime.interface import NativeTask
+
+HostMemory = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class OperationCounters:
+    """Of one operation since the state was made: calls, mask rows filled, seconds in total and of the longest call."""
+
+    calls: int
+    fills: int
+    seconds: float
+    max_seconds: float
+
+
+def host_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Plain zeroed memory, for a state without a device."""
+    return torch.zeros(shape, dtype=dtype)
+
+
+class GuidedState:
+    """Matchers and mask rows of `num_slots` slots (S) with at most `max_drafts` drafts (K).
+
+    Host tensors, from `pinned` and by slot: `drafts_host` int64 [K, S+1] (-1: no draft) and `verified_host` int64
+    [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K) are read; `masks_host` int32
+    [(S+1)*(K+1), W] and `token_mask_host` int32 [(S+1)*(K+1)] (0: nothing to apply) are written. Row slot*(K+1) + j is
+    what may follow the committed text and j drafts.
+
+    `workers` native threads help when a phase turns out long. A mask that takes longer than `fill_time_limit_s`
+    (0: no limit) ends its slot. At most `max_pending` snapshots wait to be fetched.
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        max_drafts: int,
+        vocab_size: int,
+        end_token_ids: Sequence[int],
+        *,
+        pinned: HostMemory = host_memory,
+        workers: int = 0,
+        fill_time_limit_s: float = 0.0,
+        max_pending: int = 64,
+    ) -> None:
+        self.num_slots = num_slots
+        self.max_drafts = max_drafts
+        self.vocab_size = vocab_size
+        self.num_words = -(-vocab_size // 32)
+        rows = (num_slots + 1) * (max_drafts + 1)
+        self.drafts_host = pinned((max_drafts, num_slots + 1), torch.int64)
+        self.drafts_host.fill_(-1)
+        self.verified_host = pinned((num_slots + 1, max_drafts + 2), torch.int64)
+        self.masks_host = pinned((rows, self.num_words), torch.int32)
+        self.token_mask_host = pinned((rows,), torch.int32)
+        self._native = _core.GuidedState(
+            num_slots,
+            max_drafts,
+            vocab_size,
+            list(end_token_ids),
+            self.drafts_host.data_ptr(),
+            self.verified_host.data_ptr(),
+            self.masks_host.data_ptr(),
+            self.token_mask_host.data_ptr(),
+            workers,
+            fill_time_limit_s,
+            max_pending,
+        )
+
+    def push(
+        self, slots: Sequence[int], attach: Mapping[int, Matcher | None] | None = None, *, epoch: int = 0
+    ) -> int:
+        """Leave the snapshot of the next iteration, before it is launched; returns its epoch.
+
+        `slots` are the slots that the iteration works on; the padding slot S may appear, any number of times.
+        `attach` gives slots a matcher or, with None, takes it away; either resets the slot. A matcher has at most one
+        slot, and belongs to it until an iteration without it is done; it leaves with the committed text, so it can be
+        attached again. An `epoch` says which iteration this is (default: one more than the last). Raises `ValueError`
+        for what does not fit, `GraphError` when `max_pending` iterations were pushed and not launched.
+        """
+        epoch = self._native.push(list(slots), dict(attach or {}), epoch)
+        return epoch
+
+    def fetch(self) -> None:
+        """Take the oldest snapshot; attached slots get row 0. Without one, or with one of another iteration, the slots fail."""
+        self._native.fetch()
+
+    def extend(self, draft: int) -> None:
+        """Take draft `draft` (1..K) of every guided slot that took the ones before it, and fill row `draft`."""
+        self._native.extend(draft)
+
+    def commit(self) -> None:
+        """Take back drafts that were not accepted, take the bonus token, fill row 0."""
+        self._native.commit()
+
+    def release(self, slot: int) -> None:
+        """Take the slot back to its committed text; the matcher stays. With nothing in flight."""
+        self._native.release(slot)
+
+    def task(self, operation: str, draft: int = 0) -> NativeTask:
+        """`"fetch"`, `"commit"` or `"extend"` (with its `draft`) as a host task."""
+        name, function, data = self._native.task(operation, draft)
+        return NativeTask(name, function, data, self)
+
+    def status(self, slot: int) -> tuple[str, str]:
+        """Code and message of what ended the slot's grammar: ("", "") while all is well.
+
+        Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow), "matcher" (it
+        failed), "time_limit", "epoch" (snapshots and iterations out of step), "verified" (the verified tensor
+        contradicts the drafts).
+        """
+        code, message = self._native.status(slot)
+        return ("" if code == "ok" else code), message
+
+    def committed(self, slot: int) -> int:
+        """Tokens that the slot's matcher took for good since it was attached; behind an end token none count."""
+        count: int = self._native.committed(slot)
+        return count
+
+    def extended(self, slot: int) -> int:
+        """Drafts that the slot's matcher has taken beyond the committed text."""
+        count: int = self._native.extended(slot)
+        return count
+
+    def is_terminated(self, slot: int) -> bool:
+        """Whether an end token was committed."""
+        return bool(self._native.is_terminated(slot))
+
+    def is_guided(self, slot: int) -> bool:
+        """Whether the slot has a matcher."""
+        return bool(self._native.is_guided(slot))
+
+    @property
+    def num_failed(self) -> int:
+        """How many slots have a status; cheap to read every iteration."""
+        count: int = self._native.num_failed
+        return count
+
+    @property
+    def num_pending(self) -> int:
+        """Snapshots pushed and not fetched."""
+        count: int = self._native.num_pending
+        return count
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last snapshot that was fetched."""
+        epoch: int = self._native.epoch
+        return epoch
+
+    def counters(self, operation: str) -> OperationCounters:
+        """What `"fetch"`, `"extend"` or `"commit"` has cost so far."""
+        return OperationCounters(*self._native.counters(operation))

@@ -1,0 +1,39 @@
+"""What can be chosen by name: `name -> "module:Class"` for each kind, imported on use. Adding one is one line here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from weft.errors import InputError
+
+GRAMMARS = {
+    "xgrammar": "weft.grammar.xgrammar:XGrammarBackend",
+}
+
+DRAFTERS = {
+    "eagle3": "weft.spec.eagle3:Eagle3",
+}
+
+MODELS = {
+    "LlamaForCausalLM": "weft.models.llama:Llama",
+    "MistralForCausalLM": "weft.models.llama:Llama",
+    "Qwen2ForCausalLM": "weft.models.llama:Llama",
+    "Qwen3ForCausalLM": "weft.models.llama:Llama",
+}
+
+TABLES = {"grammars": GRAMMARS, "drafters": DRAFTERS, "models": MODELS}
+
+
+def names(kind: str) -> list[str]:
+    """The names of one kind ("grammars", "drafters" or "models"), in order."""
+    return list(TABLES[kind])
+
+
+def load(kind: str, name: str) -> Any:
+    """The class called `name`. Raises `InputError`, naming the valid ones."""
+    table = TABLES[kind]
+    if name not in table:
+        raise InputError(f"{name!r} is not one of the {kind}: {', '.join(sorted(table))}")
+    module, _, attribute = table[name].partition(":")
+    return getattr(import_module(module), attribute)
