@@ -1,0 +1,205 @@
+"""What config.json says of a decoder, read strictly: what weft can't do is an error that names the key."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.errors import ModelError
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary embedding: `theta`, and how its frequencies are scaled. `scaling` is "none", "linear" or "llama3"."""
+
+    theta: float = 10000.0
+    scaling: str = "none"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+    def frequencies(self, head_dim: int) -> Tensor:
+        """[head_dim / 2] float32: radians per position."""
+        plain = 1.0 / self.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        if self.scaling != "llama3":
+            return plain / self.factor
+        turns = self.original_max_position * plain / (2 * math.pi)
+        smooth = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        smooth = smooth.clamp(0.0, 1.0)
+        return plain * (smooth + (1.0 - smooth) / self.factor)
+
+    def table(self, head_dim: int, length: int) -> Tensor:
+        """[length, head_dim / 2, 2] float32: cos and sin of each position."""
+        angles = torch.outer(torch.arange(length, dtype=torch.float32), self.frequencies(head_dim))
+        return torch.stack((angles.cos(), angles.sin()), -1)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A decoder's shape. `dtype` is that of the loaded weights, the KV and the logits.
+
+    `attention_bias` is that of the query, key and value projections, `output_bias` that of attention's output.
+    With a `sliding_window`, `max_position_embeddings` is no more than the window: up to there it changes nothing.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-6
+    rope: Rope = Rope()
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    sliding_window: int | None = None
+    dtype: torch.dtype = torch.float32
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model directory."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path}: there is no such file; a model directory has config.json and safetensors") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: can't be read as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path}: holds a JSON {type(data).__name__}; it must hold an object")
+    return data
+
+
+class Fields:
+    """Typed reads of a config's keys; `where` names the file in errors."""
+
+    def __init__(self, data: Mapping[str, Any], where: str) -> None:
+        self.data = data
+        self.where = where
+
+    def error(self, key: str, message: str) -> ModelError:
+        return ModelError(f"{self.where}: {key!r} {message}")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A positive integer."""
+        value = self.data.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.error(key, "is missing; it must be a positive integer")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.error(key, f"is {value!r}; it must be a positive integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number."""
+        value = self.data.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.error(key, "is missing; it must be a positive number")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise self.error(key, f"is {value!r}; it must be a positive number")
+        return float(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(key, f"is {value!r}; it must be true or false")
+        return value
+
+    def must_be(self, key: str, *allowed: Any) -> None:
+        """Refuse a key whose value weft does not implement; absent or null is fine."""
+        value = self.data.get(key)
+        if value is not None and value not in allowed:
+            raise self.error(key, f"is {value!r}; weft runs {' or '.join(map(repr, allowed)) or 'models without it'}")
+
+
+def parse_rope(fields: Fields, max_position: int) -> Rope:
+    """The rotary embedding, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling`."""
+    key = "rope_parameters" if fields.data.get("rope_parameters") else "rope_scaling"
+    data = fields.data.get(key) or {}
+    if not isinstance(data, dict):
+        raise fields.error(key, f"is {data!r}; it must be an object")
+    scaling = Fields(data, f"{fields.where}: {key}")
+    theta = scaling.number("rope_theta", fields.number("rope_theta", 10000.0))
+    for source in (fields, scaling):
+        source.must_be("partial_rotary_factor", 1, 1.0)
+    kind = data.get("rope_type") or data.get("type") or "default"
+    if kind == "default":
+        return Rope(theta)
+    if kind == "linear":
+        return Rope(theta, "linear", scaling.number("factor"))
+    if kind == "llama3":
+        return Rope(
+            theta,
+            "llama3",
+            scaling.number("factor"),
+            scaling.number("low_freq_factor"),
+            scaling.number("high_freq_factor"),
+            scaling.integer("original_max_position_embeddings", max_position),
+        )
+    raise fields.error(key, f"has rope_type {kind!r}; weft knows 'default', 'linear' and 'llama3'")
+
+
+def parse_dtype(fields: Fields) -> torch.dtype:
+    """`dtype` or, as older files have it, `torch_dtype`; float32 where neither is."""
+    key = "dtype" if fields.data.get("dtype") else "torch_dtype"
+    name = fields.data.get(key) or "float32"
+    if name not in DTYPES:
+        raise fields.error(key, f"is {name!r}; weft runs {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def parse_decoder(data: Mapping[str, Any], where: str, **traits: bool) -> ModelConfig:
+    """A Llama-like decoder's config; `traits` are the flags that its architecture fixes."""
+    fields = Fields(data, where)
+    fields.must_be("hidden_act", "silu", "swish")
+    fields.must_be("quantization_config")
+    hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    num_kv_heads = fields.integer("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise fields.error("num_key_value_heads", f"is {num_kv_heads}; it must divide the {num_heads} attention heads")
+    head_dim = fields.integer("head_dim", max(1, hidden_size // num_heads))
+    if head_dim % 2:
+        raise fields.error("head_dim", f"is {head_dim}; rotary embedding needs an even one")
+    max_position = fields.integer("max_position_embeddings", 2048)
+    window = fields.integer("sliding_window") if data.get("sliding_window") is not None else None
+    if not fields.flag("use_sliding_window", True):
+        window = None
+    bias = fields.flag("attention_bias")
+    flags = {"attention_bias": bias, "output_bias": bias, "mlp_bias": fields.flag("mlp_bias"), **traits}
+    return ModelConfig(
+        architecture=str((data.get("architectures") or ["?"])[0]),
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer("intermediate_size"),
+        num_layers=fields.integer("num_hidden_layers"),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=min(max_position, window or max_position),
+        rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rope=parse_rope(fields, max_position),
+        tie_word_embeddings=fields.flag("tie_word_embeddings"),
+        sliding_window=window,
+        dtype=parse_dtype(fields),
+        **flags,
+    )

@@ -1,0 +1,58 @@
+"""Llama and those that differ from it by flags: Mistral, Qwen2, Qwen3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.models.base import Hidden, KVIndex, PagedKV, WeightSource
+from weft.models.config import ModelConfig, parse_decoder
+from weft.models.layers import DecoderLayer, Linear, Place, norms
+
+_TRAITS: dict[str, dict[str, bool]] = {
+    "LlamaForCausalLM": {},
+    "MistralForCausalLM": {"attention_bias": False, "output_bias": False, "mlp_bias": False},
+    "Qwen2ForCausalLM": {"attention_bias": True, "output_bias": False, "mlp_bias": False},
+    "Qwen3ForCausalLM": {"mlp_bias": False, "qk_norm": True},
+}
+
+
+class Llama:
+    """A pre-norm decoder with rotary embedding, grouped-query attention and SwiGLU."""
+
+    def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
+        self.config = config
+        shape = (config.vocab_size, config.hidden_size)
+        self.embedding = weights.take("model.embed_tokens.weight", *shape)
+        self.device = self.embedding.device
+        self.layers = [DecoderLayer(config, weights, f"model.layers.{i}.") for i in range(config.num_layers)]
+        self.norm = norms(config, weights, "model.")("norm")
+        self.head = Linear(self.embedding if config.tie_word_embeddings else weights.take("lm_head.weight", *shape))
+        self.rope_table = config.rope.table(config.head_dim, config.max_position_embeddings).to(self.device)
+
+    @classmethod
+    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
+        return parse_decoder(data, where, **_TRAITS[data["architectures"][0]])
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.embedding)
+
+    def forward(self, tokens: Tensor, kv: PagedKV, index: KVIndex, aux_layers: tuple[int, ...] = ()) -> Hidden:
+        place = Place.of(index, kv, self.rope_table)
+        x = self.embed(tokens.reshape(-1))
+        entering = {}
+        for i, (layer, cache) in enumerate(zip(self.layers, kv.layers, strict=True)):
+            if i in aux_layers:
+                entering[i] = x.clone()
+            layer.add_to_(x, place, cache)
+        entering[len(self.layers)] = x
+        aux = torch.cat([entering[i] for i in aux_layers], 1) if aux_layers else x.narrow(1, 0, 0)
+        last = self.norm(x)
+        return Hidden(last.unflatten(0, tokens.shape), aux.unflatten(0, tokens.shape))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden.reshape(-1, hidden.shape[-1])).unflatten(0, hidden.shape[:-1])

@@ -1,0 +1,160 @@
+"""Loading a Hugging Face directory: config.json, safetensors in one file or in shards, every tensor accounted for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from weft.errors import ModelError
+from weft.models.base import Model
+from weft.models.config import DTYPES, ModelConfig, read_json
+from weft.registry import MODELS, load
+
+_IGNORABLE = ("rotary_emb.inv_freq",)
+
+
+class Checkpoint:
+    """The tensors of a directory's `model.safetensors`, or of the shards that its index names.
+
+    Hands out each by name (`take`, `take_raw`), and `finish` demands that none is left. A context manager.
+    """
+
+    def __init__(self, directory: Path, dtype: torch.dtype, device: torch.device) -> None:
+        self.directory = directory
+        self.dtype = dtype
+        self.device = device
+        self._files = _tensor_files(directory)
+        self._open: dict[Path, Any] = {}
+        self._left = set(self._files)
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.clear()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def take_raw(self, name: str, *shape: int) -> Tensor:
+        """Tensor `name` in its own dtype on the CPU; `ModelError` unless it is there with this shape."""
+        path = self._files.get(name)
+        if path is None:
+            raise ModelError(f"{self.directory}: no tensor {name!r}; expected one of shape {list(shape)}")
+        if path not in self._open:
+            self._open[path] = _open(path)
+        try:
+            tensor: Tensor = self._open[path].get_tensor(name)
+        except SafetensorError as error:
+            raise ModelError(f"{path}: tensor {name!r}, which the index places here, can't be read: {error}") from error
+        if tuple(tensor.shape) != shape:
+            raise ModelError(f"{path}: tensor {name!r} has shape {list(tensor.shape)}; config.json wants {list(shape)}")
+        self._left.discard(name)
+        return tensor
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Tensor `name` in the model's dtype, on its device."""
+        tensor = self.take_raw(name, *shape)
+        if not tensor.is_floating_point():
+            raise ModelError(f"{self._files[name]}: tensor {name!r} is {tensor.dtype}; expected floating-point weights")
+        return tensor.to(self.device, self.dtype)
+
+    def drop(self, name: str) -> None:
+        """A tensor that may be there and is not needed."""
+        self._left.discard(name)
+
+    def finish(self) -> None:
+        """Raise `ModelError` if the files hold tensors that nobody took."""
+        left = sorted(name for name in self._left if not name.endswith(_IGNORABLE))
+        if left:
+            more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+            raise ModelError(
+                f"{self._files[left[0]]}: unexpected tensors {', '.join(map(repr, left[:3]))}{more}; the architecture "
+                "that config.json names has no place for them"
+            )
+
+
+class RandomWeights:
+    """Weights of small random numbers, ones for norms; the same for the same seed and order of taking."""
+
+    def __init__(self, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> None:
+        self.dtype = config.dtype
+        self.device = device
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """A tensor for `name`: a norm's weight is ones, a bias or matrix normal, scaled by its input width."""
+        if name.endswith("norm.weight"):
+            return torch.ones(shape, dtype=self.dtype, device=self.device)
+        tensor = torch.randn(shape, generator=self._generator) * (shape[-1] ** -0.5)
+        return tensor.to(self.device, self.dtype)
+
+
+def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str = "auto") -> Model:
+    """The model of a directory, ready to run on `device`. `dtype`: "float32", "float16", "bfloat16", or "auto" for
+    what its config.json says. `ModelError` for what is missing, misshapen, left over or unknown."""
+    directory = Path(path)
+    model_class, config = read_config(directory)
+    if dtype != "auto":
+        if dtype not in DTYPES:
+            raise ModelError(f"dtype {dtype!r} is none of 'auto', {', '.join(map(repr, DTYPES))}")
+        config = replace(config, dtype=DTYPES[dtype])
+    with torch.inference_mode(), Checkpoint(directory, config.dtype, torch.device(device)) as weights:
+        if config.tie_word_embeddings:
+            weights.drop("lm_head.weight")
+        model = model_class(config, weights)
+        weights.finish()
+    return model
+
+
+def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
+    """The class for a directory's architecture and its parsed config."""
+    where = directory / "config.json"
+    data = read_json(where)
+    names = data.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ModelError(f"{where}: 'architectures' is {names!r}; it must name one, such as ['LlamaForCausalLM']")
+    if names[0] not in MODELS:
+        raise ModelError(f"{where}: 'architectures' names {names[0]}; weft knows {', '.join(sorted(MODELS))}")
+    model_class: type[Model] = load("models", names[0])
+    return model_class, model_class.parse_config(data, str(where))
+
+
+def random_model(config: ModelConfig, seed: int = 0, device: torch.device | str = "cpu") -> Model:
+    """A model of `config.architecture` with `RandomWeights`, for tests and benchmarks."""
+    with torch.inference_mode():
+        model: Model = load("models", config.architecture)(config, RandomWeights(config, seed, device))
+    return model
+
+
+def _tensor_files(directory: Path) -> dict[str, Path]:
+    """Which file holds each tensor."""
+    index = directory / "model.safetensors.index.json"
+    single = directory / "model.safetensors"
+    if index.exists():
+        places = read_json(index).get("weight_map")
+        if not isinstance(places, dict):
+            raise ModelError(f"{index}: 'weight_map' is missing; it must map tensor names to files")
+        return {name: directory / str(file) for name, file in places.items()}
+    if single.exists():
+        return dict.fromkeys(_open(single).keys(), single)
+    if any(directory.glob("*.bin")):
+        raise ModelError(f"{directory}: has weights only as .bin, which weft does not read; convert to safetensors")
+    raise ModelError(f"{directory}: has neither model.safetensors nor model.safetensors.index.json")
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(str(path), framework="pt")
+    except FileNotFoundError:
+        raise ModelError(f"{path}: there is no such file, though the index names it") from None
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: can't be read as safetensors: {error}") from error

@@ -1,0 +1,115 @@
+"""Paged attention: where tokens go, rotation and writing, and attending. Each op runs on the CPU and on CUDA.
+
+Shapes: B rows, T new tokens per row, N = B * T, H query heads, Hkv key/value heads, D head size, P pages per row.
+One layer's cache is [2, pages, page_size, Hkv, D]: keys, then values. Page 0 is nobody's: positions beyond a row's
+page table land there. `positions` [B, T] ascend by one within a row; the query at position p sees keys 0..p.
+
+Lengths are read on the device: these ops are device code, and inside them is the only place where the CPU looks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.ops import attention_cpu
+
+_LIBRARY = torch.library.Library("weft", "FRAGMENT")
+
+_LIBRARY.define(
+    "kv_plan(Tensor page_table, Tensor positions, Tensor table, int num_pages, int page_size) -> (Tensor, Tensor)"
+)
+_LIBRARY.define(
+    "rotate_write_(Tensor(a!) qkv, Tensor(b!) cache, Tensor slots, Tensor rotary, Tensor? q_norm, Tensor? k_norm, "
+    "float eps, int num_heads) -> ()"
+)
+_LIBRARY.define("paged_attention(Tensor q, Tensor cache, Tensor page_table, Tensor positions, float scale) -> Tensor")
+
+
+def kv_plan(
+    page_table: Tensor, positions: Tensor, table: Tensor, num_pages: int, page_size: int
+) -> tuple[Tensor, Tensor]:
+    """Once per forward: where every token's key and value go, and its rotation.
+
+    `page_table` [B, P] int32, `positions` [B, T] int64, `table` [max_positions, D/2, 2] float32 (cos, sin). Returns
+    slots [N, 2] int64, rows of a cache seen as [2 * pages * page_size, Hkv, D], and rotary [N, D/2, 2].
+    """
+    slots, rotary = torch.ops.weft.kv_plan.default(page_table, positions, table, num_pages, page_size)
+    return slots, rotary
+
+
+def rotate_write_(
+    qkv: Tensor,
+    cache: Tensor,
+    slots: Tensor,
+    rotary: Tensor,
+    num_heads: int,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> None:
+    """Normalise (if weights [D] are given) and rotate the queries of `qkv` [N, H + 2 Hkv, D] in place; write rotated
+    keys and the values into `cache`. Rotation turns neighbouring pairs (0, 1), (2, 3), … of a head. The keys within
+    `qkv` are undefined afterwards.
+    """
+    torch.ops.weft.rotate_write_.default(qkv, cache, slots, rotary, q_norm, k_norm, eps, num_heads)
+
+
+def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
+    """Causal attention of `q` [B, T, H, D] (any strides, D contiguous) over a layer's `cache`: [B, T, H, D]."""
+    out: Tensor = torch.ops.weft.paged_attention.default(q, cache, page_table, positions, scale)
+    return out
+
+
+def _kv_plan_cuda(
+    page_table: Tensor, positions: Tensor, table: Tensor, num_pages: int, page_size: int
+) -> tuple[Tensor, Tensor]:
+    from weft.ops import attention_triton
+
+    return attention_triton.kv_plan(page_table, positions, table, num_pages, page_size)
+
+
+def _rotate_write_cuda(
+    qkv: Tensor,
+    cache: Tensor,
+    slots: Tensor,
+    rotary: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    num_heads: int,
+) -> None:
+    from weft.ops import attention_triton
+
+    attention_triton.rotate_write_(qkv, cache, slots, rotary, q_norm, k_norm, eps, num_heads)
+
+
+def _paged_attention_cuda(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
+    from weft.ops import attention_triton
+
+    return attention_triton.paged_attention(q, cache, page_table, positions, scale)
+
+
+def _kv_plan_fake(
+    page_table: Tensor, positions: Tensor, table: Tensor, num_pages: int, page_size: int
+) -> tuple[Tensor, Tensor]:
+    count = positions.numel()
+    return positions.new_empty(count, 2), table.new_empty(count, *table.shape[1:])
+
+
+def _rotate_write_fake(*args: object) -> None:
+    return None
+
+
+def _paged_attention_fake(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+for _name, _cpu, _cuda, _fake in (
+    ("kv_plan", attention_cpu.kv_plan, _kv_plan_cuda, _kv_plan_fake),
+    ("rotate_write_", attention_cpu.rotate_write_, _rotate_write_cuda, _rotate_write_fake),
+    ("paged_attention", attention_cpu.paged_attention, _paged_attention_cuda, _paged_attention_fake),
+):
+    _LIBRARY.impl(_name, _cpu, "CPU")
+    _LIBRARY.impl(_name, _cuda, "CUDA")
+    torch.library.register_fake(f"weft::{_name}", _fake, lib=_LIBRARY)

@@ -1,0 +1,204 @@
+"""Every architecture against transformers, from the same checkpoint: chunks, decoding, batches, fragmented pages."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.weights import load_model
+
+PAGE = 4
+SMALL: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "sliding_window": None,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {"tie_word_embeddings": False}),
+    "llama-tied-biased": ("Llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    "llama-rope-llama3": ("Llama", {"rope_parameters": LLAMA3}),
+    "llama-rope-linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
+    "llama-no-gqa": ("Llama", {"num_key_value_heads": 6, "head_dim": 8}),
+    "mistral": ("Mistral", {}),
+    "qwen2": ("Qwen2", {"tie_word_embeddings": True, "head_dim": 8}),
+    "qwen3": ("Qwen3", {"tie_word_embeddings": True}),
+}
+
+
+def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
+    """A random transformers model of a case, saved to `directory`; all its parameters are random, norms too."""
+    name, changes = CASES[case]
+    config = getattr(transformers, f"{name}Config")(**{**SMALL, **changes}, attn_implementation="eager")
+    torch.manual_seed(7)
+    oracle = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for parameter in oracle.parameters():
+            parameter.normal_(std=0.15)
+            if parameter.dim() == 1:
+                parameter.add_(1.0)
+    oracle.save_pretrained(directory, **saving)
+    return oracle
+
+
+class Rows:
+    """Requests over shared, shuffled pages, read step by step."""
+
+    def __init__(self, model: Model, lengths: list[int], seed: int = 0) -> None:
+        rng = random.Random(seed)
+        vocab = model.config.vocab_size
+        self.model = model
+        self.tokens = [torch.tensor([rng.randrange(vocab) for _ in range(n)]) for n in lengths]
+        width = -(-max(lengths) // PAGE)
+        pages = list(range(1, 1 + len(lengths) * width))
+        rng.shuffle(pages)
+        self.table = torch.tensor(pages, dtype=torch.int32).view(len(lengths), width)
+        self.kv = PagedKV.for_model(model, 1 + len(pages), PAGE)
+        for memory in (self.kv.k, self.kv.v):
+            memory.fill_(float("nan"))  # what was never written must never be read
+
+    def read(self, rows: list[int], starts: list[int], width: int, aux: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+        """Logits [B, T, V] and aux of `width` tokens of some rows from their own starts."""
+        positions = torch.stack([torch.arange(s, s + width) for s in starts])
+        tokens = torch.stack([self.tokens[r][s : s + width] for r, s in zip(rows, starts, strict=True)])
+        with torch.inference_mode():
+            hidden = self.model.forward(tokens, self.kv, KVIndex.at(self.table[rows], positions), aux)
+            return self.model.logits(hidden.last), hidden.aux
+
+
+def oracle_logits(oracle: Any, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = oracle(tokens[None]).logits[0]
+    return logits
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prefill_and_decode_match_transformers(case: str, tmp_path: Path) -> None:
+    oracle = save_oracle(case, tmp_path)
+    model = load_model(tmp_path)
+    lengths = [57, 33, 90, 41]
+    rows = Rows(model, lengths)
+    wanted = [oracle_logits(oracle, t) for t in rows.tokens]
+
+    def check(got: Tensor, row: int, start: int) -> None:
+        torch.testing.assert_close(got, wanted[row][start : start + got.shape[0]], atol=1e-4, rtol=1e-4)
+
+    begins = [20, 7, 37, 1]
+    for row, prompt in enumerate(begins):
+        for start in range(0, prompt, 18):
+            logits, _ = rows.read([row], [start], min(18, prompt - start))
+            check(logits[0], row, start)
+    starts = list(begins)
+    for width in (1, 4, 2, 9, 3, 1):
+        order = [2, 0, 3, 1]
+        logits, _ = rows.read(order, [starts[r] for r in order], width)
+        for i, row in enumerate(order):
+            check(logits[i], row, starts[row])
+            starts[row] += width
+
+
+def test_refused_drafts_are_overwritten(tmp_path: Path) -> None:
+    oracle = save_oracle("llama", tmp_path)
+    rows = Rows(load_model(tmp_path), [30])
+    rows.read([0], [0], 20)
+    right = rows.tokens[0].clone()
+    rows.tokens[0][21:24] = (right[21:24] + 1) % 101
+    rows.read([0], [20], 4)
+    rows.tokens[0] = right
+    logits, _ = rows.read([0], [21], 4)
+    torch.testing.assert_close(logits[0], oracle_logits(oracle, right)[21:25], atol=1e-4, rtol=1e-4)
+
+
+def test_a_row_does_not_notice_its_neighbours(tmp_path: Path) -> None:
+    save_oracle("llama", tmp_path)
+    model = load_model(tmp_path)
+    rows = Rows(model, [40] * 8)
+    for row in range(8):
+        rows.read([row], [0], 10 + row)
+    starts = [10 + row for row in range(8)]
+    alone = torch.cat([rows.read([r], [starts[r]], 4)[0] for r in range(8)])
+    rows.kv.k[:, rows.table[3].long()] = float("nan")
+    together, _ = rows.read(list(range(8)), starts, 4)
+    assert together[3].isnan().any()
+    keep = [0, 1, 2, 4, 5, 6, 7]
+    torch.testing.assert_close(together[keep], alone[keep], atol=1e-5, rtol=1e-5)
+
+
+def test_aux_layers_are_the_states_entering_them(tmp_path: Path) -> None:
+    oracle = save_oracle("llama", tmp_path)
+    rows = Rows(load_model(tmp_path), [25])
+    aux_layers = (2, 0, 3)
+    _, aux = rows.read([0], [0], 25, aux_layers)
+    states: list[Tensor] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, args, kwargs: states.append(args[0]), with_kwargs=True)
+        for layer in oracle.model.layers
+    ]
+    hooks.append(oracle.model.norm.register_forward_pre_hook(lambda _, args: states.append(args[0])))
+    with torch.no_grad():
+        hidden_states = oracle(rows.tokens[0][None], output_hidden_states=True).hidden_states
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(states[2], hidden_states[2])
+    wanted = torch.cat([states[i] for i in aux_layers], -1)
+    torch.testing.assert_close(aux, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_without_aux_layers_aux_has_no_width(tmp_path: Path) -> None:
+    save_oracle("llama", tmp_path)
+    _, aux = Rows(load_model(tmp_path), [5]).read([0], [0], 5)
+    assert aux.shape == (1, 5, 0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("case", ["llama", "qwen3"])
+def test_half_precision_stays_near_float32(case: str, dtype: str, tmp_path: Path) -> None:
+    save_oracle(case, tmp_path)
+    exact, half = (Rows(load_model(tmp_path, dtype=d), [40]) for d in ("float32", dtype))
+    for start, width in ((0, 30), (30, 1), (31, 4)):
+        want, got = (rows.read([0], [start], width)[0] for rows in (exact, half))
+        assert got.dtype == getattr(torch, dtype)
+        scale = want.std()
+        error = (got.float() - want).abs().max() / scale
+        assert error < (0.25 if dtype == "bfloat16" else 0.03)
+
+
+def test_positions_beyond_the_page_table_touch_only_page_zero(tmp_path: Path) -> None:
+    save_oracle("llama", tmp_path)
+    model = load_model(tmp_path)
+    kv = PagedKV.for_model(model, 4, PAGE)
+    table = torch.tensor([[2]], dtype=torch.int32)
+    with torch.inference_mode():
+        model.forward(torch.zeros(1, 4, dtype=torch.int64), kv, KVIndex.at(table, torch.arange(4)[None]))
+        before = kv.k[:, 1:].clone()
+        model.forward(torch.ones(1, 2, dtype=torch.int64), kv, KVIndex.at(table, torch.tensor([[1000, 1001]])))
+    assert torch.equal(kv.k[:, 1:], before)
+    assert kv.k[:, 0].any()
+
+
+def test_index_refuses_wrong_types_and_shapes() -> None:
+    table, positions = torch.zeros(2, 3, dtype=torch.int32), torch.zeros(2, 1, dtype=torch.int64)
+    with pytest.raises(TypeError, match="int32"):
+        KVIndex.at(table.long(), positions)
+    with pytest.raises(ValueError, match=r"\[B, P\]"):
+        KVIndex.at(table, positions[:1])
