@@ -1,0 +1,1 @@
+"""Operations on tensors that torch does not have, each a kernel and its plain reference."""

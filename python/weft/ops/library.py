@@ -1,0 +1,84 @@
+"""How weft's operations are known to torch: as `torch.ops.weft.*`, opaque, with a fake implementation for tracing.
+
+Registered through `torch.library.Library` and not `custom_op`, whose wrapper costs tens of microseconds a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft import _core
+from weft.errors import DriverError, InputError, InterfaceError
+
+_LIBRARY = torch.library.Library("weft", "FRAGMENT")
+
+DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+"""The kernels' numbers for the dtypes of logits."""
+
+
+def register(
+    schema: str, *, cpu: Callable[..., Any], cuda: Callable[..., Any], fake: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Define `weft::<schema>` and return what calls it."""
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema)
+    _LIBRARY.impl(name, cpu, "CPU")
+    _LIBRARY.impl(name, cuda, "CUDA")
+    torch.library.register_fake(f"weft::{name}", fake, lib=_LIBRARY)
+    op: Callable[..., Any] = getattr(torch.ops.weft, name).default
+    return op
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise InputError unless `condition`."""
+    if not condition:
+        raise InputError(message)
+
+
+def check_vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], size: int, like: Tensor) -> None:
+    """`tensor` is a contiguous vector of `size`, of one of `dtypes`, on the device of `like`."""
+    if tensor.dtype in dtypes and tensor.dim() == 1 and tensor.shape[0] == size and tensor.device == like.device:
+        if size <= 1 or tensor.stride(0) == 1:
+            return
+        raise InputError(f"{name} must be contiguous; pass {name}.contiguous()")
+    wanted = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
+    raise InputError(
+        f"{name} must be [{size}] {wanted} on {like.device}; "
+        f"got {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
+    )
+
+
+def require_cuda_kernels() -> None:
+    """Raise InterfaceError in a build without nvcc."""
+    if not _core.has_cuda_kernels():
+        raise InterfaceError(
+            "this weft was built without CUDA kernels; put nvcc on PATH (or set CUDACXX) and rebuild with "
+            "`pip install . --config-settings=cmake.define.WEFT_CUDA=ON`"
+        )
+
+
+def check_cuda(status: str | None) -> None:
+    """Raise what a kernel launch reported."""
+    if status is not None:
+        raise DriverError(f"a CUDA kernel could not be launched: {status}")
+
+
+@cache
+def multiprocessors(index: int) -> int:
+    """How many multiprocessors CUDA device `index` has."""
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def device_of(tensor: Tensor) -> torch.cuda.device:
+    """A context in which the device of a CUDA tensor is the current one."""
+    return torch.cuda.device(tensor.device)
+
+
+def stream_of(tensor: Tensor) -> int:
+    """The handle of the current stream on the device of a CUDA tensor."""
+    return int(torch.cuda.current_stream(tensor.device).cuda_stream)

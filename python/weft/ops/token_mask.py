@@ -1,0 +1,248 @@
+"""Token bitmasks: blocking what a grammar does not allow, and bringing the masks to the device.
+
+Bit t of a mask row is bit t % 32 of int32 word t // 32; 1 allows token t. Both operations work in a function given to
+`launch`, and allocate nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft import _core
+from weft.errors import InputError
+from weft.ops.library import (
+    DTYPE_CODES,
+    check_cuda,
+    check_vector,
+    device_of,
+    multiprocessors,
+    register,
+    require,
+    require_cuda_kernels,
+    stream_of,
+)
+
+_INTEGERS = (torch.int32, torch.int64)
+
+
+def apply_token_bitmask_(
+    logits: Tensor,
+    bitmask: Tensor,
+    rows: Tensor | None = None,
+    token_mask: Tensor | None = None,
+    d2t: Tensor | None = None,
+) -> None:
+    """Set the logits of blocked tokens to -inf, in place.
+
+    logits: [n, vocab] float32, float16 or bfloat16; the last dimension contiguous, rows any distance apart.
+    bitmask: [m, words] int32, likewise; `words` is ceil(vocabulary / 32). Bits beyond the vocabulary mean nothing; a
+        token that the words do not cover is blocked.
+    rows: [n] int32 or int64, the mask row of each logits row; without it row i takes mask row i, and m must be at
+        least n. A number out of [0, m) raises InputError on the CPU. On CUDA it can't be seen from the host: it
+        blocks the whole row, so that sampling gives -1.
+    token_mask: [n] int32; logits row i is left alone where it is 0.
+    d2t: [vocab] int64; column i stands for token i + d2t[i]. One that points out of the mask is blocked.
+    All on one device. Raises InputError for anything else, InterfaceError for CUDA tensors in a build without CUDA.
+    """
+    _APPLY(logits, bitmask, rows, token_mask, d2t)
+
+
+def copy_mask_rows(
+    dst_masks: Tensor, src_masks: Tensor, dst_token_mask: Tensor, src_token_mask: Tensor, rows: Tensor
+) -> None:
+    """Copy the mask rows that `rows` lists, and their flags, from host memory to the device.
+
+    dst_masks, src_masks: [m, words] int32, the last dimension contiguous; dst_token_mask, src_token_mask: [m] int32.
+    rows: [n] int32 or int64 on the device of dst. Of a row whose source flag is 0 only the flag is copied. A number
+        out of [0, m) raises InputError on the CPU; on CUDA it is skipped.
+    On CUDA the sources are pinned host memory, which the kernel reads itself: it may be written again once the
+    stream is past this.
+    """
+    _COPY(dst_masks, src_masks, dst_token_mask, src_token_mask, rows)
+
+
+def apply_token_bitmask_reference_(
+    logits: Tensor,
+    bitmask: Tensor,
+    rows: Tensor | None = None,
+    token_mask: Tensor | None = None,
+    d2t: Tensor | None = None,
+) -> None:
+    """The same in plain torch."""
+    n, vocab = logits.shape
+    tokens_V = torch.arange(vocab, device=logits.device) + (0 if d2t is None else d2t)
+    masks_NW = bitmask[:n] if rows is None else bitmask[rows.long()]
+    covered_V = (tokens_V >= 0) & (tokens_V < 32 * bitmask.shape[1])
+    tokens_V = tokens_V.where(covered_V, 0)
+    allowed_NV = covered_V & (masks_NW[:, tokens_V // 32] >> (tokens_V % 32) & 1).bool()
+    if token_mask is not None:
+        allowed_NV |= (token_mask == 0)[:, None]
+    logits.masked_fill_(~allowed_NV, float("-inf"))
+
+
+def _check_apply(
+    logits: Tensor,
+    bitmask: Tensor,
+    rows: Tensor | None = None,
+    token_mask: Tensor | None = None,
+    d2t: Tensor | None = None,
+) -> None:
+    if not (logits.dtype in DTYPE_CODES and logits.dim() == 2 and logits.stride(1) == 1):
+        _refuse_logits(logits)
+    if not (bitmask.dtype is torch.int32 and bitmask.dim() == 2 and bitmask.stride(1) == 1):
+        _refuse_masks("bitmask", bitmask)
+    if bitmask.device != logits.device:
+        raise InputError(f"bitmask is on {bitmask.device}, logits on {logits.device}; they must be on one device")
+    n = logits.shape[0]
+    if rows is not None:
+        check_vector("rows", rows, _INTEGERS, n, logits)
+    elif bitmask.shape[0] < n:
+        raise InputError(f"bitmask has {bitmask.shape[0]} rows for {n} rows of logits; give their numbers in rows")
+    if token_mask is not None:
+        check_vector("token_mask", token_mask, (torch.int32,), n, logits)
+    if d2t is not None:
+        check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
+
+
+def _refuse_logits(logits: Tensor) -> None:
+    require(logits.dtype in DTYPE_CODES, f"logits must be float32, float16 or bfloat16, not {logits.dtype}")
+    require(logits.dim() == 2, f"logits must be [n, vocab], not {list(logits.shape)}; use view or unsqueeze")
+    require(
+        logits.stride(1) == 1 or logits.shape[1] <= 1,
+        "the last dimension of logits must be contiguous, since they are changed in place",
+    )
+
+
+def _refuse_masks(name: str, masks: Tensor) -> None:
+    require(masks.dtype == torch.int32, f"{name} must be int32 words, not {masks.dtype}")
+    require(masks.dim() == 2, f"{name} must be [m, words], not {list(masks.shape)}")
+    require(masks.stride(1) == 1 or masks.shape[1] <= 1, f"the last dimension of {name} must be contiguous")
+
+
+def _apply_arguments(
+    logits: Tensor,
+    bitmask: Tensor,
+    rows: Tensor | None = None,
+    token_mask: Tensor | None = None,
+    d2t: Tensor | None = None,
+) -> tuple[int | bool, ...]:
+    _check_apply(logits, bitmask, rows, token_mask, d2t)
+    n, vocab = logits.shape
+    mask_rows, words = bitmask.shape
+    return (
+        logits.data_ptr(),
+        DTYPE_CODES[logits.dtype],
+        n,
+        vocab,
+        logits.stride(0),
+        bitmask.data_ptr(),
+        mask_rows,
+        words,
+        bitmask.stride(0),
+        0 if rows is None else rows.data_ptr(),
+        rows is not None and rows.dtype is torch.int64,
+        0 if token_mask is None else token_mask.data_ptr(),
+        0 if d2t is None else d2t.data_ptr(),
+    )
+
+
+def _apply_cpu(
+    logits: Tensor,
+    bitmask: Tensor,
+    rows: Tensor | None = None,
+    token_mask: Tensor | None = None,
+    d2t: Tensor | None = None,
+) -> None:
+    arguments = _apply_arguments(logits, bitmask, rows, token_mask, d2t)
+    bad = _core.apply_token_bitmask_cpu(*arguments, torch.get_num_threads())
+    if bad >= 0:
+        _refuse_row(rows, bad, bitmask)
+
+
+def _apply_cuda(
+    logits: Tensor,
+    bitmask: Tensor,
+    rows: Tensor | None = None,
+    token_mask: Tensor | None = None,
+    d2t: Tensor | None = None,
+) -> None:
+    require_cuda_kernels()
+    arguments = _apply_arguments(logits, bitmask, rows, token_mask, d2t)
+    with device_of(logits):
+        sms = multiprocessors(logits.get_device())
+        check_cuda(_core.apply_token_bitmask_cuda(*arguments, sms, stream_of(logits)))
+
+
+def _refuse_row(rows: Tensor | None, index: int, masks: Tensor) -> None:
+    assert rows is not None
+    raise InputError(f"rows[{index}] is {int(rows[index])}; there are {masks.shape[0]} mask rows, counted from 0")
+
+
+def _check_copy(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor) -> None:
+    if not (dst.dtype is torch.int32 and dst.dim() == 2 and dst.stride(1) == 1):
+        _refuse_masks("dst_masks", dst)
+    if not (src.dtype is torch.int32 and src.dim() == 2 and src.stride(1) == 1):
+        _refuse_masks("src_masks", src)
+    if dst.shape != src.shape:
+        raise InputError(
+            f"dst_masks and src_masks must have one shape; got {list(dst.shape)} and {list(src.shape)}"
+        )
+    if not src.is_cpu:
+        raise InputError(
+            f"src_masks must be in host memory (pinned, if dst_masks is on CUDA), not on {src.device}"
+        )
+    check_vector("dst_token_mask", dst_flags, (torch.int32,), dst.shape[0], dst)
+    check_vector("src_token_mask", src_flags, (torch.int32,), dst.shape[0], src)
+    check_vector("rows", rows, _INTEGERS, rows.numel(), dst)
+
+
+def _copy_arguments(
+    dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor
+) -> tuple[int | bool, ...]:
+    _check_copy(dst, src, dst_flags, src_flags, rows)
+    mask_rows, words = dst.shape
+    return (
+        dst.data_ptr(),
+        src.data_ptr(),
+        mask_rows,
+        words,
+        dst.stride(0),
+        src.stride(0),
+        dst_flags.data_ptr(),
+        src_flags.data_ptr(),
+        rows.data_ptr(),
+        rows.dtype is torch.int64,
+        rows.shape[0],
+    )
+
+
+def _copy_cpu(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor) -> None:
+    bad = _core.copy_mask_rows_cpu(*_copy_arguments(dst, src, dst_flags, src_flags, rows))
+    if bad >= 0:
+        _refuse_row(rows, bad, dst)
+
+
+def _copy_cuda(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor) -> None:
+    require_cuda_kernels()
+    arguments = _copy_arguments(dst, src, dst_flags, src_flags, rows)
+    if not (src.is_pinned() and src_flags.is_pinned()):
+        raise InputError("src_masks and src_token_mask must be pinned for a copy to CUDA; allocate them with pin_memory")
+    with device_of(dst):
+        check_cuda(_core.copy_mask_rows_cuda(*arguments, stream_of(dst)))
+
+
+_APPLY = register(
+    "apply_token_bitmask_(Tensor(a!) logits, Tensor bitmask, Tensor? rows=None, Tensor? token_mask=None,"
+    " Tensor? d2t=None) -> ()",
+    cpu=_apply_cpu,
+    cuda=_apply_cuda,
+    fake=_check_apply,
+)
+_COPY = register(
+    "copy_mask_rows(Tensor(a!) dst_masks, Tensor src_masks, Tensor(b!) dst_token_mask, Tensor src_token_mask,"
+    " Tensor rows) -> ()",
+    cpu=_copy_cpu,
+    cuda=_copy_cuda,
+    fake=_check_copy,
+)
