@@ -27,7 +27,7 @@ class Target:
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-5
     max_positions: int = 1024
-    examples: int = 100_000
+    examples: int = 200_000
     batch_size: int = 32
     peak_lr: float = 3e-3
     warmup: int = 200

@@ -60,7 +60,7 @@ class Batches:
             yield self._pad(rows)
 
     def _pad(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        longest = int(self.lengths[rows].max())
+        longest = -(-int(self.lengths[rows].max()) // 16) * 16  # few shapes: oneDNN keeps a kernel for each
         tokens = np.full((len(rows), longest), PAD, dtype=np.int64)
         mask = np.zeros((len(rows), longest), dtype=bool)
         for i, row in enumerate(rows):

@@ -21,7 +21,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def train(examples: int = 30_000) -> Tokenizer:
+def train(examples: int = 20_000) -> Tokenizer:
     """Learn the merges on prompts and answers of the training split."""
     records = load_records()
     rng = random.Random(TARGET.seed + 1)
@@ -37,7 +37,7 @@ def train(examples: int = 30_000) -> Tokenizer:
         show_progress=False,
     )
     made = (records.example(rng) for _ in range(examples))
-    tokenizer.train_from_iterator((e.prompt + e.completion for e in made), trainer)
+    tokenizer.train_from_iterator((part for e in made for part in (e.prompt, e.completion)), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", BOS)]
     )
