@@ -1,0 +1,86 @@
+// Streams, events and graphs that the tests use.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+
+namespace weft::test {
+
+using namespace weft::cu;
+
+inline const Driver &d = cpu_driver();
+
+inline CUstream new_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
+  CUstream stream = nullptr;
+  OK(d.cuStreamCreate(&stream, flags));
+  return stream;
+}
+inline CUevent new_event(unsigned flags = CU_EVENT_DISABLE_TIMING) {
+  CUevent event = nullptr;
+  OK(d.cuEventCreate(&event, flags));
+  return event;
+}
+
+// Three streams and an event, destroyed at the end.
+struct Streams {
+  CUstream a = new_stream(), b = new_stream(), c = new_stream();
+  CUevent event = new_event();
+  ~Streams() {
+    for (CUstream stream : {a, b, c}) OK(d.cuStreamDestroy(stream));
+    OK(d.cuEventDestroy(event));
+    OK(d.cuCtxSynchronize());
+  }
+  // Later work of `to` waits for what `from` has now.
+  void order(CUstream from, CUstream to) {
+    OK(d.cuEventRecord(event, from));
+    OK(d.cuStreamWaitEvent(to, event, 0));
+  }
+  void begin(CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) { OK(d.cuStreamBeginCapture(a, mode)); }
+  CUgraph end() {
+    CUgraph graph = nullptr;
+    OK(d.cuStreamEndCapture(a, &graph));
+    CHECK(graph != nullptr);
+    return graph;
+  }
+  // Ends a capture that must fail with `code`, and checks that nothing is left of it.
+  void end_fails(CUresult code) {
+    CUgraph graph = reinterpret_cast<CUgraph>(1);
+    EQUAL(d.cuStreamEndCapture(a, &graph), code);
+    CHECK(graph == nullptr);
+    for (CUstream stream : {a, b, c}) EQUAL(status(stream), CU_STREAM_CAPTURE_STATUS_NONE);
+  }
+  static CUstreamCaptureStatus status(CUstream stream) {
+    CUstreamCaptureStatus out = CU_STREAM_CAPTURE_STATUS_NONE;
+    OK(d.cuStreamIsCapturing(stream, &out));
+    return out;
+  }
+};
+
+inline CUgraphExec instantiate(CUgraph graph) {
+  CUgraphExec exec = nullptr;
+  OK(d.cuGraphInstantiate(&exec, graph, 0));
+  OK(d.cuGraphDestroy(graph));
+  return exec;
+}
+
+// Appends a number to a list that only one node touches at a time, if the order is right.
+struct Append {
+  std::vector<int> *list;
+  int value;
+};
+inline void append(void *data) {
+  auto *task = static_cast<Append *>(data);
+  task->list->push_back(task->value);
+}
+
+inline void add_one(void *counter) { static_cast<std::atomic<int> *>(counter)->fetch_add(1); }
+
+inline void nap(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+
+inline CUdeviceptr address(const void *pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+}  // namespace weft::test

@@ -1,0 +1,159 @@
+// Random schedules: a program of dependent steps gives the sequential result under every seed, and a missing wait is
+// found by some seed.
+#include "fixture.h"
+
+using namespace weft::test;
+
+namespace {
+
+constexpr int kCells = 12, kSteps = 60;
+
+std::uint64_t next(std::uint64_t &x) {
+  x ^= x << 13;
+  x ^= x >> 7;
+  return x ^= x << 17;
+}
+
+struct Step {
+  long long *cells;
+  int to, from;
+};
+void mix(void *data) {
+  auto *step = static_cast<Step *>(data);
+  step->cells[step->to] = step->cells[step->to] * 31 + step->cells[step->from] + 7;
+}
+
+// Steps over cells on three streams. Each cell has an event, recorded when it was written or read last; a step waits
+// for the events of its two cells. `skip` leaves out the waits of one step.
+struct Program {
+  long long cells[kCells];
+  std::vector<Step> steps;
+  std::uint64_t seed;
+
+  explicit Program(std::uint64_t program) : seed(program * 2654435761u + 1) {
+    for (int i = 0; i < kCells; ++i) cells[i] = i + 1;
+    for (int i = 0; i < kSteps; ++i) {
+      const int to = static_cast<int>(next(seed) % kCells);
+      const int from = static_cast<int>((to + 1 + next(seed) % (kCells - 1)) % kCells);
+      steps.push_back({cells, to, from});
+    }
+  }
+
+  std::vector<long long> sequential() {
+    Program copy(*this);
+    for (Step &step : copy.steps) {
+      step.cells = copy.cells;
+      if (copies(&step - copy.steps.data()))
+        step.cells[step.to] = step.cells[step.from];
+      else
+        mix(&step);
+    }
+    return {copy.cells, copy.cells + kCells};
+  }
+
+  static bool copies(std::ptrdiff_t step) { return step % 3 == 0; }
+
+  void issue(const std::vector<CUstream> &streams, const std::vector<CUevent> &events, int skip, bool captured) {
+    std::vector<char> used(kCells, !captured);
+    for (int i = 0; i < kSteps; ++i) {
+      Step &step = steps[i];
+      CUstream stream = streams[i % streams.size()];
+      for (int cell : {step.to, step.from})
+        if (i != skip && used[cell]) OK(d.cuStreamWaitEvent(stream, events[cell], 0));
+      if (copies(i))
+        OK(d.cuMemcpyAsync(address(&cells[step.to]), address(&cells[step.from]), sizeof(long long), stream));
+      else if (i % 3 == 1)
+        OK(d.cuLaunchHostFunc(stream, mix, &step));
+      else
+        OK(weft::cpu::launch_device(stream, mix, &step));
+      for (int cell : {step.to, step.from}) {
+        OK(d.cuEventRecord(events[cell], stream));
+        used[cell] = 1;
+      }
+    }
+  }
+};
+
+bool run(std::uint64_t program_number, std::uint64_t seed, int skip, bool captured) {
+  Program program(program_number);
+  const std::vector<long long> expected = program.sequential();
+  OK(weft::cpu::set_schedule(schedule(), seed));
+  std::vector<CUstream> streams;
+  std::vector<CUevent> events;
+  for (int i = 0; i < 3; ++i) streams.push_back(new_stream());
+  for (int i = 0; i < kCells + 1; ++i) events.push_back(new_event());
+  if (captured) {
+    OK(d.cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(d.cuEventRecord(events[kCells], streams[0]));
+    for (int i : {1, 2}) OK(d.cuStreamWaitEvent(streams[i], events[kCells], 0));
+    program.issue(streams, events, skip, true);
+    for (int i : {1, 2}) {
+      OK(d.cuEventRecord(events[kCells], streams[i]));
+      OK(d.cuStreamWaitEvent(streams[0], events[kCells], 0));
+    }
+    CUgraph graph = nullptr;
+    OK(d.cuStreamEndCapture(streams[0], &graph));
+    CUgraphExec exec = instantiate(graph);
+    OK(d.cuGraphLaunch(exec, streams[0]));
+    OK(d.cuGraphExecDestroy(exec));
+  } else {
+    program.issue(streams, events, skip, false);
+  }
+  for (CUstream stream : streams) OK(d.cuStreamSynchronize(stream));
+  for (CUstream stream : streams) OK(d.cuStreamDestroy(stream));
+  for (CUevent event : events) OK(d.cuEventDestroy(event));
+  return std::vector<long long>(program.cells, program.cells + kCells) == expected;
+}
+
+}  // namespace
+
+TEST(every_schedule_gives_the_sequential_result) {
+  const int seeds = schedule() == weft::cpu::Schedule::kRandom ? 200 : 40;
+  for (int seed = 0; seed < seeds; ++seed) {
+    CHECK(run(seed % 10, seed, -1, false));
+    CHECK(run(seed % 10, seed, -1, true));
+  }
+}
+
+TEST(a_missing_wait_is_found_by_some_seed) {
+  if (schedule() != weft::cpu::Schedule::kRandom) return;
+  for (bool captured : {false, true}) {
+    int found = 0;
+    for (int seed = 0; seed < 200; ++seed) found += !run(3, seed, 40, captured);
+    CHECK(found > 0);
+    CHECK(found < 200);
+  }
+}
+
+TEST(a_seed_gives_one_order) {
+  if (schedule() != weft::cpu::Schedule::kRandom) return;
+  const auto order = [](std::uint64_t seed) {
+    OK(weft::cpu::set_schedule(schedule(), seed));
+    Streams s;
+    std::vector<int> seen;
+    std::vector<Append> tasks;
+    for (int i = 0; i < 60; ++i) tasks.push_back({&seen, i});
+    for (int i = 0; i < 60; ++i) OK(d.cuLaunchHostFunc(i % 3 ? (i % 3 == 1 ? s.a : s.b) : s.c, append, &tasks[i]));
+    OK(d.cuCtxSynchronize());
+    return seen;
+  };
+  CHECK(order(5) == order(5));
+  CHECK(order(5) != order(6));
+  CHECK(order(6) == order(6));
+}
+
+TEST(the_host_runs_ahead) {
+  if (schedule() != weft::cpu::Schedule::kRandom) return;
+  int behind = 0, done = 0;
+  for (int seed = 0; seed < 50; ++seed) {
+    OK(weft::cpu::set_schedule(schedule(), seed));
+    Streams s;
+    std::atomic<int> ran{0};
+    for (int i = 0; i < 5; ++i) OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
+    behind += ran == 0;
+    done += ran == 5;
+    OK(d.cuStreamSynchronize(s.a));
+  }
+  CHECK(behind > 0);
+  CHECK(done > 0);
+}
