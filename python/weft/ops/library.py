@@ -1,6 +1,6 @@
-"""How weft's operations are known to torch: as `torch.ops.weft.*`, opaque, with a fake implementation for tracing.
+"""How weft's operations are known to torch: as `torch.ops.weft.*`, opaque, with a fake implementation.
 
-Registered through `torch.library.Library` and not `custom_op`, whose wrapper costs tens of microseconds a call.
+Registered through `torch.library.Library` and not `custom_op`, whose wrapper costs many microseconds a call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from weft import _core
 from weft.errors import DriverError, InputError, InterfaceError
 
-_LIBRARY = torch.library.Library("weft", "FRAGMENT")
+_LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """The kernels' numbers for the dtypes of logits."""
@@ -42,7 +42,8 @@ def require(condition: bool, message: str) -> None:
 
 def check_vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], size: int, like: Tensor) -> None:
     """`tensor` is a contiguous vector of `size`, of one of `dtypes`, on the device of `like`."""
-    if tensor.dtype in dtypes and tensor.dim() == 1 and tensor.shape[0] == size and tensor.device == like.device:
+    fits = tensor.dtype in dtypes and tensor.dim() == 1 and tensor.shape[0] == size
+    if fits and tensor.device == like.device:
         if size <= 1 or tensor.stride(0) == 1:
             return
         raise InputError(f"{name} must be contiguous; pass {name}.contiguous()")

@@ -1,14 +1,15 @@
 """Coupled sampling: one token per row, the argmax of logits / temperature + noise.
 
-The noise is a function of the request's seed, the position and the target token id, and of nothing else. So a drafter
-that draws with it tends to draw what the target will, a draft is right when it is equal, and a seed gives the same text
-whatever the drafter, the batch or the load. Since -log(-log(u)) is a Gumbel variate, the argmax is distributed as
-softmax(logits / temperature).
+The noise is a function of the request's seed, the position and the target token id, and of nothing else. So
+a drafter that draws with it tends to draw what the target will, a draft is right when it is equal, and a seed
+gives the same text whatever the drafter, the batch or the load. Since -log(-log(u)) is a Gumbel variate, the
+argmax is distributed as softmax(logits / temperature).
 
-Word token % 4 of Philox4x32-10 with the seed (low, high) as key and (position low, position high, token // 4, PURPOSE)
-as counter gives u = (word + 0.5) / 2^32. The kernels compute the noise by the same unfused single-precision operations on
-every device and instruction set, so equal logits give equal tokens there; the reference below takes the logarithms in
-double precision, and can differ where the two best sums are closer than 1e-5.
+Word token % 4 of Philox4x32-10 with the seed (low, high) as key and (position low, position high, token // 4,
+PURPOSE) as counter gives u = (word + 0.5) / 2^32. The kernels compute the noise by the same unfused
+single-precision operations on every device and instruction set, so equal logits give equal tokens there; the
+reference below takes the logarithms in double precision, and can differ where the two best sums are closer
+than 1e-5.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ def sample(
 ) -> Tensor:
     """One token per row, [n] int64, in target ids.
 
-    logits: [n, vocab] of any float dtype; the last dimension contiguous, rows any distance apart. Left unchanged.
+    logits: [n, vocab] of any float dtype; the last dimension contiguous, rows any distance apart. Unchanged.
     temperature: [n] float32. seed, position: [n] int64; `position` is that of the token to be drawn.
-    d2t: [vocab] int64; column i stands for token i + d2t[i], at least 0 and below 2^32, and draws with that token's
-        noise.
-    A row whose logits are all -inf or NaN gives -1: no token. Of equal sums the lowest token id wins. A NaN never wins.
+    d2t: [vocab] int64; column i stands for token i + d2t[i], at least 0 and below 2^32, and draws with that
+        token's noise.
+    A row whose logits are all -inf or NaN gives -1: no token. A NaN never wins. Of equal sums that of the
+    lowest token id wins.
     """
     token: Tensor = _SAMPLE(logits, temperature, seed, position, d2t)
     return token
@@ -91,7 +93,7 @@ def gumbel_noise_reference(words: Tensor) -> Tensor:
 
 
 def gumbel_noise(words: Tensor) -> Tensor:
-    """The kernels' noise, float32, for words in [0, 2^32) as int64, on the CPU: to look at it, or to test it."""
+    """The kernels' noise, float32, for words in [0, 2^32) as int64: to look at it, or to test it."""
     words = words.to(device="cpu", dtype=torch.uint32).contiguous()
     out = torch.empty(words.shape, dtype=torch.float32)
     _core.gumbel_noise_cpu(words.data_ptr(), out.data_ptr(), words.numel())

@@ -1,7 +1,7 @@
 """Token bitmasks: blocking what a grammar does not allow, and bringing the masks to the device.
 
-Bit t of a mask row is bit t % 32 of int32 word t // 32; 1 allows token t. Both operations work in a function given to
-`launch`, and allocate nothing.
+Bit t of a mask row is bit t % 32 of int32 word t // 32; 1 allows token t. Both operations work in a function
+given to `launch`, and allocate nothing.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ def apply_token_bitmask_(
     """Set the logits of blocked tokens to -inf, in place.
 
     logits: [n, vocab] float32, float16 or bfloat16; the last dimension contiguous, rows any distance apart.
-    bitmask: [m, words] int32, likewise; `words` is ceil(vocabulary / 32). Bits beyond the vocabulary mean nothing; a
-        token that the words do not cover is blocked.
-    rows: [n] int32 or int64, the mask row of each logits row; without it row i takes mask row i, and m must be at
-        least n. A number out of [0, m) raises InputError on the CPU. On CUDA it can't be seen from the host: it
+    bitmask: [m, words] int32, likewise; `words` is ceil(vocabulary / 32). Bits beyond the vocabulary mean
+        nothing; a token that the words do not cover is blocked.
+    rows: [n] int32 or int64, the mask row of each logits row; without it row i takes mask row i, and m must
+        be at least n. A number out of [0, m) raises InputError on the CPU. On CUDA the host can't see it: it
         blocks the whole row, so that sampling gives -1.
     token_mask: [n] int32; logits row i is left alone where it is 0.
     d2t: [vocab] int64; column i stands for token i + d2t[i]. One that points out of the mask is blocked.
-    All on one device. Raises InputError for anything else, InterfaceError for CUDA tensors in a build without CUDA.
+    All on one device. Raises InputError for anything else, and InterfaceError for CUDA tensors in a build
+    without CUDA.
     """
     _APPLY(logits, bitmask, rows, token_mask, d2t)
 
@@ -53,11 +54,12 @@ def copy_mask_rows(
 ) -> None:
     """Copy the mask rows that `rows` lists, and their flags, from host memory to the device.
 
-    dst_masks, src_masks: [m, words] int32, the last dimension contiguous; dst_token_mask, src_token_mask: [m] int32.
-    rows: [n] int32 or int64 on the device of dst. Of a row whose source flag is 0 only the flag is copied. A number
-        out of [0, m) raises InputError on the CPU; on CUDA it is skipped.
-    On CUDA the sources are pinned host memory, which the kernel reads itself: it may be written again once the
-    stream is past this.
+    dst_masks, src_masks: [m, words] int32, the last dimension contiguous.
+    dst_token_mask, src_token_mask: [m] int32.
+    rows: [n] int32 or int64 on the device of dst. Of a row whose source flag is 0 only the flag is copied. A
+        number out of [0, m) raises InputError on the CPU; on CUDA it is skipped.
+    On CUDA the sources are pinned host memory, which the kernel reads itself: they may be written again once
+    the stream is past this.
     """
     _COPY(dst_masks, src_masks, dst_token_mask, src_token_mask, rows)
 
@@ -93,12 +95,16 @@ def _check_apply(
     if not (bitmask.dtype is torch.int32 and bitmask.dim() == 2 and bitmask.stride(1) == 1):
         _refuse_masks("bitmask", bitmask)
     if bitmask.device != logits.device:
-        raise InputError(f"bitmask is on {bitmask.device}, logits on {logits.device}; they must be on one device")
+        raise InputError(
+            f"bitmask is on {bitmask.device}, logits on {logits.device}; they must be on one device"
+        )
     n = logits.shape[0]
     if rows is not None:
         check_vector("rows", rows, _INTEGERS, n, logits)
     elif bitmask.shape[0] < n:
-        raise InputError(f"bitmask has {bitmask.shape[0]} rows for {n} rows of logits; give their numbers in rows")
+        raise InputError(
+            f"bitmask has {bitmask.shape[0]} rows for {n} rows of logits; give their numbers in rows"
+        )
     if token_mask is not None:
         check_vector("token_mask", token_mask, (torch.int32,), n, logits)
     if d2t is not None:
@@ -176,7 +182,9 @@ def _apply_cuda(
 
 def _refuse_row(rows: Tensor | None, index: int, masks: Tensor) -> None:
     assert rows is not None
-    raise InputError(f"rows[{index}] is {int(rows[index])}; there are {masks.shape[0]} mask rows, counted from 0")
+    raise InputError(
+        f"rows[{index}] is {int(rows[index])}; there are {masks.shape[0]} mask rows, counted from 0"
+    )
 
 
 def _check_copy(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor) -> None:
@@ -227,7 +235,9 @@ def _copy_cuda(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, r
     require_cuda_kernels()
     arguments = _copy_arguments(dst, src, dst_flags, src_flags, rows)
     if not (src.is_pinned() and src_flags.is_pinned()):
-        raise InputError("src_masks and src_token_mask must be pinned for a copy to CUDA; allocate them with pin_memory")
+        raise InputError(
+            "src_masks and src_token_mask must be pinned for a copy to CUDA; allocate them with pin_memory"
+        )
     with device_of(dst):
         check_cuda(_core.copy_mask_rows_cuda(*arguments, stream_of(dst)))
 
