@@ -11,8 +11,13 @@ from e2e.conftest import MAX_TOKENS, Cached, Checkpoint, make_guide
 from e2e.oracle import assert_same
 from guides import GUIDES
 
+from torch import Tensor
+
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
+from weft.guided import lane
+from weft.guided.lane import GrammarLane
 from weft.runtime import cpu
+from weft.runtime.interface import Stream
 
 SPECULATIONS = {
     "plain": Speculation.none(),
@@ -180,9 +185,11 @@ def test_a_missing_wait_is_found(
     sampling = SamplingParams(max_tokens=14)
     with_wait = make(tiny, "eagle3", max_batch=1)
     expected = with_wait.generate(prompts[0], guide=guide, sampling=sampling).token_ids
-    from weft.guided.lane import GrammarLane
 
-    monkeypatch.setattr(GrammarLane, "_wait_masks", lambda self, stream: None)
+    def apply_at_once(self: GrammarLane, stream: Stream, logits_BTV: Tensor, slots_B: Tensor) -> None:
+        stream.launch(lane._apply_verify, logits_BTV, self.masks, self.token_mask, self._rows_of(slots_B))
+
+    monkeypatch.setattr(GrammarLane, "apply_verify", apply_at_once)
     without = make(tiny, "eagle3", max_batch=1)
     found = 0
     for seed in range(30):

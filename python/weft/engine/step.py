@@ -124,4 +124,4 @@ def pick_draft(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
 
 def repeat(values_B: Tensor, width: int) -> Tensor:
     """[B * width]: each row's value for each of its positions."""
-    return values_B[:, None].expand(-1, width).flatten()
+    return values_B[:, None].repeat(1, width).flatten()

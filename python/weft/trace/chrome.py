@@ -1,0 +1,49 @@
+"""Slices as Chrome's trace event format, which Perfetto opens too: one track for each stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.trace.record import Slice
+
+PROCESS = 1
+
+
+def track_names(slices: Sequence[Slice]) -> dict[int, str]:
+    """A name for each stream: the one with host nodes is the grammar's, the one with most device work the model's."""
+    streams = sorted({s.stream for s in slices})
+    busy = {n: sum(s.end_us - s.begin_us for s in slices if s.stream == n and s.kind == "kernel") for n in streams}
+    hosts = {n: sum(s.kind == "host" for s in slices if s.stream == n) for n in streams}
+    names = {n: f"stream {n}" for n in streams}
+    if streams:
+        names[max(streams, key=lambda n: busy[n])] = "model stream"
+        if any(hosts.values()):
+            names[max(streams, key=lambda n: hosts[n])] = "grammar stream"
+    return names
+
+
+def write_chrome(slices: Sequence[Slice], path: Path) -> None:
+    """Write the slices to `path`; open it in Perfetto or chrome://tracing."""
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_name", "args": {"name": name}}
+        for number, name in track_names(slices).items()
+    ]
+    events += [
+        {
+            "ph": "X",
+            "pid": PROCESS,
+            "tid": s.stream,
+            "name": s.label,
+            "cat": s.kind,
+            "ts": s.begin_us,
+            "dur": s.end_us - s.begin_us,
+            "args": {"thread": s.thread},
+        }
+        for s in slices
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))

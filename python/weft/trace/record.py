@@ -1,0 +1,63 @@
+"""Recording what a runtime runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from weft.runtime import cpu
+from weft.runtime.interface import Runtime
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One node that ran: its label, kind ("kernel", "host", "memcpy", ...), stream and thread numbers, and its time in
+    microseconds since the recording began."""
+
+    label: str
+    kind: str
+    stream: int
+    thread: int
+    begin_us: float
+    end_us: float
+
+
+@contextmanager
+def record() -> Iterator[list[Slice]]:
+    """Record what the CPU runtime runs; the yielded list is filled at the end."""
+    slices: list[Slice] = []
+    with cpu.trace() as nodes:
+        yield slices
+    start = min((node.begin for node in nodes), default=0.0)
+    slices += [
+        Slice(
+            node.name or node.kind,
+            node.kind,
+            node.stream,
+            node.thread,
+            (node.begin - start) * 1e6,
+            (node.end - start) * 1e6,
+        )
+        for node in nodes
+    ]
+
+
+@contextmanager
+def recording(runtime: Runtime, path: Path) -> Iterator[None]:
+    """Record what `runtime` runs and write it to `path` as Chrome/Perfetto JSON."""
+    from weft.trace.chrome import write_chrome
+
+    if runtime.device.type == "cpu":
+        with record() as slices:
+            yield
+        write_chrome(slices, path)
+    else:
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profile:
+            yield
+            runtime.synchronize()
+        profile.export_chrome_trace(str(path))

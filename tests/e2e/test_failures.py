@@ -1,0 +1,181 @@
+"""What fails is the request that failed: its neighbours have the tokens that they would have had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft import (
+    LLM,
+    CapacityError,
+    EngineConfig,
+    Guide,
+    GuideError,
+    GuideStateError,
+    InputError,
+    ModelError,
+    RequestError,
+    SamplingParams,
+    Speculation,
+    WeftError,
+)
+
+GOOD = Guide.regex(r"[a-z]{5,30}")
+PROMPT = "Text: Ada is a painter. Age 31.\nSchema: "
+SAMPLING = SamplingParams(max_tokens=12)
+
+
+class Matcher:
+    """A matcher of a user's own: allows everything, and goes wrong in the way that a subclass says."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def accept(self, token: int) -> bool:
+        self.count += 1
+        return True
+
+    def fill(self, row: Any) -> None:
+        np.asarray(row)[:] = -1
+
+    def rollback(self, count: int) -> None:
+        self.count -= count
+
+    def is_terminated(self) -> bool:
+        return False
+
+
+class RaisesInAccept(Matcher):
+    def accept(self, token: int) -> bool:
+        if self.count == 3:
+            raise RuntimeError("planted in accept")
+        return super().accept(token)
+
+
+class RaisesInFill(Matcher):
+    def fill(self, row: Any) -> None:
+        if self.count == 4:
+            raise RuntimeError("planted in fill")
+        super().fill(row)
+
+
+class RaisesInRollback(Matcher):
+    def rollback(self, count: int) -> None:
+        raise RuntimeError("planted in rollback")
+
+
+class Refuses(Matcher):
+    """Its mask promises what it does not take."""
+
+    def accept(self, token: int) -> bool:
+        return self.count < 3 and super().accept(token)
+
+
+class DeadEnd(Matcher):
+    def fill(self, row: Any) -> None:
+        np.asarray(row)[:] = -1 if self.count < 4 else 0
+
+
+@pytest.fixture(scope="module", params=["plain", "eagle3"])
+def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
+    speculation = Speculation.none() if request.param == "plain" else Speculation.eagle3()
+    with LLM(device="cpu", speculation=speculation, engine=EngineConfig(max_batch=4, max_seq_len=256)) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def alone(llm: LLM) -> list[int]:
+    return llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING).token_ids
+
+
+@pytest.mark.parametrize(
+    ("broken", "error", "text"),
+    [
+        (Guide.matcher(RaisesInAccept), GuideStateError, "planted in accept"),
+        (Guide.matcher(RaisesInFill), GuideStateError, "planted in fill"),
+        (Guide.matcher(Refuses), GuideStateError, "token"),
+        (Guide.matcher(DeadEnd), GuideStateError, "follow"),
+        (Guide.json_schema({"$ref": "#"}), GuideError, ""),
+        (Guide.regex("[a&&b]{0}x{0}[^\\x00-\\U0010ffff]"), GuideError, ""),
+        (Guide.ebnf('root ::= "a" missing'), GuideError, ""),
+    ],
+    ids=["accept", "fill", "refused", "dead end", "unsatisfiable", "matches nothing", "ebnf"],
+)
+def test_a_broken_guide_ends_its_own_request(
+    llm: LLM, alone: list[int], broken: Guide, error: type[WeftError], text: str
+) -> None:
+    guides = [GOOD, broken, None, GOOD]
+    outputs = llm.generate([PROMPT] * 4, guide=guides, sampling=SAMPLING)
+    failed = outputs[1]
+    assert failed.finish_reason == "error"
+    assert isinstance(failed.error, error), failed.error
+    assert text in str(failed.error)
+    assert outputs[0].token_ids == outputs[3].token_ids == alone
+    assert outputs[2].error is None
+    assert len(outputs[2].token_ids) > 0
+    again = llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING)
+    assert again.token_ids == alone
+
+
+def test_a_matcher_that_cannot_roll_back(alone: list[int]) -> None:
+    """Only drafts are rolled back: without a drafter there is nothing to undo."""
+    with LLM(device="cpu", speculation=Speculation.eagle3(), engine=EngineConfig(max_batch=2)) as llm:
+        outputs = llm.generate([PROMPT] * 2, guide=[GOOD, Guide.matcher(RaisesInRollback)], sampling=SAMPLING)
+        assert outputs[0].token_ids == alone
+        assert outputs[1].error is None or "planted in rollback" in str(outputs[1].error)
+
+
+def test_a_single_failed_prompt_raises(llm: LLM) -> None:
+    with pytest.raises(GuideStateError, match="planted in accept"):
+        llm.generate(PROMPT, guide=Guide.matcher(RaisesInAccept), sampling=SAMPLING)
+
+
+def test_a_forward_that_raises_ends_the_batch_and_not_the_engine(llm: LLM, alone: list[int]) -> None:
+    model = llm.engine.parts.model
+    original = model.logits
+
+    def logits(hidden: Any) -> Any:
+        raise RuntimeError("planted in the model")
+
+    model.logits = logits  # type: ignore[method-assign]
+    try:
+        outputs = llm.generate([PROMPT] * 2, guide=[GOOD, None], sampling=SAMPLING)
+    finally:
+        model.logits = original  # type: ignore[method-assign]
+    for output in outputs:
+        assert isinstance(output.error, RequestError)
+        assert "planted in the model" in str(output.error)
+    assert llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING).token_ids == alone
+
+
+def test_limits_are_checked_when_given(llm: LLM) -> None:
+    with pytest.raises(CapacityError, match="max_seq_len"):
+        llm.generate(list(range(5, 25)) * 20)
+    with pytest.raises(InputError, match="token id"):
+        llm.generate([1, 10**6])
+    with pytest.raises(InputError, match="max_tokens"):
+        SamplingParams(max_tokens=0)
+    with pytest.raises(InputError, match="temperature"):
+        SamplingParams(temperature=-1)
+    with pytest.raises(InputError, match="seed"):
+        SamplingParams(seed=2**70)
+    with pytest.raises(InputError, match="num_draft_tokens"):
+        Speculation.eagle3(num_draft_tokens=9)
+    with pytest.raises(InputError, match="num_draft_tokens"):
+        Speculation.eagle3(num_draft_tokens=0)
+    with pytest.raises(InputError, match="guide has 1 entries for 2"):
+        llm.generate([PROMPT, PROMPT], guide=[GOOD])
+    with pytest.raises(InputError, match="max_batch"):
+        EngineConfig(max_batch=0)
+    with pytest.raises(ModelError, match="no such directory"):
+        LLM("/nowhere/at/all")
+
+
+def test_an_answer_is_cut_at_the_context(llm: LLM) -> None:
+    output = llm.generate(PROMPT, guide=Guide.regex("[a-z]*x"), sampling=SamplingParams(max_tokens=10_000))
+    assert output.finish_reason == "length"
+    assert len(output.prompt_token_ids) + len(output.token_ids) == 256
+    assert output.stats.guided_valid is False

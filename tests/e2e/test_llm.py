@@ -1,0 +1,150 @@
+"""LLM and the command line, as a user has them."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft.bench.records import example
+from weft.cli import app
+
+SAMPLING = SamplingParams(max_tokens=160)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(device="cpu", speculation=Speculation.eagle3(), engine=EngineConfig(max_batch=8)) as llm:
+        yield llm
+
+
+def test_streaming_gives_the_same_text(llm: LLM) -> None:
+    record = example(random.Random(1), "heldout")
+    guide = Guide.json_schema(record.schema)
+    whole = llm.generate(record.prompt, guide=guide, sampling=SAMPLING)
+    pieces = list(llm.stream(record.prompt, guide=guide, sampling=SAMPLING))
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert [t for piece in pieces for t in piece.token_ids] == whole.token_ids
+    assert pieces[-1].output is not None
+    assert pieces[-1].output.finish_reason == whole.finish_reason == "stop"
+    assert len(pieces) < len(whole.token_ids)
+
+
+def test_streams_interleave_and_close(llm: LLM) -> None:
+    records = [example(random.Random(i), "heldout") for i in (3, 4)]
+    expected = [llm.generate(r.prompt, sampling=SAMPLING).text for r in records]
+    live = {i: llm.stream(r.prompt, sampling=SAMPLING) for i, r in enumerate(records)}
+    texts = ["", ""]
+    while live:
+        for i, pieces in list(live.items()):
+            piece = next(pieces, None)
+            if piece is None:
+                del live[i]
+            else:
+                texts[i] += piece.text
+    assert texts == expected
+    cancelled = llm.stream(records[0].prompt, sampling=SAMPLING)
+    next(cancelled)
+    cancelled.close()
+    assert not llm.engine.has_work
+    assert llm.generate(records[1].prompt, sampling=SAMPLING).text == expected[1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_guided_answers_are_valid(llm: LLM, temperature: float) -> None:
+    """By an independent validator, on shapes that weft-tiny never saw."""
+    rng = random.Random(11)
+    records = [example(rng, "unseen" if i % 2 else "heldout") for i in range(40)]
+    outputs = llm.generate(
+        [r.prompt for r in records],
+        guide=[Guide.json_schema(r.schema) for r in records],
+        sampling=[SamplingParams(max_tokens=300, temperature=temperature, seed=i) for i in range(40)],
+    )
+    finished = 0
+    for record, output in zip(records, outputs, strict=True):
+        assert output.error is None
+        if output.finish_reason == "stop":
+            jsonschema.validate(json.loads(output.text), record.schema)
+            assert output.stats.guided_valid is True
+            finished += 1
+    assert finished >= 36
+
+
+def test_drafts_are_accepted(llm: LLM) -> None:
+    rng = random.Random(8)
+    records = [example(rng, "heldout") for _ in range(24)]
+    outputs = llm.generate(
+        [r.prompt for r in records], guide=[Guide.json_schema(r.schema) for r in records], sampling=SAMPLING
+    )
+    drafted = sum(o.stats.drafted_iterations for o in outputs)
+    accepted = sum(o.stats.accepted_drafts for o in outputs)
+    assert 1 + accepted / drafted > 2.5
+
+
+def test_other_guides(llm: LLM) -> None:
+    assert llm.generate("Text: x", guide=Guide.choice(["alpha", "beta"])).text in ("alpha", "beta")
+    assert re.fullmatch(r"\d{3}-[a-f]{2}", llm.generate("Text: x", guide=Guide.regex(r"\d{3}-[a-f]{2}")).text)
+    assert llm.generate("Text: x", guide=Guide.ebnf('root ::= "<" [a-c]* ">"'), sampling=SAMPLING).text[0] == "<"
+
+
+def test_chat_is_the_trained_prompt(llm: LLM) -> None:
+    record = example(random.Random(2), "heldout")
+    output = llm.chat([{"role": "user", "content": record.prompt}], sampling=SAMPLING)
+    assert json.loads(output.text).keys() == record.answer.keys()
+
+
+def test_lists(llm: LLM) -> None:
+    assert llm.generate([]) == []
+    prompts = [example(random.Random(i), "heldout").prompt for i in range(11)]
+    outputs = llm.generate(prompts, sampling=SAMPLING)
+    assert [o.token_ids for o in outputs] == [llm.generate(p, sampling=SAMPLING).token_ids for p in prompts]
+
+
+def test_generate_on_the_command_line(tmp_path: Path) -> None:
+    record = example(random.Random(6), "heldout")
+    schema, stats, trace = tmp_path / "schema.json", tmp_path / "stats.json", tmp_path / "trace.json"
+    schema.write_text(json.dumps(record.schema))
+    arguments = ["generate", "-", "--json-schema", str(schema), "--device", "cpu"]
+    arguments += ["--stats-json", str(stats), "--trace", str(trace)]
+    result = CliRunner().invoke(app, arguments, input=record.prompt)
+    assert result.exit_code == 0, result.output
+    jsonschema.validate(json.loads(result.output), record.schema)
+    found = json.loads(stats.read_text())
+    assert found["device"] == "cpu"
+    assert found["speculation"] == "eagle3"
+    assert found["num_draft_tokens"] == 3
+    assert found["guided_valid"] is True
+    assert found["finish_reason"] == "stop"
+    assert found["graph_replays"] == found["iterations"] > 0
+    assert found["acceptance_length"] > 1
+    assert found["output_tokens"] > found["iterations"]
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = " ".join(e["name"] for e in events)
+    for word in ("target_forward", "fetch", "commit", "extend", "draft_forward"):
+        assert word in names
+    assert len({e["tid"] for e in events}) >= 2
+
+
+def test_files_and_the_chat_flag(tmp_path: Path) -> None:
+    paths = []
+    for i in range(2):
+        paths.append(tmp_path / f"{i}.txt")
+        paths[-1].write_text(example(random.Random(i), "heldout").prompt)
+    arguments = ["generate", "--device", "cpu", "--chat", "--json", "--speculation", "none"]
+    result = CliRunner().invoke(app, [*arguments, "-f", str(paths[0]), "-f", str(paths[1])])
+    assert result.exit_code == 0, result.output
+    assert len([json.loads(line) for line in result.output.splitlines() if line.strip()]) == 2
+
+
+def test_inspect() -> None:
+    result = CliRunner().invoke(app, ["inspect", "--graph", "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    for word in ("weft", "torch", "xgrammar", "CUDA driver", "native", "LlamaForCausalLM", "EAGLE3", "commit", "->"):
+        assert word in result.output
