@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 
 #include "tvm_ffi_abi.h"
 
@@ -245,6 +246,7 @@ std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path) {
 }
 
 weft_matcher xgrammar_matcher(void *handle, int vocab_size, std::vector<std::int32_t> end_tokens) {
+  if (!ready.load(std::memory_order_acquire)) throw std::logic_error("xgrammar_bind has not succeeded yet");
   binding.api.ObjectIncRef(handle);
   end_tokens.erase(std::remove_if(end_tokens.begin(), end_tokens.end(),
                                   [vocab_size](std::int32_t token) { return token < 0 || token >= vocab_size; }),

@@ -14,7 +14,8 @@ namespace weft {
 std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path);
 
 // A matcher over `handle`, an xgrammar GrammarMatcher object; takes a reference of its own. `vocab_size` is the number
-// of bits of a mask row, `end_tokens` what the matcher takes as an end. Needs a successful xgrammar_bind.
+// of bits of a mask row, `end_tokens` what the matcher takes as an end. Throws std::logic_error before a successful
+// xgrammar_bind.
 weft_matcher xgrammar_matcher(void *handle, int vocab_size, std::vector<std::int32_t> end_tokens);
 
 }  // namespace weft

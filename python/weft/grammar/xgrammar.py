@@ -23,7 +23,7 @@ import xgrammar as xgr
 from numpy.typing import NDArray
 
 from weft import _core
-from weft.errors import GuideError, TokenizerError
+from weft.errors import GuideError, InterfaceError, TokenizerError
 from weft.grammar import json_schema
 from weft.grammar.base import CompiledGuide, Matcher, wrap_matcher
 from weft.grammar.guide import Guide
@@ -230,7 +230,9 @@ class CompiledXGrammar:
 class XGrammarBackend:
     """Compiles guides with XGrammar for one vocabulary.
 
-    `cache_limit_bytes` bounds XGrammar's own cache of parts of grammars; `threads` is what one compile uses.
+    `cache_limit_bytes` bounds XGrammar's own cache of parts of grammars; `threads` is what one compile uses. `native`
+    says how matchers are called: without Python where that is possible (None), only so (True, else `InterfaceError`),
+    or through Python (False).
     """
 
     def __init__(
@@ -239,7 +241,9 @@ class XGrammarBackend:
         self.vocabulary = vocabulary
         self._info = tokenizer_info(vocabulary)
         self._threads = threads
-        self._native = native_is_usable() if native is None else native
+        self._native = native is not False and native_is_usable()
+        if native and not self._native:
+            raise InterfaceError(f"XGrammar can't be called natively here; weft needs {NEEDED} for that")
         self._compiler = xgr.GrammarCompiler(
             self._info, max_threads=threads, cache_enabled=True, cache_limit_bytes=cache_limit_bytes
         )
