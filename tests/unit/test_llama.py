@@ -38,7 +38,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"tie_word_embeddings": False}),
     "llama-tied-biased": ("Llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
     "llama-rope-llama3": ("Llama", {"rope_parameters": LLAMA3}),
-    "llama-rope-linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
+    "llama-rope-linear": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
+    ),
     "llama-no-gqa": ("Llama", {"num_key_value_heads": 6, "head_dim": 8}),
     "mistral": ("Mistral", {}),
     "qwen2": ("Qwen2", {"tie_word_embeddings": True, "head_dim": 8}),
@@ -77,7 +80,9 @@ class Rows:
         for memory in (self.kv.k, self.kv.v):
             memory.fill_(float("nan"))  # what was never written must never be read
 
-    def read(self, rows: list[int], starts: list[int], width: int, aux: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+    def read(
+        self, rows: list[int], starts: list[int], width: int, aux: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor]:
         """Logits [B, T, V] and aux of `width` tokens of some rows from their own starts."""
         positions = torch.stack([torch.arange(s, s + width) for s in starts])
         tokens = torch.stack([self.tokens[r][s : s + width] for r, s in zip(rows, starts, strict=True)])
@@ -191,7 +196,9 @@ def test_positions_beyond_the_page_table_touch_only_page_zero(tmp_path: Path) ->
     with torch.inference_mode():
         model.forward(torch.zeros(1, 4, dtype=torch.int64), kv, KVIndex.at(table, torch.arange(4)[None]))
         before = kv.k[:, 1:].clone()
-        model.forward(torch.ones(1, 2, dtype=torch.int64), kv, KVIndex.at(table, torch.tensor([[1000, 1001]])))
+        model.forward(
+            torch.ones(1, 2, dtype=torch.int64), kv, KVIndex.at(table, torch.tensor([[1000, 1001]]))
+        )
     assert torch.equal(kv.k[:, 1:], before)
     assert kv.k[:, 0].any()
 

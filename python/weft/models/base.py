@@ -70,7 +70,9 @@ class KVIndex:
     def at(cls, page_table: Tensor, positions: Tensor) -> KVIndex:
         """Checks shapes and dtypes (no values), so that a slip shows here and not in a kernel."""
         if page_table.dtype != torch.int32 or positions.dtype != torch.int64:
-            raise TypeError(f"page_table is int32 and positions int64, not {page_table.dtype} and {positions.dtype}")
+            raise TypeError(
+                f"page_table is int32 and positions int64, not {page_table.dtype} and {positions.dtype}"
+            )
         if page_table.dim() != 2 or positions.dim() != 2 or page_table.shape[0] != positions.shape[0]:
             raise ValueError(
                 f"page_table is [B, P] and positions [B, T], not {list(page_table.shape)} and {list(positions.shape)}"
@@ -108,7 +110,9 @@ class Model(Protocol):
     def embed(self, tokens: Tensor) -> Tensor:
         """Embeddings [..., H] of `tokens` [...] int64, each in 0..V-1."""
 
-    def forward(self, tokens: Tensor, kv: PagedKV, index: KVIndex, aux_layers: tuple[int, ...] = ()) -> Hidden:
+    def forward(
+        self, tokens: Tensor, kv: PagedKV, index: KVIndex, aux_layers: tuple[int, ...] = ()
+    ) -> Hidden:
         """Read `tokens` [B, T] int64, each in 0..V-1, writing their KV.
 
         `aux_layers`: layer numbers, whose incoming hidden states to return; the number of layers means the last one's

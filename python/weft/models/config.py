@@ -77,7 +77,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelError(f"{path}: there is no such file; a model directory has config.json and safetensors") from None
+        raise ModelError(
+            f"{path}: there is no such file; a model directory has config.json and safetensors"
+        ) from None
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: can't be read as JSON: {error}") from error
     if not isinstance(data, dict):
@@ -129,7 +131,9 @@ class Fields:
         """Refuse a key whose value weft does not implement; absent or null is fine."""
         value = self.data.get(key)
         if value is not None and value not in allowed:
-            raise self.error(key, f"is {value!r}; weft runs {' or '.join(map(repr, allowed)) or 'models without it'}")
+            raise self.error(
+                key, f"is {value!r}; weft runs {' or '.join(map(repr, allowed)) or 'models without it'}"
+            )
 
 
 def parse_rope(fields: Fields, max_position: int) -> Rope:
@@ -176,7 +180,9 @@ def parse_decoder(data: Mapping[str, Any], where: str, **traits: bool) -> ModelC
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
-        raise fields.error("num_key_value_heads", f"is {num_kv_heads}; it must divide the {num_heads} attention heads")
+        raise fields.error(
+            "num_key_value_heads", f"is {num_kv_heads}; it must divide the {num_heads} attention heads"
+        )
     head_dim = fields.integer("head_dim", max(1, hidden_size // num_heads))
     if head_dim % 2:
         raise fields.error("head_dim", f"is {head_dim}; rotary embedding needs an even one")

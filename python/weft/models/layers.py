@@ -99,7 +99,9 @@ class Attention:
     The output projection is `output`, left to the caller, who adds it to the residual.
     """
 
-    def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str, input_size: int | None = None) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: WeightSource, prefix: str, input_size: int | None = None
+    ) -> None:
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.num_heads, self.head_dim = heads, dim
         self.scale = dim**-0.5
@@ -122,7 +124,9 @@ class Attention:
     def __call__(self, x: Tensor, place: Place, cache: Tensor) -> Tensor:
         index = place.index
         qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        rotate_write_(qkv, cache, place.slots, place.rotary, self.num_heads, self.q_norm, self.k_norm, self.eps)
+        rotate_write_(
+            qkv, cache, place.slots, place.rotary, self.num_heads, self.q_norm, self.k_norm, self.eps
+        )
         q = qkv.narrow(1, 0, self.num_heads).unflatten(0, index.positions.shape)
         return paged_attention(q, cache, index.page_table, index.positions, self.scale).view(x.shape[0], -1)
 
@@ -137,7 +141,11 @@ class MLP:
             return weights.take(f"{prefix}{name}", *shape)
 
         gate_up = torch.cat([take(f"{n}.weight", inner, hidden) for n in ("gate_proj", "up_proj")])
-        bias = torch.cat([take(f"{n}.bias", inner) for n in ("gate_proj", "up_proj")]) if config.mlp_bias else None
+        bias = (
+            torch.cat([take(f"{n}.bias", inner) for n in ("gate_proj", "up_proj")])
+            if config.mlp_bias
+            else None
+        )
         self.gate_up = Linear(gate_up, bias)
         bias = take("down_proj.bias", hidden) if config.mlp_bias else None
         self.output = Linear(take("down_proj.weight", hidden, inner), bias)
@@ -164,7 +172,9 @@ class DecoderLayer:
 
 def norms(config: ModelConfig, weights: WeightSource, prefix: str) -> Callable[[str], RMSNorm]:
     """Makes the norms of a module over the hidden size by their names."""
-    return lambda name: RMSNorm(weights.take(f"{prefix}{name}.weight", config.hidden_size), config.rms_norm_eps)
+    return lambda name: RMSNorm(
+        weights.take(f"{prefix}{name}.weight", config.hidden_size), config.rms_norm_eps
+    )
 
 
 def pair_order(weight: Tensor, head_dim: int) -> Tensor:

@@ -31,7 +31,9 @@ class Llama:
         self.device = self.embedding.device
         self.layers = [DecoderLayer(config, weights, f"model.layers.{i}.") for i in range(config.num_layers)]
         self.norm = norms(config, weights, "model.")("norm")
-        self.head = Linear(self.embedding if config.tie_word_embeddings else weights.take("lm_head.weight", *shape))
+        self.head = Linear(
+            self.embedding if config.tie_word_embeddings else weights.take("lm_head.weight", *shape)
+        )
         self.rope_table = config.rope.table(config.head_dim, config.max_position_embeddings).to(self.device)
 
     @classmethod
@@ -41,7 +43,9 @@ class Llama:
     def embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.embedding)
 
-    def forward(self, tokens: Tensor, kv: PagedKV, index: KVIndex, aux_layers: tuple[int, ...] = ()) -> Hidden:
+    def forward(
+        self, tokens: Tensor, kv: PagedKV, index: KVIndex, aux_layers: tuple[int, ...] = ()
+    ) -> Hidden:
         place = Place.of(index, kv, self.rope_table)
         x = self.embed(tokens.reshape(-1))
         entering = {}

@@ -54,9 +54,13 @@ class Checkpoint:
         try:
             tensor: Tensor = self._open[path].get_tensor(name)
         except SafetensorError as error:
-            raise ModelError(f"{path}: tensor {name!r}, which the index places here, can't be read: {error}") from error
+            raise ModelError(
+                f"{path}: tensor {name!r}, which the index places here, can't be read: {error}"
+            ) from error
         if tuple(tensor.shape) != shape:
-            raise ModelError(f"{path}: tensor {name!r} has shape {list(tensor.shape)}; config.json wants {list(shape)}")
+            raise ModelError(
+                f"{path}: tensor {name!r} has shape {list(tensor.shape)}; config.json wants {list(shape)}"
+            )
         self._left.discard(name)
         return tensor
 
@@ -64,7 +68,9 @@ class Checkpoint:
         """Tensor `name` in the model's dtype, on its device."""
         tensor = self.take_raw(name, *shape)
         if not tensor.is_floating_point():
-            raise ModelError(f"{self._files[name]}: tensor {name!r} is {tensor.dtype}; expected floating-point weights")
+            raise ModelError(
+                f"{self._files[name]}: tensor {name!r} is {tensor.dtype}; expected floating-point weights"
+            )
         return tensor.to(self.device, self.dtype)
 
     def drop(self, name: str) -> None:
@@ -121,7 +127,9 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
     data = read_json(where)
     names = data.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        raise ModelError(f"{where}: 'architectures' is {names!r}; it must name one, such as ['LlamaForCausalLM']")
+        raise ModelError(
+            f"{where}: 'architectures' is {names!r}; it must name one, such as ['LlamaForCausalLM']"
+        )
     if names[0] not in MODELS:
         raise ModelError(f"{where}: 'architectures' names {names[0]}; weft knows {', '.join(sorted(MODELS))}")
     model_class: type[Model] = load("models", names[0])
@@ -147,7 +155,9 @@ def _tensor_files(directory: Path) -> dict[str, Path]:
     if single.exists():
         return dict.fromkeys(_open(single).keys(), single)
     if any(directory.glob("*.bin")):
-        raise ModelError(f"{directory}: has weights only as .bin, which weft does not read; convert to safetensors")
+        raise ModelError(
+            f"{directory}: has weights only as .bin, which weft does not read; convert to safetensors"
+        )
     raise ModelError(f"{directory}: has neither model.safetensors nor model.safetensors.index.json")
 
 

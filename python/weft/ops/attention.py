@@ -9,21 +9,10 @@ Lengths are read on the device: these ops are device code, and inside them is th
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from weft.ops import attention_cpu
-
-_LIBRARY = torch.library.Library("weft", "FRAGMENT")
-
-_LIBRARY.define(
-    "kv_plan(Tensor page_table, Tensor positions, Tensor table, int num_pages, int page_size) -> (Tensor, Tensor)"
-)
-_LIBRARY.define(
-    "rotate_write_(Tensor(a!) qkv, Tensor(b!) cache, Tensor slots, Tensor rotary, Tensor? q_norm, Tensor? k_norm, "
-    "float eps, int num_heads) -> ()"
-)
-_LIBRARY.define("paged_attention(Tensor q, Tensor cache, Tensor page_table, Tensor positions, float scale) -> Tensor")
+from weft.ops.library import device_of, register
 
 
 def kv_plan(
@@ -34,7 +23,7 @@ def kv_plan(
     `page_table` [B, P] int32, `positions` [B, T] int64, `table` [max_positions, D/2, 2] float32 (cos, sin). Returns
     slots [N, 2] int64, rows of a cache seen as [2 * pages * page_size, Hkv, D], and rotary [N, D/2, 2].
     """
-    slots, rotary = torch.ops.weft.kv_plan.default(page_table, positions, table, num_pages, page_size)
+    slots, rotary = _KV_PLAN(page_table, positions, table, num_pages, page_size)
     return slots, rotary
 
 
@@ -52,12 +41,12 @@ def rotate_write_(
     keys and the values into `cache`. Rotation turns neighbouring pairs (0, 1), (2, 3), … of a head. The keys within
     `qkv` are undefined afterwards.
     """
-    torch.ops.weft.rotate_write_.default(qkv, cache, slots, rotary, q_norm, k_norm, eps, num_heads)
+    _ROTATE_WRITE(qkv, cache, slots, rotary, q_norm, k_norm, eps, num_heads)
 
 
 def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
     """Causal attention of `q` [B, T, H, D] (any strides, D contiguous) over a layer's `cache`: [B, T, H, D]."""
-    out: Tensor = torch.ops.weft.paged_attention.default(q, cache, page_table, positions, scale)
+    out: Tensor = _PAGED_ATTENTION(q, cache, page_table, positions, scale)
     return out
 
 
@@ -66,7 +55,8 @@ def _kv_plan_cuda(
 ) -> tuple[Tensor, Tensor]:
     from weft.ops import attention_triton
 
-    return attention_triton.kv_plan(page_table, positions, table, num_pages, page_size)
+    with device_of(positions):
+        return attention_triton.kv_plan(page_table, positions, table, num_pages, page_size)
 
 
 def _rotate_write_cuda(
@@ -81,13 +71,17 @@ def _rotate_write_cuda(
 ) -> None:
     from weft.ops import attention_triton
 
-    attention_triton.rotate_write_(qkv, cache, slots, rotary, q_norm, k_norm, eps, num_heads)
+    with device_of(qkv):
+        attention_triton.rotate_write_(qkv, cache, slots, rotary, q_norm, k_norm, eps, num_heads)
 
 
-def _paged_attention_cuda(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
+def _paged_attention_cuda(
+    q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float
+) -> Tensor:
     from weft.ops import attention_triton
 
-    return attention_triton.paged_attention(q, cache, page_table, positions, scale)
+    with device_of(q):
+        return attention_triton.paged_attention(q, cache, page_table, positions, scale)
 
 
 def _kv_plan_fake(
@@ -101,15 +95,28 @@ def _rotate_write_fake(*args: object) -> None:
     return None
 
 
-def _paged_attention_fake(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
-    return q.new_empty(q.shape)
+def _paged_attention_fake(
+    q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float
+) -> Tensor:
+    return q.new_empty(tuple(q.shape))
 
 
-for _name, _cpu, _cuda, _fake in (
-    ("kv_plan", attention_cpu.kv_plan, _kv_plan_cuda, _kv_plan_fake),
-    ("rotate_write_", attention_cpu.rotate_write_, _rotate_write_cuda, _rotate_write_fake),
-    ("paged_attention", attention_cpu.paged_attention, _paged_attention_cuda, _paged_attention_fake),
-):
-    _LIBRARY.impl(_name, _cpu, "CPU")
-    _LIBRARY.impl(_name, _cuda, "CUDA")
-    torch.library.register_fake(f"weft::{_name}", _fake, lib=_LIBRARY)
+_KV_PLAN = register(
+    "kv_plan(Tensor page_table, Tensor positions, Tensor table, int num_pages, int page_size) -> (Tensor, Tensor)",
+    cpu=attention_cpu.kv_plan,
+    cuda=_kv_plan_cuda,
+    fake=_kv_plan_fake,
+)
+_ROTATE_WRITE = register(
+    "rotate_write_(Tensor(a!) qkv, Tensor(b!) cache, Tensor slots, Tensor rotary, Tensor? q_norm, Tensor? k_norm, "
+    "float eps, int num_heads) -> ()",
+    cpu=attention_cpu.rotate_write_,
+    cuda=_rotate_write_cuda,
+    fake=_rotate_write_fake,
+)
+_PAGED_ATTENTION = register(
+    "paged_attention(Tensor q, Tensor cache, Tensor page_table, Tensor positions, float scale) -> Tensor",
+    cpu=attention_cpu.paged_attention,
+    cuda=_paged_attention_cuda,
+    fake=_paged_attention_fake,
+)

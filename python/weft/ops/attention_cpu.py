@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_DECODE_WIDTH = 16
+DECODE_WIDTH = 16
 
 
 def kv_plan(
@@ -54,7 +54,7 @@ def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Ten
     width = q.shape[1]
     lengths = (positions.select(1, -1) + 1).clamp_(max=page_table.shape[1] * cache.shape[2]).tolist()
     keys_values = [_gather(cache, table, n) for table, n in zip(page_table.unbind(0), lengths, strict=True)]
-    if width > _DECODE_WIDTH:
+    if width > DECODE_WIDTH:
         rows = [_prefill_row(*row, scale) for row in zip(q.unbind(0), keys_values, strict=True)]
         return torch.stack(rows)
     return _decode_rows(q, keys_values, lengths, scale)
@@ -64,12 +64,16 @@ def _gather(cache: Tensor, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """Keys and values [1, Hkv, length, D] of one row. Only its own entries: what else the pages hold can't leak."""
     page_size, num_kv_heads, head_dim = cache.shape[2:]
     count = -(-length // page_size)
-    pages = cache.index_select(1, table.narrow(0, 0, count)).view(2, 1, count * page_size, num_kv_heads, head_dim)
+    pages = cache.index_select(1, table.narrow(0, 0, count)).view(
+        2, 1, count * page_size, num_kv_heads, head_dim
+    )
     keys, values = pages.narrow(2, 0, length).transpose(2, 3).unbind(0)
     return keys, values
 
 
-def _decode_rows(q: Tensor, keys_values: list[tuple[Tensor, Tensor]], lengths: list[int], scale: float) -> Tensor:
+def _decode_rows(
+    q: Tensor, keys_values: list[tuple[Tensor, Tensor]], lengths: list[int], scale: float
+) -> Tensor:
     """Few queries: the query heads that share a key head become more queries of that head."""
     batch, width, num_heads, head_dim = q.shape
     num_kv_heads = keys_values[0][0].shape[1]
@@ -92,7 +96,13 @@ def _prefill_row(q: Tensor, keys_values: tuple[Tensor, Tensor], scale: float) ->
     whole = width == length
     mask = None if whole else torch.ones(width, length, dtype=torch.bool).tril_(length - width)
     out = F.scaled_dot_product_attention(
-        q.transpose(0, 1).unsqueeze(0), keys, values, attn_mask=mask, is_causal=whole, scale=scale, enable_gqa=True
+        q.transpose(0, 1).unsqueeze(0),
+        keys,
+        values,
+        attn_mask=mask,
+        is_causal=whole,
+        scale=scale,
+        enable_gqa=True,
     )
     return out.squeeze(0).transpose(0, 1)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_LIBRARY = torch.library.Library("weft", "FRAGMENT")
-_LIBRARY.define("silu_mul(Tensor gate_up) -> Tensor")
+from weft.ops.library import device_of, register
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """`gate_up` [N, 2 I], gate before up, contiguous: silu(gate) * up [N, I] in the same dtype."""
-    out: Tensor = torch.ops.weft.silu_mul.default(gate_up)
+    out: Tensor = _SILU_MUL(gate_up)
     return out
 
 
@@ -24,13 +22,14 @@ def _silu_mul_cpu(gate_up: Tensor) -> Tensor:
 def _silu_mul_cuda(gate_up: Tensor) -> Tensor:
     from weft.ops import silu_mul_triton
 
-    return silu_mul_triton.silu_mul(gate_up)
+    with device_of(gate_up):
+        return silu_mul_triton.silu_mul(gate_up)
 
 
 def _silu_mul_fake(gate_up: Tensor) -> Tensor:
     return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
 
 
-_LIBRARY.impl("silu_mul", _silu_mul_cpu, "CPU")
-_LIBRARY.impl("silu_mul", _silu_mul_cuda, "CUDA")
-torch.library.register_fake("weft::silu_mul", _silu_mul_fake, lib=_LIBRARY)
+_SILU_MUL = register(
+    "silu_mul(Tensor gate_up) -> Tensor", cpu=_silu_mul_cpu, cuda=_silu_mul_cuda, fake=_silu_mul_fake
+)

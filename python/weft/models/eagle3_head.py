@@ -1,0 +1,142 @@
+"""The EAGLE3 head in the published format: one decoder layer over the target's features and the next token's embedding.
+
+Its entry at position p reads the target's hidden states at p, combined to a feature, and the token at p + 1. Its output
+before the norm is the feature of the entry after it, when that is drafted from its own token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.errors import ModelError
+from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.config import Fields, ModelConfig, parse_decoder, read_json
+from weft.models.layers import MLP, Attention, Linear, Place, norms
+from weft.models.weights import Checkpoint
+
+
+class Eagle3Head:
+    """`d2t` [draft_vocab_size] int64: draft id i is target id i + d2t[i]; None where the vocabularies are the same.
+
+    `aux_layers` are the target layers whose incoming hidden states `combine` takes. All methods but `load` and
+    `allocate_kv` are device functions.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        aux_layers: tuple[int, ...],
+        draft_vocab_size: int,
+        weights: Checkpoint,
+        target: Model,
+    ) -> None:
+        hidden = config.hidden_size
+        self.config = config
+        self.aux_layers = aux_layers
+        self.draft_vocab_size = draft_vocab_size
+        self.hidden_size = hidden
+        self.dtype = config.dtype
+        self.device = target.device
+        self.d2t = _take_d2t(weights, draft_vocab_size, config.vocab_size)
+        self._embedding: Tensor | None = None
+        if "embed_tokens.weight" in weights:
+            self._embedding = weights.take("embed_tokens.weight", config.vocab_size, hidden)
+        self._target = target
+        self._combine = Linear(weights.take("fc.weight", hidden, len(aux_layers) * hidden))
+        norm = norms(config, weights, "midlayer.")
+        self._input_norm = norm("input_layernorm")
+        self._hidden_norm = norm("hidden_norm")
+        self._post_attention_norm = norm("post_attention_layernorm")
+        self._attention = Attention(config, weights, "midlayer.self_attn.", input_size=2 * hidden)
+        self._mlp = MLP(config, weights, "midlayer.mlp.")
+        self._norm = norms(config, weights, "")("norm")
+        self._head = Linear(weights.take("lm_head.weight", draft_vocab_size, hidden))
+        self._rope_table = config.rope.table(config.head_dim, config.max_position_embeddings).to(self.device)
+
+    @classmethod
+    def load(cls, path: str | Path, target: Model) -> Eagle3Head:
+        """The head in a directory, in `target`'s dtype on its device; `ModelError` if it does not fit `target`."""
+        directory = Path(path)
+        where = directory / "config.json"
+        data = read_json(where)
+        config = _fit(parse_decoder(data, str(where)), target.config, str(where))
+        aux_layers = _aux_layers(data, target.config.num_layers, str(where))
+        fields = Fields(data, str(where))
+        fields.must_be("norm_before_residual", False)
+        fields.must_be("target_hidden_size", config.hidden_size)
+        draft_vocab_size = fields.integer("draft_vocab_size", config.vocab_size)
+        with torch.inference_mode(), Checkpoint(directory, config.dtype, target.device) as weights:
+            head = cls(config, aux_layers, draft_vocab_size, weights, target)
+            weights.finish()
+        return head
+
+    def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
+        """KV of the head's one layer."""
+        config = self.config
+        return PagedKV(1, num_pages, page_size, config.num_kv_heads, config.head_dim, self.dtype, self.device)
+
+    def combine(self, aux: Tensor) -> Tensor:
+        """Features [B, T, H] of the target's hidden states `aux` [B, T, len(aux_layers) * H]."""
+        return self._combine(aux.reshape(-1, aux.shape[-1])).unflatten(0, aux.shape[:-1])
+
+    def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, index: KVIndex) -> Tensor:
+        """Read entries of `features` [B, T, H] and the tokens after them [B, T] int64; the next features [B, T, H]."""
+        place = Place.of(index, kv, self._rope_table)
+        x = features.reshape(-1, self.hidden_size).clone()
+        flat = tokens.reshape(-1)
+        embedded = self._target.embed(flat) if self._embedding is None else F.embedding(flat, self._embedding)
+        both = torch.cat((self._input_norm(embedded), self._hidden_norm(x)), 1)
+        self._attention.output.add_to_(x, self._attention(both, place, kv.layers[0]))
+        self._mlp.output.add_to_(x, self._mlp(self._post_attention_norm(x)))
+        return x.unflatten(0, tokens.shape)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[..., H] (what `forward` gave) -> [..., draft_vocab_size]."""
+        return self._head(self._norm(x.reshape(-1, self.hidden_size))).unflatten(0, x.shape[:-1])
+
+
+def _fit(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:
+    """The head's config in the target's dtype and as long as the target; its sizes must be the target's."""
+    for key in ("hidden_size", "vocab_size"):
+        own, wanted = getattr(config, key), getattr(target, key)
+        if own != wanted:
+            raise ModelError(
+                f"{where}: {key!r} is {own}; a head for this target ({target.architecture}) has {wanted}"
+            )
+    length = max(config.max_position_embeddings, target.max_position_embeddings)
+    return replace(config, dtype=target.dtype, max_position_embeddings=length)
+
+
+def _aux_layers(data: dict[str, Any], num_layers: int, where: str) -> tuple[int, ...]:
+    key = "eagle_aux_hidden_state_layer_ids"
+    ids = (data.get("eagle_config") or {}).get(key, [2, num_layers // 2, num_layers - 3])
+    if (
+        not isinstance(ids, list)
+        or not ids
+        or not all(isinstance(i, int) and 0 <= i <= num_layers for i in ids)
+    ):
+        raise ModelError(
+            f"{where}: 'eagle_config.{key}' is {ids!r}; it must list layers of the target, each 0 to {num_layers}"
+        )
+    return tuple(ids)
+
+
+def _take_d2t(weights: Checkpoint, draft_vocab_size: int, vocab_size: int) -> Tensor | None:
+    weights.drop("t2d")
+    if "d2t" not in weights and draft_vocab_size == vocab_size:
+        return None
+    d2t = weights.take_raw("d2t", draft_vocab_size).to(torch.int64)
+    ids = torch.arange(draft_vocab_size) + d2t
+    wrong = torch.nonzero((ids < 0) | (ids >= vocab_size)).flatten()
+    if wrong.numel():
+        i = int(wrong[0])
+        raise ModelError(
+            f"{weights.directory}: 'd2t' sends draft id {i} to {int(ids[i])}; the target has ids 0 to {vocab_size - 1}"
+        )
+    return d2t.to(weights.device)

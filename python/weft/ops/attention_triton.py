@@ -1,0 +1,208 @@
+"""The attention ops on CUDA, in Triton.
+
+A program of `attend_kernel` takes one row, one key head, a block of its queries (the query heads that share the key
+head are queries of it) and one share of the keys. Lengths and pages are read on the device, so a captured launch serves
+every length; the number of shares is chosen from shapes alone. With several shares `combine_kernel` joins them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from weft.ops.library import multiprocessors
+
+MAX_SPLITS = 64
+
+
+@triton.jit
+def plan_kernel(
+    PageTable, Positions, Table, Slots, Rotary, width, num_columns, max_position, num_pages,
+    PAGE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0)
+    position = tl.load(Positions + token)
+    column = position // PAGE
+    page = tl.load(PageTable + (token // width) * num_columns + column, mask=column < num_columns, other=0)
+    slot = page.to(tl.int64) * PAGE + position % PAGE
+    tl.store(Slots + token * 2, slot)
+    tl.store(Slots + token * 2 + 1, slot + num_pages * PAGE)
+    d = tl.arange(0, DP)
+    row = tl.minimum(position, max_position - 1)
+    tl.store(Rotary + token * D + d, tl.load(Table + row * D + d, mask=d < D), mask=d < D)
+
+
+@triton.jit
+def rotate_write_kernel(
+    QKV, Cache, Slots, Rotary, QNorm, KNorm, eps,
+    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    i = tl.arange(0, HALF)
+    mask = i < D // 2
+    source = QKV + (token * (H + 2 * HKV) + head) * D + 2 * i
+    even = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+    odd = tl.load(source + 1, mask=mask, other=0.0).to(tl.float32)
+    if head < H + HKV:
+        if NORM:
+            scale = tl.rsqrt(tl.sum(even * even + odd * odd, 0) / D + eps)
+            norm = QNorm + 2 * i if head < H else KNorm + 2 * i
+            even = even * scale * tl.load(norm, mask=mask, other=0.0).to(tl.float32)
+            odd = odd * scale * tl.load(norm + 1, mask=mask, other=0.0).to(tl.float32)
+        cos = tl.load(Rotary + token * D + 2 * i, mask=mask, other=0.0)
+        sin = tl.load(Rotary + token * D + 2 * i + 1, mask=mask, other=0.0)
+        turned = even * cos - odd * sin
+        odd = even * sin + odd * cos
+        even = turned
+    if head < H:
+        target = source
+    else:
+        is_value = (head >= H + HKV).to(tl.int32)
+        slot = tl.load(Slots + token * 2 + is_value)
+        target = Cache + (slot * HKV + (head - H - is_value * HKV)) * D + 2 * i
+    tl.store(target, even.to(QKV.dtype.element_ty), mask=mask)
+    tl.store(target + 1, odd.to(QKV.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def attend_kernel(
+    Q, Cache, PageTable, Positions, Out, Lse, scale, width, num_columns, value_offset, q_row, q_token, q_head,
+    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    G: tl.constexpr = H // HKV
+    row = tl.program_id(0)
+    key_head = tl.program_id(1) % HKV
+    split = tl.program_id(2)
+    query = (tl.program_id(1) // HKV) * BM + tl.arange(0, BM)
+    token = query // G
+    head = key_head * G + query % G
+    live = token < width
+    d = tl.arange(0, DP)
+    cell = live[:, None] & (d[None, :] < D)
+    q = tl.load(
+        Q + row.to(tl.int64) * q_row + token[:, None] * q_token + head[:, None] * q_head + d[None, :],
+        mask=cell,
+        other=0.0,
+    )
+    position = tl.load(Positions + row * width + token, mask=live, other=-1)
+    length = tl.minimum(tl.max(position, 0) + 1, num_columns * PAGE).to(tl.int32)
+    share = tl.cdiv(tl.cdiv(length, BN), SPLITS) * BN
+    low = split * share
+    high = tl.minimum(low + share, length)
+    m = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, DP], tl.float32)
+    for start in range(low, high, BN):
+        n = start + tl.arange(0, BN)
+        inside = n < high
+        page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
+        offset = ((page * PAGE + n % PAGE) * HKV + key_head) * D
+        entry = inside[:, None] & (d[None, :] < D)
+        k = tl.load(Cache + offset[:, None] + d[None, :], mask=entry, other=0.0)
+        v = tl.load(Cache + value_offset + offset[:, None] + d[None, :], mask=entry, other=0.0)
+        score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        score = tl.where(inside[None, :] & (n[None, :] <= position[:, None]), score, float("-inf"))
+        top = tl.maximum(m, tl.max(score, 1))
+        safe = tl.where(top == float("-inf"), 0.0, top)
+        p = tl.exp2(score - safe[:, None])
+        fade = tl.exp2(m - safe)
+        total = total * fade + tl.sum(p, 1)
+        acc = acc * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        m = top
+    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+    line = (row.to(tl.int64) * width + token) * H + head
+    line = line * SPLITS + split
+    tl.store(Out + line[:, None] * D + d[None, :], acc.to(Out.dtype.element_ty), mask=cell)
+    if SPLITS > 1:
+        lse = tl.where(total > 0, m + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+        tl.store(Lse + line, lse, mask=live)
+
+
+@triton.jit
+def combine_kernel(Parts, Lse, Out, D: tl.constexpr, DP: tl.constexpr, SPLITS: tl.constexpr):
+    line = tl.program_id(0).to(tl.int64)
+    split = tl.arange(0, SPLITS)
+    d = tl.arange(0, DP)
+    lse = tl.load(Lse + line * SPLITS + split)
+    top = tl.max(lse, 0)
+    weight = tl.exp2(lse - tl.where(top == float("-inf"), 0.0, top))
+    cell = (lse > float("-inf"))[:, None] & (d[None, :] < D)
+    part = tl.load(Parts + (line * SPLITS + split)[:, None] * D + d[None, :], mask=cell, other=0.0)
+    total = tl.sum(weight, 0)
+    out = tl.sum(part * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
+    tl.store(Out + line * D + d, out.to(Out.dtype.element_ty), mask=d < D)
+
+
+def kv_plan(
+    page_table: Tensor, positions: Tensor, table: Tensor, num_pages: int, page_size: int
+) -> tuple[Tensor, Tensor]:
+    """See `weft.ops.attention.kv_plan`."""
+    count, head_dim = positions.numel(), 2 * table.shape[1]
+    slots = torch.empty(count, 2, dtype=torch.int64, device=positions.device)
+    rotary = torch.empty(count, *table.shape[1:], dtype=table.dtype, device=table.device)
+    plan_kernel[(count,)](
+        page_table.contiguous(), positions.contiguous(), table, slots, rotary,
+        positions.shape[1], page_table.shape[1], table.shape[0], num_pages,
+        page_size, head_dim, triton.next_power_of_2(head_dim),
+    )  # fmt: skip
+    return slots, rotary
+
+
+def rotate_write_(
+    qkv: Tensor,
+    cache: Tensor,
+    slots: Tensor,
+    rotary: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    num_heads: int,
+) -> None:
+    """See `weft.ops.attention.rotate_write_`."""
+    count, heads, head_dim = qkv.shape
+    is_normed = q_norm is not None and k_norm is not None
+    rotate_write_kernel[(count, heads)](
+        qkv, cache, slots, rotary, q_norm if is_normed else qkv, k_norm if is_normed else qkv, eps,
+        num_heads, cache.shape[3], head_dim, triton.next_power_of_2(head_dim // 2), is_normed,
+    )  # fmt: skip
+
+
+def paged_attention(
+    q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float, splits: int | None = None
+) -> Tensor:
+    """See `weft.ops.attention.paged_attention`. `splits` (a power of two) overrides the choice of shares."""
+    batch, width, num_heads, head_dim = q.shape
+    _, num_pages, page_size, num_kv_heads, _ = cache.shape
+    queries = width * (num_heads // num_kv_heads)
+    block = min(64, max(16, triton.next_power_of_2(queries)))
+    blocks = triton.cdiv(queries, block)
+    if splits is None:
+        capacity = page_table.shape[1] * page_size
+        splits = choose_splits(batch * num_kv_heads * blocks, capacity, multiprocessors(q.device.index))
+    out = torch.empty(batch, width, num_heads, head_dim, dtype=q.dtype, device=q.device)
+    parts, lse = out, out
+    if splits > 1:
+        parts = torch.empty(*out.shape[:3], splits, head_dim, dtype=torch.float32, device=q.device)
+        lse = torch.empty(*out.shape[:3], splits, dtype=torch.float32, device=q.device)
+    dim = max(16, triton.next_power_of_2(head_dim))
+    attend_kernel[(batch, num_kv_heads * blocks, splits)](
+        q, cache, page_table.contiguous(), positions.contiguous(), parts, lse, scale * math.log2(math.e),
+        width, page_table.shape[1], cache.stride(0), q.stride(0), q.stride(1), q.stride(2),
+        num_heads, num_kv_heads, head_dim, dim, page_size, block, 64 if dim <= 128 else 32, splits,
+        num_warps=4 if block <= 32 else 8,
+    )  # fmt: skip
+    if splits > 1:
+        combine_kernel[(batch * width * num_heads,)](parts, lse, out, head_dim, dim, splits)
+    return out
+
+
+def choose_splits(programs: int, capacity: int, multiprocessors: int) -> int:
+    """Shares of the keys: enough that programs fill the GPU twice, but none under 128 keys of the longest row."""
+    wanted = min(MAX_SPLITS, 2 * multiprocessors // max(1, programs), capacity // 128)
+    return 1 << max(0, wanted.bit_length() - 1)
