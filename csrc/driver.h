@@ -83,6 +83,7 @@ inline constexpr unsigned CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1, CU_GRAPH_USER_O
 struct CUgraphEdgeData {
   unsigned char from_port, to_port, type, reserved[5];
 };
+static_assert(sizeof(CUgraphEdgeData) == 8, "as CUDA declares it");
 
 // One entry per call. A null entry is a call that this driver does not have (only those marked optional may be).
 struct Driver {
