@@ -12,7 +12,23 @@ from weft.grammar import CompiledGuide, Guide, Vocabulary
 from weft.grammar.xgrammar import XGrammarBackend
 
 END = 0
-PIECES = [b'{"', b'":', b'", "', b'"}', b"ab", b"abc", b"true", b"null", b"12", b": ", b"[[", b"]]", b", ", b'": "', b"aa"]
+PIECES = [
+    b'{"',
+    b'":',
+    b'", "',
+    b'"}',
+    b"ab",
+    b"abc",
+    b"true",
+    b"null",
+    b"12",
+    b": ",
+    b"[[",
+    b"]]",
+    b", ",
+    b'": "',
+    b"aa",
+]
 
 
 @functools.cache

@@ -1,4 +1,6 @@
-"""What can be chosen by name: `name -> "module:Class"` for each kind, imported on use. Adding one is one line here."""
+"""What can be chosen by name: `name -> "module:Class"` for each kind, imported on use. Adding one is one line
+here.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The protocol of commit and extend against an oracle that replays every text from its start.
 
-Each iteration has a random part of the slots in a random order; rows with and without a guide; drafts that are legal,
-refused, missing or end tokens; drafts taken while they were made or all owed. Every mask that verification would read
-must be the oracle's.
+Each iteration has a random part of the slots in a random order; rows with and without a guide; drafts that
+are legal, refused, missing or end tokens; drafts taken while they were made or all owed. Every mask that
+verification would read must be the oracle's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from grammars import END, allowed, compiled, new_row, pick, small_vocabulary, some_guides
 
+from grammars import END, allowed, compiled, new_row, pick, small_vocabulary, some_guides
 from weft.grammar import Matcher
 from weft.guided.state import GuidedState
 
@@ -76,7 +76,9 @@ class Decoding:
                 guide = self.rng.choice([None, *range(len(some_guides()))])
                 self.slots[number] = Slot(guide)
                 native = self.rng.random() < 0.8
-                self.pending[number] = None if guide is None else compiled(some_guides()[guide], native).matcher()
+                self.pending[number] = (
+                    None if guide is None else compiled(some_guides()[guide], native).matcher()
+                )
 
     def iterate(self) -> None:
         self.renew()
@@ -88,7 +90,9 @@ class Decoding:
             self.slots[number].drafts = []
         self.write_drafts()
         self.state.fetch()
-        for draft in range(self.num_drafts if self.guided_drafts and self.num_drafts else 1, self.num_drafts + 1):
+        for draft in range(
+            self.num_drafts if self.guided_drafts and self.num_drafts else 1, self.num_drafts + 1
+        ):
             self.state.extend(draft)
         accepted = {number: self.verify(number) for number in batch}
         self.state.commit()

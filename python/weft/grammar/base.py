@@ -1,8 +1,8 @@
 """What the engine knows of a grammar: guides are compiled, a compiled guide makes matchers.
 
-A `Matcher` follows one sequence of tokens, natively (`csrc/matcher.h`). It has `accept(token)`, `validate(tokens)`,
-`fill(row)`, `rollback(count)`, `fork()`, `reset()`, `forced(capacity)` and `is_terminated()`; where it fails it raises
-`GuideStateError`.
+A `Matcher` follows one sequence of tokens, natively (`csrc/matcher.h`). It has `accept(token)`,
+`validate(tokens)`, `fill(row)`, `rollback(count)`, `fork()`, `reset()`, `forced(capacity)` and
+`is_terminated()`; where it fails it raises `GuideStateError`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ __all__ = ["Backend", "CompiledGuide", "Matcher", "PythonMatcher", "wrap_matcher
 class PythonMatcher(Protocol):
     """A matcher written in Python. What it raises ends its own request.
 
-    It may also have `fork() -> PythonMatcher`, `reset() -> None` and `error() -> str` (the text for what it raised).
+    It may also have `fork() -> PythonMatcher`, `reset() -> None` and `error() -> str` (the text for what it
+    raised).
     """
 
     def accept(self, token: int) -> bool:
         """Take a token; False refuses it and leaves the state as it was."""
 
     def fill(self, row: NDArray[np.int32]) -> object:
-        """Set bit t % 32 of word t // 32 for every token t that may follow; `row` comes zeroed. False: all may."""
+        """Set bit t % 32 of word t // 32 for every token t that may follow; `row` comes zeroed. False: all
+        may.
+        """
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens taken."""

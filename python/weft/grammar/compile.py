@@ -1,7 +1,7 @@
 """Compiling guides beside everything else: a pool of threads, limits, and a bounded cache.
 
-A compile that outlives its time limit fails its own guide. XGrammar can't be stopped, so its thread is left to finish
-alone and another takes its place; while `max_abandoned` of them are at it, new guides are refused.
+A compile that outlives its time limit fails its own guide. XGrammar can't be stopped, so its thread is left
+to finish alone and another takes its place; while `max_abandoned` of them are at it, new guides are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from weft.grammar.tokenizer import Vocabulary
 
 @dataclass(frozen=True)
 class CompileLimits:
-    """What a guide may cost before it fails: bytes of its source, how deep its brackets nest, seconds of compiling."""
+    """What a guide may cost before it fails: bytes of its source, how deep its brackets nest, seconds of
+    compiling.
+    """
 
     max_source_bytes: int = 1 << 20
     max_depth: int = 128
@@ -87,8 +89,8 @@ class _Job:
 class GuideCompiler:
     """Compiles guides for one vocabulary, in `workers` threads of its own.
 
-    `backend` is a name of the registry's grammars. Guides with the same content are compiled once, while the cache of
-    `cache_limit_bytes` holds them. `close` when done, or use it with `with`.
+    `backend` is a name of the registry's grammars. Guides with the same content are compiled once, while the
+    cache of `cache_limit_bytes` holds them. `close` when done, or use it with `with`.
     """
 
     def __init__(
@@ -118,7 +120,9 @@ class GuideCompiler:
         return self.submit(guide).result()
 
     def submit(self, guide: Guide) -> Future[CompiledGuide]:
-        """Start compiling; the future's exception is a `GuideError` where that fails. Shared by equal guides."""
+        """Start compiling; the future's exception is a `GuideError` where that fails. Shared by equal
+        guides.
+        """
         future: Future[CompiledGuide] = Future()
         try:
             self._check(guide)
@@ -151,7 +155,9 @@ class GuideCompiler:
         return future
 
     def close(self) -> None:
-        """Fail what waits, end the threads, let go of the caches. A compile at work is left to finish alone."""
+        """Fail what waits, end the threads, let go of the caches. A compile at work is left to finish
+        alone.
+        """
         with self._lock:
             self._closed = True
             waiting, self._jobs = list(self._jobs), deque()
@@ -174,7 +180,9 @@ class GuideCompiler:
     def _check(self, guide: Guide) -> None:
         size = len(guide.source.encode())
         if size > self.limits.max_source_bytes:
-            raise GuideError(f"the guide has {size} bytes; at most {self.limits.max_source_bytes} are allowed")
+            raise GuideError(
+                f"the guide has {size} bytes; at most {self.limits.max_source_bytes} are allowed"
+            )
         depth = _depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
         if depth > self.limits.max_depth:
             raise GuideError(f"the guide nests {depth} deep; at most {self.limits.max_depth} is allowed")
@@ -233,7 +241,9 @@ class GuideCompiler:
             if self._jobs and not self._closed:
                 self._start_thread()
             job.future.set_exception(
-                GuideError(f"the guide did not compile in {self.limits.time_s:g} s; simplify it or raise the limit")
+                GuideError(
+                    f"the guide did not compile in {self.limits.time_s:g} s; simplify it or raise the limit"
+                )
             )
 
     def _forget(self, job: _Job) -> None:

@@ -24,10 +24,11 @@ class GuideWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Guide:
-    """What an answer must look like. Made by the class methods below; `print` shows its EBNF where it has one.
+    """What an answer must look like. Made by the class methods below; `print` shows its EBNF where it has
+    one.
 
-    Each raises `GuideError` for what is wrong at first sight. What the grammar library would ignore in silence is a
-    `GuideWarning`, or a `GuideError` where `strict` is given.
+    Each raises `GuideError` for what is wrong at first sight. What the grammar library would ignore in
+    silence is a `GuideWarning`, or a `GuideError` where `strict` is given.
     """
 
     kind: Kind
@@ -37,8 +38,12 @@ class Guide:
 
     @classmethod
     def json(cls, *, max_whitespace: int | None = MAX_WHITESPACE) -> Guide:
-        """Any JSON object or array. At most `max_whitespace` blanks in a row between tokens (None: any number)."""
-        return cls.json_schema({"anyOf": [{"type": "object"}, {"type": "array"}]}, max_whitespace=max_whitespace)
+        """Any JSON object or array. At most `max_whitespace` blanks in a row between tokens (None: any
+        number).
+        """
+        return cls.json_schema(
+            {"anyOf": [{"type": "object"}, {"type": "array"}]}, max_whitespace=max_whitespace
+        )
 
     @classmethod
     def json_schema(
@@ -46,11 +51,14 @@ class Guide:
     ) -> Guide:
         """JSON that a schema describes: a dict, its JSON text, or a pydantic model.
 
-        Objects that name properties have no others, unless `additionalProperties` says so; properties come in the
-        schema's order. `strict` raises `GuideError` for keywords that are not enforced, instead of a warning.
+        Objects that name properties have no others, unless `additionalProperties` says so; properties come in
+        the schema's order. `strict` raises `GuideError` for keywords that are not enforced, instead of a
+        warning.
         """
         if max_whitespace is not None and max_whitespace < 1:
-            raise GuideError(f"max_whitespace is {max_whitespace}; it must be at least 1, or None for no bound")
+            raise GuideError(
+                f"max_whitespace is {max_whitespace}; it must be at least 1, or None for no bound"
+            )
         schema = _schema_of(schema)
         _report("JSON schema", json_schema.check(schema), strict)
         return cls("json_schema", json.dumps(schema), max_whitespace)
@@ -69,11 +77,10 @@ class Guide:
 
     @classmethod
     def ebnf(cls, grammar: str) -> Guide:
-        """Text that a grammar in GBNF describes, from its rule `root`."""
-        from weft.grammar.xgrammar import parse_ebnf
-
+        """Text that a grammar in GBNF describes, from its rule `root`; errors in it come when it is
+        compiled.
+        """
         _need_text("ebnf", grammar)
-        parse_ebnf(grammar)
         return cls("ebnf", grammar)
 
     @classmethod
@@ -124,10 +131,16 @@ class Guide:
             return None
         return (self.kind, self.source, self.max_whitespace)
 
-    def __str__(self) -> str:
-        from weft.grammar.xgrammar import ebnf_of
+    def grammar(self) -> Any:
+        """The guide as an `xgrammar.Grammar`. Raises `GuideError` for one that does not translate, or is no
+        grammar.
+        """
+        from weft.grammar.xgrammar import grammar_of
 
-        return ebnf_of(self) or self.source
+        return grammar_of(self)
+
+    def __str__(self) -> str:
+        return self.source if self.kind == "matcher" else str(self.grammar())
 
 
 def _schema_of(schema: Any) -> Any:

@@ -1,8 +1,8 @@
 """Reading the bytes of each token out of a Hugging Face fast tokenizer.
 
-Its vocabulary spells tokens in one of three ways, and the vocabulary itself says which: a byte-level one writes each
-byte as one of 256 characters, a byte-fallback one has pieces <0x00> to <0xFF> and U+2581 for a space, and any other
-that marks spaces with U+2581 is read like that too.
+Its vocabulary spells tokens in one of three ways, and the vocabulary itself says which: a byte-level one
+writes each byte as one of 256 characters, a byte-fallback one has pieces <0x00> to <0xFF> and U+2581 for a
+space, and any other that marks spaces with U+2581 is read like that too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from weft.errors import TokenizerError
 SPACE = "\u2581"
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Names that only control tokens have; some tokenizers do not mark theirs as special.
-CONTROL = re.compile(r"<\|.*\|>|<(s|/s|unk|pad|mask|bos|eos)>|\[(PAD|UNK|CLS|SEP|MASK|/?INST)\]|<SPECIAL_\d+>")
+CONTROL = re.compile(
+    r"<\|.*\|>|<(s|/s|unk|pad|mask|bos|eos)>|\[(PAD|UNK|CLS|SEP|MASK|/?INST)\]|<SPECIAL_\d+>"
+)
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,15 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
     end_ids: list[int] = []
     if isinstance(tokenizer, str | Path):
         model_path = model_path or Path(tokenizer)
-        backend = _load(Path(tokenizer))
+        backend: Any = _load(Path(tokenizer))
     elif isinstance(tokenizer, Tokenizer):
         backend = tokenizer
     else:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise TokenizerError(
-                f"{type(tokenizer).__name__} is not a fast tokenizer; use Vocabulary.from_tokens, from_tiktoken or "
-                "from_sentencepiece"
+                f"{type(tokenizer).__name__} is not a fast tokenizer; use Vocabulary.from_tokens, "
+                "from_tiktoken or from_sentencepiece"
             )
         if tokenizer.eos_token_id is not None:
             end_ids.append(tokenizer.eos_token_id)
@@ -95,7 +97,9 @@ def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[l
 
 
 def _byte_level_table() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for: printable ones themselves, others shifted."""
+    """The byte that each character of a byte-level vocabulary stands for: printable ones themselves, others
+    shifted.
+    """
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = [byte for byte in range(256) if byte not in set(kept)]
     return {chr(byte): byte for byte in kept} | {chr(256 + i): byte for i, byte in enumerate(shifted)}

@@ -1,7 +1,9 @@
-"""What is wrong with a JSON schema before a grammar library sees it, and what XGrammar would ignore in silence.
+"""What is wrong with a JSON schema before a grammar library sees it, and what XGrammar would ignore in
+silence.
 
-`check` raises `GuideError` for a schema that is none (a keyword with a value of the wrong type, a reference to
-nowhere, bounds that exclude each other) and returns what XGrammar does not enforce, one line each, with where.
+`check` raises `GuideError` for a schema that is none (a keyword with a value of the wrong type, a reference
+to nowhere, bounds that exclude each other) and returns what XGrammar does not enforce, one line each, with
+where.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from weft.errors import GuideError
 
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 FORMATS = frozenset(
-    "date time date-time duration email hostname ipv4 ipv6 uri uri-reference uri-template uuid json-pointer "
-    "relative-json-pointer".split()
+    ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"]
+    + ["uri", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"]
 )
 IGNORED = (
-    "not if then else contains minContains maxContains dependentRequired dependentSchemas dependencies "
-    "$dynamicRef $recursiveRef contentEncoding contentMediaType contentSchema"
-).split()
+    ["not", "if", "then", "else", "contains", "minContains", "maxContains", "$dynamicRef", "$recursiveRef"]
+    + ["dependentRequired", "dependentSchemas", "dependencies"]
+    + ["contentEncoding", "contentMediaType", "contentSchema"]
+)
 OF_TYPE = {
     "string": ("minLength", "maxLength", "pattern", "format"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -30,7 +33,9 @@ Path = tuple[str | int, ...]
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == int(value)
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == int(value)
+    )
 
 
 def _is_number(value: object) -> bool:
@@ -67,7 +72,11 @@ EXPECTED: list[tuple[str, Callable[[object], bool], str]] = [
     ("items", lambda value: _is_schema(value) or _is_schema_list(value), "a schema"),
     ("required", _is_strings, "a list of strings"),
     ("enum", lambda value: isinstance(value, list) and bool(value), "a list, not empty"),
-    ("minLength maxLength minItems maxItems minProperties maxProperties", _is_count, "a whole number, 0 or more"),
+    (
+        "minLength maxLength minItems maxItems minProperties maxProperties",
+        _is_count,
+        "a whole number, 0 or more",
+    ),
     ("minimum maximum", _is_number, "a number"),
     ("multipleOf", lambda value: _is_number(value) and value > 0, "a number above 0"),  # type: ignore[operator]
     ("pattern format $ref", lambda value: isinstance(value, str), "a string"),
@@ -124,7 +133,8 @@ def _check_node(root: Any, path: Path, node: dict[str, Any]) -> None:
     for low, high in BOUNDS:
         if low in node and high in node and node[low] > node[high]:
             raise GuideError(
-                f"JSON schema at {where(path)}: {low} {node[low]} is above {high} {node[high]}; nothing can satisfy that"
+                f"JSON schema at {where(path)}: {low} {node[low]} is above {high} {node[high]}; "
+                "nothing can satisfy that"
             )
     reference = node.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/"):
@@ -158,7 +168,12 @@ def _ignored(node: dict[str, Any]) -> Iterator[str]:
     if "multipleOf" in node and "integer" not in types:
         yield "multipleOf is enforced on integers only"
     if not types and not {"enum", "const", "$ref", "anyOf", "oneOf", "allOf"} & set(node):
-        yield from (f"{key} is not enforced without a type" for keys in OF_TYPE.values() for key in keys if key in node)
+        yield from (
+            f"{key} is not enforced without a type"
+            for keys in OF_TYPE.values()
+            for key in keys
+            if key in node
+        )
     yield from _ignored_combinations(node)
     known = node.get("properties", {})
     missing = [name for name in node.get("required", []) if name not in known]
@@ -175,7 +190,9 @@ def _ignored_combinations(node: dict[str, Any]) -> Iterator[str]:
     silent = {"type", "title", "description", "default", "examples", "$defs", "definitions", "$id", "$schema"}
     silent |= {"$comment", "deprecated", "readOnly", "writeOnly", "discriminator"}
     if winner is not None:
-        lost = [key for key in node if key != winner and key not in silent and (key in CHECKS or key == "const")]
+        lost = [
+            key for key in node if key != winner and key not in silent and (key in CHECKS or key == "const")
+        ]
         if lost:
             yield f"{', '.join(lost)} beside {winner} is not enforced"
 
@@ -188,7 +205,13 @@ def _is_disjoint(branches: list[Any]) -> bool:
             return False
         values = branch.get("enum", [branch["const"]] if "const" in branch else None)
         kinds = branch.get("type", [])
-        keys = [repr(value) for value in values] if values else [kinds] if isinstance(kinds, str) else list(kinds)
+        keys = (
+            [repr(value) for value in values]
+            if values
+            else [kinds]
+            if isinstance(kinds, str)
+            else list(kinds)
+        )
         keys = ["number" if key == "integer" else key for key in keys]
         if not keys or seen & set(keys):
             return False

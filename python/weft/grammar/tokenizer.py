@@ -1,7 +1,8 @@
 """What a grammar needs to know of a tokenizer: each token's bytes, and which tokens end a text.
 
-Special tokens have no bytes here: they are b"", so no grammar ever allows them inside a text, whatever the tokenizer
-says of them. Ids beyond the tokenizer's, where the model's vocabulary is padded, are blocked in the same way.
+Special tokens have no bytes here: they are b"", so no grammar ever allows them inside a text, whatever the
+tokenizer says of them. Ids beyond the tokenizer's, where the model's vocabulary is padded, are blocked in the
+same way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from weft.grammar.hf_vocabulary import read_huggingface
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Tokens as bytes. `tokens[i]` is b"" for a special or unused id; `len(tokens)` is the model's vocabulary size."""
+    """Tokens as bytes. `tokens[i]` is b"" for a special or unused id; `len(tokens)` is the model's vocabulary
+    size.
+    """
 
     tokens: tuple[bytes, ...]
     special_ids: frozenset[int]
@@ -38,8 +41,8 @@ class Vocabulary:
     ) -> Vocabulary:
         """From the bytes of each id. `vocab_size` is the model's, if it is not `len(tokens)`.
 
-        Raises `TokenizerError` where there is no end id, an id is out of range, or the model's vocabulary is too small
-        for a token that is not special.
+        Raises `TokenizerError` where there is no end id, an id is out of range, or the model's vocabulary is
+        too small for a token that is not special.
         """
         ends, specials = tuple(dict.fromkeys(end_ids)), frozenset(special_ids)
         size = len(tokens) if vocab_size is None else vocab_size
@@ -52,8 +55,8 @@ class Vocabulary:
         beyond = next((i for i in range(size, len(tokens)) if i not in specials and tokens[i]), None)
         if beyond is not None or any(i >= size for i in ends):
             raise TokenizerError(
-                f"the tokenizer has token {beyond if beyond is not None else max(ends)}, but the model's vocabulary "
-                f"ends at {size - 1}; is this the model's tokenizer?"
+                f"the tokenizer has token {beyond if beyond is not None else max(ends)}, but the model's "
+                f"vocabulary ends at {size - 1}; is this the model's tokenizer?"
             )
         blocked = specials | set(ends)
         kept = tuple(b"" if i in blocked else bytes(token) for i, token in enumerate(tokens[:size]))
@@ -71,8 +74,9 @@ class Vocabulary:
         """From a Hugging Face fast tokenizer: transformers', a `tokenizers.Tokenizer`, or a directory with
         tokenizer.json.
 
-        The end ids are `end_ids`, or else what generation_config.json and config.json of `model_path` (or of the
-        directory) and the tokenizer say. `vocab_size` is the model's (default: config.json's, or the tokenizer's).
+        The end ids are `end_ids`, or else what generation_config.json and config.json of `model_path` (or of
+        the directory) and the tokenizer say. `vocab_size` is the model's (default: config.json's, or the
+        tokenizer's).
         """
         read = read_huggingface(tokenizer, None if model_path is None else Path(model_path))
         return cls.from_tokens(
@@ -164,4 +168,6 @@ class Vocabulary:
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, TokenizerError):
                 raise
-            raise TokenizerError(f"{path}: not a vocabulary that Vocabulary.dump wrote ({error!r})") from error
+            raise TokenizerError(
+                f"{path}: not a vocabulary that Vocabulary.dump wrote ({error!r})"
+            ) from error

@@ -1,8 +1,9 @@
 """XGrammar: guides to compiled grammars, and matchers that run without Python.
 
-The wheel's matchers are called natively, through the C interface that its own bindings use (`csrc/matcher_xgrammar.h`).
-At first use a tiny grammar is walked both ways; where the two differ, or the interface is not there, matchers are
-called through Python instead: slower, with the GIL, and a warning says so.
+The wheel's matchers are called natively, through the C interface that its own bindings use
+(`csrc/matcher_xgrammar.h`). At first use a tiny grammar is walked both ways; where the two differ, or the
+interface is not there, matchers are called through Python instead: slower, with the GIL, and a warning says
+so.
 """
 
 from __future__ import annotations
@@ -56,16 +57,10 @@ def parse_json_schema(schema: str, max_whitespace: int | None) -> xgr.Grammar:
     )
 
 
-def ebnf_of(guide: Guide) -> str | None:
-    """The guide's grammar as text, where it has one."""
-    if guide.kind == "matcher":
-        return None
-    return str(_grammar_of(guide))
-
-
 def opened_schema(schema: Any) -> Any:
-    """The schema with what XGrammar would close by itself left open: an object that names no properties may have any,
-    an array that says nothing of its items may hold any."""
+    """The schema with what XGrammar would close by itself left open: an object that names no properties may
+    have any, an array that says nothing of its items may hold any.
+    """
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
         if node.get("type") == "object" and not set(node) & {
@@ -81,7 +76,10 @@ def opened_schema(schema: Any) -> Any:
     return schema
 
 
-def _grammar_of(guide: Guide) -> xgr.Grammar:
+def grammar_of(guide: Guide) -> xgr.Grammar:
+    """The guide, translated. Raises `GuideError`."""
+    if guide.kind == "matcher":
+        raise GuideError("a guide over a matcher of your own is no grammar")
     if guide.kind == "json_schema":
         return parse_json_schema(guide.source, guide.max_whitespace)
     if guide.kind == "regex":
@@ -144,8 +142,8 @@ def native_is_usable() -> bool:
     problem = _bind() or _self_test()
     if problem:
         warnings.warn(
-            f"XGrammar is called through Python, slower and with the GIL: {problem}. weft calls {NEEDED} natively; "
-            f"installed are xgrammar {version('xgrammar')} and apache-tvm-ffi {version('apache-tvm-ffi')}.",
+            f"XGrammar is called through Python, slower and with the GIL: {problem}. weft calls {NEEDED} "
+            f"natively; installed are xgrammar {version('xgrammar')} and apache-tvm-ffi {version('apache-tvm-ffi')}.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -230,13 +228,18 @@ class CompiledXGrammar:
 class XGrammarBackend:
     """Compiles guides with XGrammar for one vocabulary.
 
-    `cache_limit_bytes` bounds XGrammar's own cache of parts of grammars; `threads` is what one compile uses. `native`
-    says how matchers are called: without Python where that is possible (None), only so (True, else `InterfaceError`),
-    or through Python (False).
+    `cache_limit_bytes` bounds XGrammar's own cache of parts of grammars; `threads` is what one compile uses.
+    `native` says how matchers are called: without Python where that is possible (None), only so (True, else
+    `InterfaceError`), or through Python (False).
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, *, threads: int = 2, cache_limit_bytes: int = 256 << 20, native: bool | None = None
+        self,
+        vocabulary: Vocabulary,
+        *,
+        threads: int = 2,
+        cache_limit_bytes: int = 256 << 20,
+        native: bool | None = None,
     ) -> None:
         self.vocabulary = vocabulary
         self._info = tokenizer_info(vocabulary)
@@ -255,7 +258,7 @@ class XGrammarBackend:
             self._check_vocabulary(guide.payload)
             compiled = guide.payload
         else:
-            grammar = _grammar_of(guide)
+            grammar = grammar_of(guide)
             compiled = _translated("guide", lambda: self._compile(grammar))
         result = CompiledXGrammar(compiled, self.vocabulary, self._native)
         row = np.zeros(-(-self.vocabulary.vocab_size // 32), dtype=np.int32)

@@ -1,12 +1,13 @@
 """The grammar's lane: a stream of its own on which matchers advance while the model computes.
 
-An iteration's calls, in order, on the engine's `stream`: `verify_masks`, (target forward), `apply_verify`, (sample and
-verify), `commit_masks`, then for each draft j (forward), `apply_draft`, (pick), `extend_masks`; at the end `join`. Each
-only enqueues, so all of it can be captured. `push` is the host's part, before each launch.
+An iteration's calls, in order, on the engine's `stream`: `verify_masks`, (target forward), `apply_verify`,
+(sample and verify), `commit_masks`, then for each draft j (forward), `apply_draft`, (pick), `extend_masks`;
+at the end `join`. Each only enqueues, so all of it can be captured. `push` is the host's part, before each
+launch.
 
-What crosses the two streams is ordered by two events: `token_event` (the grammar may read what the device wrote) and
-`mask_event` (the device may read the masks). Everything is by slot: row slot*(K+1) + j of the masks is what may follow
-slot's committed text and j drafts, whatever the order of rows in a batch.
+What crosses the two streams is ordered by two events: `token_event` (the grammar may read what the device
+wrote) and `mask_event` (the device may read the masks). Everything is by slot: row slot*(K+1) + j of the
+masks is what may follow slot's committed text and j drafts, whatever the order of rows in a batch.
 
 S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 """
@@ -14,7 +15,6 @@ S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,27 +25,13 @@ from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
 from weft.runtime.interface import Runtime, Stream
 
 
-@dataclass(frozen=True)
-class LaneRows:
-    """Mask rows of B batch rows: `at_KB[j]` at position j of each, `all_BK` the same, row by row."""
-
-    at_KB: Tensor
-    all_BK: Tensor
-
-    @classmethod
-    def allocate(cls, batch: int, positions: int, device: torch.device) -> LaneRows:
-        return cls(
-            torch.zeros(positions, batch, dtype=torch.int32, device=device),
-            torch.zeros(batch, positions, dtype=torch.int32, device=device),
-        )
-
-
 class GrammarLane:
     """Masks for `num_slots` request slots (S) with at most `max_drafts` drafts (K), on a runtime's device.
 
-    Device tensors, by slot: `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none) and `verified` int64
-    [S+1, K+2] (accepted drafts, then the tokens of positions 0..K) are the engine's to write; `masks` int32
-    [(S+1)*(K+1), W] and `token_mask` int32 [(S+1)*(K+1)] are the lane's. `state` is the host's side of them.
+    Device tensors, by slot: `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none) and `verified`
+    int64 [S+1, K+2] (accepted drafts, then the tokens of positions 0..K) are the engine's to write; `masks`
+    int32 [(S+1)*(K+1), W] and `token_mask` int32 [(S+1)*(K+1)] are the lane's. `state` is the host's side;
+    its pinned tensors are those named `*_host`.
     """
 
     def __init__(
@@ -72,20 +58,29 @@ class GrammarLane:
         self.token_event = runtime.event()
         self.mask_event = runtime.event()
         self.num_positions = max_drafts + 1
-        host = self.state
-        self.drafts = torch.full_like(host.drafts_host, -1, device=runtime.device)
-        self.verified = torch.zeros_like(host.verified_host, device=runtime.device)
-        self.masks = torch.zeros_like(host.masks_host, device=runtime.device)
-        self.token_mask = torch.zeros_like(host.token_mask_host, device=runtime.device)
-        self._rows: dict[int, LaneRows] = {}
+        self.drafts_host = self.state.drafts_host
+        self.verified_host = self.state.verified_host
+        self.masks_host = self.state.masks_host
+        self.token_mask_host = self.state.token_mask_host
+        self.drafts = torch.full_like(self.drafts_host, -1, device=runtime.device)
+        self.verified = torch.zeros_like(self.verified_host, device=runtime.device)
+        self.masks = torch.zeros_like(self.masks_host, device=runtime.device)
+        self.token_mask = torch.zeros_like(self.token_mask_host, device=runtime.device)
+        self._rows: dict[int, Tensor] = {}
 
     def reserve(self, batch: int) -> None:
-        """Allocate what iterations of `batch` rows need; done on first use, but a capture allocates nothing."""
+        """Allocate what iterations of `batch` rows need; done on first use, but a capture allocates
+        nothing.
+        """
         if batch not in self._rows:
-            self._rows[batch] = LaneRows.allocate(batch, self.num_positions, self.masks.device)
+            self._rows[batch] = torch.zeros(
+                self.num_positions, batch, dtype=torch.int32, device=self.masks.device
+            )
 
     def push(self, slots: Sequence[int], attach: Mapping[int, Matcher | None]) -> int:
-        """Leave the next iteration's snapshot, before it is launched (`GuidedState.push`); returns its epoch."""
+        """Leave the next iteration's snapshot, before it is launched (`GuidedState.push`); returns its
+        epoch.
+        """
         return self.state.push(slots, attach)
 
     def first_mask(self, stream: Stream, slots_B: Tensor) -> None:
@@ -105,13 +100,15 @@ class GrammarLane:
         self._copy_masks(slots_B, owed)
 
     def apply_verify(self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor) -> None:
-        """Mask the target's logits [B, T, V], T up to K+1, in place: position t under the mask behind t drafts."""
+        """Mask the target's logits [B, T, V], T up to K+1, in place: position t under the mask behind t
+        drafts.
+        """
         stream.wait(self.mask_event)
         stream.launch(_apply_verify, logits_BTV, self.masks, self.token_mask, self._rows_of(slots_B))
 
     def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """After `verified` was written: commit it, and send the masks behind the committed text."""
-        stream.copy(self.state.verified_host, self.verified)
+        stream.copy(self.verified_host, self.verified)
         self._enter(stream)
         self.stream.hostfunc(self.state.task("commit"))
         self._copy_masks(slots_B, range(1))
@@ -120,7 +117,7 @@ class GrammarLane:
         """After draft j was written: take it, and send the masks behind it; without `fill` it stays owed."""
         if not fill:
             return
-        stream.copy(self.state.drafts_host[j - 1], self.drafts[j - 1])
+        stream.copy(self.drafts_host[j - 1], self.drafts[j - 1])
         self._enter(stream)
         self.stream.hostfunc(self.state.task("extend", j))
         self._copy_masks(slots_B, range(j, j + 1))
@@ -133,7 +130,7 @@ class GrammarLane:
         `d2t` int64 [Vd] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
         stream.wait(self.mask_event)
-        rows_B = self._rows_of(slots_B).at_KB[j - 1]
+        rows_B = self._rows_of(slots_B)[j - 1]
         stream.launch(_apply_rows, logits_BD, self.masks, self.token_mask, rows_B, d2t)
 
     def join(self, stream: Stream) -> None:
@@ -146,9 +143,9 @@ class GrammarLane:
         self.stream.synchronize()
 
     def _begin(self, stream: Stream, slots_B: Tensor) -> None:
-        stream.launch(_compute_rows, slots_B, self.num_positions, self._rows_of(slots_B))
+        stream.launch(_compute_rows, slots_B, self._rows_of(slots_B))
         if self.num_positions > 1:
-            stream.copy(self.state.drafts_host, self.drafts)
+            stream.copy(self.drafts_host, self.drafts)
         self._enter(stream)
         self.stream.hostfunc(self.state.task("fetch"))
 
@@ -162,22 +159,23 @@ class GrammarLane:
             self.stream.launch(
                 _copy_rows,
                 self.masks,
-                self.state.masks_host,
+                self.masks_host,
                 self.token_mask,
-                self.state.token_mask_host,
-                rows.at_KB[position],
+                self.token_mask_host,
+                rows[position],
             )
         self.stream.record(self.mask_event)
 
-    def _rows_of(self, slots_B: Tensor) -> LaneRows:
+    def _rows_of(self, slots_B: Tensor) -> Tensor:
+        """[K+1, B] int32: the mask row of each batch row at each position."""
         self.reserve(slots_B.shape[0])
         return self._rows[slots_B.shape[0]]
 
 
-def _compute_rows(slots_B: Tensor, positions: int, rows: LaneRows) -> None:
-    offsets_K = torch.arange(positions, device=slots_B.device)
-    rows.at_KB.copy_(slots_B[None, :] * positions + offsets_K[:, None])
-    rows.all_BK.copy_(rows.at_KB.T)
+def _compute_rows(slots_B: Tensor, rows_PB: Tensor) -> None:
+    positions = rows_PB.shape[0]
+    offsets_P = torch.arange(positions, device=slots_B.device)
+    rows_PB.copy_(slots_B[None, :] * positions + offsets_P[:, None])
 
 
 def _copy_rows(masks: Tensor, masks_host: Tensor, flags: Tensor, flags_host: Tensor, rows: Tensor) -> None:
@@ -188,6 +186,6 @@ def _apply_rows(logits: Tensor, masks: Tensor, flags: Tensor, rows: Tensor, d2t:
     apply_token_bitmask_(logits, masks, rows=rows, token_mask=flags[rows], d2t=d2t)
 
 
-def _apply_verify(logits_BTV: Tensor, masks: Tensor, flags: Tensor, rows: LaneRows) -> None:
-    rows_N = rows.all_BK[:, : logits_BTV.shape[1]].reshape(-1)
+def _apply_verify(logits_BTV: Tensor, masks: Tensor, flags: Tensor, rows_PB: Tensor) -> None:
+    rows_N = rows_PB[: logits_BTV.shape[1]].T.reshape(-1)
     _apply_rows(logits_BTV.view(-1, logits_BTV.shape[2]), masks, flags, rows_N, None)

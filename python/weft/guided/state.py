@@ -1,9 +1,9 @@
 """The grammar's state by slot: which matcher each slot has, and which mask rows are filled.
 
-The state changes live in C++ (`csrc/guided_state.h`). Here they get their host memory, and become host tasks. In the
-order of one stream: `fetch` takes the snapshot that `push` left, `extend(j)` takes draft j where it is legal and fills
-row j, `commit` takes back what was not accepted, takes the bonus token and fills row 0. A slot that fails gets a
-status; its rows then allow end tokens only, and every other slot goes on.
+The state changes live in C++ (`csrc/guided_state.h`). Here they get their host memory, and become host tasks.
+In the order of one stream: `fetch` takes the snapshot that `push` left, `extend(j)` takes draft j where it is
+legal and fills row j, `commit` takes back what was not accepted, takes the bonus token and fills row 0. A
+slot that fails gets a status; its rows then allow end tokens only, and every other slot goes on.
 
 S slots and one more for padding, K drafts, V vocabulary, W = ceil(V / 32).
 """
@@ -24,7 +24,9 @@ HostMemory = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 @dataclass(frozen=True)
 class OperationCounters:
-    """Of one operation since the state was made: calls, mask rows filled, seconds in total and of the longest call."""
+    """Of one operation since the state was made: calls, mask rows filled, seconds in total and of the longest
+    call.
+    """
 
     calls: int
     fills: int
@@ -40,13 +42,13 @@ def host_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 class GuidedState:
     """Matchers and mask rows of `num_slots` slots (S) with at most `max_drafts` drafts (K).
 
-    Host tensors, from `pinned` and by slot: `drafts_host` int64 [K, S+1] (-1: no draft) and `verified_host` int64
-    [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K) are read; `masks_host` int32
-    [(S+1)*(K+1), W] and `token_mask_host` int32 [(S+1)*(K+1)] (0: nothing to apply) are written. Row slot*(K+1) + j is
-    what may follow the committed text and j drafts.
+    Host tensors, from `pinned` and by slot: `drafts_host` int64 [K, S+1] (-1: no draft) and `verified_host`
+    int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K) are read; `masks_host`
+    int32 [(S+1)*(K+1), W] and `token_mask_host` int32 [(S+1)*(K+1)] (0: nothing to apply) are written. Row
+    slot*(K+1) + j is what may follow the committed text and j drafts.
 
-    `workers` native threads help when a phase turns out long. A mask that takes longer than `fill_time_limit_s`
-    (0: no limit) ends its slot. At most `max_pending` snapshots wait to be fetched.
+    `workers` native threads help when a phase turns out long. A mask that takes longer than
+    `fill_time_limit_s` (0: no limit) ends its slot. At most `max_pending` snapshots wait to be fetched.
     """
 
     def __init__(
@@ -91,20 +93,25 @@ class GuidedState:
         """Leave the snapshot of the next iteration, before it is launched; returns its epoch.
 
         `slots` are the slots that the iteration works on; the padding slot S may appear, any number of times.
-        `attach` gives slots a matcher or, with None, takes it away; either resets the slot. A matcher has at most one
-        slot, and belongs to it until an iteration without it is done; it leaves with the committed text, so it can be
-        attached again. An `epoch` says which iteration this is (default: one more than the last). Raises `ValueError`
-        for what does not fit, `GraphError` when `max_pending` iterations were pushed and not launched.
+        `attach` gives slots a matcher or, with None, takes it away; either resets the slot. A matcher has at
+        most one slot, and belongs to it until an iteration without it is done; it leaves with the committed
+        text, so it can be attached again. An `epoch` says which iteration this is (default: one more than the
+        last). Raises `ValueError` for what does not fit, `GraphError` when `max_pending` iterations were
+        pushed and not launched.
         """
         epoch = self._native.push(list(slots), dict(attach or {}), epoch)
         return epoch
 
     def fetch(self) -> None:
-        """Take the oldest snapshot; attached slots get row 0. Without one, or with one of another iteration, the slots fail."""
+        """Take the oldest snapshot; attached slots get row 0. Without one, or with one of another iteration,
+        the slots fail.
+        """
         self._native.fetch()
 
     def extend(self, draft: int) -> None:
-        """Take draft `draft` (1..K) of every guided slot that took the ones before it, and fill row `draft`."""
+        """Take draft `draft` (1..K) of every guided slot that took the ones before it, and fill row
+        `draft`.
+        """
         self._native.extend(draft)
 
     def commit(self) -> None:
@@ -123,15 +130,17 @@ class GuidedState:
     def status(self, slot: int) -> tuple[str, str]:
         """Code and message of what ended the slot's grammar: ("", "") while all is well.
 
-        Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow), "matcher" (it
-        failed), "time_limit", "epoch" (snapshots and iterations out of step), "verified" (the verified tensor
-        contradicts the drafts).
+        Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow),
+        "matcher" (it failed), "time_limit", "epoch" (snapshots and iterations out of step), "verified" (the
+        verified tensor contradicts the drafts).
         """
         code, message = self._native.status(slot)
         return ("" if code == "ok" else code), message
 
     def committed(self, slot: int) -> int:
-        """Tokens that the slot's matcher took for good since it was attached; behind an end token none count."""
+        """Tokens that the slot's matcher took for good since it was attached; behind an end token none
+        count.
+        """
         count: int = self._native.committed(slot)
         return count
 
