@@ -1,7 +1,7 @@
 """Pinned buffers around a replay.
 
-Addresses are baked into a graph, and the host runs ahead of the device, so what the host writes or reads crosses in
-pinned buffers used in turn, copied eagerly before or after the replay.
+Addresses are baked into a graph, and the host runs ahead of the device, so what the host writes or reads
+crosses in pinned buffers used in turn, copied eagerly before or after the replay.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PinnedRing:
         self._next = 0
 
     def send(self, stream: Stream, value: torch.Tensor) -> None:
-        """Copy `value` (host, same shape) to the device tensor in `stream`'s order; `value` is free on return."""
+        """Copy host `value` to the device tensor in `stream`'s order; `value` is free on return."""
         buffer, event = self._take()
         buffer.copy_(value)
         stream.copy(self._device_tensor, buffer)

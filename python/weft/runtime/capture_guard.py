@@ -22,13 +22,22 @@ _ALLOCATIONS = {
 class CaptureGuard(TorchDispatchMode):
     """Raises GraphError for an op that computes; views, metadata and empty allocations pass.
 
-    On the CPU such an op would run once, now; on CUDA it would be captured. Nodes that happen to run on this thread
-    meanwhile are not concerned.
+    On the CPU such an op would run once, now; on CUDA it would be captured. Nodes that happen to run on
+    this thread meanwhile are not concerned.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing compiles under this mode, and skipping imports the compiler at the first op.
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not (func.is_view or func.overloadpacket in _ALLOCATIONS or _core.in_task()):
             raise GraphError(
-                f"{func} ran outside launch during a capture; call it in a function given to stream.launch, or before"
+                f"{func} ran outside launch during a capture; call it in a function given to stream.launch, "
+                "or before the capture"
             )
         return func(*args, **(kwargs or {}))

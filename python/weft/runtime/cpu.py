@@ -1,15 +1,15 @@
-"""The CPU runtime, under the names of `torch.cuda`: streams, events and graphs that threads of this process play.
+"""The CPU runtime: streams, events and graphs on threads, under the names of `torch.cuda`.
 
-`Stream.launch(fn, *args)` is what a kernel launch is to CUDA. Host functions go to the current stream, as they do with
-`torch.cuda`. How nodes are run is `set_schedule`'s: "inline" (the thread that waits runs them), "threads" (a thread for
-each stream) or "random" (one at a time, in any legal order, drawn from a seed).
+`Stream.launch(fn, *args)` is what a kernel launch is to CUDA. Host functions go to the current stream, as
+they do with `torch.cuda`. How nodes are run is `set_schedule`'s: "inline" (the thread that waits runs
+them), "threads" (a thread for each stream) or "random" (one at a time, in any legal order, drawn from a
+seed).
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,8 +48,8 @@ class Stream(TableStream):
     def __init__(self) -> None:
         super().__init__(CPU, _core.stream_create(CPU, NON_BLOCKING))
 
-    def launch(self, fn: Callable[..., None], *args: Any) -> None:
-        """Device work: `fn(*args)` becomes a node, run in order, in inference mode. See `interface.Stream`."""
+    def launch(self, fn: Callable[..., object], *args: Any) -> None:
+        """Device work: `fn(*args)` becomes a node, run in order, in inference mode."""
         launch_device(self._handle, fn, args)
 
     def wait_event(self, event: interface.Event) -> None:
@@ -95,13 +95,13 @@ def _handle_or_current(stream: object) -> int:
     return current_cpu() if stream is None else stream_handle(stream)
 
 
-def launch_device(handle: int, fn: Callable[..., None], args: tuple[Any, ...]) -> None:
+def launch_device(handle: int, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
     """Enqueue or capture `fn(*args)` on the CPU driver's stream `handle`."""
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
     _core.launch_device(handle, _run_device, (fn, args), {}, name)
 
 
-def _run_device(fn: Callable[..., None], args: tuple[Any, ...]) -> None:
+def _run_device(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
     # Entering the mode costs microseconds; a loop that waits in it pays them once.
     if torch.is_inference_mode_enabled():
         fn(*args)
@@ -117,6 +117,11 @@ class CUDAGraph:
         self._exec = 0
         self._captured_on = 0
         self._is_capturing = False
+
+    @property
+    def handle(self) -> int:
+        """The raw handle of what is launched, 0 before a capture and after a reset."""
+        return self._exec
 
     def capture_begin(self, pool: object = None, capture_error_mode: CaptureMode = "global") -> None:
         """Begin capturing the current stream; `pool` is there for torch's sake."""
@@ -162,7 +167,7 @@ class CUDAGraph:
             self.reset()
 
 
-class stream:  # noqa: N801 - torch's name
+class stream:
     """Context in which `stream` is the current one; any object with `__cuda_stream__`, None for no change."""
 
     def __init__(self, stream: object) -> None:
@@ -177,7 +182,7 @@ class stream:  # noqa: N801 - torch's name
         self._stack.close()
 
 
-class graph:  # noqa: N801 - torch's name
+class graph:
     """Context that captures what is issued to `stream`, and to streams that join it, into `cuda_graph`.
 
     A torch op outside `Stream.launch` would run now instead of at every replay, so it raises GraphError.
@@ -243,7 +248,7 @@ def set_schedule(name: ScheduleName, seed: int = 0) -> None:
 
 @dataclass(frozen=True)
 class TraceSlice:
-    """One node that ran: its name, kind and stream, the number of the thread, and when (seconds, one clock)."""
+    """One node that ran; threads and streams are small numbers, times are seconds of one clock."""
 
     name: str
     kind: str

@@ -1,7 +1,8 @@
-"""The CUDA runtime: torch's streams and graphs, with host functions, events and copies through the driver table.
+"""The CUDA runtime: torch's streams and graphs, with host functions, events and copies through the driver
+table.
 
-torch's own event calls hold the GIL, which a callback may need, so events go through the table. Raw handles of torch's
-streams go there too.
+torch's own event calls hold the GIL, which a callback may need, so events go through the table. Raw
+handles of torch's streams go there too.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class CudaStream(TableStream):
             self.torch_stream = torch.cuda.ExternalStream(stream_handle(stream), device=device)
         super().__init__(CUDA, self.torch_stream.cuda_stream)
 
-    def launch(self, fn: Callable[..., None], *args: Any) -> None:
-        """Run `fn(*args)` now, in inference mode, its kernels going to this stream. See `interface.Stream`."""
+    def launch(self, fn: Callable[..., object], *args: Any) -> None:
+        """Run `fn(*args)` now, in inference mode, its kernels going to this stream."""
         _core.check(CUDA)
         _attach(self._index)
         with torch.cuda.stream(self.torch_stream), torch.inference_mode():

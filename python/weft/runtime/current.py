@@ -1,7 +1,9 @@
-"""Which stream is current: that of the innermost `stream` or `graph` context, else CUDA's where there is one, else the CPU's.
+"""Which stream is current.
 
-Contexts of weft's runtimes are kept here, for each thread. torch keeps those of `torch.cuda` itself, so what was
-current in torch when a context began is kept too: a change since then is a `torch.cuda` context further in.
+That of the innermost `stream` or `graph` context, else CUDA's where there is one, else the CPU's.
+Contexts of weft's runtimes are kept here, for each thread. torch keeps those of `torch.cuda` itself, so
+what was current in torch when a context began is kept too: a change since then is a `torch.cuda` context
+further in.
 """
 
 from __future__ import annotations

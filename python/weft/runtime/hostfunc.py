@@ -20,11 +20,13 @@ WATCHDOG_SIGNAL = _signal.SIGRTMIN + 7
 def launch_hostfunc(fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> int | None:
     """Launch `fn(*args, **kwargs)` on the current stream, in order with its other work.
 
-    Arguments are kept as they are: numbers are frozen now, tensors are seen as they are when the function runs. What
-    it returns is dropped; what it raises is raised by the next `check`, synchronize, launch or replay.
+    Arguments are kept as they are: numbers are frozen now, tensors are seen as they are when the function
+    runs. What it returns is dropped; what it raises is raised by the next `check`, synchronize, launch or
+    replay.
 
-    In capture, returns a handle: the function runs at every replay and its payload goes with the graph, or earlier
-    with `free_hostfunc_user_data`. Otherwise returns None: the payload is freed when the function has run.
+    In capture, returns a handle: the function runs at every replay and its payload goes with the graph,
+    or earlier with `free_hostfunc_user_data`. Otherwise returns None: the payload is freed when the
+    function has run.
     """
     now = current()
     return _core.launch_hostfunc(now.driver, now.handle, True, fn, args, kwargs)
@@ -62,8 +64,8 @@ def check() -> None:
 def set_watchdog(seconds: float | None, signal: int = WATCHDOG_SIGNAL) -> None:
     """Report a Python callback that waits for the GIL for longer than `seconds`; None for never.
 
-    The report goes to stderr: the callback's name, then every Python stack, by faulthandler on `signal`. It is
-    repeated when the wait has doubled. Without a call the limit is 10 seconds.
+    The report goes to stderr: the callback's name, then every Python stack, by faulthandler on `signal`.
+    It is repeated when the wait has doubled. Without a call the limit is 10 seconds.
     """
     if seconds is not None and seconds <= 0:
         raise InputError(f"the limit is a positive number of seconds or None, not {seconds}")

@@ -1,11 +1,11 @@
 """The runtime contract: four nouns that CUDA and the CPU both implement.
 
-A `Stream` takes device work (`launch`), host work (`hostfunc`) and copies, in order. An `Event` orders streams. A
-`Graph` is what was captured. A `Runtime` makes them.
+A `Stream` takes device work (`launch`), host work (`hostfunc`) and copies, in order. An `Event` orders
+streams. A `Graph` is what was captured. A `Runtime` makes them.
 
-The one rule: a function given to `launch` behaves alike whether its Python runs once, at capture (CUDA), or at every
-replay (CPU). So it returns nothing, has no host side effects, reads no device value on the host, and what crosses
-nodes or streams is allocated before.
+The one rule: a function given to `launch` behaves alike whether its Python runs once, at capture (CUDA),
+or at every replay (CPU). So it returns nothing, has no host side effects, reads no device value on the
+host, and what crosses nodes or streams is allocated before.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Stream(Protocol):
 
     @property
     def handle(self) -> int: ...
-    def launch(self, fn: Callable[..., None], *args: Any) -> None:
+    def launch(self, fn: Callable[..., object], *args: Any) -> None:
         """Device work: on CUDA `fn(*args)` runs now and enqueues kernels, on the CPU it becomes a node."""
 
     def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
         """Host work: a native task (no GIL) or a Python callable."""
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
-        """Copy contiguous `src` to contiguous `dst` (same shape and dtype); host memory must be pinned on CUDA."""
+        """Copy contiguous `src` to contiguous `dst` (same shape and dtype); CUDA needs pinned host memory."""
 
     def record(self, event: Event) -> None: ...
     def wait(self, event: Event) -> None: ...
@@ -78,7 +78,7 @@ class Runtime(Protocol):
     def stream(self) -> Stream: ...
     def event(self) -> Event: ...
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """Capture what is issued to `stream`, and to streams that join it through events, into the yielded graph."""
+        """Capture what is issued to `stream`, and to streams that join it by events, into the graph."""
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed host memory that copies can use."""

@@ -1,8 +1,9 @@
 """Checks of the rule for launched functions: alike, whether their Python runs once or at every replay.
 
-`check_on_fake_cuda` runs a function on fake tensors of device `cuda`, where reading a value on the host or mixing
-devices raises, without a GPU. `check_recording` records the function's torch ops with their non-tensor arguments
-frozen, as a CUDA graph does, and compares a replay of the recording with a run of the function.
+`check_on_fake_cuda` runs a function on fake tensors of device `cuda`, where reading a value on the host
+or mixing devices raises, without a GPU. `check_recording` records the function's torch ops with their
+non-tensor arguments frozen, as a CUDA graph does, and compares a replay of the recording with a run of
+the function.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,17 +21,18 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from weft.errors import GraphError
 
-LaunchedFunction = Callable[..., None]
+LaunchedFunction = Callable[..., object]
 
 
 def check_launched(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor] = ()) -> None:
-    """Both checks; raises GraphError saying which rule `fn(*args)` breaks. Tensors in `host` stay on the host."""
+    """Both checks; raises GraphError saying which rule `fn(*args)` breaks."""
     check_on_fake_cuda(fn, *args, host=host)
     check_recording(fn, *args)
 
 
 def check_on_fake_cuda(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor] = ()) -> None:
-    """Run `fn` with every tensor in `args` (also inside containers, modules and objects) as a fake one on `cuda`.
+    """Run `fn` with every tensor in `args` (also inside containers, modules and objects) as a fake one on
+    `cuda`.
 
     Tensors that share storage with one of `host`, as pinned buffers do, become fake ones on the CPU.
     """
@@ -63,8 +64,8 @@ def check_recording(fn: LaunchedFunction, *args: Any, between: Callable[[], obje
     recording.replay()
     if not all(torch.equal(a, b) for a, b in zip(recording.snapshot(), expected, strict=True)):
         raise GraphError(
-            f"{_name(fn)} gives another result when its ops are replayed: its Python depends on something that a "
-            f"graph freezes; compute that on the device, or make it part of the graph's key"
+            f"{_name(fn)} gives another result when its ops are replayed: its Python depends on something "
+            "that a graph freezes; compute that on the device, or make it part of the graph's key"
         )
 
 
@@ -138,7 +139,7 @@ class Recording(TorchDispatchMode):
     @staticmethod
     def _bytes(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.detach().untyped_storage()
-        return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload,no-any-return]
+        return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 class _FakeMapper:
@@ -161,10 +162,8 @@ class _FakeMapper:
         bound = getattr(value, "__self__", None)
         if bound is not None and not isinstance(bound, type) and hasattr(value, "__name__"):
             return getattr(self.map(bound), value.__name__)
-        if (
-            isinstance(value, (type, str, int, float, bool, torch.dtype))
-            or callable(value)
-            and not _has_state(value)
+        if isinstance(value, (type, str, int, float, bool, torch.dtype)) or (
+            callable(value) and not _has_state(value)
         ):
             return value
         if hasattr(value, "__dict__") or dataclasses.is_dataclass(value):

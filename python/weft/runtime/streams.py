@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from weft import _core
-from weft.errors import GraphError, InputError
+from weft.errors import InputError
 from weft.runtime import interface
 from weft.runtime.interface import NativeTask
 
@@ -89,14 +89,16 @@ class TableStream:
         _core.launch_native(self._driver, self._handle, task.function, task.data, task.owner, task.name)
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
-        """Copy contiguous `src` to contiguous `dst` (same shape and dtype); host memory must be pinned on CUDA."""
+        """Copy contiguous `src` to contiguous `dst` (same shape and dtype); host memory must be pinned on
+        CUDA."""
         if (
             dst.shape != src.shape
             or dst.dtype != src.dtype
             or not (dst.is_contiguous() and src.is_contiguous())
         ):
             raise InputError(
-                f"copy needs contiguous tensors of one shape and dtype, not {_describe(dst)} and {_describe(src)}"
+                f"copy needs contiguous tensors of one shape and dtype, not {_describe(dst)} and "
+                f"{_describe(src)}"
             )
         bytes_ = src.numel() * src.element_size()
         _core.memcpy_async(self._driver, dst.data_ptr(), src.data_ptr(), bytes_, self._handle)

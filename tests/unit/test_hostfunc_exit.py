@@ -1,0 +1,112 @@
+"""The interpreter ends cleanly and soon, whatever is pending, and no failure stays unsaid."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from weft import _core
+
+# The extension alone: a program without torch starts and ends at once.
+PROLOGUE = """
+import importlib.util, sys, threading, time
+spec = importlib.util.spec_from_file_location("weft._core", sys.argv[1])
+core = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(core)
+core.cpu_set_schedule(sys.argv[2], 3)
+stream = core.stream_create(0)
+
+def launch(fn, *args, **kwargs):
+    core.launch_hostfunc(0, stream, True, fn, args, kwargs)
+
+def capture(fn, *args):
+    core.stream_begin_capture(0, stream)
+    for i in range(20):
+        launch(fn, *args)
+    graph = core.stream_end_capture(0, stream)
+    exec_ = core.graph_instantiate(0, graph)
+    core.graph_destroy(0, graph)
+    return exec_
+
+def wait_in_background():
+    threading.Thread(target=core.stream_synchronize, args=(0, stream), daemon=True).start()
+    time.sleep(0.3)
+"""
+
+PROGRAMS = {
+    "eager pending": """
+for i in range(100):
+    launch(print, end="")
+""",
+    "graph in flight": """
+graph = capture(time.sleep, 0.001)
+for i in range(20):
+    core.graph_launch(0, graph, stream)
+""",
+    "blocked for ever": """
+lock = threading.Lock()
+lock.acquire()
+core.graph_launch(0, capture(lock.acquire), stream)
+wait_in_background()
+""",
+    "sleeping over the end": """
+launch(time.sleep, 2.3)
+wait_in_background()
+""",
+    "busy callbacks": """
+def spin():
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:
+        pass
+for i in range(50):
+    launch(spin)
+wait_in_background()
+""",
+    "graph in a cycle": """
+class Graph:
+    def __del__(self, destroy=core.graph_exec_destroy):
+        destroy(0, self.exec_)
+graph = Graph()
+graph.graph = graph
+graph.exec_ = capture(id, graph)
+""",
+}
+
+
+def run(program: str, *args: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROLOGUE + program, _core.__file__, *args],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+@pytest.mark.parametrize("schedule", ["inline", "threads", "random"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_ends(name: str, schedule: str) -> None:
+    done = run(PROGRAMS[name], schedule)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_the_program_keeps_its_exit_code() -> None:
+    assert run(PROGRAMS["blocked for ever"] + "sys.exit(7)", "threads").returncode == 7
+
+
+@pytest.mark.parametrize("schedule", ["inline", "threads", "random"])
+def test_what_nobody_asked_for_is_printed_with_its_traceback(schedule: str) -> None:
+    done = run(
+        """
+def explode(): raise ValueError("unheard")
+launch(explode)
+core.stream_synchronize(0, stream)
+""",
+        schedule,
+    )
+    assert done.returncode == 0
+    assert "ValueError: unheard" in done.stderr
+    assert "in explode" in done.stderr
+    assert "not raised before the program ended" in done.stderr
