@@ -95,6 +95,7 @@ void host_thread(State &s) {
       if (s.waiters > 0 && s.destructors.empty()) s.progress.notify_all();
     } else if (Runnable *node = s.schedule == Schedule::kThreads ? s.ready[kHost].pop() : take_for_worker(s)) {
       run_node(s, lock, node, true);
+      if (s.ready[kDevice].head && !s.player && s.waiters > 0) s.progress.notify_all();
       notify(s);
     } else {
       s.worker_called = false;
@@ -181,10 +182,6 @@ Lane *acquire_lane(State &s) noexcept {
   std::thread(lane_thread, std::ref(s), std::ref(*lane)).detach();
   return lane;
 }
-
-}  // namespace weft::cpu
-
-namespace weft::cpu {
 
 void trace_start() {
   State &s = state();

@@ -188,8 +188,8 @@ void play_some(State &s, Lock &lock) {
 // The default stream waits for all blocking streams, and they wait for it.
 void order_with_default_stream(State &s, Stream &stream) {
   if (&stream == s.legacy.get()) {
-    for (std::size_t i = 0; i < s.living.size(); ++i) {
-      std::shared_ptr<Stream> other = s.living[i];
+    const auto living = s.living;  // a stream may leave while others advance
+    for (const auto &other : living) {
       if (other.get() != &stream && !other->non_blocking && !other->queue.empty()) push_wait(s, stream, other);
     }
   } else if (!stream.non_blocking && !s.legacy->queue.empty()) {

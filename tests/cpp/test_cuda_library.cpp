@@ -1,0 +1,44 @@
+// CUDA's table over the libcuda.so.1 that the loader finds: it works, or the reason contains the text that is given.
+#include <cstdio>
+#include <cstring>
+
+#include "driver.h"
+
+using namespace weft::cu;
+
+static int failed(const char *what, const char *detail) {
+  std::fprintf(stderr, "%s: %s\n", what, detail);
+  return 1;
+}
+
+static int use(const Driver &d) {
+  if (std::strcmp(d.name, "cuda") != 0) return failed("name", d.name);
+  int ran = 0, version = 0;
+  CUstream stream;
+  CUgraph graph, captured;
+  CUgraphExec exec;
+  CUstreamCaptureStatus status;
+  const CUgraphEdgeData *edges = reinterpret_cast<const CUgraphEdgeData *>(&ran);
+  std::size_t dependencies = 9, edge_count = 9;
+  const auto add = [](void *counter) { ++*static_cast<int *>(counter); };
+  bool ok =
+      d.cuDriverGetVersion(&version) == CUDA_SUCCESS && d.cuStreamCreate(&stream, 1) == CUDA_SUCCESS &&
+      d.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS &&
+      d.cuLaunchHostFunc(stream, add, &ran) == CUDA_SUCCESS && d.cuLaunchHostFunc(stream, add, &ran) == CUDA_SUCCESS &&
+      d.cuStreamGetCaptureInfo(stream, &status, nullptr, &captured, nullptr, &edges, &dependencies) == CUDA_SUCCESS &&
+      d.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS &&
+      d.cuGraphGetEdges(graph, nullptr, nullptr, &edge_count) == CUDA_SUCCESS &&
+      d.cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS && d.cuGraphLaunch(exec, stream) == CUDA_SUCCESS &&
+      d.cuStreamSynchronize(stream) == CUDA_SUCCESS && d.cuGraphExecDestroy(exec) == CUDA_SUCCESS &&
+      d.cuGraphDestroy(graph) == CUDA_SUCCESS && d.cuStreamDestroy(stream) == CUDA_SUCCESS;
+  ok = ok && ran == 2 && captured == graph && edges == nullptr && dependencies == 1 && edge_count == 1;
+  return ok ? 0 : failed("the table", "a call failed or gave a wrong answer");
+}
+
+int main(int argc, char **argv) {
+  const char *expected = argc > 1 ? argv[1] : "works", *why = nullptr;
+  const Driver *driver = weft::cuda_driver(&why);
+  if (std::strcmp(expected, "works") == 0) return driver ? use(*driver) : failed("no driver", why);
+  if (driver) return failed("a driver was found, expected", expected);
+  return std::strstr(why, expected) ? 0 : failed(expected, why);
+}
