@@ -218,6 +218,8 @@ class graph:
         except GraphError:
             if exc_type is None:
                 raise
+        if exc_type is not None:
+            self._graph.reset()  # half a graph
 
 
 def current_stream() -> Stream:

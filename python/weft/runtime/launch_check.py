@@ -12,6 +12,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -194,6 +195,6 @@ class _FakeMapper:
 
 
 def _has_state(value: Any) -> bool:
-    return isinstance(value, torch.nn.Module) or (
-        dataclasses.is_dataclass(value) and not isinstance(value, type)
-    )
+    if isinstance(value, (type, FunctionType)):
+        return False
+    return dataclasses.is_dataclass(value) or bool(getattr(value, "__dict__", None))
