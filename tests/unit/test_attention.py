@@ -1,4 +1,5 @@
-"""Paged attention against textbook attention: the CPU's way, and the Triton kernels through Triton's interpreter.
+"""Paged attention against textbook attention: the CPU's way, and the Triton kernels through Triton's
+interpreter.
 
 Run as a script under TRITON_INTERPRET=1 this file checks the kernels and prints each case's largest error.
 """

@@ -1,4 +1,6 @@
-"""Every architecture against transformers, from the same checkpoint: chunks, decoding, batches, fragmented pages."""
+"""Every architecture against transformers, from the same checkpoint: chunks, decoding, batches, fragmented
+pages.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
-    """A random transformers model of a case, saved to `directory`; all its parameters are random, norms too."""
+    """A random transformers model of a case, saved to `directory`; norms and biases are random too."""
     name, changes = CASES[case]
     config = getattr(transformers, f"{name}Config")(**{**SMALL, **changes}, attn_implementation="eager")
     torch.manual_seed(7)

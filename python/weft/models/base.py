@@ -18,8 +18,8 @@ from weft.models.config import ModelConfig
 class PagedKV:
     """Keys and values of every layer, in pages. Page 0 is nobody's: padding writes there.
 
-    `layers[i]` is layer i's cache [2, num_pages, page_size, num_kv_heads, head_dim]; `k` and `v` view the same memory
-    as [num_layers, num_pages, page_size, num_kv_heads, head_dim].
+    `layers[i]` is layer i's cache [2, num_pages, page_size, num_kv_heads, head_dim]; `k` and `v` view the
+    same memory as [num_layers, num_pages, page_size, num_kv_heads, head_dim].
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class PagedKV:
 class KVIndex:
     """Which KV one forward reads and writes, on the device.
 
-    `page_table` [B, P] int32: the pages of each row in order. `positions` [B, T] int64, ascending by one within a row:
-    the position of each new token, where its key and value are written; it attends to positions 0 up to its own.
-    Positions beyond the table go to page 0.
+    `page_table` [B, P] int32: the pages of each row in order. `positions` [B, T] int64, ascending by one
+    within a row: the position of each new token, where its key and value are written; it attends to positions
+    0 up to its own. Positions beyond the table go to page 0.
     """
 
     page_table: Tensor
@@ -75,15 +75,17 @@ class KVIndex:
             )
         if page_table.dim() != 2 or positions.dim() != 2 or page_table.shape[0] != positions.shape[0]:
             raise ValueError(
-                f"page_table is [B, P] and positions [B, T], not {list(page_table.shape)} and {list(positions.shape)}"
+                f"page_table is [B, P] and positions [B, T], "
+                f"not {list(page_table.shape)} and {list(positions.shape)}"
             )
         return cls(page_table, positions)
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """What a forward gives. `last` [B, T, H], after the final norm: `Model.logits` takes it. `aux`
-    [B, T, len(aux_layers) * H]: the hidden states entering those layers, in their order (width 0 for none)."""
+    """What a forward gives. `last` [B, T, H], after the final norm: `Model.logits` takes it. `aux` [B, T,
+    len(aux_layers) * H]: the hidden states entering those layers, in their order (width 0 for none).
+    """
 
     last: Tensor
     aux: Tensor
@@ -96,7 +98,7 @@ class WeightSource(Protocol):
 
 
 class Model(Protocol):
-    """A decoder over paged KV. Its methods but `__init__` are device functions (see `runtime/interface.py`)."""
+    """A decoder over paged KV. `embed`, `forward` and `logits` are device functions."""
 
     config: ModelConfig
     device: torch.device
@@ -115,8 +117,8 @@ class Model(Protocol):
     ) -> Hidden:
         """Read `tokens` [B, T] int64, each in 0..V-1, writing their KV.
 
-        `aux_layers`: layer numbers, whose incoming hidden states to return; the number of layers means the last one's
-        output, before the final norm.
+        `aux_layers`: layer numbers, whose incoming hidden states to return; the number of layers means the
+        last one's output, before the final norm.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -19,7 +19,9 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary embedding: `theta`, and how its frequencies are scaled. `scaling` is "none", "linear" or "llama3"."""
+    """Rotary embedding: `theta`, and how its frequencies are scaled. `scaling` is "none", "linear" or
+    "llama3".
+    """
 
     theta: float = 10000.0
     scaling: str = "none"
@@ -28,9 +30,11 @@ class Rope:
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
 
-    def frequencies(self, head_dim: int) -> Tensor:
+    def frequencies(self, head_dim: int, device: torch.device | str = "cpu") -> Tensor:
         """[head_dim / 2] float32: radians per position."""
-        plain = 1.0 / self.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        plain = 1.0 / self.theta ** (
+            torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+        )
         if self.scaling != "llama3":
             return plain / self.factor
         turns = self.original_max_position * plain / (2 * math.pi)
@@ -38,9 +42,11 @@ class Rope:
         smooth = smooth.clamp(0.0, 1.0)
         return plain * (smooth + (1.0 - smooth) / self.factor)
 
-    def table(self, head_dim: int, length: int) -> Tensor:
+    def table(self, head_dim: int, length: int, device: torch.device | str = "cpu") -> Tensor:
         """[length, head_dim / 2, 2] float32: cos and sin of each position."""
-        angles = torch.outer(torch.arange(length, dtype=torch.float32), self.frequencies(head_dim))
+        angles = torch.outer(
+            torch.arange(length, dtype=torch.float32, device=device), self.frequencies(head_dim, device)
+        )
         return torch.stack((angles.cos(), angles.sin()), -1)
 
 
@@ -48,8 +54,9 @@ class Rope:
 class ModelConfig:
     """A decoder's shape. `dtype` is that of the loaded weights, the KV and the logits.
 
-    `attention_bias` is that of the query, key and value projections, `output_bias` that of attention's output.
-    With a `sliding_window`, `max_position_embeddings` is no more than the window: up to there it changes nothing.
+    `attention_bias` is that of the query, key and value projections, `output_bias` that of attention's
+    output. With a `sliding_window`, `max_position_embeddings` is no more than the window: up to there it
+    changes nothing.
     """
 
     architecture: str

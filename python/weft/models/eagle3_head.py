@@ -1,7 +1,8 @@
-"""The EAGLE3 head in the published format: one decoder layer over the target's features and the next token's embedding.
+"""The EAGLE3 head in the published format: one decoder layer over the target's features and the next token's
+embedding.
 
-Its entry at position p reads the target's hidden states at p, combined to a feature, and the token at p + 1. Its output
-before the norm is the feature of the entry after it, when that is drafted from its own token.
+Its entry at position p reads the target's hidden states at p, combined to a feature, and the token at p + 1.
+Its output before the norm is the feature of the entry after it, when that is drafted from its own token.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from weft.models.weights import Checkpoint
 
 
 class Eagle3Head:
-    """`d2t` [draft_vocab_size] int64: draft id i is target id i + d2t[i]; None where the vocabularies are the same.
+    """`d2t` [draft_vocab_size] int64: draft id i is target id i + d2t[i]; None where the vocabularies are the
+    same.
 
-    `aux_layers` are the target layers whose incoming hidden states `combine` takes. All methods but `load` and
-    `allocate_kv` are device functions.
+    `aux_layers` are the target layers whose incoming hidden states `combine` takes. All methods but `load`
+    and `allocate_kv` are device functions.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class Eagle3Head:
         self._mlp = MLP(config, weights, "midlayer.mlp.")
         self._norm = norms(config, weights, "")("norm")
         self._head = Linear(weights.take("lm_head.weight", draft_vocab_size, hidden))
-        self._rope_table = config.rope.table(config.head_dim, config.max_position_embeddings).to(self.device)
+        self._rope_table = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
 
     @classmethod
     def load(cls, path: str | Path, target: Model) -> Eagle3Head:
-        """The head in a directory, in `target`'s dtype on its device; `ModelError` if it does not fit `target`."""
+        """The head in a directory, in `target`'s dtype on its device; `ModelError` if it does not fit
+        `target`.
+        """
         directory = Path(path)
         where = directory / "config.json"
         data = read_json(where)
@@ -83,10 +87,12 @@ class Eagle3Head:
 
     def combine(self, aux: Tensor) -> Tensor:
         """Features [B, T, H] of the target's hidden states `aux` [B, T, len(aux_layers) * H]."""
-        return self._combine(aux.reshape(-1, aux.shape[-1])).unflatten(0, aux.shape[:-1])
+        return self._combine(aux.reshape(-1, aux.shape[-1])).view(*aux.shape[:-1], -1)
 
     def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, index: KVIndex) -> Tensor:
-        """Read entries of `features` [B, T, H] and the tokens after them [B, T] int64; the next features [B, T, H]."""
+        """Read entries of `features` [B, T, H] and the tokens after them [B, T] int64; the next features [B,
+        T, H].
+        """
         place = Place.of(index, kv, self._rope_table)
         x = features.reshape(-1, self.hidden_size).clone()
         flat = tokens.reshape(-1)
@@ -94,11 +100,11 @@ class Eagle3Head:
         both = torch.cat((self._input_norm(embedded), self._hidden_norm(x)), 1)
         self._attention.output.add_to_(x, self._attention(both, place, kv.layers[0]))
         self._mlp.output.add_to_(x, self._mlp(self._post_attention_norm(x)))
-        return x.unflatten(0, tokens.shape)
+        return x.view(*tokens.shape, -1)
 
     def logits(self, x: Tensor) -> Tensor:
         """[..., H] (what `forward` gave) -> [..., draft_vocab_size]."""
-        return self._head(self._norm(x.reshape(-1, self.hidden_size))).unflatten(0, x.shape[:-1])
+        return self._head(self._norm(x.reshape(-1, self.hidden_size))).view(*x.shape[:-1], -1)
 
 
 def _fit(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:
@@ -122,7 +128,8 @@ def _aux_layers(data: dict[str, Any], num_layers: int, where: str) -> tuple[int,
         or not all(isinstance(i, int) and 0 <= i <= num_layers for i in ids)
     ):
         raise ModelError(
-            f"{where}: 'eagle_config.{key}' is {ids!r}; it must list layers of the target, each 0 to {num_layers}"
+            f"{where}: 'eagle_config.{key}' is {ids!r}; "
+            f"it must list layers of the target, each 0 to {num_layers}"
         )
     return tuple(ids)
 
@@ -137,6 +144,7 @@ def _take_d2t(weights: Checkpoint, draft_vocab_size: int, vocab_size: int) -> Te
     if wrong.numel():
         i = int(wrong[0])
         raise ModelError(
-            f"{weights.directory}: 'd2t' sends draft id {i} to {int(ids[i])}; the target has ids 0 to {vocab_size - 1}"
+            f"{weights.directory}: 'd2t' sends draft id {i} to {int(ids[i])}; "
+            f"the target has ids 0 to {vocab_size - 1}"
         )
     return d2t.to(weights.device)

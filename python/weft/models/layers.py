@@ -1,7 +1,8 @@
 """The parts of a Llama-like decoder, on rows of tokens [N, H] and one layer's paged cache.
 
-Query, key and value projections are one matrix, gate and up another. Query and key rows are reordered at load, so that
-rotary embedding turns neighbouring pairs: keys in the cache are in that order, and products of the two do not notice.
+Query, key and value projections are one matrix, gate and up another. Query and key rows are reordered at
+load, so that rotary embedding turns neighbouring pairs: keys in the cache are in that order, and products of
+the two do not notice.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _PACK_ELEMENTS = 1 << 20
 class Linear:
     """x @ weight.T (+ bias) on [N, in], for a weight [out, in].
 
-    On the CPU in float32 the weight is kept in the layout that few rows multiply fastest with: transposed if small,
-    oneDNN's own if large.
+    On the CPU in float32 the weight is kept in the layout that few rows multiply fastest with: transposed if
+    small, oneDNN's own if large.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -179,4 +180,5 @@ def norms(config: ModelConfig, weights: WeightSource, prefix: str) -> Callable[[
 
 def pair_order(weight: Tensor, head_dim: int) -> Tensor:
     """Reorder the rows of each head from halves (i, i + D/2) to neighbours (2i, 2i + 1)."""
-    return weight.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2).contiguous()
+    halves = weight.view(-1, 2, head_dim // 2, *weight.shape[1:])
+    return halves.transpose(1, 2).reshape(weight.shape)

@@ -34,7 +34,7 @@ class Llama:
         self.head = Linear(
             self.embedding if config.tie_word_embeddings else weights.take("lm_head.weight", *shape)
         )
-        self.rope_table = config.rope.table(config.head_dim, config.max_position_embeddings).to(self.device)
+        self.rope_table = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
 
     @classmethod
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
@@ -56,7 +56,7 @@ class Llama:
         entering[len(self.layers)] = x
         aux = torch.cat([entering[i] for i in aux_layers], 1) if aux_layers else x.narrow(1, 0, 0)
         last = self.norm(x)
-        return Hidden(last.unflatten(0, tokens.shape), aux.unflatten(0, tokens.shape))
+        return Hidden(last.view(*tokens.shape, -1), aux.view(*tokens.shape, aux.shape[1]))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden.reshape(-1, hidden.shape[-1])).unflatten(0, hidden.shape[:-1])
+        return self.head(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)

@@ -1,4 +1,6 @@
-"""Loading a Hugging Face directory: config.json, safetensors in one file or in shards, every tensor accounted for."""
+"""Loading a Hugging Face directory: config.json, safetensors in one file or in shards, every tensor accounted
+for.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,8 @@ class Checkpoint:
         if left:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             raise ModelError(
-                f"{self._files[left[0]]}: unexpected tensors {', '.join(map(repr, left[:3]))}{more}; the architecture "
+                f"{self._files[left[0]]}: unexpected tensors {', '.join(map(repr, left[:3]))}{more}; "
+                "the architecture "
                 "that config.json names has no place for them"
             )
 
@@ -97,16 +100,17 @@ class RandomWeights:
         self._generator = torch.Generator().manual_seed(seed)
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """A tensor for `name`: a norm's weight is ones, a bias or matrix normal, scaled by its input width."""
+        """A tensor for `name`: a norm's weight is ones, others are normal, scaled by their input width."""
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=self.dtype, device=self.device)
-        tensor = torch.randn(shape, generator=self._generator) * (shape[-1] ** -0.5)
+        tensor = torch.randn(shape, generator=self._generator).mul_(float(shape[-1]) ** -0.5)
         return tensor.to(self.device, self.dtype)
 
 
 def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str = "auto") -> Model:
-    """The model of a directory, ready to run on `device`. `dtype`: "float32", "float16", "bfloat16", or "auto" for
-    what its config.json says. `ModelError` for what is missing, misshapen, left over or unknown."""
+    """The model of a directory, ready to run on `device`. `dtype`: "float32", "float16", "bfloat16", or
+    "auto" for what its config.json says. `ModelError` for what is missing, misshapen, left over or unknown.
+    """
     directory = Path(path)
     model_class, config = read_config(directory)
     if dtype != "auto":

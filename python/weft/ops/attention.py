@@ -1,10 +1,12 @@
 """Paged attention: where tokens go, rotation and writing, and attending. Each op runs on the CPU and on CUDA.
 
-Shapes: B rows, T new tokens per row, N = B * T, H query heads, Hkv key/value heads, D head size, P pages per row.
-One layer's cache is [2, pages, page_size, Hkv, D]: keys, then values. Page 0 is nobody's: positions beyond a row's
-page table land there. `positions` [B, T] ascend by one within a row; the query at position p sees keys 0..p.
+Shapes: B rows, T new tokens per row, N = B * T, H query heads, Hkv key/value heads, D head size, P pages per
+row. One layer's cache is [2, pages, page_size, Hkv, D]: keys, then values. Page 0 is nobody's: positions
+beyond a row's page table land there. `positions` [B, T] ascend by one within a row; the query at position p
+sees keys 0..p.
 
-Lengths are read on the device: these ops are device code, and inside them is the only place where the CPU looks.
+Lengths are read on the device: these ops are device code, and inside them is the only place where the CPU
+looks.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ def kv_plan(
 ) -> tuple[Tensor, Tensor]:
     """Once per forward: where every token's key and value go, and its rotation.
 
-    `page_table` [B, P] int32, `positions` [B, T] int64, `table` [max_positions, D/2, 2] float32 (cos, sin). Returns
-    slots [N, 2] int64, rows of a cache seen as [2 * pages * page_size, Hkv, D], and rotary [N, D/2, 2].
+    `page_table` [B, P] int32, `positions` [B, T] int64, `table` [max_positions, D/2, 2] float32 (cos, sin).
+    Returns slots [N, 2] int64, rows of a cache seen as [2 * pages * page_size, Hkv, D], and rotary [N, D/2,
+    2].
     """
     slots, rotary = _KV_PLAN(page_table, positions, table, num_pages, page_size)
     return slots, rotary
@@ -37,15 +40,15 @@ def rotate_write_(
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    """Normalise (if weights [D] are given) and rotate the queries of `qkv` [N, H + 2 Hkv, D] in place; write rotated
-    keys and the values into `cache`. Rotation turns neighbouring pairs (0, 1), (2, 3), … of a head. The keys within
-    `qkv` are undefined afterwards.
+    """Normalise (if weights [D] are given) and rotate the queries of `qkv` [N, H + 2 Hkv, D] in place; write
+    rotated keys and the values into `cache`. Rotation turns neighbouring pairs (0, 1), (2, 3), … of a head.
+    The keys within `qkv` are undefined afterwards.
     """
     _ROTATE_WRITE(qkv, cache, slots, rotary, q_norm, k_norm, eps, num_heads)
 
 
 def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
-    """Causal attention of `q` [B, T, H, D] (any strides, D contiguous) over a layer's `cache`: [B, T, H, D]."""
+    """Causal attention of `q` [B, T, H, D] (D contiguous) over a layer's `cache`: [B, T, H, D]."""
     out: Tensor = _PAGED_ATTENTION(q, cache, page_table, positions, scale)
     return out
 
@@ -102,14 +105,15 @@ def _paged_attention_fake(
 
 
 _KV_PLAN = register(
-    "kv_plan(Tensor page_table, Tensor positions, Tensor table, int num_pages, int page_size) -> (Tensor, Tensor)",
+    "kv_plan(Tensor page_table, Tensor positions, Tensor table, int num_pages, int page_size) "
+    "-> (Tensor, Tensor)",
     cpu=attention_cpu.kv_plan,
     cuda=_kv_plan_cuda,
     fake=_kv_plan_fake,
 )
 _ROTATE_WRITE = register(
-    "rotate_write_(Tensor(a!) qkv, Tensor(b!) cache, Tensor slots, Tensor rotary, Tensor? q_norm, Tensor? k_norm, "
-    "float eps, int num_heads) -> ()",
+    "rotate_write_(Tensor(a!) qkv, Tensor(b!) cache, Tensor slots, Tensor rotary, Tensor? q_norm, "
+    "Tensor? k_norm, float eps, int num_heads) -> ()",
     cpu=attention_cpu.rotate_write_,
     cuda=_rotate_write_cuda,
     fake=_rotate_write_fake,

@@ -1,7 +1,7 @@
 """The attention ops on the CPU: torch's SDPA over gathered pages, one row at a time.
 
-A row at a time costs what its own length costs, needs no padding, and keeps rows from touching each other: what is in
-the pages of one, be it NaN, can't reach another.
+A row at a time costs what its own length costs, needs no padding, and keeps rows from touching each other:
+what is in the pages of one, be it NaN, can't reach another.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Ten
 
 
 def _gather(cache: Tensor, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Keys and values [1, Hkv, length, D] of one row. Only its own entries: what else the pages hold can't leak."""
+    """Keys and values [1, Hkv, length, D] of one row. Only its own entries: what else the pages hold can't
+    leak.
+    """
     page_size, num_kv_heads, head_dim = cache.shape[2:]
     count = -(-length // page_size)
     pages = cache.index_select(1, table.narrow(0, 0, count)).view(

@@ -1,9 +1,12 @@
 """The attention ops on CUDA, in Triton.
 
-A program of `attend_kernel` takes one row, one key head, a block of its queries (the query heads that share the key
-head are queries of it) and one share of the keys. Lengths and pages are read on the device, so a captured launch serves
-every length; the number of shares is chosen from shapes alone. With several shares `combine_kernel` joins them.
+A program of `attend_kernel` takes one row, one key head, a block of its queries (the query heads that share
+the key head are queries of it) and one share of the keys. Lengths and pages are read on the device, so a
+captured launch serves every length; the number of shares is chosen from shapes alone. With several shares
+`combine_kernel` joins them.
 """
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
 
@@ -178,7 +181,7 @@ def paged_attention(
 ) -> Tensor:
     """See `weft.ops.attention.paged_attention`. `splits` (a power of two) overrides the choice of shares."""
     batch, width, num_heads, head_dim = q.shape
-    _, num_pages, page_size, num_kv_heads, _ = cache.shape
+    page_size, num_kv_heads = cache.shape[2:4]
     queries = width * (num_heads // num_kv_heads)
     block = min(64, max(16, triton.next_power_of_2(queries)))
     blocks = triton.cdiv(queries, block)
@@ -203,6 +206,8 @@ def paged_attention(
 
 
 def choose_splits(programs: int, capacity: int, multiprocessors: int) -> int:
-    """Shares of the keys: enough that programs fill the GPU twice, but none under 128 keys of the longest row."""
+    """Shares of the keys: enough that programs fill the GPU twice, but none under 128 keys of the longest
+    row.
+    """
     wanted = min(MAX_SPLITS, 2 * multiprocessors // max(1, programs), capacity // 128)
     return 1 << max(0, wanted.bit_length() - 1)

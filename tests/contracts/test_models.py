@@ -1,0 +1,113 @@
+"""What every registered model keeps: transformers' numbers, and the rule of launched functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.weights import load_model, read_config
+from weft.registry import MODELS, load
+from weft.runtime.launch_check import check_launched
+
+SIZES = {
+    "vocab_size": 67,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture(params=sorted(MODELS))
+def architecture(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def save(architecture: str, directory: Path) -> Any:
+    """A random checkpoint of the architecture, saved; the transformers model."""
+    oracle_class = getattr(transformers, architecture)
+    torch.manual_seed(1)
+    oracle = oracle_class(oracle_class.config_class(**SIZES)).eval()
+    with torch.no_grad():
+        for parameter in oracle.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    oracle.save_pretrained(directory)
+    return oracle
+
+
+class Step:
+    """A launched forward: two rows of four tokens, what it writes allocated before."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.kv = PagedKV.for_model(model, 9, 4)
+        self.page_table = torch.randperm(8).view(2, 4).int() + 1
+        self.base = torch.tensor([5, 9])
+        self.tokens = torch.randint(0, SIZES["vocab_size"], (2, 4))
+        self.logits = torch.zeros(2, 4, SIZES["vocab_size"], dtype=model.config.dtype)
+        self.aux = torch.zeros(2, 4, 2 * SIZES["hidden_size"], dtype=model.config.dtype)
+
+    def __call__(self) -> None:
+        positions = self.base[:, None] + torch.arange(4, device=self.base.device)
+        hidden = self.model.forward(self.tokens, self.kv, KVIndex.at(self.page_table, positions), (0, 2))
+        self.logits.copy_(self.model.logits(hidden.last))
+        self.aux.copy_(hidden.aux)
+        self.base.add_(1)
+
+
+def test_logits_are_those_of_transformers(architecture: str, tmp_path: Path) -> None:
+    oracle = save(architecture, tmp_path)
+    model = load_model(tmp_path)
+    assert model.config.architecture == architecture
+    tokens = torch.randint(0, SIZES["vocab_size"], (2, 20))
+    kv = PagedKV.for_model(model, 11, 4)
+    table = torch.randperm(10).view(2, 5).int() + 1
+    got = []
+    with torch.inference_mode():
+        for start, stop in ((0, 13), (13, 14), (14, 18), (18, 20)):
+            positions = torch.arange(start, stop).expand(2, -1)
+            hidden = model.forward(tokens[:, start:stop], kv, KVIndex.at(table, positions))
+            got.append(model.logits(hidden.last))
+        wanted = oracle(tokens).logits
+    torch.testing.assert_close(torch.cat(got, 1), wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_forward_keeps_the_rule_of_launched_functions(architecture: str, dtype: str, tmp_path: Path) -> None:
+    save(architecture, tmp_path)
+    with torch.inference_mode():
+        check_launched(Step(load_model(tmp_path, dtype=dtype)))
+
+
+def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_path: Path) -> None:
+    save(architecture, tmp_path)
+    _, config = read_config(tmp_path)
+
+    class FakeWeights:
+        def take(self, name: str, *shape: int) -> Tensor:
+            return torch.empty(*shape, dtype=config.dtype, device="cuda")
+
+    with FakeTensorMode(), torch.inference_mode():
+        model: Model = load("models", architecture)(config, FakeWeights())
+        kv = PagedKV.for_model(model, 9, 4)
+        for width in (1, 4, 40):
+            positions = torch.zeros(2, width, dtype=torch.int64, device="cuda")
+            index = KVIndex.at(torch.zeros(2, 4, dtype=torch.int32, device="cuda"), positions)
+            hidden = model.forward(positions, kv, index, (1,))
+            logits = model.logits(hidden.last)
+            assert logits.device.type == hidden.aux.device.type == "cuda"
+            assert logits.shape == (2, width, SIZES["vocab_size"])
+            assert hidden.aux.shape == (2, width, SIZES["hidden_size"])

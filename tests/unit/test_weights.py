@@ -1,0 +1,251 @@
+"""Loading: every way a checkpoint may be stored, and every way it may be wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from weft.config import package_model_path
+from weft.errors import ModelError
+from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.config import ModelConfig, Rope, parse_decoder
+from weft.models.weights import load_model, random_model
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "dtype": "float32",
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A small Llama with its own output projection."""
+    torch.manual_seed(0)
+    sizes = {k: v for k, v in CONFIG.items() if k not in ("architectures", "dtype")}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def logits(model: Model, count: int = 12) -> Tensor:
+    kv = PagedKV.for_model(model, 5, 4)
+    index = KVIndex.at(torch.tensor([[3, 1, 4]], dtype=torch.int32), torch.arange(count)[None])
+    with torch.inference_mode():
+        return model.logits(model.forward(torch.arange(count)[None] % 50, kv, index).last)
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    data = json.loads(path.read_text())
+    data.update(changes)
+    path.write_text(json.dumps({k: v for k, v in data.items() if v is not ...}))
+
+
+def edit_weights(directory: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file({k: v.contiguous() for k, v in tensors.items()}, path)
+
+
+def test_shards_load_as_one_file_does(checkpoint: Path, tmp_path: Path) -> None:
+    sharded = tmp_path / "sharded"
+    transformers.LlamaForCausalLM.from_pretrained(checkpoint).save_pretrained(sharded, max_shard_size="20KB")
+    assert len(list(sharded.glob("*.safetensors"))) > 2
+    assert torch.equal(logits(load_model(sharded)), logits(load_model(checkpoint)))
+
+
+def test_tied_embeddings_need_no_output_projection(checkpoint: Path) -> None:
+    edit_config(checkpoint, tie_word_embeddings=True)
+    kept = load_model(checkpoint)
+    edit_weights(checkpoint, lambda t: t.pop("lm_head.weight"))
+    assert torch.equal(logits(load_model(checkpoint)), logits(kept))
+
+
+def test_half_tensors_are_read_in_the_dtype_of_the_config(checkpoint: Path) -> None:
+    edit_weights(checkpoint, lambda t: t.update({k: v.half() for k, v in t.items()}))
+    model = load_model(checkpoint)
+    assert model.config.dtype == torch.float32
+    assert logits(model).dtype == torch.float32
+
+
+def test_dtype_can_be_chosen_and_older_files_say_torch_dtype(checkpoint: Path) -> None:
+    assert load_model(checkpoint, dtype="bfloat16").config.dtype == torch.bfloat16
+    edit_config(checkpoint, dtype=..., torch_dtype="float16")
+    assert load_model(checkpoint).config.dtype == torch.float16
+    with pytest.raises(ModelError, match="dtype 'int8' is none of"):
+        load_model(checkpoint, dtype="int8")
+
+
+def test_rotary_frequencies_saved_with_the_weights_are_ignored(checkpoint: Path) -> None:
+    edit_weights(
+        checkpoint, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    )
+    load_model(checkpoint)
+
+
+WRONG_WEIGHTS: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
+    "missing": (lambda t: t.pop("model.norm.weight"), r"no tensor 'model.norm.weight'; expected .* \[32\]"),
+    "untied": (lambda t: t.pop("lm_head.weight"), r"no tensor 'lm_head.weight'; expected .* \[50, 32\]"),
+    "misshapen": (
+        lambda t: t.update({"model.embed_tokens.weight": torch.zeros(51, 32)}),
+        r"'model.embed_tokens.weight' has shape \[51, 32\]; config.json wants \[50, 32\]",
+    ),
+    "extra": (lambda t: t.update({"visual.patch": torch.zeros(1)}), "unexpected tensors 'visual.patch'"),
+    "bias": (
+        lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(32)}),
+        "unexpected tensors 'model.layers.0.self_attn.q_proj.bias'",
+    ),
+    "integers": (
+        lambda t: t.update({"model.norm.weight": torch.zeros(32, dtype=torch.int8)}),
+        "'model.norm.weight' is torch.int8; expected floating-point",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_WEIGHTS)
+def test_wrong_weights_are_named(kind: str, checkpoint: Path) -> None:
+    change, message = WRONG_WEIGHTS[kind]
+    edit_weights(checkpoint, change)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(checkpoint)
+    assert str(checkpoint) in str(caught.value)
+
+
+WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "architecture": (
+        {"architectures": ["GPT2LMHeadModel"]},
+        "names GPT2LMHeadModel; weft knows .*LlamaForCausalLM",
+    ),
+    "no-architecture": ({"architectures": ...}, "'architectures' is None"),
+    "missing": ({"vocab_size": ...}, "'vocab_size' is missing"),
+    "not-a-number": ({"hidden_size": "big"}, "'hidden_size' is 'big'; it must be a positive integer"),
+    "negative": ({"num_hidden_layers": -1}, "'num_hidden_layers' is -1"),
+    "eps": ({"rms_norm_eps": 0}, "'rms_norm_eps' is 0; it must be a positive number"),
+    "flag": ({"attention_bias": "yes"}, "'attention_bias' is 'yes'; it must be true or false"),
+    "heads": ({"num_key_value_heads": 3}, "'num_key_value_heads' is 3; it must divide the 4"),
+    "odd-head": ({"head_dim": 7}, "'head_dim' is 7"),
+    "activation": ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'; weft runs 'silu'"),
+    "quantised": ({"quantization_config": {"bits": 4}}, "'quantization_config' is .*models without it"),
+    "dtype": ({"dtype": "float8"}, "'dtype' is 'float8'; weft runs float32"),
+    "rope": (
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+        "'rope_parameters' has rope_type 'yarn'",
+    ),
+    "old-rope": (
+        {"rope_parameters": ..., "rope_scaling": {"type": "dynamic"}},
+        "'rope_scaling' has rope_type 'dyn",
+    ),
+    "rope-factor": ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: 'factor' is missing"),
+    "partial-rope": ({"partial_rotary_factor": 0.5}, "'partial_rotary_factor' is 0.5"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_CONFIGS)
+def test_what_a_config_says_wrongly_is_named(kind: str, checkpoint: Path) -> None:
+    changes, message = WRONG_CONFIGS[kind]
+    edit_config(checkpoint, **changes)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(checkpoint)
+    assert str(checkpoint / "config.json") in str(caught.value)
+
+
+def test_missing_and_broken_files_are_named(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"config.json: there is no such file"):
+        load_model(tmp_path / "nowhere")
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(b"not safetensors at all")
+    with pytest.raises(ModelError, match=r"model.safetensors: can't be read as safetensors"):
+        load_model(checkpoint)
+    weights.unlink()
+    with pytest.raises(ModelError, match=r"has neither model.safetensors nor"):
+        load_model(checkpoint)
+    (checkpoint / "pytorch_model.bin").touch()
+    with pytest.raises(ModelError, match=r"only as .bin.*convert to safetensors"):
+        load_model(checkpoint)
+    index = checkpoint / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"model.embed_tokens.weight": "model-1.safetensors"}}')
+    with pytest.raises(
+        ModelError, match=r"model-1.safetensors: there is no such file, though the index names it"
+    ):
+        load_model(checkpoint)
+    index.write_text("{}")
+    with pytest.raises(ModelError, match=r"'weight_map' is missing"):
+        load_model(checkpoint)
+    (checkpoint / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"holds a JSON list"):
+        load_model(checkpoint)
+    (checkpoint / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"can't be read as JSON"):
+        load_model(checkpoint)
+
+
+def test_an_index_that_names_the_wrong_shard(checkpoint: Path) -> None:
+    names = dict.fromkeys(load_file(checkpoint / "model.safetensors"), "model.safetensors")
+    edit_weights(checkpoint, lambda t: t.pop("model.norm.weight"))
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(ModelError, match=r"'model.norm.weight', which the index places here, can't be read"):
+        load_model(checkpoint)
+
+
+def test_a_sliding_window_bounds_the_positions() -> None:
+    data = {**CONFIG, "max_position_embeddings": 4096, "sliding_window": 1024}
+    assert parse_decoder(data, "c").max_position_embeddings == 1024
+    assert parse_decoder({**data, "use_sliding_window": False}, "c").max_position_embeddings == 4096
+    assert parse_decoder({**data, "sliding_window": None}, "c").sliding_window is None
+
+
+def test_rope_is_read_as_both_generations_of_transformers_write_it() -> None:
+    scaling = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    wanted = Rope(500.0, "llama3", 8.0, 1.0, 4.0, 32)
+    old = {**CONFIG, "rope_theta": 500.0, "rope_scaling": {"rope_type": "llama3", **scaling}}
+    new = {**CONFIG, "rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, **scaling}}
+    assert parse_decoder(old, "c").rope == parse_decoder(new, "c").rope == wanted
+    assert parse_decoder({**CONFIG, "rope_theta": 9.0, "rope_scaling": None}, "c").rope == Rope(9.0)
+
+
+def test_random_models_depend_on_their_seed_alone() -> None:
+    config = ModelConfig("Qwen3ForCausalLM", 50, 32, 48, 2, 4, 2, 8, 64, qk_norm=True)
+    a, b, c = (logits(random_model(config, seed)) for seed in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+    assert a.isfinite().all()
+
+
+def test_large_weights_multiply_as_small_ones_do() -> None:
+    config = ModelConfig("LlamaForCausalLM", 1100, 1024, 1100, 1, 8, 4, 128, 64, tie_word_embeddings=True)
+    model = random_model(config, 3)
+    x = torch.randn(5, 1024)
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            model.logits(x), x @ model.embed(torch.arange(1100)).T, atol=1e-4, rtol=1e-4
+        )
+
+
+def test_the_embedded_model_is_read_as_transformers_reads_it() -> None:
+    path = package_model_path()
+    model = load_model(path)
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with torch.inference_mode():
+        wanted = oracle(torch.arange(12)[None]).logits
+    torch.testing.assert_close(logits(model), wanted, atol=1e-4, rtol=1e-4)
