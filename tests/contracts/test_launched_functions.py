@@ -1,70 +1,114 @@
-"""Every function that the engine launches behaves alike at capture and at replay, on fake CUDA tensors and in recordings."""
+"""The checks of launched functions find what would behave differently on the two devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 
-from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.prefill import PromptRow
 from weft.errors import GraphError
-from weft.runtime import cpu
-from weft.runtime.launch_check import check_launched
-
-Launch = tuple[Callable[..., None], tuple[Any, ...]]
+from weft.runtime.launch_check import check_launched, check_on_fake_cuda, check_recording
 
 
-def name(fn: Callable[..., None]) -> str:
-    return getattr(fn, "__qualname__", type(fn).__qualname__)
+@dataclass
+class Buffers:
+    tokens_B: torch.Tensor
+    lengths_B: torch.Tensor
+    extra: dict[str, list[torch.Tensor]] = field(default_factory=dict)
 
 
-@pytest.fixture(scope="module")
-def launches() -> tuple[LLM, list[Launch]]:
-    """What a guided and an unguided answer launch, prefill and every kind of iteration, each function and shape once."""
-    found: list[Launch] = []
-    original = cpu.Stream.launch
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(1))
 
-    def launch(self: cpu.Stream, fn: Callable[..., None], *args: Any) -> None:
-        found.append((fn, args))
-        original(self, fn, *args)
-
-    cpu.Stream.launch = launch  # type: ignore[method-assign]
-    try:
-        llm = LLM(device="cpu", speculation=Speculation.eagle3(), engine=EngineConfig(max_batch=2, prefill_chunk=8))
-        sampling = SamplingParams(max_tokens=6, temperature=0.7, seed=1)
-        llm.generate(["Text: a\nSchema: ", "Text: b\nSchema: {"], guide=[Guide.json(), None], sampling=sampling)
-        llm.generate("Text: c", sampling=sampling)
-    finally:
-        cpu.Stream.launch = original  # type: ignore[method-assign]
-    return llm, found
+    def step(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        assert isinstance(self.count, torch.Tensor)
+        self.count.add_(1)
+        out.copy_(self.linear(x) * self.count)
 
 
-def test_every_launched_function_keeps_the_rule(launches: tuple[LLM, list[Launch]]) -> None:
-    llm, found = launches
-    lane = llm.engine.lane
-    host = [value for key, value in vars(lane).items() if key.endswith("_host") and isinstance(value, torch.Tensor)]
-    assert host, "the lane's pinned buffers are named *_host"
-    checked: dict[str, int] = {}
-    for fn, args in found:
-        rows = [a for a in args if isinstance(a, PromptRow)]
-        if checked.get(name(fn), 0) >= 6:
-            continue
-        with torch.inference_mode():
-            check_launched(fn, *args, host=[*host, *(t for r in rows for t in (r.tokens, r.pages))])
-        checked[name(fn)] = checked.get(name(fn), 0) + 1
-    for expected in ("target_forward", "sample_and_verify", "draft_forward", "pick_draft", "read_chunk", "sample_first"):
-        assert expected in checked
-    llm.close()
+def advance(buffers: Buffers, host: torch.Tensor, slot: int) -> None:
+    index = buffers.tokens_B.argmax()
+    buffers.lengths_B[slot] += 1
+    buffers.tokens_B.copy_(torch.where(buffers.tokens_B > index, 0, buffers.tokens_B + buffers.lengths_B))
+    buffers.extra["seen"][0].copy_(host, non_blocking=True)
 
 
-def test_a_function_that_breaks_the_rule_is_caught() -> None:
+def test_lawful_functions_pass() -> None:
+    host = torch.arange(3)
+    buffers = Buffers(torch.arange(5), torch.zeros(5, dtype=torch.int64), {"seen": [torch.zeros(3)]})
+    with torch.inference_mode():
+        check_launched(advance, buffers, host, 2, host=[host])
+        check_launched(Layer().step, torch.randn(2, 4), torch.zeros(2, 4))
+
+
+def test_the_originals_are_not_touched_by_the_fake_run() -> None:
     x = torch.ones(3)
+    check_on_fake_cuda(lambda t: None if t.mul_(5) is None else None, x)
+    assert x.tolist() == [1, 1, 1]
 
-    def reads_a_value(t: torch.Tensor) -> None:
-        t.mul_(float(t.sum()))
 
-    with pytest.raises(GraphError):
-        check_launched(reads_a_value, x)
+def reads_a_value(x: torch.Tensor) -> None:
+    if x.sum().item() > 0:
+        x.zero_()
+
+
+def branches_on_a_value(x: torch.Tensor) -> None:
+    if x.any():
+        x.zero_()
+
+
+def shape_from_a_value(x: torch.Tensor) -> None:
+    x.nonzero().add_(1)
+
+
+def mixes_devices(x: torch.Tensor) -> None:
+    x.add_(torch.arange(3))
+
+
+def asks_for_the_cpu(x: torch.Tensor) -> None:
+    x.add_(torch.ones(3, device="cpu"))
+
+
+@pytest.mark.parametrize(
+    "fn", [reads_a_value, branches_on_a_value, shape_from_a_value, mixes_devices, asks_for_the_cpu]
+)
+def test_what_cuda_can_not_capture_is_found_without_cuda(fn: object) -> None:
+    assert callable(fn)
+    with pytest.raises(GraphError, match=fn.__name__):
+        check_on_fake_cuda(fn, torch.zeros(3))
+
+
+def test_a_host_tensor_mixed_in_is_found() -> None:
+    host = torch.arange(3)
+    with pytest.raises(GraphError, match="device"):
+        check_on_fake_cuda(lambda x, h: x.add_(h), torch.zeros(3), host, host=[host])
+
+
+def test_a_value_read_on_the_host_is_found_while_recording() -> None:
+    with pytest.raises(GraphError, match="reads a device value"):
+        check_recording(reads_a_value, torch.ones(3))
+
+
+def test_a_number_that_a_graph_would_freeze_is_found() -> None:
+    step = iter(range(10))
+
+    def depends_on_the_host(x: torch.Tensor) -> None:
+        x.add_(next(step))
+
+    with pytest.raises(GraphError, match="depends on something"):
+        check_recording(depends_on_the_host, torch.zeros(3))
+
+
+def test_inputs_can_change_between_the_runs() -> None:
+    x, total = torch.ones(3), torch.zeros(3)
+    check_recording(lambda: None if total.add_(x) is None else None, between=lambda: x.fill_(7))
+    assert total.tolist() == [8, 8, 8]
+
+
+def test_results_are_refused() -> None:
+    with pytest.raises(GraphError, match="returned FakeTensor"):
+        check_launched(lambda x: x + 1, torch.zeros(3))

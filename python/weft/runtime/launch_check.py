@@ -9,9 +9,12 @@ the function.
 from __future__ import annotations
 
 import copy
+import ctypes
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -32,16 +35,16 @@ def check_launched(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor
 
 
 def check_on_fake_cuda(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor] = ()) -> None:
-    """Run `fn` with every tensor in `args` (also inside containers, modules and objects) as a fake one on
-    `cuda`.
+    """Run `fn` with fake tensors on `cuda` in place of those in `args`.
 
-    Tensors that share storage with one of `host`, as pinned buffers do, become fake ones on the CPU.
+    Also those inside containers, modules and objects. Tensors that share storage with one of `host`, as pinned
+    buffers do, become fake ones on the CPU.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=False)
     mapper = _FakeMapper(mode, {t.untyped_storage().data_ptr() for t in host})
     fake_fn = mapper.map(fn)
     fake_args = mapper.map(args)
-    with mode:
+    with _cuda_device_guard(), mode:
         try:
             result = fake_fn(*fake_args)
         except Exception as error:
@@ -68,6 +71,22 @@ def check_recording(fn: LaunchedFunction, *args: Any, between: Callable[[], obje
             f"{_name(fn)} gives another result when its ops are replayed: its Python depends on something "
             "that a graph freezes; compute that on the device, or make it part of the graph's key"
         )
+
+
+@contextmanager
+def _cuda_device_guard() -> Iterator[None]:
+    """Where torch is built without CUDA, indexing a fake tensor asks for CUDA's device guard; meta's does nothing."""
+    if torch.backends.cuda.is_built():
+        yield
+        return
+    cuda, meta = int(torch._C._autograd.DeviceType.CUDA), int(torch._C._autograd.DeviceType.Meta)
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    guards = (ctypes.c_void_p * (meta + 1)).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    guards[cuda] = guards[meta]
+    try:
+        yield
+    finally:
+        guards[cuda] = None
 
 
 def _refuse_result(fn: LaunchedFunction, result: object) -> None:
@@ -97,6 +116,10 @@ class Recording(TorchDispatchMode):
 
     def __post_init__(self) -> None:
         super().__init__()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -160,6 +183,8 @@ class _FakeMapper:
             return self._keep(value, tree_unflatten([self.map(v) for v in leaves], spec))
         if isinstance(value, torch.device):
             return torch.device("cuda") if value.type == "cpu" else value
+        if hasattr(type(value), "__del__"):  # a copy would destroy what it owns once more
+            return value
         bound = getattr(value, "__self__", None)
         if bound is not None and not isinstance(bound, type) and hasattr(value, "__name__"):
             return getattr(self.map(bound), value.__name__)
