@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from weft.engine.state import DecodeParts, StepBuffers
 from weft.engine.step import Iteration, decode_step
 from weft.guided.lane import GrammarLane
+from weft.runtime.dump import GraphDump, dump_graph
 from weft.runtime.interface import Graph, Runtime, Stream
 
 
@@ -89,9 +90,10 @@ class StepGraphs:
             graph.close()
         self._graphs.clear()
 
-    def graph(self, key: GraphKey) -> Graph:
-        """The captured graph of this kind, for inspection."""
-        return self._graphs[key]
+    def dump(self, key: GraphKey) -> GraphDump:
+        """The nodes and edges of this kind of iteration, captured afresh."""
+        self.prepare(key)
+        return dump_graph(self._runtime, self._stream, lambda: decode_step(self._iteration(key)))
 
     def _iteration(self, key: GraphKey) -> Iteration:
         return Iteration(

@@ -54,9 +54,14 @@ def check_vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], siz
     )
 
 
+def has_cuda_kernels() -> bool:
+    """Whether this build has the CUDA kernels."""
+    return bool(_core.has_cuda_kernels())
+
+
 def require_cuda_kernels() -> None:
     """Raise InterfaceError in a build without nvcc."""
-    if not _core.has_cuda_kernels():
+    if not has_cuda_kernels():
         raise InterfaceError(
             "this weft was built without CUDA kernels; put nvcc on PATH (or set CUDACXX) and rebuild with "
             "`pip install . --config-settings=cmake.define.WEFT_CUDA=ON`"

@@ -1,0 +1,96 @@
+"""`weft inspect`: what weft found, in words that a bug report can use."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from weft.bench.report import processor, versions
+from weft.config import EngineConfig, Speculation
+from weft.engine.graphs import GraphKey
+from weft.errors import WeftError
+from weft.runtime import get
+from weft.runtime.cuda import unavailable_reason
+
+
+def report(model: Path) -> Iterator[str]:
+    """Lines about this machine, its packages, and a model directory."""
+    found = ", ".join(f"{name} {version}" for name, version in versions().items())
+    yield f"versions: {found}, Python {sys.version.split()[0]}"
+    yield f"machine: {processor()}, {torch.get_num_threads()} torch threads, {platform.system()} {platform.machine()}"
+    yield from cuda_lines()
+    yield matcher_line()
+    yield from model_lines(model)
+
+
+def cuda_lines() -> Iterator[str]:
+    """The driver, the GPU and the compiled kernels, or why not."""
+    from weft.ops.library import has_cuda_kernels
+
+    reason = unavailable_reason()
+    yield f"CUDA driver: {f'not used: {reason}' if reason else 'found'}"
+    if reason is None:
+        yield f"GPU: {torch.get_device_module('cuda').get_device_name()}"
+    yield f"CUDA kernels: {'compiled' if has_cuda_kernels() else 'not compiled (no nvcc when weft was built)'}"
+
+
+def matcher_line() -> str:
+    """Whether XGrammar's matchers are called natively."""
+    from weft.grammar.xgrammar import native_is_usable
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        native = native_is_usable()
+    why = "; ".join(str(w.message) for w in caught)
+    return f"XGrammar matchers: {'native, without the GIL' if native else f'through Python: {why}'}"
+
+
+def model_lines(path: Path) -> Iterator[str]:
+    """What a model directory holds."""
+    from weft.grammar.tokenizer import Vocabulary
+    from weft.models.weights import load_model
+    from weft.spec.eagle3 import Eagle3
+    from weft.text import load_tokenizer
+
+    yield f"model directory: {path}"
+    try:
+        model = load_model(path)
+        config = model.config
+        yield (
+            f"  model: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, "
+            f"{config.num_heads} heads ({config.num_kv_heads} for keys), vocabulary {config.vocab_size}, "
+            f"{config.max_position_embeddings} positions, {config.dtype}"
+        )
+        vocabulary = Vocabulary.from_huggingface(
+            load_tokenizer(path), model_path=path, vocab_size=config.vocab_size
+        )
+        yield f"  tokenizer: {len(vocabulary.special_ids)} special tokens, end tokens {list(vocabulary.end_ids)}"
+        if (path / "eagle3").is_dir():
+            drafter = Eagle3.load(Speculation.eagle3(), path, model, 2, 1)
+            yield (
+                f"  EAGLE3 head: draft vocabulary {drafter.head.draft_vocab_size}, "
+                f"reads layers {list(drafter.aux_layers)}"
+            )
+        else:
+            yield "  EAGLE3 head: none (no eagle3/ in the directory)"
+    except WeftError as error:
+        yield f"  {type(error).__name__}: {error}"
+
+
+def graph_dump(model: Path | None, device: str, speculation: Speculation) -> Iterator[str]:
+    """Nodes and edges of one guided iteration of one row."""
+    from weft.llm import LLM
+
+    with LLM(model, device=device, speculation=speculation, engine=EngineConfig(max_batch=1)) as llm:
+        dump = llm.engine.graphs.dump(GraphKey(1, guided=True))
+    yield f"graph of one guided iteration, batch 1, on {get(device).device}: {len(dump.nodes)} nodes"
+    for number, (kind, label) in enumerate(dump.nodes):
+        after = [str(b) for a, b in dump.edges if a == number]
+        yield f"  {number:3d} {kind:8s} {label or '-'} -> {' '.join(after) or 'end'}"
+
+

@@ -1,0 +1,117 @@
+"""What is in a captured graph: its nodes and edges. From the CPU driver itself; on CUDA through cuda-python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft import _core
+from weft.errors import DriverError, InterfaceError
+from weft.runtime.cpu import CpuRuntime, Stream
+from weft.runtime.cuda import CudaRuntime, CudaStream
+from weft.runtime.current import CPU, CUDA, context
+from weft.runtime.interface import Runtime
+from weft.runtime.interface import Stream as AnyStream
+
+
+@dataclass(frozen=True)
+class GraphDump:
+    """Nodes as (kind, label), and edges as pairs of node numbers: the first runs before the second."""
+
+    nodes: list[tuple[str, str]]
+    edges: list[tuple[int, int]]
+
+
+def dump_graph(runtime: Runtime, stream: AnyStream, issue: Callable[[], None]) -> GraphDump:
+    """Capture what `issue` gives to `stream`, list the graph, and let go of it.
+
+    Raises `InterfaceError` on CUDA where cuda-python is not installed.
+    """
+    if isinstance(runtime, CudaRuntime):
+        assert isinstance(stream, CudaStream)
+        return _dump_cuda(stream, issue)
+    assert isinstance(runtime, CpuRuntime)
+    assert isinstance(stream, Stream)
+    return _dump_cpu(stream, issue)
+
+
+def _dump_cpu(stream: Stream, issue: Callable[[], None]) -> GraphDump:
+    thread_local = 1
+    _core.stream_begin_capture(CPU, stream.handle, thread_local)
+    try:
+        with context(CPU, stream.handle):
+            issue()
+    except BaseException:
+        _end_quietly(stream)
+        raise
+    graph = _core.stream_end_capture(CPU, stream.handle)
+    try:
+        nodes = _core.graph_nodes(CPU, graph)
+        edges = _core.graph_edges(CPU, graph)
+    finally:
+        _core.graph_destroy(CPU, graph)
+    return _numbered([node for node, _, _ in nodes], [(kind, label) for _, kind, label in nodes], edges)
+
+
+def _end_quietly(stream: Stream) -> None:
+    """End a capture that an exception broke off; that exception is the one to see."""
+    try:
+        _core.graph_destroy(CPU, _core.stream_end_capture(CPU, stream.handle))
+    except DriverError:
+        return
+
+
+def _dump_cuda(stream: CudaStream, issue: Callable[[], None]) -> GraphDump:
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise InterfaceError('listing a CUDA graph needs cuda-python; pip install "weft[cuda]"') from error
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with (
+        torch.cuda.graph(graph, stream=stream.torch_stream, capture_error_mode="thread_local"),
+        context(CUDA, stream.handle),
+    ):
+        issue()
+    raw = driver.CUgraph(graph.raw_cuda_graph())
+    count = _call(driver.cuGraphGetNodes(raw, 0))[-1]
+    nodes = _call(driver.cuGraphGetNodes(raw, count))[0]
+    count = _call(driver.cuGraphGetEdges(raw, 0))[-1]
+    befores, afters = _call(driver.cuGraphGetEdges(raw, count))[:2] if count else ([], [])
+    described = [(_kind(driver, node), _kernel_name(driver, node)) for node in nodes]
+    edges = [(int(a), int(b)) for a, b in zip(befores, afters, strict=True)]
+    dump = _numbered([int(node) for node in nodes], described, edges)
+    graph.reset()
+    return dump
+
+
+def _call(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values of a cuda-python call, or its error."""
+    if int(result[0]) != 0:
+        raise DriverError(f"cuda-python: {result[0]}", str(result[0]), int(result[0]))
+    return result[1:]
+
+
+def _kind(driver: Any, node: Any) -> str:
+    kind: str = _call(driver.cuGraphNodeGetType(node))[0].name
+    return kind.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
+
+
+def _kernel_name(driver: Any, node: Any) -> str:
+    """The kernel's name, "" for other nodes."""
+    if _kind(driver, node) != "kernel":
+        return ""
+    error, params = driver.cuGraphKernelNodeGetParams(node)
+    if int(error) != 0 or not int(params.func):
+        return ""
+    error, name = driver.cuFuncGetName(params.func)
+    return name.decode() if int(error) == 0 else ""
+
+
+def _numbered(
+    handles: Sequence[int], nodes: list[tuple[str, str]], edges: Sequence[tuple[int, int]]
+) -> GraphDump:
+    numbers = {handle: number for number, handle in enumerate(handles)}
+    return GraphDump(nodes, sorted((numbers[a], numbers[b]) for a, b in edges))
