@@ -37,8 +37,8 @@ def check_launched(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor
 def check_on_fake_cuda(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor] = ()) -> None:
     """Run `fn` with fake tensors on `cuda` in place of those in `args`.
 
-    Also those inside containers, modules and objects. Tensors that share storage with one of `host`, as pinned
-    buffers do, become fake ones on the CPU.
+    Also those inside containers, modules and objects. Tensors that share storage with one of `host`, as
+    pinned buffers do, become fake ones on the CPU.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=False)
     mapper = _FakeMapper(mode, {t.untyped_storage().data_ptr() for t in host})
@@ -75,11 +75,11 @@ def check_recording(fn: LaunchedFunction, *args: Any, between: Callable[[], obje
 
 @contextmanager
 def _cuda_device_guard() -> Iterator[None]:
-    """Where torch is built without CUDA, indexing a fake tensor asks for CUDA's device guard; meta's does nothing."""
+    """Indexing a fake tensor asks for CUDA's device guard; without CUDA in torch, lend it meta's, a no-op."""
     if torch.backends.cuda.is_built():
         yield
         return
-    cuda, meta = int(torch._C._autograd.DeviceType.CUDA), int(torch._C._autograd.DeviceType.Meta)
+    cuda, meta = torch._C._autograd.DeviceType.CUDA.value, torch._C._autograd.DeviceType.Meta.value
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     guards = (ctypes.c_void_p * (meta + 1)).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     guards[cuda] = guards[meta]
@@ -115,7 +115,7 @@ class Recording(TorchDispatchMode):
     _numbers: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
