@@ -85,6 +85,71 @@ TEST(branches_wait_for_each_other) {
   OK(d.cuGraphExecDestroy(exec));
 }
 
+TEST(host_functions_run_one_at_a_time) {
+  Streams s;
+  static std::atomic<int> running{0}, overlaps{0};
+  running = overlaps = 0;
+  const auto host = [](void *) {
+    overlaps += ++running != 1;
+    nap(1);
+    --running;
+  };
+  s.begin();
+  s.order(s.a, s.b);
+  s.order(s.a, s.c);
+  for (int i = 0; i < 3; ++i) {
+    OK(weft::cpu::launch_device(s.a, [](void *) { nap(2); }, nullptr));
+    OK(d.cuLaunchHostFunc(s.b, host, nullptr));
+    OK(d.cuLaunchHostFunc(s.c, host, nullptr));
+  }
+  s.order(s.b, s.a);
+  s.order(s.c, s.a);
+  CUgraphExec exec = instantiate(s.end());
+  for (int i = 0; i < 5; ++i) OK(d.cuGraphLaunch(exec, s.a));
+  OK(d.cuStreamSynchronize(s.a));
+  EQUAL(overlaps, 0);
+  OK(d.cuGraphExecDestroy(exec));
+}
+
+TEST(threads_replay_graphs_of_their_own) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([] {
+      struct Cells {
+        long long x = 1, copy = 0, sum = 0;
+      } cells;
+      CUstream a = new_stream(), b = new_stream();
+      CUevent event = new_event();
+      const auto order = [event](CUstream from, CUstream to) {
+        OK(d.cuEventRecord(event, from));
+        OK(d.cuStreamWaitEvent(to, event, 0));
+      };
+      OK(d.cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+      OK(d.cuMemcpyAsync(address(&cells.copy), address(&cells.x), sizeof cells.x, a));
+      order(a, b);
+      OK(d.cuLaunchHostFunc(b, [](void *p) { static_cast<Cells *>(p)->sum += static_cast<Cells *>(p)->copy; }, &cells));
+      OK(weft::cpu::launch_device(a, [](void *p) { ++static_cast<Cells *>(p)->x; }, &cells));
+      order(b, a);
+      CUgraph graph = nullptr;
+      OK(d.cuStreamEndCapture(a, &graph));
+      CUgraphExec exec = instantiate(graph);
+      for (int i = 0; i < 100; ++i) {
+        OK(d.cuGraphLaunch(exec, i % 3 ? a : b));
+        order(i % 3 ? a : b, i % 3 ? b : a);
+        if (i % 10 == 0) OK(d.cuStreamSynchronize(a));
+      }
+      OK(d.cuGraphExecDestroy(exec));
+      OK(d.cuStreamSynchronize(a));
+      OK(d.cuStreamSynchronize(b));
+      EQUAL(cells.sum, 100 * 101 / 2);
+      OK(d.cuEventDestroy(event));
+      OK(d.cuStreamDestroy(a));
+      OK(d.cuStreamDestroy(b));
+    });
+  }
+  for (auto &thread : threads) thread.join();
+}
+
 static void wait_for(std::atomic<int> &counter, int value) {
   for (int i = 0; i < 5000 && counter < value; ++i) nap(1);
   EQUAL(counter, value);
