@@ -59,7 +59,8 @@ def load_records() -> ModuleType:
     """`weft.bench.records` by its path, so that weft's extension need not be built."""
     path = ROOT / "python" / "weft" / "bench" / "records.py"
     spec = importlib.util.spec_from_file_location("weft_bench_records", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)

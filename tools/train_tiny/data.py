@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
-
 from config import ASSETS, EOS, PAD, TARGET, load_records
+from tokenizers import Tokenizer
 
 
 def build(path: Path, examples: int, seed: int) -> None:
@@ -32,27 +31,32 @@ def build(path: Path, examples: int, seed: int) -> None:
 
 
 class Batches:
-    """All examples in memory; `epoch` yields (tokens, answer mask), shuffled, padded to the batch's longest."""
+    """All examples in memory; `epoch` yields (tokens, answer mask), shuffled, padded to the batch's longest.
 
-    def __init__(self, path: Path, batch_size: int) -> None:
+    A batch's rows are of like length, or with `by_answer` of like answer length first.
+    """
+
+    def __init__(self, path: Path, batch_size: int, by_answer: bool = False) -> None:
         with np.load(path) as file:
             self.tokens = file["tokens"].astype(np.int64)
             self.lengths, self.prompts = file["lengths"], file["prompts"]
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
-        self.batch_size = batch_size
+        self.batch_size, self.by_answer = batch_size, by_answer
 
     def __len__(self) -> int:
         return len(self.lengths) // self.batch_size
 
     def epoch(self, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Batches of one pass in a random order; the mask marks positions whose NEXT token is the answer's."""
+        """One pass in a random order; the mask marks the positions whose NEXT token is the answer's."""
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(self.lengths))
         pool = self.batch_size * 64
         batches = []
         for i in range(0, len(order), pool):
             chunk = order[i : i + pool]
-            chunk = chunk[np.argsort(self.lengths[chunk], kind="stable")]
+            answers = self.lengths[chunk] - self.prompts[chunk]
+            keys = (self.lengths[chunk], answers // 8) if self.by_answer else (self.lengths[chunk],)
+            chunk = chunk[np.lexsort(keys)]
             batches += [chunk[j : j + self.batch_size] for j in range(0, len(chunk), self.batch_size)]
         batches = [b for b in batches if len(b) == self.batch_size]
         rng.shuffle(batches)

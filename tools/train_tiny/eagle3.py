@@ -7,17 +7,17 @@ the published heads.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from config import BOS, EOS, HEAD, PAD, TARGET
 from export import save_tensors, write_json
 from model import MLP, rope_tables, rotate
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class HeadAttention(nn.Module):
@@ -30,13 +30,6 @@ class HeadAttention(nn.Module):
         self.k_proj = nn.Linear(2 * h, HEAD.num_kv_heads * d, bias=False)
         self.v_proj = nn.Linear(2 * h, HEAD.num_kv_heads * d, bias=False)
         self.o_proj = nn.Linear(HEAD.num_heads * d, h, bias=False)
-
-    def project(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v as [batch, heads, length, head_dim]; k and v repeated for their groups, no RoPE yet."""
-        b, t, _ = y.shape
-        q, k, v = (p(y).view(b, t, -1, TARGET.head_dim).transpose(1, 2).float() for p in (self.q_proj, self.k_proj, self.v_proj))
-        groups = HEAD.num_heads // HEAD.num_kv_heads
-        return q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
 
 
 class HeadLayer(nn.Module):
@@ -52,8 +45,24 @@ class HeadLayer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(h, eps=eps)
 
 
+@dataclass
+class Unrolling:
+    """Some root positions of each row, drafting side by side, and the keys and values that they see.
+
+    Root t sees the entries of step 0 at positions up to t (`keys`, `values`), and of the later steps
+    only those of its own chain (`own`): what it will see when it drafts.
+    """
+
+    roots: Tensor  # [batch, roots], positions
+    keys: Tensor  # [batch, heads, length, head_dim]
+    values: Tensor
+    bias: Tensor  # [batch, 1, roots, length], -inf for positions after the root
+    own: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # [batch, heads, roots, head_dim]
+    step: int = 0
+
+
 class Eagle3Head(nn.Module):
-    """`chain` holds the keys and values that the steps of one unrolling share."""
+    """The head; `start` reads a sequence, each `step` drafts one token at every root."""
 
     cos: Tensor
     sin: Tensor
@@ -86,40 +95,63 @@ class Eagle3Head(nn.Module):
         """The target token id of each draft token."""
         return self.d2t + torch.arange(len(self.d2t))
 
-    def forward(self, emb: Tensor, feature: Tensor, chain: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Draft step k = len(chain) for all root positions at once; returns (next feature, draft logits).
+    def start(self, emb: Tensor, feature: Tensor, roots: Tensor) -> Unrolling:
+        """Keys and values of the whole sequences [batch, length, hidden], seen from `roots`."""
+        length = feature.shape[1]
+        positions = torch.arange(length)[None].expand(len(feature), -1)
+        y = self._input(emb, feature)
+        bias = torch.zeros(*roots.shape, length).masked_fill(
+            torch.arange(length) > roots[..., None], float("-inf")
+        )
+        return Unrolling(roots, self._keys(y, positions), self._values(y), bias[:, None])
 
-        Root t is at position t + k. It sees the entries of step 0 at positions up to t, and those of steps 1 to k
-        of its own chain: what it will see when it drafts.
-        """
-        layer, k = self.midlayer, len(chain)
-        b, t, _ = feature.shape
-        q, key, value = layer.self_attn.project(torch.cat((layer.input_layernorm(emb), layer.hidden_norm(feature)), -1))
-        cos, sin = self.cos[k : k + t], self.sin[k : k + t]
-        q, key = rotate(q, cos, sin) * TARGET.head_dim**-0.5, rotate(key, cos, sin)
-        chain.append((key, value))
-        first_key, first_value = chain[0]
-        future = torch.full((t, t), float("-inf")).triu(1)
-        scores = [q @ first_key.transpose(-1, -2) + future] + [(q * own).sum(-1, keepdim=True) for own, _ in chain[1:]]
+    def step(self, emb: Tensor, feature: Tensor, seen: Unrolling) -> tuple[Tensor, Tensor]:
+        """One entry at every root [batch, roots, hidden]: the next step's feature, and the draft logits."""
+        layer, length = self.midlayer, seen.keys.shape[2]
+        y = self._input(emb, feature)
+        positions = seen.roots + seen.step
+        if seen.step:
+            seen.own.append((self._keys(y, positions), self._values(y)))
+        seen.step += 1
+        query = self._rotated(layer.self_attn.q_proj(y), positions) * TARGET.head_dim**-0.5
+        scores = [query @ seen.keys.transpose(-1, -2) + seen.bias]
+        scores += [(query * key).sum(-1, keepdim=True) for key, _ in seen.own]
         weights = torch.cat(scores, -1).softmax(-1)
-        out = weights[..., :t] @ first_value
-        for i, (_, own_value) in enumerate(chain[1:]):
-            out = out + weights[..., t + i : t + i + 1] * own_value
-        x = feature + layer.self_attn.o_proj(out.transpose(1, 2).reshape(b, t, -1))
+        out = weights[..., :length] @ seen.values
+        for i, (_, value) in enumerate(seen.own):
+            out = out + weights[..., length + i, None] * value
+        x = feature + layer.self_attn.o_proj(out.transpose(1, 2).flatten(2))
         x = x + layer.mlp(layer.post_attention_layernorm(x))
         return x, self.lm_head(self.norm(x))
 
+    def _input(self, emb: Tensor, feature: Tensor) -> Tensor:
+        return torch.cat((self.midlayer.input_layernorm(emb), self.midlayer.hidden_norm(feature)), -1)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        heads: Tensor = x.unflatten(-1, (-1, TARGET.head_dim)).transpose(1, 2)
+        return heads
+
+    def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
+        return rotate(self._heads(x), self.cos[positions][:, None], self.sin[positions][:, None])
+
+    def _keys(self, y: Tensor, positions: Tensor) -> Tensor:
+        keys = self._rotated(self.midlayer.self_attn.k_proj(y), positions)
+        return keys.repeat_interleave(HEAD.num_heads // HEAD.num_kv_heads, 1)
+
+    def _values(self, y: Tensor) -> Tensor:
+        values = self._heads(self.midlayer.self_attn.v_proj(y))
+        return values.repeat_interleave(HEAD.num_heads // HEAD.num_kv_heads, 1)
+
     def draft(self, embeddings: Tensor, features: Tensor, tokens: Tensor, count: int) -> list[int]:
-        """Greedy drafts after `tokens` [n]; `features` [n - 1, 3 * hidden] are those of all but the last token."""
-        chain: list[tuple[Tensor, Tensor]] = []
-        roots = self.fc(features)[None]
-        emb = embeddings[tokens[1:]][None]
+        """Greedy drafts after `tokens` [n]; `features` [n - 1, 3 * hidden] lack only the last token's."""
+        feature, emb = self.fc(features)[None], embeddings[tokens[1:]][None]
+        seen = self.start(emb, feature, torch.tensor([[len(tokens) - 2]]))
+        feature, emb = feature[:, -1:], emb[:, -1:]
         drafts: list[int] = []
         for _ in range(count):
-            roots, logits = self(emb, roots, chain)
+            feature, logits = self.step(emb, feature, seen)
             drafts.append(int(self.draft_ids[logits[0, -1].argmax()]))
-            # Only the last root's chain goes on; the others get any token, nobody reads them.
-            emb = embeddings[torch.full((1, roots.shape[1]), drafts[-1])]
+            emb = embeddings[torch.tensor([[drafts[-1]]])]
         return drafts
 
 

@@ -1,6 +1,6 @@
 """Measure the committed weft-tiny and its EAGLE3 head, as transformers loads them, into RESULTS.json.
 
-    python evaluate.py [--prompts 512] [--acceptance-prompts 128] [--write]
+python evaluate.py [--prompts 512] [--acceptance-prompts 128] [--write]
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import Any
 import jsonschema
 import torch
 import transformers
-from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from config import ASSETS, EOS, HEAD, PAD, load_records
 from eagle3 import load_head
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 RESULTS = Path(__file__).with_name("RESULTS.json")
 DRAFTS = 3
@@ -30,9 +29,15 @@ DRAFTS = 3
 def answers(model: Any, tokenizer: Any, prompts: list[str], temperature: float, batch: int = 64) -> list[str]:
     """Unconstrained answers, greedy when the temperature is 0."""
     texts: list[str] = []
-    how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {"do_sample": False}
+    how = (
+        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        if temperature
+        else {"do_sample": False}
+    )
     for i in range(0, len(prompts), batch):
-        inputs = tokenizer(prompts[i : i + batch], return_tensors="pt", padding=True, return_token_type_ids=False)
+        inputs = tokenizer(
+            prompts[i : i + batch], return_tensors="pt", padding=True, return_token_type_ids=False
+        )
         out = model.generate(**inputs, max_new_tokens=256, eos_token_id=EOS, pad_token_id=PAD, **how)
         texts += tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     return texts
@@ -118,14 +123,20 @@ def main() -> None:
                 print(f"{split}_eagle3", json.dumps(results[f"{split}_eagle3"]), flush=True)
     results["target_parameters"] = sum(p.numel() for p in model.parameters())
     with safe_open(ASSETS / "eagle3" / "model.safetensors", "pt") as file:
-        names = [k for k in file.keys() if k not in ("d2t", "t2d")]
+        names = set(file.keys()) - {"d2t", "t2d"}
         results["head_parameters"] = sum(file.get_tensor(k).numel() for k in names)
-    results["bytes"] = {str(p.relative_to(ASSETS)): p.stat().st_size for p in sorted(ASSETS.rglob("*")) if p.is_file()}
+    results["bytes"] = {
+        str(p.relative_to(ASSETS)): p.stat().st_size for p in sorted(ASSETS.rglob("*")) if p.is_file()
+    }
     results["bytes_total"] = sum(results["bytes"].values())
     results["seed"] = args.seed
     results["seconds"] = round(time.time() - began)
     results["machine"] = f"{platform.machine()}, {os.cpu_count()} cores"
-    results["versions"] = {"torch": torch.__version__, "transformers": transformers.__version__, "python": platform.python_version()}
+    results["versions"] = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
     if args.write:
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 

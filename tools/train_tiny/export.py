@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
-
 from config import ASSETS, BOS, EOS, PAD, TARGET
 from model import Llama
+from safetensors.torch import save_file
+from torch import Tensor
 
 
 def target_config() -> dict[str, Any]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from config import TARGET, Target
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from config import TARGET, Target
 
 
 def rope_tables(config: Target, length: int) -> tuple[Tensor, Tensor]:
@@ -46,14 +45,16 @@ class Attention(nn.Module):
         """Attend causally over the whole row."""
         b, t, _ = x.shape
         q, k, v = (
-            p(x).view(b, t, -1, self.head_dim).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+            p(x).view(b, t, -1, self.head_dim).transpose(1, 2)
+            for p in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
         with torch.autocast("cpu", enabled=False):  # its bfloat16 gradient is several times slower on a CPU
             out = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True)
-        return self.o_proj(out.transpose(1, 2).reshape(b, t, -1))
+        mixed: Tensor = self.o_proj(out.transpose(1, 2).reshape(b, t, -1))
+        return mixed
 
 
 class MLP(nn.Module):
@@ -67,7 +68,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last dimension."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
 
 
 class Block(nn.Module):
@@ -83,7 +85,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Residual attention, then residual MLP."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
 
 
 class Llama(nn.Module):

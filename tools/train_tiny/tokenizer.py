@@ -6,9 +6,8 @@ import json
 import random
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
 from config import ASSETS, BOS, EOS, PAD, TARGET, load_records
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 SPECIAL = {BOS: "<s>", EOS: "</s>", PAD: "<pad>"}
 # A user's message is the text and schema as `render_prompt` writes them, with or without "JSON: ".

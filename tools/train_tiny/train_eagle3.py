@@ -14,21 +14,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
-from torch.nn import functional as F
-
 from config import ASSETS, BOS, EOS, HEAD, PAD
 from data import Batches
 from eagle3 import Eagle3Head, save_head, soft_cross_entropy
 from model import Llama
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
 from train_target import learning_rate, optimizer_for
 
 
 def load_target(directory: Path) -> Llama:
     """The exported target, frozen."""
     model = Llama()
-    model.load_state_dict({k.removeprefix("model."): v for k, v in load_file(directory / "model.safetensors").items()})
+    model.load_state_dict(
+        {k.removeprefix("model."): v for k, v in load_file(directory / "model.safetensors").items()}
+    )
     return model.eval().requires_grad_(False)
 
 
@@ -40,26 +41,38 @@ def draft_vocab(batches: Batches) -> Tensor:
     counts[[BOS, PAD]] = 0
     assert counts[EOS] > 0
     keep = np.sort(np.argsort(-counts, kind="stable")[: HEAD.draft_vocab_size])
-    print(f"draft vocabulary covers {counts[keep].sum() / counts.sum():.4f} of answer tokens, of {(counts > 0).sum()} kinds")
+    print(
+        f"draft vocabulary covers {counts[keep].sum() / counts.sum():.4f} of the answers' tokens, "
+        f"which are of {(counts > 0).sum()} kinds"
+    )
     return torch.from_numpy(keep)
 
 
-def unrolled_loss(head: Eagle3Head, target: Llama, tokens: Tensor, mask: Tensor) -> tuple[Tensor, list[float]]:
-    """The weighted loss over the unrolled steps, and each step's share of right greedy drafts."""
+def unrolled_loss(
+    head: Eagle3Head, target: Llama, tokens: Tensor, mask: Tensor
+) -> tuple[Tensor, list[float]]:
+    """The weighted loss over the unrolled steps, and each step's share of right greedy drafts.
+
+    The roots are the positions whose next token is the answer's. Root t reads token t+1+k at step k and
+    predicts what follows it, which the target says at position t+1+k.
+    """
+    length, width = tokens.shape[1], -(-int(mask.sum(1).max()) // 8) * 8
+    roots = (mask.int().argmax(1)[:, None] + torch.arange(width)).clamp(max=length - 1)
+    rows = torch.arange(len(tokens))[:, None]
     with torch.no_grad():
         hidden, kept = target.hidden(tokens, HEAD.aux_layers)
-        logits = F.linear(target.norm(hidden), target.embed_tokens.weight[head.draft_ids]).float()
-    feature = head.fc(torch.cat(kept, -1))
-    chain: list[tuple[Tensor, Tensor]] = []
+        said = target.norm(hidden[rows, roots])
+        wanted = F.linear(said, target.embed_tokens.weight[head.draft_ids]).float()
+    features = head.fc(torch.cat(kept, -1)).float()
+    seen = head.start(target.embed_tokens(tokens.roll(-1, 1)), features, roots)
+    feature = features[rows, roots]
     loss, right = torch.zeros(()), []
-    last = tokens.shape[1] - 1
     for k in range(HEAD.unroll):
-        # root t reads token t+1+k and predicts what follows it; beyond the row anything will do
-        ahead = (torch.arange(last + 1) + 1 + k).clamp(max=last)
-        feature, drafted = head(target.embed_tokens(tokens[:, ahead]), feature, chain)
-        wanted = logits[:, ahead]
-        counts = mask & mask[:, ahead] & (torch.arange(last + 1) + 1 + k <= last)
-        got, want = drafted[counts].float(), wanted[counts]
+        ahead = (roots + 1 + k).clamp(max=length - 1)
+        feature, drafted = head.step(target.embed_tokens(tokens[rows, ahead]), feature, seen)
+        # the last real root of a row predicts nothing at step 0, the last two at step 1, and so on
+        real = (torch.arange(width) + 1 + k < mask.sum(1, keepdim=True)).nonzero()
+        got, want = drafted[real[:, 0], real[:, 1]].float(), wanted[real[:, 0], real[:, 1] + 1 + k]
         loss = loss + HEAD.decay**k * soft_cross_entropy(got, want).mean()
         right.append((got.argmax(-1) == want.argmax(-1)).float().mean().item())
     return loss, right
@@ -73,12 +86,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--target", type=Path, default=ASSETS)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--threads", type=int, default=2, help="torch threads")
     args = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(args.threads)
     torch.manual_seed(HEAD.seed)
     args.run.mkdir(parents=True, exist_ok=True)
     checkpoint = args.run / "checkpoint.pt"
-    target, batches = load_target(args.target), Batches(args.data, HEAD.batch_size)
+    target, batches = load_target(args.target), Batches(args.data, HEAD.batch_size, by_answer=True)
     head = Eagle3Head()
     head.set_draft_vocab(draft_vocab(batches))
     optimizer = optimizer_for(head, 0.02)
@@ -107,7 +121,10 @@ def main() -> None:
             each, began = (time.time() - began) / 100, time.time()
             shares = " ".join(f"{share:.3f}" for share in right)
             left = (args.steps - step) * each / 60
-            print(f"{step} loss {total / 100:.4f} right {shares} {each * 1e3:.0f} ms/step, {left:.0f} min left", flush=True)
+            print(
+                f"{step} loss {total / 100:.4f} right {shares} {each * 1e3:.0f} ms/step, {left:.0f} min left",
+                flush=True,
+            )
             total = 0.0
         if step % 250 == 0 or step == args.steps:
             state = {"model": head.state_dict(), "optimizer": optimizer.state_dict(), "step": step}

@@ -13,12 +13,11 @@ import time
 from pathlib import Path
 
 import torch
-from torch.nn import functional as F
-
 from config import TARGET
 from data import Batches
 from export import save_target
 from model import Llama
+from torch.nn import functional as F
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
@@ -47,8 +46,9 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in --run")
     parser.add_argument("--stop-after", type=int, help="stop (for timing) after this many steps")
     parser.add_argument("--export", type=Path, help="write the Hugging Face directory here at the end")
+    parser.add_argument("--threads", type=int, default=2, help="torch threads")
     args = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(args.threads)
     torch.manual_seed(TARGET.seed)
     args.run.mkdir(parents=True, exist_ok=True)
     checkpoint = args.run / "checkpoint.pt"
@@ -61,7 +61,10 @@ def main() -> None:
         optimizer.load_state_dict(saved["optimizer"])
         step = saved["step"]
     batches = Batches(args.data, TARGET.batch_size)
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(batches)} batches a pass", flush=True)
+    print(
+        f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(batches)} batches a pass",
+        flush=True,
+    )
     first, total, right, counted, began = step, 0.0, 0, 0, time.time()
     for tokens, mask in batches.forever(TARGET.seed, skip=step):
         if step >= args.steps or (args.stop_after and step - first >= args.stop_after):
@@ -69,7 +72,9 @@ def main() -> None:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, args.steps, args.peak_lr, TARGET.warmup)
         where = mask.flatten().nonzero()[:, 0]
-        where = F.pad(where, (0, -len(where) % 256), value=0)  # few shapes; position 0 of row 0 is not the answer's
+        where = F.pad(
+            where, (0, -len(where) % 256), value=0
+        )  # few shapes; position 0 of row 0 is not the answer's
         wanted = tokens.roll(-1, 1).flatten()[where].masked_fill(where == 0, -100)
         with torch.autocast("cpu", torch.bfloat16):
             hidden, _ = model.hidden(tokens)
@@ -86,7 +91,11 @@ def main() -> None:
         if step % 100 == 0:
             each, began = (time.time() - began) / 100, time.time()
             left = (args.steps - step) * each / 60
-            print(f"{step} loss {total / 100:.4f} token accuracy {right / counted:.4f} {each * 1e3:.0f} ms/step, {left:.0f} min left", flush=True)
+            print(
+                f"{step} loss {total / 100:.4f} token accuracy {right / counted:.4f} "
+                f"{each * 1e3:.0f} ms/step, {left:.0f} min left",
+                flush=True,
+            )
             total, right, counted = 0.0, 0, 0
         if step % 250 == 0 or step == args.steps:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}

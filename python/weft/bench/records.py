@@ -10,6 +10,8 @@ training never shows: other key names, other nestings and three further kinds of
 not looked at.
 """
 
+# ruff: noqa: SIM905 - word lists read better as text
+
 from __future__ import annotations
 
 import json
@@ -60,12 +62,20 @@ _FOOD = (
     "onions pasta peas pepper potatoes rice salt spinach sugar tomatoes"
 ).split()
 _DISH = "bread cake curry omelette pie risotto salad sauce soup stew".split()
+_TOOL = "bowl grater knife mixer oven pan pot whisk".split()
 _ALERT = "flood fog frost heat ice snow storm wind".split()
 _DISTRACTORS = (
-    "Please file this.|We spoke by phone.|More will follow soon.|This was typed in a hurry.|Nothing else is known.|"
-    "See page 4.|Thanks for reading.|The rest can wait.|Filed under notes.|Copy sent to the office.|Checked twice.|"
-    "Note 12 has more.|Reply within 3 days.|Sorry for the delay.|It was a quiet week.|Ask again if unsure."
+    "Please file this.|We spoke by phone.|More will follow soon.|This was typed in a hurry.|"
+    "Nothing else is known.|See page 4.|Thanks for reading.|The rest can wait.|Filed under notes.|"
+    "Copy sent to the office.|Checked twice.|Note 12 has more.|Reply within 3 days.|"
+    "Sorry for the delay.|It was a quiet week.|Ask again if unsure."
 ).split("|")
+_KEY_WORDS = [w.lower() for w in _ITEM + _FOOD + _THING + _TAG + _COLOR + _STREET + _JOB + _VENUE]
+_BAGS = "details info summary entry body extra part block node main".split()
+_PREFIXES = "the_ my_ main_ first_ given_ a_".split()
+_SUFFIXES = "_value _text _field _1 _2 _x _here".split()
+_NEW_PREFIXES = "our_ known_ x_".split()
+_NEW_SUFFIXES = "_info _3 _now".split()
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,7 @@ class _Fact:
 _STR: Schema = {"type": "string"}
 _NUM: Schema = {"type": "number"}
 _BOOL: Schema = {"type": "boolean"}
+_PERCENT: Schema = {"type": "integer", "minimum": 0, "maximum": 100}
 _INT: Schema = {"type": "integer", "minimum": 0}
 
 
@@ -136,16 +147,33 @@ def _object(**properties: Schema) -> Schema:
     }
 
 
+_BOX = _object(width=_INT, height=_INT, depth=_INT)
+
+
 def _rows(r: random.Random, keys: str, new: str, words: list[str], names: str, unit: str, says: str) -> _Fact:
     what, count = names.split()
     rows = [{what: w, count: r.randint(1, 90)} for w in r.sample(words, r.choice((1, 2, 2, 3)))]
     told = _shown([f"{row[count]} {unit}{row[what]}" for row in rows])
     schema: Schema = {"type": "array", "items": _object(**{what: _STR, count: _INT}), "minItems": 1}
-    return _Fact(tuple(keys.split()), tuple(new.split()), schema, rows, tuple(says.replace("{}", told).split("|")))
+    return _Fact(
+        tuple(keys.split()), tuple(new.split()), schema, rows, tuple(says.replace("{}", told).split("|"))
+    )
+
+
+def _two(r: random.Random, first: list[str], second: list[str]) -> str:
+    return f"{r.choice(first)} {r.choice(second)}"
+
+
+def _made_up(r: random.Random) -> str:
+    """A word that is in no list, so that words must be copied piece by piece."""
+    syllables = (r.choice("bcdfghjklmnprstvwz") + r.choice("aeiou") for _ in range(r.randint(1, 3)))
+    return "".join(syllables) + r.choice("bdfgklmnprstxyz")
 
 
 def _name(r: random.Random) -> str:
-    return f"{r.choice(_FIRST)} {r.choice(_LAST)}"
+    if r.random() < 0.08:
+        return f"{r.choice(_FIRST)} {_made_up(r).title()}"
+    return _two(r, _FIRST, _LAST)
 
 
 def _date(r: random.Random) -> str:
@@ -169,11 +197,20 @@ def _person(r: random.Random) -> list[_Fact]:
         _fact("name full_name", "person", _STR, name, "This is {}.|Name: {}.|Meet {}."),
         _fact("age years", "years_old", _INT, r.randint(18, 99), "Age {}.|{} years old.|Turned {}."),
         _fact("city town", "home", _STR, r.choice(_CITY), "Lives in {}.|Home is {}.", "address"),
-        _fact("street", "road", _STR, f"{r.randint(1, 200)} {r.choice(_STREET)} Street", "At {}.|Mail goes to {}.", "address"),
+        _fact(
+            "street",
+            "road",
+            _STR,
+            f"{r.randint(1, 200)} {r.choice(_STREET)} Street",
+            "At {}.|Mail goes to {}.",
+            "address",
+        ),
         _fact("job", "occupation", _STR, r.choice(_JOB), "Works as a {}.|Job: {}.|A {} by trade."),
         _fact("email", "contact", _STR, email, "Write to {}.|Email {}.", "contact"),
         _fact("phone", "tel", maybe, phone, "Call {}.|Phone {}." if phone else "", "contact"),
-        _flag(r, "member is_member", "joined", "A member.|Has joined the club.", "Not a member.|Never joined."),
+        _flag(
+            r, "member is_member", "joined", "A member.|Has joined the club.", "Not a member.|Never joined."
+        ),
         _list(r, "languages", "speaks", _LANGUAGE, 3, "Speaks {}.|Languages: {}."),
     ]
 
@@ -209,14 +246,16 @@ def _trip(r: random.Random) -> list[_Fact]:
 def _event(r: random.Random) -> list[_Fact]:
     start = f"{r.randint(8, 21):02d}:{r.choice(('00', '15', '30', '45'))}"
     return [
-        _fact("title event", "label", _STR, f"{r.choice(_TOPIC)} {r.choice(_MEETING)}", "There is a {}.|Coming up: {}."),
-        _fact("venue", "place", _STR, f"{r.choice(_STREET)} {r.choice(_VENUE)}", "At the {}.|Venue: {}.", "location"),
+        _fact("title event", "label", _STR, _two(r, _TOPIC, _MEETING), "There is a {}.|Coming up: {}."),
+        _fact("venue", "place", _STR, _two(r, _STREET, _VENUE), "At the {}.|Venue: {}.", "location"),
         _fact("city town", "where", _STR, r.choice(_CITY), "Held in {}.|The city is {}.", "location"),
         _fact("date day", "when", _STR, _date(r), "On {}.|Date: {}."),
         _fact("start", "opens", _STR, start, "Starts at {}.|Doors open {}."),
         _fact("seats capacity", "places", _INT, r.randint(10, 900), "{} seats.|Room for {}."),
         _list(r, "speakers", "guests", [_name(r) for _ in range(3)], 3, "With {}.|Speakers: {}."),
-        _flag(r, "free", "no_fee", "Entry is free.|No ticket needed.", "Tickets are sold.|Entry costs money."),
+        _flag(
+            r, "free", "no_fee", "Entry is free.|No ticket needed.", "Tickets are sold.|Entry costs money."
+        ),
         _enum(r, "level", "audience", "beginner advanced family expert", "Level: {}.|For {} guests."),
     ]
 
@@ -224,7 +263,13 @@ def _event(r: random.Random) -> list[_Fact]:
 def _ticket(r: random.Random) -> list[_Fact]:
     return [
         _fact("id ticket", "number", _INT, r.randint(100, 99999), "Ticket {}.|Case number {}."),
-        _fact("summary title", "problem", _STR, f"{r.choice(_THING)} is {r.choice(_TROUBLE)}", "The {}.|Problem: {}."),
+        _fact(
+            "summary title",
+            "problem",
+            _STR,
+            f"{r.choice(_THING)} is {r.choice(_TROUBLE)}",
+            "The {}.|Problem: {}.",
+        ),
         _enum(r, "priority", "severity", "low medium high urgent", "Priority {}.|This is {}."),
         _fact("reporter", "raised_by", _STR, _name(r), "Reported by {}.|{} wrote in.", "people"),
         _fact("assignee owner", "handler", _STR, _name(r), "Assigned to {}.|{} works on it.", "people"),
@@ -238,28 +283,28 @@ def _product(r: random.Random) -> list[_Fact]:
     box = {k: r.randint(2, 250) for k in ("width", "height", "depth")}
     told = f"{box['width']} wide, {box['height']} high, {box['depth']} deep"
     return [
-        _fact("name product", "article", _STR, f"{r.choice(_COLOR)} {r.choice(_ITEM)}", "A {}.|Product: {}."),
+        _fact("name product", "article", _STR, _two(r, _COLOR, _ITEM), "A {}.|Product: {}."),
         _fact("brand maker", "made_by", _STR, r.choice(_BRAND), "Made by {}.|Brand {}."),
         _fact("price", "costs", _NUM, _price(r, 900), "Price {}.|Costs {}."),
         _fact("stock", "left", _INT, r.randint(0, 500), "{} in stock.|Stock: {}."),
         _list(r, "colors", "shades", _COLOR, 3, "Comes in {}.|Colors: {}."),
         _enum(r, "size", "fit", "small medium large huge", "Size {}.|It is {}."),
         _fact("rating", "stars", _NUM, r.randint(10, 50) / 10, "Rated {}.|{} stars."),
-        _fact("dimensions", "box", _object(width=_INT, height=_INT, depth=_INT), box, f"It is {told}.|Measures {told}."),
+        _fact("dimensions", "box", _BOX, box, f"It is {told}.|Measures {told}."),
         _flag(r, "used", "second_hand", "Second hand.|Used.", "Brand new.|Never used."),
     ]
 
 
 def _recipe(r: random.Random) -> list[_Fact]:
     return [
-        _fact("dish name", "meal", _STR, f"{r.choice(_FOOD)} {r.choice(_DISH)}", "How to make {}.|Recipe: {}."),
+        _fact("dish name", "meal", _STR, _two(r, _FOOD, _DISH), "How to make {}.|Recipe: {}."),
         _fact("servings", "feeds", _INT, r.randint(1, 12), "Serves {}.|For {} guests."),
         _fact("minutes time", "duration", _INT, r.randint(5, 180), "Takes {} minutes.|Ready in {} minutes."),
         _rows(r, "ingredients", "needs", _FOOD, "name grams", "g ", "Needs {}.|Take {}."),
         _flag(r, "vegan", "no_meat", "Vegan.|No animal products.", "Not vegan.|With animal products."),
         _enum(r, "difficulty", "skill", "easy normal hard", "It is {} to make.|Difficulty: {}."),
         _fact("author chef", "cook", _STR, _name(r), "By {}.|Recipe from {}."),
-        _list(r, "tools", "equipment", "bowl grater knife mixer oven pan pot whisk".split(), 3, "Use a {}.|Tools: {}."),
+        _list(r, "tools", "equipment", _TOOL, 3, "Use a {}.|Tools: {}."),
     ]
 
 
@@ -271,7 +316,7 @@ def _weather(r: random.Random) -> list[_Fact]:
         _fact("date day", "on", _STR, _date(r), "On {}.|Report of {}."),
         _fact("low", "coldest", heat, low, "Low {}.|At night {}.", "temperature"),
         _fact("high", "warmest", heat, low + r.randint(1, 15), "High {}.|By day {}.", "temperature"),
-        _fact("humidity", "moisture", {"type": "integer", "minimum": 0, "maximum": 100}, r.randint(5, 100), "Humidity {}.|Air at {} percent."),
+        _fact("humidity", "moisture", _PERCENT, r.randint(5, 100), "Humidity {}.|Air at {} percent."),
         _fact("wind wind_speed", "gusts", _NUM, r.randint(0, 400) / 10, "Wind {}.|The wind blows at {}."),
         _enum(r, "sky", "clouds", "clear cloudy grey foggy", "Sky: {}.|A {} sky."),
         _flag(r, "rain", "wet", "Rain expected.|It will rain.", "No rain.|It stays dry."),
@@ -293,7 +338,9 @@ def _match(r: random.Random) -> list[_Fact]:
 
 def _film(r: random.Random) -> list[_Fact]:
     return [
-        _fact("film", "movie", _STR, f"The {r.choice(_COLOR).title()} {r.choice(_ITEM).title()}", "The film {}."),
+        _fact(
+            "film", "movie", _STR, f"The {r.choice(_COLOR).title()} {r.choice(_ITEM).title()}", "The film {}."
+        ),
         _fact("year", "released", _INT, r.randint(1920, 2029), "From {}."),
         _fact("director", "directed_by", _STR, _name(r), "Directed by {}."),
         _list(r, "cast", "actors", [_name(r) for _ in range(4)], 4, "Starring {}."),
@@ -328,7 +375,7 @@ def example(rng: random.Random, split: Split = "train") -> Record:
     """One record of a split; the same `rng` state gives the same record."""
     while True:
         unseen = split == "unseen"
-        new_kind = unseen and rng.random() < 0.4
+        new_kind = unseen and rng.random() < 0.25
         facts = rng.choice(_NEW_KINDS if new_kind else _KINDS)(rng)
         said = rng.sample(facts, rng.randint(3, min(6, len(facts))))
         if unseen or is_heldout({f.keys[0]: f.value for f in said}) == (split == "heldout"):
@@ -342,34 +389,61 @@ def _record(r: random.Random, facts: list[_Fact], said: list[_Fact], unseen: boo
     wanted = r.sample(said, r.randint(2, min(5, len(said))))
     if r.random() < 0.3:
         wanted.sort(key=facts.index)
-    schema, answer = _shape(r, wanted, unseen)
+    schema, answer = _shape(r, said, wanted, unseen)
     text = " ".join(sentences)
     return Record(text, schema, answer, render_prompt(text, schema))
 
 
-def _shape(r: random.Random, wanted: list[_Fact], unseen: bool) -> tuple[Schema, dict[str, Json]]:
-    """The schema that asks for these facts, and its answer."""
+def _any_key(r: random.Random) -> str:
+    return _made_up(r) if r.random() < 0.5 else "_".join(r.sample(_KEY_WORDS, r.choice((1, 1, 2))))
+
+
+def _keys(r: random.Random, said: list[_Fact], wanted: list[_Fact], unseen: bool) -> list[str]:
+    """A name for each wanted fact.
+
+    Where no other stated fact has such a schema, the name tells nothing and may be any. Others may be
+    decorated. So names must be copied from the schema, not known by heart.
+    """
+    signatures = [render_schema(f.schema) for f in said]
+    prefixes, suffixes = (_NEW_PREFIXES, _NEW_SUFFIXES) if unseen else (_PREFIXES, _SUFFIXES)
+    decorated = r.random() < 0.25
+    names: list[str] = []
+    for fact in wanted:
+        name = r.choice(fact.new if unseen and r.random() < 0.25 else fact.keys)
+        if signatures.count(render_schema(fact.schema)) == 1 and r.random() < 0.2:
+            name = _any_key(r)
+        elif decorated and r.random() < 0.5:
+            name = r.choice(prefixes) + name if r.random() < 0.5 else name + r.choice(suffixes)
+        names.append(name)
+    return names
+
+
+def _shape(
+    r: random.Random, said: list[_Fact], wanted: list[_Fact], unseen: bool
+) -> tuple[Schema, dict[str, Json]]:
+    """The schema that asks for the wanted facts, and its answer."""
     properties: dict[str, Schema] = {}
+    groups: dict[str, Schema] = {}
     answer: dict[str, Json] = {}
     nested = r.random() < 0.6
-    bag = r.choice(("details", "info")) if r.random() < 0.15 else ""
+    bag = (r.choice(_BAGS) if r.random() < 0.7 else _any_key(r)) if r.random() < 0.15 else ""
     if unseen:
         nested, bag = r.random() < 0.3, r.choice(("", "", "data", "facts"))
-    for i, fact in enumerate(wanted):
-        key = r.choice(fact.new if unseen and r.random() < 0.6 else fact.keys)
+    for i, (fact, key) in enumerate(zip(wanted, _keys(r, said, wanted, unseen), strict=True)):
         group = fact.group if nested and fact.group else bag if i else ""
         if group:
-            inner = properties.setdefault(group, _object())
-            if "properties" not in inner:  # a plain field has that name already
-                continue
+            inner = groups[group] if group in groups else _object()
+            if (group in properties and group not in groups) or key in inner["properties"]:
+                continue  # the name is taken
+            properties[group] = groups[group] = inner
             inner["properties"][key] = fact.schema
             inner["required"].append(key)
             answer.setdefault(group, {})[key] = fact.value
         elif key not in properties:
             properties[key] = fact.schema
             answer[key] = fact.value
-    if unseen and r.random() < 0.25:
-        outer = r.choice(("record", "result"))
+    if r.random() < (0.25 if unseen else 0.08):
+        outer = r.choice(("record", "result")) if unseen else r.choice(_BAGS)
         properties, answer = {outer: _object(**properties)}, {outer: answer}
     return _object(**properties), answer
 
@@ -379,31 +453,35 @@ def render_prompt(text: str, schema: Schema) -> str:
     return f"Text: {text}\nSchema: {render_schema(schema)}\nJSON: "
 
 
-def render_schema(schema: Schema | bool, root: Schema | None = None) -> str:
+def render_schema(schema: Schema | bool) -> str:
     """A compact signature of a schema; what it does not know it calls ``any``."""
+    return _render(schema, schema, frozenset())
+
+
+def _render(schema: Json, root: Json, above: frozenset[str]) -> str:
     if not isinstance(schema, dict):
         return "any"
-    root = schema if root is None else root
     if "$ref" in schema:
-        target: Json = root
-        for part in str(schema["$ref"]).removeprefix("#").strip("/").split("/"):
-            target = target.get(part, {}) if isinstance(target, dict) else {}
-        known = isinstance(target, dict) and target is not root and "$ref" not in target
-        return render_schema(target, root) if known else "any"
+        ref = str(schema["$ref"])
+        target = root if ref.startswith("#") and ref not in above else None
+        for part in ref.removeprefix("#").strip("/").split("/"):
+            target = target.get(part) if isinstance(target, dict) else None
+        return _render(target, root, above | {ref})
     if "const" in schema:
         return json.dumps(schema["const"], ensure_ascii=False)
     if "enum" in schema:
         return "|".join(json.dumps(v, ensure_ascii=False) for v in schema["enum"])
-    for word in ("anyOf", "oneOf"):
+    for word in ("anyOf", "oneOf", "allOf"):
         if word in schema:
-            return "|".join(render_schema(s, root) for s in schema[word])
-    kind = schema.get("type", "object" if "properties" in schema else "array" if "items" in schema else "any")
+            return "|".join(_render(s, root, above) for s in schema[word])
+    implied = "object" if "properties" in schema else "array" if "items" in schema else "any"
+    kind = schema.get("type", implied)
     if isinstance(kind, list):
-        return "|".join(render_schema({**schema, "type": k}, root) for k in kind)
+        return "|".join(_render({**schema, "type": k}, root, above) for k in kind)
     if kind == "object":
-        properties = schema.get("properties", {})
-        inside = ", ".join(f"{json.dumps(k, ensure_ascii=False)}: {render_schema(v, root)}" for k, v in properties.items())
-        return "{" + inside + "}"
+        fields = schema.get("properties", {}).items()
+        inside = (f"{json.dumps(k, ensure_ascii=False)}: {_render(v, root, above)}" for k, v in fields)
+        return "{" + ", ".join(inside) + "}"
     if kind == "array":
-        return f"[{render_schema(schema.get('items', {}), root)}]"
+        return f"[{_render(schema.get('items'), root, above)}]"
     return str(kind)
