@@ -231,24 +231,45 @@ void GuidedState::commit() {
 
 void GuidedState::extend_slot(int number, int draft) {
   Slot &slot = slots_[number];
-  const int extended = slot.extended.load(std::memory_order_relaxed);
-  if (extended >= draft) return;
-  if (slot.stopped || extended != draft - 1) return stop(number, draft);
-
   const std::int64_t token = buffers_.drafts[static_cast<std::size_t>(draft - 1) * slots_.size() + number];
-  if (!is_allowed(number, draft - 1, token)) return stop(number, draft);
+  if (!takes_next(number, draft, token)) return;
+  if (!is_allowed(number, draft - 1, token) || slot.matcher->is_terminated()) return stop(number, draft, token);
   const int outcome = slot.matcher->accept(static_cast<std::int32_t>(token));
   if (outcome < 0) return fail_matcher(number, "accepting a draft");
-  if (outcome == 0) return stop(number, draft);
+  if (outcome == 0) return stop(number, draft, token);
   slot.taken[draft - 1] = token;
   slot.extended.store(draft, std::memory_order_release);
-  if (slot.matcher->is_terminated()) return stop(number, draft);
+  if (slot.matcher->is_terminated()) return end_rows(number, draft);
   if (fill(number, draft, kExtend) != Fill::kEmpty) return;
   // Nothing may follow this draft, so it is as good as refused: earlier rows stay as they are.
+  if (!take_back(number, draft - 1)) return;
+  stop(number, draft, token);
   slot.dead_end = true;
-  slot.extended.store(draft - 1, std::memory_order_release);
-  if (slot.matcher->rollback(1) != 0) return fail_matcher(number, "rolling back a draft");
-  stop(number, draft);
+}
+
+// Whether draft `draft` is the next that the slot's matcher is to take. A draft that was taken, or refused, and has
+// been replaced since is forgotten first; rows behind one that is not to be taken are made defined.
+bool GuidedState::takes_next(int number, int draft, std::int64_t token) {
+  Slot &slot = slots_[number];
+  const int extended = slot.extended.load(std::memory_order_relaxed);
+  if (extended >= draft) return slot.taken[draft - 1] != token && take_back(number, draft - 1);
+  if (extended == draft - 1 && (!slot.stopped || slot.refused != token))
+    return slot.stopped = slot.dead_end = false, true;
+  end_rows(number, draft);
+  return false;
+}
+
+// Takes back drafts down to `count`, and forgets what stopped the slot. False: the matcher failed.
+bool GuidedState::take_back(int number, int count) {
+  Slot &slot = slots_[number];
+  const int extended = slot.extended.load(std::memory_order_relaxed);
+  slot.stopped = slot.dead_end = false;
+  slot.extended.store(count, std::memory_order_release);
+  for (std::size_t position = static_cast<std::size_t>(count) + 1; position < slot.rows.size(); ++position)
+    if (slot.rows[position] == Row::kFilled) slot.rows[position] = Row::kStale;
+  if (extended > count && slot.matcher->rollback(extended - count) != 0)
+    return fail_matcher(number, "rolling back drafts"), false;
+  return true;
 }
 
 void GuidedState::commit_slot(int number) {
@@ -264,10 +285,8 @@ void GuidedState::commit_slot(int number) {
       return fail(number, SlotStatus::kVerified,
                   "token " + std::to_string(verified[1 + i]) + " was verified where draft " + std::to_string(i + 1) +
                       " was token " + std::to_string(slot.taken[i]));
-  if (extended > kept && slot.matcher->rollback(extended - kept) != 0)
-    return fail_matcher(number, "rolling back drafts");
   const bool dead_end = slot.dead_end;
-  slot.stopped = slot.dead_end = false;
+  if (!take_back(number, kept)) return;
   slot.extended.store(0, std::memory_order_release);
   slot.committed.fetch_add(kept, std::memory_order_acq_rel);
   const auto end = [&] {
@@ -296,14 +315,8 @@ void GuidedState::commit_slot(int number) {
 }
 
 void GuidedState::release(int number) {
-  Slot &slot = slots_.at(static_cast<std::size_t>(number));
-  const int extended = slot.extended.load(std::memory_order_relaxed);
-  if (!slot.matcher || slot.status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;
-  slot.stopped = slot.dead_end = false;
-  slot.extended.store(0, std::memory_order_release);
-  for (std::size_t position = 1; position < slot.rows.size(); ++position)
-    if (slot.rows[position] == Row::kFilled) slot.rows[position] = Row::kStale;
-  if (extended > 0 && slot.matcher->rollback(extended) != 0) fail_matcher(number, "rolling back drafts");
+  const Slot &slot = slots_.at(static_cast<std::size_t>(number));
+  if (slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk) take_back(number, 0);
 }
 
 bool GuidedState::is_allowed(int slot, int position, std::int64_t token) {
@@ -345,9 +358,10 @@ void GuidedState::end_rows(int number, int from) {
   }
 }
 
-void GuidedState::stop(int number, int from) {
+void GuidedState::stop(int number, int draft, std::int64_t refused) {
   slots_[number].stopped = true;
-  end_rows(number, from);
+  slots_[number].refused = refused;
+  end_rows(number, draft);
 }
 
 void GuidedState::fail(int number, SlotStatus status, std::string message) {

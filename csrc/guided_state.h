@@ -134,8 +134,9 @@ class GuidedState {
     std::atomic<std::int64_t> committed{0};
     std::atomic<int> extended{0};
     std::atomic<SlotStatus> status{SlotStatus::kOk};
-    bool stopped = false;             // takes no more drafts in this iteration
-    bool dead_end = false;            // ... because none could follow the refused one
+    bool stopped = false;             // the draft behind the taken ones was refused:
+    std::int64_t refused = 0;         // ... this one
+    bool dead_end = false;            // ... because nothing could have followed it
     std::vector<std::int64_t> taken;  // the drafts that the matcher took, [K]
     std::vector<Row> rows;            // [K+1]
     std::string message;              // under status_mutex_
@@ -166,6 +167,8 @@ class GuidedState {
   void attach(int slot, MatcherRef matcher);
   void extend_slot(int slot, int draft);
   void commit_slot(int slot);
+  bool takes_next(int slot, int draft, std::int64_t token);
+  bool take_back(int slot, int count);
 
   std::size_t row_index(int slot, int position) const {
     return static_cast<std::size_t>(slot) * (shape_.max_drafts + 1) + position;
@@ -177,7 +180,7 @@ class GuidedState {
   enum class Fill { kDone, kEmpty, kFailed };
   Fill fill(int slot, int position, Operation operation);
   void end_rows(int slot, int from);
-  void stop(int slot, int from);
+  void stop(int slot, int draft, std::int64_t refused);
   void fail(int slot, SlotStatus status, std::string message);
   void fail_matcher(int slot, const char *during);
 

@@ -88,6 +88,13 @@ class GrammarLane:
         self._begin(stream, slots_B)
         self._copy_masks(slots_B, range(self.num_positions))
 
+    def all_masks(self, stream: Stream, slots_B: Tensor) -> None:
+        """For rows of which nothing is assumed: take the snapshot and every draft, and send all masks."""
+        self._begin(stream, slots_B)
+        for draft in range(1, self.num_positions):
+            self.stream.hostfunc(self.state.task("extend", draft))
+        self._copy_masks(slots_B, range(self.num_positions))
+
     def verify_masks(self, stream: Stream, slots_B: Tensor, num_drafts: int, guided_drafts: bool) -> None:
         """Beside the target's forward: take the snapshot and the drafts still owed, and send their masks.
 
@@ -99,12 +106,16 @@ class GrammarLane:
             self.stream.hostfunc(self.state.task("extend", draft))
         self._copy_masks(slots_B, owed)
 
-    def apply_verify(self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor) -> None:
-        """Mask the target's logits [B, T, V], T up to K+1, in place: position t under the mask behind t
-        drafts.
+    def apply_verify(
+        self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor, d2t: Tensor | None = None
+    ) -> None:
+        """Mask the target's logits [B, T, V] in place, T up to K+1: position t under the mask behind t drafts.
+
+        `d2t` int64 [V] as in `apply_draft`, for a target with a pruned vocabulary.
         """
         stream.wait(self.mask_event)
-        stream.launch(_apply_verify, logits_BTV, self.masks, self.token_mask, self._rows_of(slots_B))
+        rows_PB = self._rows_of(slots_B)
+        stream.launch(_apply_verify, logits_BTV, self.masks, self.token_mask, rows_PB, d2t)
 
     def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """After `verified` was written: commit it, and send the masks behind the committed text."""
@@ -186,6 +197,8 @@ def _apply_rows(logits: Tensor, masks: Tensor, flags: Tensor, rows: Tensor, d2t:
     apply_token_bitmask_(logits, masks, rows=rows, token_mask=flags[rows], d2t=d2t)
 
 
-def _apply_verify(logits_BTV: Tensor, masks: Tensor, flags: Tensor, rows_PB: Tensor) -> None:
+def _apply_verify(
+    logits_BTV: Tensor, masks: Tensor, flags: Tensor, rows_PB: Tensor, d2t: Tensor | None = None
+) -> None:
     rows_N = rows_PB[: logits_BTV.shape[1]].T.reshape(-1)
-    _apply_rows(logits_BTV.view(-1, logits_BTV.shape[2]), masks, flags, rows_N, None)
+    _apply_rows(logits_BTV.view(-1, logits_BTV.shape[2]), masks, flags, rows_N, d2t)

@@ -1,0 +1,162 @@
+"""Guided decoding for a loop that is captured: the host's work runs as host functions of the graph.
+
+An iteration of `batch_size` rows (B), everything but `add_batch` inside the captured part::
+
+    decoder.add_batch(requests)                        # on the host, before each launch
+    with decoder.step():
+        stream.launch(model_forward, ...)
+        decoder.execute(logits)
+        stream.launch(sample_and_verify, ...)
+        decoder.rollback_rejected_tokens(num_accepted, new_tokens)
+        for _ in range(num_drafts):                    # with a drafter
+            stream.launch(draft_forward, ...)
+            decoder.execute_draft_batch(draft_logits, d2t)
+            stream.launch(pick_draft, ...)
+            decoder.add_draft_batch(draft_tokens)
+
+`num_accepted`, `new_tokens` and `draft_tokens` are device tensors that the launched functions wrote. The names are
+`GuidedDecoder`'s, and so are the tokens that come out; without a graph the same calls run eagerly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from weft.errors import InputError
+from weft.guided.lane import GrammarLane
+from weft.guided.snapshot import GuidedRequest, attach_of, check_batch
+from weft.runtime.buffers import PinnedRing
+from weft.runtime.interface import Runtime, Stream
+
+
+class CapturableGuidedDecoder:
+    """Masks for `num_slots` requests (S) with up to `max_drafts` drafts each (K), in iterations of `batch_size` rows (B).
+
+    All work goes to `stream` and, ordered by events, to a stream of the decoder's own. `drafts` int64 [K, S+1] on
+    the device holds each slot's drafts (-1: none) for the target's forward, and `slots` int64 [B] the slot of
+    each row; rows that only pad have slot S.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        stream: Stream,
+        num_slots: int,
+        max_drafts: int,
+        vocab_size: int,
+        end_token_ids: Sequence[int],
+        *,
+        batch_size: int,
+        fill_time_limit_s: float = 0.0,
+    ) -> None:
+        self.lane = GrammarLane(
+            runtime, num_slots, max_drafts, vocab_size, end_token_ids, fill_time_limit_s=fill_time_limit_s
+        )
+        self.lane.reserve(batch_size)
+        self.state = self.lane.state
+        self.drafts = self.lane.drafts
+        self.slots = torch.full((batch_size,), num_slots, dtype=torch.int64, device=runtime.device)
+        self._stream = stream
+        self._slots_in = PinnedRing(runtime, self.slots)
+        self._num_drafts = 0
+
+    def add_batch(self, requests: Sequence[GuidedRequest]) -> None:
+        """The requests of the next launch, in the order of the rows; on the host, once before each launch.
+
+        Raises `InputError` for a batch that does not fit, and for tokens: those are the device's here.
+        """
+        batch_size, num_slots = self.slots.shape[0], self.state.num_slots
+        check_batch(requests, num_slots, self.state.max_drafts)
+        if len(requests) > batch_size:
+            raise InputError(f"{len(requests)} requests do not fit in a batch of {batch_size}")
+        if any(r.new_token is not None or r.draft_tokens is not None for r in requests):
+            raise InputError("a captured decoder takes tokens on the device, not from its requests")
+        slots = [request.slot for request in requests]
+        self.state.push(slots, attach_of(requests))
+        padded = slots + [num_slots] * (batch_size - len(slots))
+        self._slots_in.send(self._stream, torch.tensor(padded))
+        begun = [request.slot for request in requests if request.begins]
+        if begun:
+            self._stream.launch(_clear_drafts, self.drafts, begun)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One iteration: the masks are begun when it is entered, beside what comes first in it."""
+        self._num_drafts = 0
+        self.lane.all_masks(self._stream, self.slots)
+        yield
+        self.lane.join(self._stream)
+
+    def execute(self, logits: Tensor, d2t: Tensor | None = None) -> None:
+        """Mask the target's logits in place: [B, V], or [B, T, V] with position t behind the first t drafts.
+
+        `d2t` int64 [V] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
+        """
+        logits_BTV = logits.view(self.slots.shape[0], -1, logits.shape[-1])
+        self.lane.apply_verify(self._stream, logits_BTV, self.slots, d2t)
+
+    def rollback_rejected_tokens(self, num_accepted: Tensor | None, new_tokens: Tensor) -> None:
+        """What verification said, int64 [B]: how many drafts stay (None: there were none; the others are taken
+        back), and the token sampled behind them.
+        """
+        self._stream.launch(
+            _write_verified, self.lane.verified, self.drafts, self.slots, num_accepted, new_tokens
+        )
+        self.lane.commit_masks(self._stream, self.slots)
+
+    def add_draft_batch(self, draft_tokens: Tensor) -> None:
+        """The next draft of each row was picked, int64 [B] in the target's ids; -1 for none."""
+        if self._num_drafts == self.state.max_drafts:
+            raise InputError(f"there are {self._num_drafts} drafts already, as many as max_drafts")
+        self._num_drafts += 1
+        j = self._num_drafts
+        self._stream.launch(_write_draft, self.drafts[j - 1], self.slots, draft_tokens)
+        # The last draft's mask is for verification only: it is made beside the next forward.
+        self.lane.extend_masks(self._stream, j, self.slots, fill=j < self.state.max_drafts)
+
+    def execute_draft_batch(self, logits: Tensor, d2t: Tensor | None = None) -> None:
+        """Mask the drafter's logits [B, Vd] of the next draft in place; `d2t` as in `execute`."""
+        self.lane.apply_draft(self._stream, logits, self.slots, self._num_drafts + 1, d2t)
+
+    def rollback_draft_tokens(self) -> None:
+        """Drop the drafts: they will not be verified."""
+        self._stream.launch(_drop_drafts, self.drafts, self.slots)
+        self._num_drafts = 0
+
+    def status(self, slot: int) -> tuple[str, str]:
+        """Code and message of what ended the slot's grammar, ("", "") while all is well; after the launch is done."""
+        return self.state.status(slot)
+
+    def close(self) -> None:
+        """Wait for what was launched."""
+        self.lane.close()
+
+
+def _clear_drafts(drafts_KS: Tensor, slots: list[int]) -> None:
+    for slot in slots:
+        drafts_KS[:, slot].fill_(-1)
+
+
+def _drop_drafts(drafts_KS: Tensor, slots_B: Tensor) -> None:
+    drafts_KS[:, slots_B] = -1
+
+
+def _write_draft(draft_S: Tensor, slots_B: Tensor, tokens_B: Tensor) -> None:
+    draft_S[slots_B] = tokens_B
+
+
+def _write_verified(
+    verified_SK: Tensor, drafts_KS: Tensor, slots_B: Tensor, accepted_B: Tensor | None, tokens_B: Tensor
+) -> None:
+    """[n, the first n drafts, the token behind them] for each row's slot; the drafts are spent."""
+    if accepted_B is None:
+        accepted_B = torch.zeros_like(slots_B)
+    drafts_BK = drafts_KS[:, slots_B].T
+    tokens_BT = torch.cat([drafts_BK, torch.zeros_like(slots_B)[:, None]], dim=1)
+    tokens_BT.scatter_(1, accepted_B[:, None], tokens_B[:, None])
+    verified_SK[slots_B] = torch.cat([accepted_B[:, None], tokens_BT], dim=1)
+    drafts_KS[:, slots_B] = -1

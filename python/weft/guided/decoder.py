@@ -1,0 +1,225 @@
+"""Guided decoding for a loop of your own, without graphs: the host's work on the calling thread.
+
+An iteration, with B requests in the batch::
+
+    decoder.add_batch(requests)                        # who is in it, in which order
+    logits = model(...)                                # enqueued; the device is busy now
+    decoder.execute(logits)                            # makes the masks meanwhile, then applies them
+    accepted, tokens = ...                             # sample, compare with the drafts
+    decoder.rollback_rejected_tokens(accepted, tokens)
+    for _ in range(num_drafts):                        # with a drafter
+        draft_logits = drafter(...)
+        decoder.execute_draft_batch(draft_logits, d2t)
+        drafts = ...                                   # pick
+        decoder.add_draft_batch(drafts)
+
+Without speculation `add_batch` may bring each `new_token` instead, and nothing else is called. `CapturableGuidedDecoder`
+has the same names for a loop that is captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from weft.errors import InputError
+from weft.grammar.base import Matcher
+from weft.guided.snapshot import GuidedRequest, attach_of, check_batch
+from weft.guided.state import GuidedState
+from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
+from weft.runtime.interface import Runtime
+
+
+@dataclass
+class _Row:
+    """A slot's drafts, how many of them verification kept, and what is known and not yet committed."""
+
+    drafts: list[int] = field(default_factory=list)
+    accepted: int | None = None
+    verified: list[int] = field(default_factory=list)
+
+    def commit(self, token: int) -> None:
+        """The token behind the kept drafts (all of them, where nobody said) is known."""
+        accepted = len(self.drafts) if self.accepted is None else self.accepted
+        self.verified = [accepted, *self.drafts[:accepted], token]
+        self.drafts = []
+        self.accepted = None
+
+
+class GuidedDecoder:
+    """Masks for `num_slots` requests at a time (S), with up to `max_drafts` drafts each (K), on a runtime's device.
+
+    `vocab_size` is the target's, `end_token_ids` what a request gets that can get nothing else. A request whose
+    grammar fails has a `status`; the others do not notice.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        num_slots: int,
+        max_drafts: int,
+        vocab_size: int,
+        end_token_ids: Sequence[int],
+        *,
+        fill_time_limit_s: float = 0.0,
+    ) -> None:
+        self.state = GuidedState(
+            num_slots,
+            max_drafts,
+            vocab_size,
+            end_token_ids,
+            pinned=runtime.pinned,
+            fill_time_limit_s=fill_time_limit_s,
+        )
+        self._runtime = runtime
+        self._masks = torch.zeros_like(self.state.masks_host, device=runtime.device)
+        self._token_mask = torch.zeros_like(self.state.token_mask_host, device=runtime.device)
+        self._rows = [_Row() for _ in range(num_slots)]
+        self._batch: tuple[GuidedRequest, ...] = ()
+        self._attach: dict[int, Matcher | None] = {}
+        self._num_drafted = 0
+        self._in_flight = False
+
+    def add_batch(self, requests: Sequence[GuidedRequest]) -> None:
+        """The requests of the next iteration, in the order of the logits' rows. Raises `InputError`."""
+        check_batch(requests, self.state.num_slots, self.state.max_drafts)
+        self._settle()
+        for request in requests:
+            if request.begins:
+                self._rows[request.slot] = _Row()
+            if request.new_token is not None:
+                self._rows[request.slot].commit(request.new_token)
+            if request.draft_tokens is not None:
+                self._drop_drafts(request.slot)
+                self._rows[request.slot].drafts = list(request.draft_tokens)
+        self._attach |= attach_of(requests)
+        self._batch = tuple(requests)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the logits that `execute` expects: one for each request and each of its drafts."""
+        return sum(1 + len(self._rows[request.slot].drafts) for request in self._batch)
+
+    def execute(self, logits: Tensor, d2t: Tensor | None = None) -> None:
+        """Mask the target's logits [num_rows, V] in place: each request's next token, then behind each draft.
+
+        `d2t` int64 [V] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
+        """
+        self._advance()
+        positions = self.state.max_drafts + 1
+        rows = [
+            request.slot * positions + position
+            for request in self._batch
+            for position in range(1 + len(self._rows[request.slot].drafts))
+        ]
+        self._apply(logits, rows, d2t)
+
+    def rollback_rejected_tokens(
+        self, num_accepted: Sequence[int], new_tokens: Sequence[int] | None = None
+    ) -> None:
+        """What verification said, by place in the batch: how many drafts stay; the others are taken back.
+
+        `new_tokens` are the tokens sampled behind the accepted ones; without them the next `add_batch` brings
+        each `new_token`.
+        """
+        self._check_length("num_accepted", num_accepted)
+        if new_tokens is not None:
+            self._check_length("new_tokens", new_tokens)
+        self._settle()
+        for i, request in enumerate(self._batch):
+            row = self._rows[request.slot]
+            if not 0 <= num_accepted[i] <= len(row.drafts):
+                raise InputError(
+                    f"slot {request.slot} has {len(row.drafts)} drafts; {num_accepted[i]} can't be accepted"
+                )
+            row.accepted = int(num_accepted[i])
+            if new_tokens is not None:
+                row.commit(int(new_tokens[i]))
+        self._num_drafted = 0
+
+    def add_draft_batch(self, draft_tokens: Sequence[int]) -> None:
+        """The next draft of each request, by place in the batch, in the target's ids; -1 for none."""
+        self._check_length("draft_tokens", draft_tokens)
+        if self._num_drafted == self.state.max_drafts:
+            raise InputError(f"there are {self._num_drafted} drafts already, as many as max_drafts")
+        self._settle()
+        for request, token in zip(self._batch, draft_tokens, strict=True):
+            self._rows[request.slot].drafts.append(int(token))
+        self._num_drafted += 1
+
+    def execute_draft_batch(self, logits: Tensor, d2t: Tensor | None = None) -> None:
+        """Mask the drafter's logits [B, Vd] of the next draft in place; `d2t` as in `execute`."""
+        self._advance()
+        positions = self.state.max_drafts + 1
+        rows = [
+            request.slot * positions + len(self._rows[request.slot].drafts) for request in self._batch
+        ]
+        self._apply(logits, rows, d2t)
+
+    def rollback_draft_tokens(self) -> None:
+        """Drop the drafts: they will not be verified."""
+        self._settle()
+        for request in self._batch:
+            self._drop_drafts(request.slot)
+        self._num_drafted = 0
+
+    def status(self, slot: int) -> tuple[str, str]:
+        """Code and message of what ended the slot's grammar, ("", "") while all is well (`GuidedState.status`)."""
+        return self.state.status(slot)
+
+    def _drop_drafts(self, slot: int) -> None:
+        row = self._rows[slot]
+        row.drafts = []
+        if not row.verified:
+            self.state.release(slot)
+
+    def _advance(self) -> None:
+        """Let the matchers take what is known: attached ones begin, tokens are committed, drafts extended."""
+        slots = [request.slot for request in self._batch]
+        ready = [slot for slot in slots if self._rows[slot].verified]
+        if self._attach or ready:
+            attach, self._attach = self._attach, {}
+            self.state.push(ready, attach)
+            self.state.fetch()
+        for slot in ready:
+            verified, self._rows[slot].verified = self._rows[slot].verified, []
+            self.state.verified_host[slot, : len(verified)] = torch.tensor(verified)
+        if ready:
+            self.state.commit()
+        longest = max((len(self._rows[slot].drafts) for slot in slots), default=0)
+        if longest:
+            self._extend(slots, longest)
+
+    def _extend(self, slots: list[int], longest: int) -> None:
+        for slot in slots:
+            drafts = self._rows[slot].drafts
+            padded = drafts + [-1] * (self.state.max_drafts - len(drafts))
+            self.state.drafts_host[:, slot] = torch.tensor(padded)
+        self.state.push(slots, {})
+        self.state.fetch()
+        for draft in range(1, longest + 1):
+            self.state.extend(draft)
+
+    def _apply(self, logits: Tensor, rows: list[int], d2t: Tensor | None) -> None:
+        logits_NV = logits.view(-1, logits.shape[-1])
+        if logits_NV.shape[0] != len(rows):
+            raise InputError(f"the logits have {logits_NV.shape[0]} rows; the batch has {len(rows)}")
+        rows_N = torch.tensor(rows, dtype=torch.int32, device=self._masks.device)
+        copy_mask_rows(
+            self._masks, self.state.masks_host, self._token_mask, self.state.token_mask_host, rows_N
+        )
+        apply_token_bitmask_(logits_NV, self._masks, rows=rows_N, token_mask=self._token_mask[rows_N], d2t=d2t)
+        self._in_flight = True
+
+    def _settle(self) -> None:
+        """The device may still read the masks; they change only when it is done."""
+        if self._in_flight:
+            self._runtime.synchronize()
+            self._in_flight = False
+
+    def _check_length(self, name: str, values: Sequence[int]) -> None:
+        if len(values) != len(self._batch):
+            raise InputError(f"{name} has {len(values)} entries; the batch has {len(self._batch)}")
