@@ -71,7 +71,7 @@ SampleCall sample_call(std::uintptr_t logits, int dtype, std::int64_t rows, std:
 }  // namespace
 
 void bind_token_mask(nb::module_ &m) {
-  m.def("has_cuda_kernels", &has_cuda_kernels, "Whether this build has the CUDA kernels.");
+  m.def("cuda_architectures", &cuda_architectures);  // "" without CUDA kernels
 
   m.def("apply_token_bitmask_cpu",
         [](std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,

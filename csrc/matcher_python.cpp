@@ -45,7 +45,7 @@ std::string text_of(PythonMatcher &matcher, nb::python_error &raised, const char
     nb::object last = nb::borrow(trace);
     for (nb::object next = last.attr("tb_next"); !next.is_none(); next = last.attr("tb_next")) last = next;
     text += " (" + nb::cast<std::string>(nb::str(last.attr("tb_frame").attr("f_code").attr("co_filename"))) + ":" +
-            nb::cast<std::string>(nb::str(last.attr("tb_lineno"))) + ", in " + method + ")";
+            std::to_string(nb::cast<int>(last.attr("tb_lineno"))) + ", in " + method + ")";
   }
   if (nb::hasattr(matcher.object, "error")) {
     nb::object own = matcher.object.attr("error")();

@@ -237,9 +237,9 @@ std::int64_t copy_mask_rows_cpu(const CopyCall &call) {
 }
 
 #if defined(WEFT_WITH_CUDA)
-bool has_cuda_kernels() { return true; }
+const char *cuda_architectures() { return WEFT_CUDA_ARCHITECTURES; }
 #else
-bool has_cuda_kernels() { return false; }
+const char *cuda_architectures() { return ""; }
 const char *apply_token_bitmask_cuda(const ApplyCall &, int, void *) { return "built without CUDA"; }
 const char *copy_mask_rows_cuda(const CopyCall &, void *) { return "built without CUDA"; }
 #endif

@@ -44,8 +44,9 @@ struct CopyCall {
 std::int64_t apply_token_bitmask_cpu(const ApplyCall &call, int threads);
 std::int64_t copy_mask_rows_cpu(const CopyCall &call);
 
-// Whether the kernels below are in this build; without them they return an error.
-bool has_cuda_kernels();
+// The architectures that the kernels below were compiled for, as CMake names them; "" where this build has none, and
+// then they return an error.
+const char *cuda_architectures();
 
 // On CUDA: enqueued to `stream` of the current device; `sms` is its number of multiprocessors. They return null, or
 // what CUDA said. A row number out of bounds blocks its whole logits row; a copy skips it.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weft import _core
 
-assert _core.has_cuda_kernels(), "nvcc is on PATH, but the extension was built without CUDA sources"
 found = _core.cuda_architectures()
-missing = [arch for arch in ("80", "90", "100") if f"{arch}-real" not in found.split(";")]
+assert found, "nvcc is on PATH, but the extension was built without CUDA sources"
+missing = [arch for arch in ("80", "90", "100") if f"{arch}-real" not in found.split()]
 assert not missing, f"no kernels for {missing}: compiled for {found}"
 print(f"kernels compiled for {found}")

@@ -5,5 +5,5 @@ from __future__ import annotations
 import weft
 from weft import _core
 
-assert not _core.has_cuda_kernels(), "this build was to have no CUDA sources"
+assert not _core.cuda_architectures(), "this build was to have no CUDA sources"
 print(f"weft {weft.__version__}: built without CUDA")

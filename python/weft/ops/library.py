@@ -56,7 +56,7 @@ def check_vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], siz
 
 def has_cuda_kernels() -> bool:
     """Whether this build has the CUDA kernels."""
-    return bool(_core.has_cuda_kernels())
+    return bool(_core.cuda_architectures())
 
 
 def require_cuda_kernels() -> None:
