@@ -21,6 +21,8 @@ namespace {
 // How long the end of the interpreter waits for callbacks that run.
 constexpr double kExitSeconds = 2.0;
 
+// faulthandler prints every Python stack on this signal; a real-time one, since those have no other use by default.
+const int kWatchdogSignal = SIGRTMIN + 7;
 constexpr double kWatchdogSeconds = 10.0;
 int watchdog_signal = 0;  // that faulthandler has a handler for; guarded by the GIL
 bool watchdog_is_set = false;
@@ -47,12 +49,18 @@ void watch_gil(double seconds, int signal) {
 }
 
 void watch_gil_once() {
-  if (!watchdog_is_set) watch_gil(kWatchdogSeconds, SIGRTMIN + 7);
+  if (!watchdog_is_set) watch_gil(kWatchdogSeconds, kWatchdogSignal);
+}
+
+void require_callable(nb::handle fn) {
+  if (!PyCallable_Check(fn.ptr()))
+    throw nb::type_error(("a host function is a callable, not " + std::string(Py_TYPE(fn.ptr())->tp_name)).c_str());
 }
 
 std::optional<std::uint64_t> launch_hostfunc(int driver, std::uintptr_t stream, bool free_after_run, nb::handle fn,
                                              nb::tuple args, nb::dict kwargs) {
   const cu::Driver &table = driver_by_index(driver);
+  require_callable(fn);
   raise_failures(&table);
   watch_gil_once();
   const std::uint64_t handle =
@@ -63,6 +71,7 @@ std::optional<std::uint64_t> launch_hostfunc(int driver, std::uintptr_t stream, 
 
 void launch_device_function(std::uintptr_t stream, nb::handle fn, nb::tuple args, nb::dict kwargs,
                             const std::string &name) {
+  require_callable(fn);
   raise_failures(&cpu_driver());
   watch_gil_once();
   launch_device(stream_of(stream), name, fn.ptr(), args.ptr(), kwargs.ptr());
@@ -126,6 +135,7 @@ void bind_hostfunc(nb::module_ &m) {
   m.def("hostfunc_stats", &stats);
   m.def("in_task", &in_task);
   m.def("set_watchdog", &watch_gil, nb::arg("seconds"), nb::arg("signal"));
+  m.attr("WATCHDOG_SIGNAL") = kWatchdogSignal;
   m.def("_at_exit", &at_exit);
   nb::module_::import_("atexit").attr("register")(m.attr("_at_exit"));
 }

@@ -78,6 +78,17 @@ nb::object exception_of(Failure &failure) {
   return nb::module_::import_("weft.errors").attr("HostFuncError")(failure.text.c_str());
 }
 
+// Adds to what is raised; an exception that takes no notes is raised without.
+void add_note(nb::handle exception, nb::handle text) {
+  PyObject *result = PyObject_CallMethod(exception.ptr(), "add_note", "O", text.ptr());
+  if (!result) PyErr_Clear();
+  Py_XDECREF(result);
+}
+
+nb::object traceback_of(nb::handle exception) {
+  return nb::str("").attr("join")(nb::module_::import_("traceback").attr("format_exception")(exception));
+}
+
 std::string where(const Failure &failure) {
   return "in host function " + failure.task + (failure.domain->captured ? ", captured" : ", launched") + " on the " +
          failure.domain->driver->name + " driver";
@@ -118,13 +129,10 @@ void raise_failures(const cu::Driver *driver) {
   std::vector<Failure> taken = take(driver);
   if (taken.empty()) return;
   nb::object first = exception_of(taken.front());
-  first.attr("add_note")(where(taken.front()).c_str());
-  for (std::size_t i = 1; i < taken.size(); ++i) {
-    nb::object other = exception_of(taken[i]);
-    nb::object lines = nb::module_::import_("traceback").attr("format_exception")(other);
-    first.attr("add_note")(nb::str(("also raised, " + where(taken[i]) + ":\n").c_str()) +
-                           nb::str("").attr("join")(lines));
-  }
+  add_note(first, nb::str(where(taken.front()).c_str()));
+  for (std::size_t i = 1; i < taken.size(); ++i)
+    add_note(first,
+             nb::str(("also raised, " + where(taken[i]) + ":\n").c_str()) + traceback_of(exception_of(taken[i])));
   PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(first.ptr())), first.ptr());
   throw nb::python_error();
 }
@@ -132,8 +140,7 @@ void raise_failures(const cu::Driver *driver) {
 void print_failures() {
   for (Failure &failure : take(nullptr)) {
     nb::object exception = exception_of(failure);
-    exception.attr("add_note")(
-        ("weft: not raised before the program ended; call weft.check(), " + where(failure)).c_str());
+    add_note(exception, nb::str(("not raised before the program ended; call weft.check(), " + where(failure)).c_str()));
     nb::module_::import_("traceback").attr("print_exception")(exception);
   }
 }

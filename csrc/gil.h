@@ -23,7 +23,8 @@ class GilRelease {
 };
 
 // Takes the GIL for a callback; false where the interpreter is leaving, and then there is no GIL. `name` and `driver`
-// are what the watchdog reports if the wait is long; they need to live until the constructor returns.
+// are what the watchdog reports if the wait is long (null: it does not); they need to live until the constructor
+// returns.
 class GilForCallback {
  public:
   GilForCallback(const char *name, const char *driver);

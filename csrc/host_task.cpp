@@ -121,7 +121,7 @@ void reap() {
     }
     // One turn with the GIL for many tasks.
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    GilForCallback gil("weft's reaper", "any");
+    GilForCallback gil(nullptr, nullptr);
     if (!gil) return;
     drain();
   }

@@ -184,6 +184,20 @@ def test_native_tasks_are_skipped_only_if_they_say_so() -> None:
         weft.check()
 
 
+def test_a_cpp_exception_is_kept_too() -> None:
+    throw = ctypes.cast(ctypes.CDLL("libstdc++.so.6")._ZSt17__throw_bad_allocv, ctypes.c_void_p).value or 0
+    stream = cuda.Stream()
+    _core.launch_native(0, stream.handle, throw, 0, None, "throw")
+    with pytest.raises(HostFuncError, match=r"throw: std::bad_alloc"):
+        stream.synchronize()
+    weft.check()
+
+
+def test_what_is_not_callable_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="callable, not int"):
+        launch_hostfunc(3)  # type: ignore[arg-type]
+
+
 def test_a_native_task_needs_a_function() -> None:
     with pytest.raises(ValueError, match="address"):
         _core.launch_native(0, cuda.Stream().handle, 0, 0, None, "nothing")

@@ -106,7 +106,7 @@ def _run_device(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
     if torch.is_inference_mode_enabled():
         fn(*args)
     else:
-        with torch.inference_mode():
+        with torch._C._InferenceMode(True):
             fn(*args)
 
 

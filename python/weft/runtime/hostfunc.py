@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal as _signal
 from collections.abc import Callable
 from typing import ParamSpec
 
@@ -13,8 +12,7 @@ from weft.runtime.current import current
 
 P = ParamSpec("P")
 
-# faulthandler prints every Python stack on this signal; nothing else uses real-time signals by default.
-WATCHDOG_SIGNAL = _signal.SIGRTMIN + 7
+WATCHDOG_SIGNAL = _core.WATCHDOG_SIGNAL
 
 
 def launch_hostfunc(fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> int | None:
