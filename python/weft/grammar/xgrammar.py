@@ -142,8 +142,8 @@ def native_is_usable() -> bool:
     problem = _bind() or _self_test()
     if problem:
         warnings.warn(
-            f"XGrammar is called through Python, slower and with the GIL: {problem}. weft calls {NEEDED} "
-            f"natively; installed are xgrammar {version('xgrammar')} and apache-tvm-ffi {version('apache-tvm-ffi')}.",
+            f"XGrammar is called through Python, slower and with the GIL: {problem}. Natively weft calls "
+            f"{NEEDED}; installed are {version('xgrammar')} and {version('apache-tvm-ffi')}.",
             RuntimeWarning,
             stacklevel=2,
         )

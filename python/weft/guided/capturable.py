@@ -14,8 +14,8 @@ An iteration of `batch_size` rows (B), everything but `add_batch` inside the cap
             stream.launch(pick_draft, ...)
             decoder.add_draft_batch(draft_tokens)
 
-`num_accepted`, `new_tokens` and `draft_tokens` are device tensors that the launched functions wrote. The names are
-`GuidedDecoder`'s, and so are the tokens that come out; without a graph the same calls run eagerly.
+`num_accepted`, `new_tokens` and `draft_tokens` are device tensors that the launched functions wrote. The
+names are `GuidedDecoder`'s, and so are the tokens that come out; without a graph the same calls run eagerly.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from weft.runtime.interface import Runtime, Stream
 
 
 class CapturableGuidedDecoder:
-    """Masks for `num_slots` requests (S) with up to `max_drafts` drafts each (K), in iterations of `batch_size` rows (B).
+    """Masks for `num_slots` requests (S) with up to `max_drafts` drafts each (K), in iterations of
+    `batch_size` rows (B).
 
-    All work goes to `stream` and, ordered by events, to a stream of the decoder's own. `drafts` int64 [K, S+1] on
-    the device holds each slot's drafts (-1: none) for the target's forward, and `slots` int64 [B] the slot of
-    each row; rows that only pad have slot S.
+    All work goes to `stream` and, ordered by events, to a stream of the decoder's own. `drafts` int64 [K,
+    S+1] on the device holds each slot's drafts (-1: none) for the target's forward, and `slots` int64 [B] the
+    slot of each row; rows that only pad have slot S.
     """
 
     def __init__(
@@ -100,8 +101,8 @@ class CapturableGuidedDecoder:
         self.lane.apply_verify(self._stream, logits_BTV, self.slots, d2t)
 
     def rollback_rejected_tokens(self, num_accepted: Tensor | None, new_tokens: Tensor) -> None:
-        """What verification said, int64 [B]: how many drafts stay (None: there were none; the others are taken
-        back), and the token sampled behind them.
+        """What verification said, int64 [B]: how many drafts stay (None: there were none; the others are
+        taken back), and the token sampled behind them.
         """
         self._stream.launch(
             _write_verified, self.lane.verified, self.drafts, self.slots, num_accepted, new_tokens
@@ -128,7 +129,9 @@ class CapturableGuidedDecoder:
         self._num_drafts = 0
 
     def status(self, slot: int) -> tuple[str, str]:
-        """Code and message of what ended the slot's grammar, ("", "") while all is well; after the launch is done."""
+        """Code and message of what ended the slot's grammar, ("", "") while all is well; after the launch is
+        done.
+        """
         return self.state.status(slot)
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ An iteration, with B requests in the batch::
         drafts = ...                                   # pick
         decoder.add_draft_batch(drafts)
 
-Without speculation `add_batch` may bring each `new_token` instead, and nothing else is called. `CapturableGuidedDecoder`
-has the same names for a loop that is captured.
+Without speculation `add_batch` may bring each `new_token` instead, and nothing else is called.
+`CapturableGuidedDecoder` has the same names for a loop that is captured.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ class _Row:
 
 
 class GuidedDecoder:
-    """Masks for `num_slots` requests at a time (S), with up to `max_drafts` drafts each (K), on a runtime's device.
+    """Masks for `num_slots` requests at a time (S), with up to `max_drafts` drafts each (K), on a runtime's
+    device.
 
-    `vocab_size` is the target's, `end_token_ids` what a request gets that can get nothing else. A request whose
-    grammar fails has a `status`; the others do not notice.
+    `vocab_size` is the target's, `end_token_ids` what a request gets that can get nothing else. A request
+    whose grammar fails has a `status`; the others do not notice.
     """
 
     def __init__(
@@ -154,9 +155,7 @@ class GuidedDecoder:
         """Mask the drafter's logits [B, Vd] of the next draft in place; `d2t` as in `execute`."""
         self._advance()
         positions = self.state.max_drafts + 1
-        rows = [
-            request.slot * positions + len(self._rows[request.slot].drafts) for request in self._batch
-        ]
+        rows = [request.slot * positions + len(self._rows[request.slot].drafts) for request in self._batch]
         self._apply(logits, rows, d2t)
 
     def rollback_draft_tokens(self) -> None:
@@ -167,7 +166,9 @@ class GuidedDecoder:
         self._num_drafted = 0
 
     def status(self, slot: int) -> tuple[str, str]:
-        """Code and message of what ended the slot's grammar, ("", "") while all is well (`GuidedState.status`)."""
+        """Code and message of what ended the slot's grammar, ("", "") while all is well
+        (`GuidedState.status`).
+        """
         return self.state.status(slot)
 
     def _drop_drafts(self, slot: int) -> None:
@@ -211,7 +212,9 @@ class GuidedDecoder:
         copy_mask_rows(
             self._masks, self.state.masks_host, self._token_mask, self.state.token_mask_host, rows_N
         )
-        apply_token_bitmask_(logits_NV, self._masks, rows=rows_N, token_mask=self._token_mask[rows_N], d2t=d2t)
+        apply_token_bitmask_(
+            logits_NV, self._masks, rows=rows_N, token_mask=self._token_mask[rows_N], d2t=d2t
+        )
         self._in_flight = True
 
     def _settle(self) -> None:

@@ -109,7 +109,8 @@ class GrammarLane:
     def apply_verify(
         self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor, d2t: Tensor | None = None
     ) -> None:
-        """Mask the target's logits [B, T, V] in place, T up to K+1: position t under the mask behind t drafts.
+        """Mask the target's logits [B, T, V] in place, T up to K+1: position t under the mask behind t
+        drafts.
 
         `d2t` int64 [V] as in `apply_draft`, for a target with a pruned vocabulary.
         """

@@ -13,11 +13,11 @@ from weft.grammar.base import Matcher
 class GuidedRequest:
     """One request's part of a batch; its place in the batch is its place in the list.
 
-    `slot` is where the decoder keeps the request's state, the same in every iteration. A request's first batch
-    gives its `matcher`, or `is_new` with none for a request without a guide: both clear the slot. Later batches
-    give neither. Where tokens are known to the host (`GuidedDecoder` only), `new_token` is the token sampled
-    last, if no `rollback_rejected_tokens` has told it, and `draft_tokens` are the drafts to verify, if no
-    `add_draft_batch` has.
+    `slot` is where the decoder keeps the request's state, the same in every iteration. A request's first
+    batch gives its `matcher`, or `is_new` with none for a request without a guide: both clear the slot. Later
+    batches give neither. Where tokens are known to the host (`GuidedDecoder` only), `new_token` is the token
+    sampled last, if no `rollback_rejected_tokens` has told it, and `draft_tokens` are the drafts to verify,
+    if no `add_draft_batch` has.
     """
 
     slot: int
