@@ -18,8 +18,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.errors import InterfaceError
 from weft.models.config import Rope
 from weft.ops import attention, attention_cpu
+from weft.ops.lazy_triton import triton_kernels
 
 has_triton = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not has_triton, reason="triton is not installed")
@@ -71,12 +73,10 @@ class Inputs:
         heads = case.heads + 2 * case.kv_heads
         self.qkv = torch.randn(batch, total, heads, case.dim, generator=generator).to(dtype)
         columns = -(-total // case.page) + 1
-        self.num_pages = 1 + batch * columns
+        num_pages = 1 + batch * columns
         pages = torch.randperm(batch * columns, generator=generator) + 1
         self.page_table = pages.view(batch, columns).int()
-        self.cache = torch.full(
-            (2, self.num_pages, case.page, case.kv_heads, case.dim), float("nan"), dtype=dtype
-        )
+        self.cache = torch.full((num_pages, case.page, 2, case.kv_heads, case.dim), float("nan"), dtype=dtype)
         self.table = Rope(theta=100.0).table(case.dim, total)
         self.norms = (None, None)
         if case.norm:
@@ -124,8 +124,8 @@ def run(inputs: Inputs, ops: Any) -> Tensor:
     case = inputs.case
 
     def write(ops: Any, qkv: Tensor, table: Tensor, positions: Tensor) -> None:
-        slots, rotary = ops.kv_plan(table, positions, inputs.table, inputs.num_pages, case.page)
-        ops.rotate_write_(qkv, inputs.cache, slots, rotary, *inputs.norms, 1e-6, case.heads)
+        slots, rotary = ops.kv_plan(table, positions, inputs.table, case.page)
+        ops.rotate_write_(qkv.flatten(1), inputs.cache, slots, rotary, case.heads, *inputs.norms, 1e-6)
 
     for row, length in enumerate(case.lengths):
         before = length - case.width
@@ -143,26 +143,6 @@ def run(inputs: Inputs, ops: Any) -> Tensor:
     return out
 
 
-class RegisteredOps:
-    """The ops as they are registered, with the order of arguments of the kernels."""
-
-    kv_plan = staticmethod(attention.kv_plan)
-    paged_attention = staticmethod(attention.paged_attention)
-
-    @staticmethod
-    def rotate_write_(
-        qkv: Tensor,
-        cache: Tensor,
-        slots: Tensor,
-        rotary: Tensor,
-        q: Tensor,
-        k: Tensor,
-        eps: float,
-        heads: int,
-    ) -> None:
-        attention.rotate_write_(qkv, cache, slots, rotary, heads, q, k, eps)
-
-
 def tolerance(case: Case) -> float:
     return 4e-3 if case.dtype == "float16" else 2e-5
 
@@ -174,7 +154,7 @@ def error(case: Case, ops: Any) -> float:
 
 @pytest.mark.parametrize("case", DECODE + PREFILL, ids=str)
 def test_cpu_attention_matches_the_textbook(case: Case) -> None:
-    assert error(case, RegisteredOps) < tolerance(case)
+    assert error(case, attention) < tolerance(case)
 
 
 def test_cases_cover_both_ways_of_the_cpu() -> None:
@@ -182,7 +162,7 @@ def test_cases_cover_both_ways_of_the_cpu() -> None:
 
 
 def test_cpu_bfloat16_is_near_float32() -> None:
-    assert error(Case((90, 30), 4, dtype="bfloat16"), RegisteredOps) < 4e-2
+    assert error(Case((90, 30), 4, dtype="bfloat16"), attention) < 4e-2
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +197,14 @@ def test_triton_rows_do_not_read_pages_beyond_their_table(interpreted: dict[str,
     assert interpreted["beyond"] == 0.0
 
 
+def test_cuda_without_triton_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "weft.ops.attention_triton", raising=False)
+    triton_kernels.cache_clear()
+    with pytest.raises(InterfaceError, match="pip install triton"):
+        triton_kernels("attention_triton")
+
+
 @needs_triton
 def test_splits_fill_the_gpu_and_stay_long() -> None:
     from weft.ops.attention_triton import choose_splits
@@ -242,7 +230,7 @@ POINTERS = {
     "Rotary": "*fp32",
     "Table": "*fp32",
 }
-SCALARS = {"scale": "fp32", "eps": "fp32", "value_offset": "i64"}
+SCALARS = {"scale": "fp32", "eps": "fp32"}
 
 
 @needs_triton
@@ -294,11 +282,11 @@ def beyond(ops: Any) -> float:
     """How much output and foreign pages change for a row whose positions outrun its page table."""
     inputs = Inputs(Case((32,), 2))
     run(inputs, ops)
-    before = inputs.cache[:, 1:].clone()
+    before = inputs.cache[1:].clone()
     table, positions = inputs.page_table[:, :1].contiguous(), torch.tensor([[900, 901]])
-    slots, rotary = ops.kv_plan(table, positions, inputs.table, inputs.num_pages, 16)
-    ops.rotate_write_(inputs.chunk(0, 0, 2)[0], inputs.cache, slots, rotary, None, None, 0.0, 4)
-    changed = (before - inputs.cache[:, 1:]).nan_to_num().abs().max()
+    slots, rotary = ops.kv_plan(table, positions, inputs.table, 16)
+    ops.rotate_write_(inputs.chunk(0, 0, 2)[0].flatten(1), inputs.cache, slots, rotary, 4, None, None, 0.0)
+    changed = (before - inputs.cache[1:]).nan_to_num().abs().max()
     q = inputs.qkv[:, :2, :4].clone()
     out = ops.paged_attention(q, inputs.cache, table, positions, 0.25, splits=2)
     return float(changed) + float(out.isnan().sum())

@@ -18,7 +18,7 @@ from weft.models.config import ModelConfig
 class PagedKV:
     """Keys and values of every layer, in pages. Page 0 is nobody's: padding writes there.
 
-    `layers[i]` is layer i's cache [2, num_pages, page_size, num_kv_heads, head_dim]; `k` and `v` view the
+    `layers[i]` is layer i's cache [num_pages, page_size, 2, num_kv_heads, head_dim]; `k` and `v` view the
     same memory as [num_layers, num_pages, page_size, num_kv_heads, head_dim].
     """
 
@@ -34,10 +34,10 @@ class PagedKV:
     ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
-        shape = (num_layers, 2, num_pages, page_size, num_kv_heads, head_dim)
+        shape = (num_layers, num_pages, page_size, 2, num_kv_heads, head_dim)
         data = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = data.unbind(0)
-        self.k, self.v = data.unbind(1)
+        self.k, self.v = data.unbind(3)
 
     @classmethod
     def for_model(cls, model: Model, num_pages: int, page_size: int) -> PagedKV:

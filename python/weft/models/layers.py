@@ -90,7 +90,7 @@ class Place:
     @classmethod
     def of(cls, index: KVIndex, kv: PagedKV, table: Tensor) -> Place:
         """`table` is `Rope.table`'s, on the device."""
-        slots, rotary = kv_plan(index.page_table, index.positions, table, kv.num_pages, kv.page_size)
+        slots, rotary = kv_plan(index.page_table, index.positions, table, kv.page_size)
         return cls(index, slots, rotary)
 
 
@@ -124,11 +124,11 @@ class Attention:
 
     def __call__(self, x: Tensor, place: Place, cache: Tensor) -> Tensor:
         index = place.index
-        qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        qkv = self.qkv(x)
         rotate_write_(
             qkv, cache, place.slots, place.rotary, self.num_heads, self.q_norm, self.k_norm, self.eps
         )
-        q = qkv.narrow(1, 0, self.num_heads).unflatten(0, index.positions.shape)
+        q = qkv.narrow(1, 0, self.num_heads * self.head_dim).view(*index.positions.shape, -1, self.head_dim)
         return paged_attention(q, cache, index.page_table, index.positions, self.scale).view(x.shape[0], -1)
 
 

@@ -1,9 +1,9 @@
 """Paged attention: where tokens go, rotation and writing, and attending. Each op runs on the CPU and on CUDA.
 
 Shapes: B rows, T new tokens per row, N = B * T, H query heads, Hkv key/value heads, D head size, P pages per
-row. One layer's cache is [2, pages, page_size, Hkv, D]: keys, then values. Page 0 is nobody's: positions
-beyond a row's page table land there. `positions` [B, T] ascend by one within a row; the query at position p
-sees keys 0..p.
+row. One layer's cache is [pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 is nobody's:
+positions beyond a row's page table land there. `positions` [B, T] ascend by one within a row; the query at
+position p sees keys 0..p.
 
 Lengths are read on the device: these ops are device code, and inside them is the only place where the CPU
 looks.
@@ -11,22 +11,22 @@ looks.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from weft.ops import attention_cpu
+from weft.ops.lazy_triton import triton_kernels
 from weft.ops.library import device_of, register
 
 
-def kv_plan(
-    page_table: Tensor, positions: Tensor, table: Tensor, num_pages: int, page_size: int
-) -> tuple[Tensor, Tensor]:
+def kv_plan(page_table: Tensor, positions: Tensor, table: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
     """Once per forward: where every token's key and value go, and its rotation.
 
     `page_table` [B, P] int32, `positions` [B, T] int64, `table` [max_positions, D/2, 2] float32 (cos, sin).
-    Returns slots [N, 2] int64, rows of a cache seen as [2 * pages * page_size, Hkv, D], and rotary [N, D/2,
-    2].
+    Returns slots [N] int64, rows of a cache seen as [pages * page_size, 2, Hkv, D], and rotary [N, D/2, 2].
     """
-    slots, rotary = _KV_PLAN(page_table, positions, table, num_pages, page_size)
+    slots, rotary = _KV_PLAN(page_table, positions, table, page_size)
     return slots, rotary
 
 
@@ -40,11 +40,11 @@ def rotate_write_(
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    """Normalise (if weights [D] are given) and rotate the queries of `qkv` [N, H + 2 Hkv, D] in place; write
-    rotated keys and the values into `cache`. Rotation turns neighbouring pairs (0, 1), (2, 3), … of a head.
-    The keys within `qkv` are undefined afterwards.
+    """Normalise (if weights [D] are given) and rotate the queries of `qkv` [N, (H + 2 Hkv) * D] in place;
+    write rotated keys and the values into `cache`. Rotation turns neighbouring pairs (0, 1), (2, 3), … of a
+    head. The keys within `qkv` are undefined afterwards.
     """
-    _ROTATE_WRITE(qkv, cache, slots, rotary, q_norm, k_norm, eps, num_heads)
+    _ROTATE_WRITE(qkv, cache, slots, rotary, num_heads, q_norm, k_norm, eps)
 
 
 def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
@@ -53,45 +53,28 @@ def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Ten
     return out
 
 
-def _kv_plan_cuda(
-    page_table: Tensor, positions: Tensor, table: Tensor, num_pages: int, page_size: int
-) -> tuple[Tensor, Tensor]:
-    from weft.ops import attention_triton
-
-    with device_of(positions):
-        return attention_triton.kv_plan(page_table, positions, table, num_pages, page_size)
+def _kv_plan_cuda(*args: Any) -> tuple[Tensor, Tensor]:
+    with device_of(args[1]):
+        plan: tuple[Tensor, Tensor] = triton_kernels("attention_triton").kv_plan(*args)
+    return plan
 
 
-def _rotate_write_cuda(
-    qkv: Tensor,
-    cache: Tensor,
-    slots: Tensor,
-    rotary: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-    num_heads: int,
-) -> None:
-    from weft.ops import attention_triton
-
-    with device_of(qkv):
-        attention_triton.rotate_write_(qkv, cache, slots, rotary, q_norm, k_norm, eps, num_heads)
+def _rotate_write_cuda(*args: Any) -> None:
+    with device_of(args[0]):
+        triton_kernels("attention_triton").rotate_write_(*args)
 
 
-def _paged_attention_cuda(
-    q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float
-) -> Tensor:
-    from weft.ops import attention_triton
-
-    with device_of(q):
-        return attention_triton.paged_attention(q, cache, page_table, positions, scale)
+def _paged_attention_cuda(*args: Any) -> Tensor:
+    with device_of(args[0]):
+        out: Tensor = triton_kernels("attention_triton").paged_attention(*args)
+    return out
 
 
 def _kv_plan_fake(
-    page_table: Tensor, positions: Tensor, table: Tensor, num_pages: int, page_size: int
+    page_table: Tensor, positions: Tensor, table: Tensor, page_size: int
 ) -> tuple[Tensor, Tensor]:
     count = positions.numel()
-    return positions.new_empty(count, 2), table.new_empty(count, *table.shape[1:])
+    return positions.new_empty(count), table.new_empty(count, *table.shape[1:])
 
 
 def _rotate_write_fake(*args: object) -> None:
@@ -105,15 +88,14 @@ def _paged_attention_fake(
 
 
 _KV_PLAN = register(
-    "kv_plan(Tensor page_table, Tensor positions, Tensor table, int num_pages, int page_size) "
-    "-> (Tensor, Tensor)",
+    "kv_plan(Tensor page_table, Tensor positions, Tensor table, int page_size) -> (Tensor, Tensor)",
     cpu=attention_cpu.kv_plan,
     cuda=_kv_plan_cuda,
     fake=_kv_plan_fake,
 )
 _ROTATE_WRITE = register(
-    "rotate_write_(Tensor(a!) qkv, Tensor(b!) cache, Tensor slots, Tensor rotary, Tensor? q_norm, "
-    "Tensor? k_norm, float eps, int num_heads) -> ()",
+    "rotate_write_(Tensor(a!) qkv, Tensor(b!) cache, Tensor slots, Tensor rotary, int num_heads, "
+    "Tensor? q_norm, Tensor? k_norm, float eps) -> ()",
     cpu=attention_cpu.rotate_write_,
     cuda=_rotate_write_cuda,
     fake=_rotate_write_fake,

@@ -15,14 +15,19 @@ from torch.nn import functional as F
 DECODE_WIDTH = 16
 
 
-def kv_plan(
-    page_table: Tensor, positions: Tensor, table: Tensor, num_pages: int, page_size: int
-) -> tuple[Tensor, Tensor]:
-    page = positions // page_size
-    entry = page_table.gather(1, page.clamp(max=page_table.shape[1] - 1))
-    slot = (entry * (page < page_table.shape[1])).mul_(page_size) + positions % page_size
-    slots = torch.stack((slot.view(-1), slot.view(-1) + num_pages * page_size), 1)
-    return slots, table.index_select(0, positions.reshape(-1).clamp(max=table.shape[0] - 1))
+def kv_plan(page_table: Tensor, positions: Tensor, table: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
+    """See `weft.ops.attention.kv_plan`."""
+    width = positions.shape[1]
+    slots = []
+    for row, start in zip(page_table.unbind(0), positions.select(1, 0).tolist(), strict=True):
+        first = start // page_size
+        pages = row[first : (start + width - 1) // page_size + 1].tolist()
+        for position in range(start, start + width):
+            column = position // page_size - first
+            page = pages[column] if column < len(pages) else 0
+            slots.append(page * page_size + position % page_size)
+    rotary = table.index_select(0, positions.reshape(-1).clamp(max=table.shape[0] - 1))
+    return torch.tensor(slots), rotary
 
 
 def rotate_write_(
@@ -30,46 +35,48 @@ def rotate_write_(
     cache: Tensor,
     slots: Tensor,
     rotary: Tensor,
+    num_heads: int,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
-    num_heads: int,
 ) -> None:
+    """See `weft.ops.attention.rotate_write_`."""
     num_kv_heads, head_dim = cache.shape[3:]
-    rotated = qkv.narrow(1, 0, num_heads + num_kv_heads)
+    count, width = qkv.shape
+    pairs = qkv.view(count, -1, head_dim // 2, 2).narrow(1, 0, num_heads + num_kv_heads)
     if q_norm is not None and k_norm is not None:
+        rotated = pairs.flatten(2)
         for part, weight in zip(rotated.split((num_heads, num_kv_heads), 1), (q_norm, k_norm), strict=True):
             part.copy_(F.rms_norm(part, (head_dim,), weight, eps))
     turn = torch.view_as_complex(rotary).unsqueeze(1)
     if qkv.dtype == torch.float32:
-        torch.view_as_complex(rotated.unflatten(-1, (-1, 2))).mul_(turn)
+        torch.view_as_complex(pairs).mul_(turn)
     else:
-        pairs = torch.view_as_complex(rotated.float().unflatten(-1, (-1, 2)))
-        rotated.copy_(torch.view_as_real(pairs.mul_(turn)).flatten(-2))
-    new = qkv.narrow(1, num_heads, 2 * num_kv_heads).reshape(-1, num_kv_heads, head_dim)
-    cache.view(-1, num_kv_heads, head_dim).index_copy_(0, slots.view(-1), new)
+        pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()).mul_(turn)))
+    written = 2 * num_kv_heads * head_dim
+    cache.view(-1, written).index_copy_(0, slots, qkv.narrow(1, width - written, written))
 
 
 def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
-    width = q.shape[1]
-    lengths = (positions.select(1, -1) + 1).clamp_(max=page_table.shape[1] * cache.shape[2]).tolist()
-    keys_values = [_gather(cache, table, n) for table, n in zip(page_table.unbind(0), lengths, strict=True)]
-    if width > DECODE_WIDTH:
-        rows = [_prefill_row(*row, scale) for row in zip(q.unbind(0), keys_values, strict=True)]
-        return torch.stack(rows)
-    return _decode_rows(q, keys_values, lengths, scale)
+    """See `weft.ops.attention.paged_attention`."""
+    capacity = page_table.shape[1] * cache.shape[1]
+    lengths = [min(last + 1, capacity) for last in positions.select(1, -1).tolist()]
+    rows = zip(page_table.unbind(0), lengths, strict=True)
+    keys_values = [_gather(cache, table, length) for table, length in rows]
+    if q.shape[1] <= DECODE_WIDTH:
+        return _decode_rows(q, keys_values, lengths, scale)
+    pairs = zip(q.unbind(0), keys_values, strict=True)
+    return torch.stack([_prefill_row(row, keys, values, scale) for row, (keys, values) in pairs])
 
 
 def _gather(cache: Tensor, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Keys and values [1, Hkv, length, D] of one row. Only its own entries: what else the pages hold can't
-    leak.
+    """Keys and values [1, Hkv, length, D] of one row: its own entries, and nothing else that its pages hold.
     """
-    page_size, num_kv_heads, head_dim = cache.shape[2:]
+    _, page_size, _, num_kv_heads, head_dim = cache.shape
     count = -(-length // page_size)
-    pages = cache.index_select(1, table.narrow(0, 0, count)).view(
-        2, 1, count * page_size, num_kv_heads, head_dim
-    )
-    keys, values = pages.narrow(2, 0, length).transpose(2, 3).unbind(0)
+    pages = cache.index_select(0, table.narrow(0, 0, count))
+    entries = pages.view(1, count * page_size, 2, num_kv_heads, head_dim).narrow(1, 0, length)
+    keys, values = entries.permute(2, 0, 3, 1, 4).unbind(0)
     return keys, values
 
 
@@ -91,25 +98,24 @@ def _decode_rows(
     return unpacked.contiguous().view(batch, width, num_heads, head_dim)
 
 
-def _prefill_row(q: Tensor, keys_values: tuple[Tensor, Tensor], scale: float) -> Tensor:
+def _prefill_row(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
     """Many queries of one row, [T, H, D] -> [T, H, D]."""
-    keys, values = keys_values
     width, length = q.shape[0], keys.shape[2]
-    whole = width == length
-    mask = None if whole else torch.ones(width, length, dtype=torch.bool).tril_(length - width)
+    is_whole = width == length
+    mask = None if is_whole else torch.ones(width, length, dtype=torch.bool).tril_(length - width)
     out = F.scaled_dot_product_attention(
         q.transpose(0, 1).unsqueeze(0),
         keys,
         values,
         attn_mask=mask,
-        is_causal=whole,
+        is_causal=is_whole,
         scale=scale,
         enable_gqa=True,
     )
     return out.squeeze(0).transpose(0, 1)
 
 
-_strips: dict[tuple[int, int, torch.dtype], Tensor] = {}
+_STRIPS: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
 
 def _tail_mask(group: int, width: int, length: int, dtype: torch.dtype) -> Tensor:
@@ -118,9 +124,9 @@ def _tail_mask(group: int, width: int, length: int, dtype: torch.dtype) -> Tenso
     A constant: the end of a long strip, made once, of zeros and a triangle.
     """
     key = (group, width, dtype)
-    strip = _strips.get(key)
+    strip = _STRIPS.get(key)
     if strip is None or strip.shape[1] < length:
-        cap = max(1024, 1 << length.bit_length())
-        strip = torch.full((width, cap), -math.inf, dtype=dtype).triu_(cap - width + 1).repeat(group, 1)
-        _strips[key] = strip
+        size = max(1024, 1 << length.bit_length())
+        strip = torch.full((width, size), -math.inf, dtype=dtype).triu_(size - width + 1).repeat(group, 1)
+        _STRIPS[key] = strip
     return strip.narrow(1, strip.shape[1] - length, length)

@@ -24,7 +24,7 @@ MAX_SPLITS = 64
 
 @triton.jit
 def plan_kernel(
-    PageTable, Positions, Table, Slots, Rotary, width, num_columns, max_position, num_pages,
+    PageTable, Positions, Table, Slots, Rotary, width, num_columns, max_position,
     PAGE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
@@ -32,8 +32,7 @@ def plan_kernel(
     column = position // PAGE
     page = tl.load(PageTable + (token // width) * num_columns + column, mask=column < num_columns, other=0)
     slot = page.to(tl.int64) * PAGE + position % PAGE
-    tl.store(Slots + token * 2, slot)
-    tl.store(Slots + token * 2 + 1, slot + num_pages * PAGE)
+    tl.store(Slots + token, slot)
     d = tl.arange(0, DP)
     row = tl.minimum(position, max_position - 1)
     tl.store(Rotary + token * D + d, tl.load(Table + row * D + d, mask=d < D), mask=d < D)
@@ -65,16 +64,14 @@ def rotate_write_kernel(
     if head < H:
         target = source
     else:
-        is_value = (head >= H + HKV).to(tl.int32)
-        slot = tl.load(Slots + token * 2 + is_value)
-        target = Cache + (slot * HKV + (head - H - is_value * HKV)) * D + 2 * i
+        target = Cache + (tl.load(Slots + token) * 2 * HKV + head - H) * D + 2 * i
     tl.store(target, even.to(QKV.dtype.element_ty), mask=mask)
     tl.store(target + 1, odd.to(QKV.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def attend_kernel(
-    Q, Cache, PageTable, Positions, Out, Lse, scale, width, num_columns, value_offset, q_row, q_token, q_head,
+    Q, Cache, PageTable, Positions, Out, Lse, scale, width, num_columns, q_row, q_token, q_head,
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
@@ -105,10 +102,10 @@ def attend_kernel(
         n = start + tl.arange(0, BN)
         inside = n < high
         page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
-        offset = ((page * PAGE + n % PAGE) * HKV + key_head) * D
+        offset = ((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D
         entry = inside[:, None] & (d[None, :] < D)
         k = tl.load(Cache + offset[:, None] + d[None, :], mask=entry, other=0.0)
-        v = tl.load(Cache + value_offset + offset[:, None] + d[None, :], mask=entry, other=0.0)
+        v = tl.load(Cache + HKV * D + offset[:, None] + d[None, :], mask=entry, other=0.0)
         score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         score = tl.where(inside[None, :] & (n[None, :] <= position[:, None]), score, float("-inf"))
         top = tl.maximum(m, tl.max(score, 1))
@@ -142,16 +139,14 @@ def combine_kernel(Parts, Lse, Out, D: tl.constexpr, DP: tl.constexpr, SPLITS: t
     tl.store(Out + line * D + d, out.to(Out.dtype.element_ty), mask=d < D)
 
 
-def kv_plan(
-    page_table: Tensor, positions: Tensor, table: Tensor, num_pages: int, page_size: int
-) -> tuple[Tensor, Tensor]:
+def kv_plan(page_table: Tensor, positions: Tensor, table: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
     """See `weft.ops.attention.kv_plan`."""
     count, head_dim = positions.numel(), 2 * table.shape[1]
-    slots = torch.empty(count, 2, dtype=torch.int64, device=positions.device)
+    slots = torch.empty(count, dtype=torch.int64, device=positions.device)
     rotary = torch.empty(count, *table.shape[1:], dtype=table.dtype, device=table.device)
     plan_kernel[(count,)](
         page_table.contiguous(), positions.contiguous(), table, slots, rotary,
-        positions.shape[1], page_table.shape[1], table.shape[0], num_pages,
+        positions.shape[1], page_table.shape[1], table.shape[0],
         page_size, head_dim, triton.next_power_of_2(head_dim),
     )  # fmt: skip
     return slots, rotary
@@ -162,17 +157,18 @@ def rotate_write_(
     cache: Tensor,
     slots: Tensor,
     rotary: Tensor,
+    num_heads: int,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
-    num_heads: int,
 ) -> None:
     """See `weft.ops.attention.rotate_write_`."""
-    count, heads, head_dim = qkv.shape
+    count, width = qkv.shape
+    num_kv_heads, head_dim = cache.shape[3:]
     is_normed = q_norm is not None and k_norm is not None
-    rotate_write_kernel[(count, heads)](
+    rotate_write_kernel[(count, width // head_dim)](
         qkv, cache, slots, rotary, q_norm if is_normed else qkv, k_norm if is_normed else qkv, eps,
-        num_heads, cache.shape[3], head_dim, triton.next_power_of_2(head_dim // 2), is_normed,
+        num_heads, num_kv_heads, head_dim, triton.next_power_of_2(head_dim // 2), is_normed,
     )  # fmt: skip
 
 
@@ -181,7 +177,7 @@ def paged_attention(
 ) -> Tensor:
     """See `weft.ops.attention.paged_attention`. `splits` (a power of two) overrides the choice of shares."""
     batch, width, num_heads, head_dim = q.shape
-    page_size, num_kv_heads = cache.shape[2:4]
+    page_size, num_kv_heads = cache.shape[1], cache.shape[3]
     queries = width * (num_heads // num_kv_heads)
     block = min(64, max(16, triton.next_power_of_2(queries)))
     blocks = triton.cdiv(queries, block)
@@ -196,7 +192,7 @@ def paged_attention(
     dim = max(16, triton.next_power_of_2(head_dim))
     attend_kernel[(batch, num_kv_heads * blocks, splits)](
         q, cache, page_table.contiguous(), positions.contiguous(), parts, lse, scale * math.log2(math.e),
-        width, page_table.shape[1], cache.stride(0), q.stride(0), q.stride(1), q.stride(2),
+        width, page_table.shape[1], q.stride(0), q.stride(1), q.stride(2),
         num_heads, num_kv_heads, head_dim, dim, page_size, block, 64 if dim <= 128 else 32, splits,
         num_warps=4 if block <= 32 else 8,
     )  # fmt: skip

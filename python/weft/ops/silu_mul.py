@@ -5,25 +5,27 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.ops.lazy_triton import triton_kernels
 from weft.ops.library import device_of, register
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """`gate_up` [N, 2 I], gate before up, contiguous: silu(gate) * up [N, I] in the same dtype."""
+    if not gate_up.is_cuda:
+        return _silu_mul_cpu(gate_up)
     out: Tensor = _SILU_MUL(gate_up)
     return out
 
 
 def _silu_mul_cpu(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.chunk(2, -1)
-    return F.silu(gate).mul_(up)
+    inner = gate_up.shape[1] // 2
+    return F.silu(gate_up.narrow(1, 0, inner)).mul_(gate_up.narrow(1, inner, inner))
 
 
 def _silu_mul_cuda(gate_up: Tensor) -> Tensor:
-    from weft.ops import silu_mul_triton
-
     with device_of(gate_up):
-        return silu_mul_triton.silu_mul(gate_up)
+        out: Tensor = triton_kernels("silu_mul_triton").silu_mul(gate_up)
+    return out
 
 
 def _silu_mul_fake(gate_up: Tensor) -> Tensor:
