@@ -17,6 +17,13 @@ from weft import _core, free_hostfunc_user_data, hostfunc, hostfunc_handles, lau
 from weft.errors import DriverError, HostFuncError
 
 
+@pytest.fixture(scope="module", autouse=True)
+def other_tests_graphs_are_gone() -> None:
+    gc.collect()
+    cuda.synchronize()
+    assert hostfunc_handles() == []
+
+
 @pytest.fixture(params=["inline", "threads", "random"])
 def schedule(request: pytest.FixtureRequest) -> Iterator[str]:
     cuda.set_schedule(request.param, seed=7)
