@@ -129,6 +129,7 @@ void bind_hostfunc(nb::module_ &m) {
   m.def("launch_native", &launch_native_function, nb::arg("driver"), nb::arg("stream"), nb::arg("function"),
         nb::arg("data"), nb::arg("owner").none(), nb::arg("name"), nb::arg("skippable") = false);
   m.def("check", &check_failures, nb::arg("driver") = nb::none());
+  m.def("exchange_failure_scope", &exchange_scope, nb::arg("scope"));
   m.def("drain", &drain);
   m.def("hostfunc_handles", &handles);
   m.def("free_hostfunc_user_data", &free_user_data, nb::arg("handle"));

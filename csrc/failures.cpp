@@ -35,6 +35,8 @@ Failures &failures() {
   return it;
 }
 
+thread_local std::uint64_t current_scope = 0;
+
 std::shared_ptr<Domain> find_domain(const cu::Driver &driver, std::uint64_t key, bool captured) {
   Failures &all = failures();
   std::lock_guard lock(all.mutex);
@@ -44,7 +46,7 @@ std::shared_ptr<Domain> find_domain(const cu::Driver &driver, std::uint64_t key,
   if (known != domains.end())
     if (auto domain = known->second.lock()) return domain;
   for (auto it = domains.begin(); it != domains.end();) it = it->second.expired() ? domains.erase(it) : std::next(it);
-  auto domain = std::make_shared<Domain>(&driver, captured);
+  auto domain = std::make_shared<Domain>(&driver, captured, current_scope);
   domains[id] = domain;
   return domain;
 }
@@ -57,10 +59,10 @@ void add(Failure failure) {
   all.count.fetch_add(1);
 }
 
-std::vector<Failure> take(const cu::Driver *driver) {
+template <class Wanted>
+std::vector<Failure> take(Wanted wanted) {
   Failures &all = failures();
   std::lock_guard lock(all.mutex);
-  const auto wanted = [&](const Failure &f) { return !driver || f.domain->driver == driver; };
   const auto first = std::stable_partition(all.unraised.begin(), all.unraised.end(), std::not_fn(wanted));
   std::vector<Failure> taken(std::make_move_iterator(first), std::make_move_iterator(all.unraised.end()));
   all.unraised.erase(first, all.unraised.end());
@@ -96,6 +98,8 @@ std::string where(const Failure &failure) {
 
 }  // namespace
 
+std::uint64_t exchange_scope(std::uint64_t scope) { return std::exchange(current_scope, scope); }
+
 std::shared_ptr<Domain> stream_domain(const cu::Driver &driver, cu::CUstream stream) {
   return find_domain(driver, reinterpret_cast<std::uintptr_t>(stream), false);
 }
@@ -126,7 +130,9 @@ void fail_with_text(const std::shared_ptr<Domain> &domain, std::uint64_t ordinal
 
 void raise_failures(const cu::Driver *driver) {
   if (failures().count.load(std::memory_order_acquire) == 0) return;
-  std::vector<Failure> taken = take(driver);
+  std::vector<Failure> taken = take([&](const Failure &failure) {
+    return failure.domain->scope == current_scope && (!driver || failure.domain->driver == driver);
+  });
   if (taken.empty()) return;
   nb::object first = exception_of(taken.front());
   add_note(first, nb::str(where(taken.front()).c_str()));
@@ -138,7 +144,7 @@ void raise_failures(const cu::Driver *driver) {
 }
 
 void print_failures() {
-  for (Failure &failure : take(nullptr)) {
+  for (Failure &failure : take([](const Failure &) { return true; })) {
     nb::object exception = exception_of(failure);
     add_note(exception, nb::str(("not raised before the program ended; call weft.check(), " + where(failure)).c_str()));
     nb::module_::import_("traceback").attr("print_exception")(exception);

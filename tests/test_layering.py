@@ -27,13 +27,13 @@ RANKS = {
     "executor": 6,
     "llm": 7,
     "trace": 7,
-    "inspection": 8,
     "bench": 8,
+    "inspection": 9,
     "demo": 9,
     "cli": 10,
     "__init__": 11,
 }
-SIBLINGS = {("errors", "core"), ("core", "errors"), ("config", "errors")}
+SIBLINGS = {("core", "errors"), ("config", "errors"), ("registry", "errors")}
 EXTENSION_USERS = {"runtime", "grammar", "ops", "guided"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))

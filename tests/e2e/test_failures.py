@@ -21,7 +21,10 @@ from weft import (
     SamplingParams,
     Speculation,
     WeftError,
+    check,
+    launch_hostfunc,
 )
+from weft.runtime import cpu
 
 GOOD = Guide.regex(r"[a-z]{5,30}")
 PROMPT = "Text: Ada is a painter. Age 31.\nSchema: "
@@ -149,6 +152,23 @@ def test_a_forward_that_raises_ends_the_batch_and_not_the_engine(llm: LLM, alone
         assert isinstance(output.error, RequestError)
         assert "planted in the model" in str(output.error)
     assert llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING).token_ids == alone
+
+
+def test_a_callback_of_the_users_own_ends_no_request(llm: LLM, alone: list[int]) -> None:
+    """It is raised to the user, and the engine's failures are not."""
+
+    def planted() -> None:
+        raise RuntimeError("planted in a callback")
+
+    stream = cpu.Stream()
+    with cpu.stream(stream):
+        launch_hostfunc(planted)
+    while not stream.query():
+        pass
+    assert llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING).token_ids == alone
+    with pytest.raises(RuntimeError, match="planted in a callback"):
+        check()
+    check()
 
 
 def test_limits_are_checked_when_given(llm: LLM) -> None:

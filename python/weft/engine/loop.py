@@ -26,6 +26,7 @@ from weft.guided.lane import GrammarLane
 from weft.models.base import Model, PagedKV
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime
+from weft.runtime.scope import FailureScope
 from weft.spec.base import Drafter
 
 
@@ -51,6 +52,7 @@ class Engine:
         self.num_iterations = 0
         self._max_seq_len = config.max_seq_len
         self._end_tokens = frozenset(end_token_ids)
+        self._scope = FailureScope()
         self._stream = runtime.stream()
         num_drafts = drafter.num_draft_tokens if drafter is not None else 0
         self.lane = GrammarLane(
@@ -105,17 +107,19 @@ class Engine:
 
     def step(self) -> None:
         """One turn: admit what fits, then one decode iteration for everything that runs."""
-        self._admit()
-        if self._running:
-            self._decode()
+        with self._scope:
+            self._admit()
+            if self._running:
+                self._decode()
 
     def close(self) -> None:
         """Cancel everything and let go of graphs, streams and matchers."""
         for request in [*self._waiting, *self._running]:
             self.cancel(request)
-        self._stream.synchronize()
-        self.graphs.close()
-        self.lane.close()
+        with self._scope:
+            self._stream.synchronize()
+            self.graphs.close()
+            self.lane.close()
 
     # -- admission
 
@@ -160,9 +164,8 @@ class Engine:
             row = PromptRow(
                 self.runtime, slot, request.prompt, request.pages, request.sampling.temperature, request.seed
             )
-            if guided:
-                self._push([slot])
-            prefill(self._stream, self.lane, self.parts, self._prefill, row, guided)
+            snapshot = (lambda: self._push([slot])) if guided else None
+            prefill(self._stream, self.lane, self.parts, self._prefill, row, snapshot)
             verified = self._read_verified()
         except Exception as error:
             self._end(request, "error", error)
@@ -208,8 +211,10 @@ class Engine:
         ring.send(self._stream, torch.tensor(padded))
 
     def _read_verified(self) -> torch.Tensor:
-        """[S+1, K+2] host copy of what the work issued so far verified."""
-        return self._verified_out.receive(self._stream)
+        """[S+1, K+2] host copy of what the work issued so far verified; raises what that work raised."""
+        verified = self._verified_out.receive(self._stream)
+        self.runtime.check()
+        return verified
 
     # -- results
 

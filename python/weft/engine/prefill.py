@@ -6,6 +6,8 @@ chunk's device tensors are its own, held by the launched work, so the host may p
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -45,15 +47,26 @@ class PromptRow:
 
 
 def prefill(
-    stream: Stream, lane: GrammarLane, parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, guided: bool
+    stream: Stream,
+    lane: GrammarLane,
+    parts: DecodeParts,
+    buf: PrefillBuffers,
+    row: PromptRow,
+    push_snapshot: Callable[[], None] | None,
 ) -> None:
-    """Issue the whole prefill of `row`. With `guided`, its matcher was attached by the snapshot pushed before."""
+    """Issue the whole prefill of `row`.
+
+    A guided request comes with `push_snapshot`, which attaches its matcher; it is called right before the task that
+    takes the snapshot is issued, so that whatever raises before leaves none behind.
+    """
+    guided = push_snapshot is not None
     stream.launch(open_slot, parts.state, lane.token_mask, buf, row)
     for start in range(0, row.length, buf.chunk):
         stop = min(start + buf.chunk, row.length)
         stream.launch(read_chunk, parts, buf, row, start, stop)
         if stop == row.length:
-            if guided:
+            if push_snapshot is not None:
+                push_snapshot()
                 lane.first_mask(stream, buf.slot_1)
                 lane.apply_verify(stream, buf.logits_1V[:, None], buf.slot_1)
             stream.launch(sample_first, parts.state, buf, row)

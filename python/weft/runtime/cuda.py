@@ -174,3 +174,14 @@ class CudaRuntime:
     def check(self) -> None:
         """Raise what a callback raised, if any did."""
         _core.check(CUDA)
+
+
+def capture_kept(stream: CudaStream, issue: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """Capture what `issue` gives to `stream` into a graph that keeps its nodes, to be listed."""
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with (
+        torch.cuda.graph(graph, stream=stream.torch_stream, capture_error_mode="thread_local"),
+        context(CUDA, stream.handle),
+    ):
+        issue()
+    return graph

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from weft import _core
 from weft.errors import DriverError, InterfaceError
 from weft.runtime.cpu import CpuRuntime, Stream
-from weft.runtime.cuda import CudaRuntime, CudaStream
-from weft.runtime.current import CPU, CUDA, context
+from weft.runtime.cuda import CudaRuntime, CudaStream, capture_kept
+from weft.runtime.current import CPU, context
 from weft.runtime.interface import Runtime
 from weft.runtime.interface import Stream as AnyStream
 
@@ -69,12 +67,7 @@ def _dump_cuda(stream: CudaStream, issue: Callable[[], None]) -> GraphDump:
         from cuda.bindings import driver
     except ImportError as error:
         raise InterfaceError('listing a CUDA graph needs cuda-python; pip install "weft[cuda]"') from error
-    graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with (
-        torch.cuda.graph(graph, stream=stream.torch_stream, capture_error_mode="thread_local"),
-        context(CUDA, stream.handle),
-    ):
-        issue()
+    graph = capture_kept(stream, issue)
     raw = driver.CUgraph(graph.raw_cuda_graph())
     count = _call(driver.cuGraphGetNodes(raw, 0))[-1]
     nodes = _call(driver.cuGraphGetNodes(raw, count))[0]
