@@ -1,0 +1,241 @@
+"""
+weft's native code: drivers, host tasks, the mask kernel, guided state.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+def stream_create(driver: int, flags: int = 1) -> int: ...
+def stream_destroy(arg0: int, arg1: int, /) -> None: ...
+def stream_synchronize(arg0: int, arg1: int, /) -> None: ...
+def stream_query(arg0: int, arg1: int, /) -> bool: ...
+def stream_wait_event(arg0: int, arg1: int, arg2: int, /) -> None: ...
+def ctx_synchronize(arg: int, /) -> None: ...
+def memcpy_async(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, /) -> None: ...
+def stream_begin_capture(driver: int, stream: int, mode: int = 1) -> None: ...
+def stream_end_capture(arg0: int, arg1: int, /) -> int: ...
+def stream_is_capturing(arg0: int, arg1: int, /) -> bool: ...
+def stream_capture_info(arg0: int, arg1: int, /) -> tuple[int, int, int]: ...
+def event_create(driver: int, flags: int = 2) -> int: ...
+def event_destroy(arg0: int, arg1: int, /) -> None: ...
+def event_record(arg0: int, arg1: int, arg2: int, /) -> None: ...
+def event_query(arg0: int, arg1: int, /) -> bool: ...
+def event_synchronize(arg0: int, arg1: int, /) -> None: ...
+def event_elapsed_time(arg0: int, arg1: int, arg2: int, /) -> float: ...
+def graph_instantiate(arg0: int, arg1: int, /) -> int: ...
+def graph_launch(arg0: int, arg1: int, arg2: int, /) -> None: ...
+def graph_destroy(arg0: int, arg1: int, /) -> None: ...
+def graph_exec_destroy(arg0: int, arg1: int, /) -> None: ...
+def graph_nodes(arg0: int, arg1: int, /) -> list[tuple[int, str, str]]: ...
+def graph_edges(arg0: int, arg1: int, /) -> list[tuple[int, int]]: ...
+def cpu_set_schedule(name: str, seed: int = 0) -> None: ...
+def cpu_trace_start() -> None: ...
+def cpu_trace_stop() -> list[tuple[str, str, int, int, float, float]]: ...
+def label_next(arg: str, /) -> None: ...
+def cuda_available() -> bool: ...
+def cuda_unavailable_reason() -> str | None: ...
+def driver_version(arg: int, /) -> int: ...
+def launch_hostfunc(
+    driver: int, stream: int, free_after_run: bool, fn: object, args: tuple, kwargs: dict
+) -> int | None: ...
+def launch_device(stream: int, fn: object, args: tuple, kwargs: dict, name: str) -> None: ...
+def launch_native(
+    driver: int,
+    stream: int,
+    function: int,
+    data: int,
+    owner: object | None,
+    name: str,
+    skippable: bool = False,
+) -> None: ...
+def check(driver: int | None = None) -> None: ...
+def exchange_failure_scope(scope: int) -> int: ...
+def drain() -> None: ...
+def hostfunc_handles() -> list[int]: ...
+def free_hostfunc_user_data(handle: int) -> None: ...
+def hostfunc_stats() -> dict: ...
+def in_task() -> bool: ...
+def set_watchdog(seconds: float, signal: int) -> None: ...
+
+WATCHDOG_SIGNAL: int = 41
+
+def cuda_architectures() -> str: ...
+def apply_token_bitmask_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: bool,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    /,
+) -> int: ...
+def apply_token_bitmask_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: bool,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    /,
+) -> str: ...
+def copy_mask_rows_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: bool,
+    arg10: int,
+    /,
+) -> int: ...
+def copy_mask_rows_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: bool,
+    arg10: int,
+    arg11: int,
+    /,
+) -> str: ...
+def sample_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    /,
+) -> None: ...
+def sample_splits_cuda(arg0: int, arg1: int, arg2: int, /) -> int: ...
+def sample_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    /,
+) -> str: ...
+def gumbel_noise_cpu(arg0: int, arg1: int, arg2: int, /) -> None: ...
+
+class Matcher:
+    """Follows one sequence of tokens. Used by one thread at a time."""
+
+    def accept(self, token: int) -> bool:
+        """Take a token; False if it is refused, with the state unchanged."""
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        """
+        How many of the tokens would be taken one after another; the state does not change.
+        """
+
+    def fill(
+        self, row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")]
+    ) -> bool:
+        """
+        Write the mask of what may follow, int32 [words]; False where nothing is blocked.
+        """
+
+    def rollback(self, count: int = 1) -> None:
+        """Take back the last tokens."""
+
+    def fork(self) -> Matcher:
+        """An independent matcher in the same state."""
+
+    def reset(self) -> None:
+        """Back to the start."""
+
+    def forced(self, capacity: int) -> list[int]:
+        """At most `capacity` tokens that must follow whatever is sampled."""
+
+    def is_terminated(self) -> bool: ...
+    @property
+    def slot(self) -> int:
+        """The slot it is attached to, or -1."""
+
+def python_matcher(object: object) -> Matcher:
+    """
+    A matcher over a Python object with accept, fill, rollback and is_terminated.
+    """
+
+def xgrammar_bind(tvm_ffi_path: str, xgrammar_path: str) -> str:
+    """Resolve XGrammar's C interface; what is missing, or an empty text."""
+
+def xgrammar_matcher(handle: int, vocab_size: int, end_tokens: Sequence[int]) -> Matcher:
+    """A matcher over an xgrammar GrammarMatcher's handle."""
+
+class GuidedState:
+    def __init__(
+        self,
+        num_slots: int,
+        max_drafts: int,
+        vocab_size: int,
+        end_tokens: Sequence[int],
+        drafts: int,
+        verified: int,
+        masks: int,
+        token_mask: int,
+        workers: int = 0,
+        fill_time_limit_s: float = 0.0,
+        max_pending: int = 64,
+    ) -> None: ...
+    def push(self, slots: Sequence[int], attach: dict, epoch: int = 0) -> int: ...
+    def fetch(self) -> None: ...
+    def extend(self, draft: int) -> None: ...
+    def commit(self) -> None: ...
+    def release(self, slot: int) -> None: ...
+    def task(self, operation: str, draft: int = 0) -> tuple: ...
+    def status(self, slot: int) -> tuple[str, str]: ...
+    def committed(self, slot: int) -> int: ...
+    def extended(self, slot: int) -> int: ...
+    def is_terminated(self, slot: int) -> bool: ...
+    def is_guided(self, slot: int) -> bool: ...
+    @property
+    def num_failed(self) -> int: ...
+    @property
+    def num_pending(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    def counters(self, operation: str) -> tuple: ...
