@@ -209,18 +209,21 @@ def test_cuda_without_triton_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -
 def test_splits_fill_the_gpu_and_stay_long() -> None:
     from weft.ops.attention_triton import choose_splits
 
-    assert choose_splits(8, 131072, 132) == 32
-    assert choose_splits(8, 131072, 132) * 8 >= 132
-    assert choose_splits(512, 131072, 132) == 1
-    assert choose_splits(1, 256, 132) == 2
-    assert choose_splits(1, 16, 132) == 1
-    assert choose_splits(1, 1 << 20, 132) == 64
+    assert choose_splits(8, 1, 131072, 132) == 32
+    assert choose_splits(512, 4, 131072, 132) == 1
+    assert choose_splits(1, 4, 256, 132) == 2
+    assert choose_splits(1, 4, 16, 132) == 1
+    assert choose_splits(1, 9, 1 << 20, 132) == 64
+    assert choose_splits(8, 100, 131072, 132) == 1
 
 
 KERNEL_SHAPES = (
-    {"H": 32, "HKV": 8, "D": 128, "DP": 128, "BM": 16, "BN": 64, "SPLITS": 8},
-    {"H": 6, "HKV": 3, "D": 80, "DP": 128, "BM": 64, "BN": 64, "SPLITS": 1},
+    {"H": 32, "HKV": 8, "D": 128, "DP": 128, "SPLITS": 8, "queries": 16},
+    {"H": 6, "HKV": 3, "D": 80, "DP": 128, "SPLITS": 1, "queries": 200},
+    {"H": 4, "HKV": 2, "D": 256, "DP": 256, "SPLITS": 4, "queries": 18},
 )
+BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
+SHARED_MEMORY = 99 * 1024
 POINTERS = {
     "PageTable": "*i32",
     "Positions": "*i64",
@@ -235,7 +238,7 @@ SCALARS = {"scale": "fp32", "eps": "fp32"}
 
 @needs_triton
 @pytest.mark.slow
-@pytest.mark.parametrize(("capability", "dtype"), [(80, "fp16"), (90, "bf16"), (100, "fp32"), (100, "bf16")])
+@pytest.mark.parametrize(("capability", "dtype"), [(80, "fp16"), (90, "bf16"), (100, "fp32")])
 def test_kernels_compile_without_a_gpu(capability: int, dtype: str) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
@@ -247,7 +250,8 @@ def test_kernels_compile_without_a_gpu(capability: int, dtype: str) -> None:
     kernels = {name: module[name] for name in module if name.endswith("_kernel")}
     assert len(kernels) == 5
     for shape in KERNEL_SHAPES:
-        constants = {**shape, "PAGE": 16, "HALF": shape["DP"] // 2, "NORM": True, "BLOCK": 1024}
+        block, keys, warps = attention_triton.choose_block(shape["queries"], shape["DP"] * BYTES[dtype])
+        constants = {**shape, "BM": block, "BN": keys, "PAGE": 16, "HALF": 128, "NORM": True, "BLOCK": 1024}
         for name, kernel in kernels.items():
             if name == "combine_kernel" and shape["SPLITS"] == 1:
                 continue
@@ -259,10 +263,12 @@ def test_kernels_compile_without_a_gpu(capability: int, dtype: str) -> None:
             if name == "attend_kernel" and shape["SPLITS"] > 1:
                 signature["Out"] = "*fp32"
             bound = {(names.index(n),): v for n, v in constants.items() if n in names}
+            options = {"num_warps": warps, "num_stages": 2} if name == "attend_kernel" else {}
             compiled = triton.compile(
-                ASTSource(kernel, signature, bound), target=GPUTarget("cuda", capability, 32)
+                ASTSource(kernel, signature, bound), target=GPUTarget("cuda", capability, 32), options=options
             )
             assert compiled.asm["cubin"]
+            assert compiled.metadata.shared <= SHARED_MEMORY
 
 
 def interpret() -> dict[str, float]:

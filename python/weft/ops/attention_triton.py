@@ -20,9 +20,13 @@ from torch import Tensor
 from weft.ops.library import multiprocessors
 
 MAX_SPLITS = 64
+DECODE_WIDTH = 16
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["width", "num_columns", "max_position"],
+    do_not_specialize_on_alignment=["PageTable", "Positions"],
+)
 def plan_kernel(
     PageTable, Positions, Table, Slots, Rotary, width, num_columns, max_position,
     PAGE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
@@ -69,7 +73,10 @@ def rotate_write_kernel(
     tl.store(target + 1, odd.to(QKV.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["width", "num_columns"],
+    do_not_specialize_on_alignment=["PageTable", "Positions"],
+)
 def attend_kernel(
     Q, Cache, PageTable, Positions, Out, Lse, scale, width, num_columns, q_row, q_token, q_head,
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
@@ -179,31 +186,43 @@ def paged_attention(
     batch, width, num_heads, head_dim = q.shape
     page_size, num_kv_heads = cache.shape[1], cache.shape[3]
     queries = width * (num_heads // num_kv_heads)
-    block = min(64, max(16, triton.next_power_of_2(queries)))
-    blocks = triton.cdiv(queries, block)
     if splits is None:
         capacity = page_table.shape[1] * page_size
-        splits = choose_splits(batch * num_kv_heads * blocks, capacity, multiprocessors(q.device.index))
+        programs = batch * num_kv_heads
+        splits = choose_splits(programs, width, capacity, multiprocessors(q.device.index))
     out = torch.empty(batch, width, num_heads, head_dim, dtype=q.dtype, device=q.device)
     parts, lse = out, out
     if splits > 1:
         parts = torch.empty(*out.shape[:3], splits, head_dim, dtype=torch.float32, device=q.device)
         lse = torch.empty(*out.shape[:3], splits, dtype=torch.float32, device=q.device)
     dim = max(16, triton.next_power_of_2(head_dim))
-    attend_kernel[(batch, num_kv_heads * blocks, splits)](
+    block, keys, warps = choose_block(queries, dim * q.element_size())
+    attend_kernel[(batch, num_kv_heads * triton.cdiv(queries, block), splits)](
         q, cache, page_table.contiguous(), positions.contiguous(), parts, lse, scale * math.log2(math.e),
         width, page_table.shape[1], q.stride(0), q.stride(1), q.stride(2),
-        num_heads, num_kv_heads, head_dim, dim, page_size, block, 64 if dim <= 128 else 32, splits,
-        num_warps=4 if block <= 32 else 8,
+        num_heads, num_kv_heads, head_dim, dim, page_size, block, keys, splits,
+        num_warps=warps, num_stages=2,
     )  # fmt: skip
     if splits > 1:
         combine_kernel[(batch * width * num_heads,)](parts, lse, out, head_dim, dim, splits)
     return out
 
 
-def choose_splits(programs: int, capacity: int, multiprocessors: int) -> int:
-    """Shares of the keys: enough that programs fill the GPU twice, but none under 128 keys of the longest
-    row.
+def choose_splits(programs: int, width: int, capacity: int, multiprocessors: int) -> int:
+    """Shares of the keys: enough that `programs` fill the GPU twice, but none under 128 keys of the longest
+    row. Reading a prompt, which has queries enough, takes one.
     """
+    if width > DECODE_WIDTH:
+        return 1
     wanted = min(MAX_SPLITS, 2 * multiprocessors // max(1, programs), capacity // 128)
     return 1 << max(0, wanted.bit_length() - 1)
+
+
+def choose_block(queries: int, row_bytes: int) -> tuple[int, int, int]:
+    """Queries and keys of a block, and warps, for heads of `row_bytes`: what shared memory of 99 KiB holds.
+
+    Few choices, so that few kernels are compiled: two for all numbers of queries.
+    """
+    keys = 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
+    many = 64 if row_bytes <= 512 else 32
+    return (16, keys, 4) if queries <= 16 else (many, keys, 8)
