@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := $(wildcard csrc/*) CMakeLists.txt pyproject.toml
 CPP_TESTS := $(wildcard tests/cpp/*)
 
-.PHONY: demo test lint format bench gpu-test gpu-bench cpp-test-thread cpp-test-address no-cuda clean help
+.PHONY: demo test lint format stubs bench gpu-test gpu-bench cpp-test-thread cpp-test-address no-cuda clean help
 
 help:
 	@echo "make demo | test | lint | bench | gpu-test | gpu-bench | clean"
@@ -39,6 +39,10 @@ format: $(VENV)/.weft-built
 
 bench: $(VENV)/.weft-built
 	$(BIN)/weft bench all --out benchmarks/results
+
+# The stub of the extension, from what is built.
+stubs: $(VENV)/.weft-built
+	$(BIN)/python -m nanobind.stubgen -q -m weft._core -o python/weft/_core.pyi
 
 # -- the virtual environment, the packages, the extension: each made once
 

@@ -28,7 +28,9 @@ MAX_TOKENS = 160
 
 
 @torch.inference_mode()
-def plain_loop(model: AutoModelForCausalLM, ids: list[int], compiled: xgr.CompiledGrammar, end: int) -> list[int]:
+def plain_loop(
+    model: AutoModelForCausalLM, ids: list[int], compiled: xgr.CompiledGrammar, end: int
+) -> list[int]:
     """Greedy guided decoding with transformers and xgrammar."""
     matcher = xgr.GrammarMatcher(compiled)
     mask = xgr.allocate_token_bitmask(1, model.config.vocab_size)

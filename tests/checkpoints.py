@@ -13,7 +13,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from weft.config import package_model_path
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+)
 
 MODEL_TYPES = {"llama": {}, "mistral": {"sliding_window": None}, "qwen2": {}, "qwen3": {"head_dim": 16}}
 
@@ -53,7 +58,9 @@ def save_checkpoint(path: Path, model_type: str, seed: int = 0, **overrides: Any
     return model
 
 
-def save_eagle3(path: Path, vocab_size: int, hidden: int, layers: int, seed: int = 1, draft_vocab: int = 500) -> None:
+def save_eagle3(
+    path: Path, vocab_size: int, hidden: int, layers: int, seed: int = 1, draft_vocab: int = 500
+) -> None:
     """Save a random EAGLE3 head: poor drafts, which exercise rollback. Its draft vocabulary is scattered."""
     torch.manual_seed(seed)
     heads, kv_heads, inner = 4, 2, 96

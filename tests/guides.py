@@ -48,19 +48,30 @@ def _schemas() -> dict[str, Schema]:
     person = _object({"name": SCALARS["string"], "age": SCALARS["percent"]})
     found["nested"] = _object({"person": person, "active": SCALARS["flag"]})
     found["nested/twice"] = _object({"outer": _object({"inner": _object({"value": SCALARS["number"]})})})
-    found["list/of/objects"] = _object({"people": {"type": "array", "items": person, "minItems": 1, "maxItems": 2}})
+    found["list/of/objects"] = _object(
+        {"people": {"type": "array", "items": person, "minItems": 1, "maxItems": 2}}
+    )
     found["tuple"] = {"type": "array", "prefixItems": [SCALARS["string"], SCALARS["integer"]], "items": False}
     found["definitions"] = {
         "$defs": {"point": _object({"x": SCALARS["percent"], "y": SCALARS["percent"]})},
         **_object({"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}}),
     }
     found["recursive"] = {
-        "$defs": {"node": _object({"v": SCALARS["percent"], "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}})},
+        "$defs": {
+            "node": _object(
+                {"v": SCALARS["percent"], "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}
+            )
+        },
         "$ref": "#/$defs/node",
     }
     for name in ("percent", "level", "flag", "short", "date"):
         found[f"nested/{name}"] = _object({"outer": _object({name: SCALARS[name]}), name: SCALARS[name]})
-        found[f"rows/{name}"] = {"type": "array", "items": _object({name: SCALARS[name]}), "minItems": 2, "maxItems": 2}
+        found[f"rows/{name}"] = {
+            "type": "array",
+            "items": _object({name: SCALARS[name]}),
+            "minItems": 2,
+            "maxItems": 2,
+        }
     found["map"] = {"type": "object", "additionalProperties": {"type": "integer"}}
     return found
 
@@ -107,7 +118,12 @@ GRAMMARS = {
     "query": 'root ::= "SELECT " column " FROM " table\ncolumn ::= "id" | "name" | "*"\ntable ::= "users" | "orders"\n',
 }
 
-CHOICES = [["yes", "no"], ["Berlin", "Bern", "Bernau"], ["a", "aa", "aaa"], ["on", "off", "unknown", "unknown state"]]
+CHOICES = [
+    ["yes", "no"],
+    ["Berlin", "Bern", "Bernau"],
+    ["a", "aa", "aaa"],
+    ["on", "off", "unknown", "unknown state"],
+]
 
 # (kind, argument): kind is the name of a constructor of weft.grammar.guide.Guide.
 GUIDES: list[tuple[str, Any]] = [

@@ -88,7 +88,9 @@ def test_cuda_and_environment_are_in_few_places(path: Path) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             used = (node.value.id, node.attr)
             if used == ("torch", "cuda"):
-                assert relative == "runtime/cuda.py" or own == "ops", f"{relative}:{node.lineno} uses torch.cuda"
+                assert relative == "runtime/cuda.py" or own == "ops", (
+                    f"{relative}:{node.lineno} uses torch.cuda"
+                )
             if used == ("os", "environ"):
                 assert own in ("cli", "config"), f"{relative}:{node.lineno} reads os.environ"
 

@@ -43,21 +43,25 @@ class Guided(str, Enum):
 
 
 ModelOption = Annotated[
-    Path | None, typer.Option("--model", "-m", help="A Hugging Face directory. Default: weft-tiny, inside the package.")
+    Path | None,
+    typer.Option("--model", "-m", help="A Hugging Face directory. Default: weft-tiny, inside the package."),
 ]
 DeviceOption = Annotated[Device, typer.Option(help="Where to run; auto is CUDA where there is a GPU.")]
 DrafterOption = Annotated[
     Drafter, typer.Option("--speculation", help="The drafter; auto takes the model directory's own head.")
 ]
 HeadOption = Annotated[Path | None, typer.Option("--head", help="Directory of an EAGLE3 head.")]
-DraftsOption = Annotated[int, typer.Option("--num-draft-tokens", "-k", help="Tokens drafted in an iteration, 1 to 8.")]
+DraftsOption = Annotated[
+    int, typer.Option("--num-draft-tokens", "-k", help="Tokens drafted in an iteration, 1 to 8.")
+]
 
 
 @app.command()
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads standard input.")] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", help="A file that holds a prompt; may be given again.")
+        list[Path] | None,
+        typer.Option("--file", "-f", help="A file that holds a prompt; may be given again."),
     ] = None,
     model: ModelOption = None,
     device: DeviceOption = Device.auto,
@@ -68,18 +72,28 @@ def generate(
         str | None, typer.Option("--json-schema", "-s", help="A JSON schema: a file, or the schema itself.")
     ] = None,
     regex: Annotated[str | None, typer.Option("--regex", "-r", help="A regular expression.")] = None,
-    ebnf: Annotated[Path | None, typer.Option("--ebnf", help="A file with an EBNF grammar (root rule: root).")] = None,
-    choice: Annotated[list[str] | None, typer.Option("--choice", help="One of these; give it again for each.")] = None,
+    ebnf: Annotated[
+        Path | None, typer.Option("--ebnf", help="A file with an EBNF grammar (root rule: root).")
+    ] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option("--choice", help="One of these; give it again for each.")
+    ] = None,
     speculation: DrafterOption = Drafter.auto,
     head: HeadOption = None,
     num_draft_tokens: DraftsOption = 3,
     guide_drafts: Annotated[Guided, typer.Option(help="Whether the grammar masks drafts too.")] = Guided.auto,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="The longest answer, in tokens.")] = 256,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", help="The longest answer, in tokens.")
+    ] = 256,
     temperature: Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Decides the text; drawn afresh if not given.")] = None,
-    eager: Annotated[bool, typer.Option("--eager", help="Issue every iteration instead of replaying a graph.")] = False,
+    eager: Annotated[
+        bool, typer.Option("--eager", help="Issue every iteration instead of replaying a graph.")
+    ] = False,
     stats_json: Annotated[Path | None, typer.Option(help="Write statistics of the run to this file.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto trace of the run to this file.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a Chrome/Perfetto trace of the run to this file.")
+    ] = None,
 ) -> None:
     """Answer a prompt. On a terminal, tokens that were drafted and accepted are coloured apart."""
     from weft.config import EngineConfig
@@ -164,7 +178,11 @@ class Run:
         console = Console(highlight=False, soft_wrap=True)
         output = None
         for piece in self.llm.stream(prompt, guide=self.guide, sampling=sampling):
-            console.print(coloured(self.llm.tokenizer, piece) if console.is_terminal else piece.text, end="", markup=False)
+            console.print(
+                coloured(self.llm.tokenizer, piece) if console.is_terminal else piece.text,
+                end="",
+                markup=False,
+            )
             output = piece.output or output
         console.print()
         return output
@@ -245,7 +263,9 @@ def statistics(llm: Any, outputs: list[Any]) -> dict[str, Any]:
         "tokens_per_second": sum(s.output_tokens for s in stats) / seconds if seconds else 0.0,
         "time_to_first_token_s": min((s.time_to_first_token_s for s in stats), default=0.0),
         "guided_valid": all(valid) if valid else None,
-        "finish_reason": outputs[0].finish_reason if len(outputs) == 1 else [o.finish_reason for o in outputs],
+        "finish_reason": outputs[0].finish_reason
+        if len(outputs) == 1
+        else [o.finish_reason for o in outputs],
     }
 
 

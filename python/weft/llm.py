@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -53,7 +53,9 @@ class LLM:
     ) -> None:
         self.model_path = Path(model) if model is not None else package_model_path()
         if not self.model_path.is_dir():
-            raise ModelError(f"{self.model_path}: no such directory; give the directory of a Hugging Face checkpoint")
+            raise ModelError(
+                f"{self.model_path}: no such directory; give the directory of a Hugging Face checkpoint"
+            )
         self.speculation = speculation or Speculation.none()
         self.runtime = get_runtime(device)
         self.tokenizer = load_tokenizer(self.model_path)
@@ -99,13 +101,15 @@ class LLM:
         prompt of a list has `output.error` set and the others are whole; a failed single one raises its error.
         """
         if is_prompt(prompts):
-            output = self._run([self._request(prompts, guide, sampling)], bar=False)[0]
+            one = self._request(prompts, single(guide, "guide"), single(sampling, "sampling"))
+            output = self._run([one], bar=False)[0]
             if output.error is not None:
                 raise output.error
             return output
-        guides = spread(guide, len(prompts), "guide")
-        samplings = spread(sampling, len(prompts), "sampling")
-        requests = [self._request(p, g, s) for p, g, s in zip(prompts, guides, samplings, strict=True)]
+        many: list[Any] = list(prompts)
+        guides = spread(guide, len(many), "guide")
+        samplings = spread(sampling, len(many), "sampling")
+        requests = [self._request(p, g, s) for p, g, s in zip(many, guides, samplings, strict=True)]
         return self._run(requests, bar=sys.stderr.isatty() and len(requests) > 1)
 
     def stream(
@@ -134,7 +138,9 @@ class LLM:
     def chat_tokens(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The token ids of a conversation under the tokenizer's chat template."""
         if not self.tokenizer.chat_template:
-            raise InputError(f"{self.model_path}: the tokenizer has no chat template; use generate with a text")
+            raise InputError(
+                f"{self.model_path}: the tokenizer has no chat template; use generate with a text"
+            )
         text = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
@@ -237,7 +243,7 @@ class LLM:
         return output
 
 
-def is_prompt(prompts: object) -> bool:
+def is_prompt(prompts: object) -> TypeGuard[Prompt]:
     """Whether this is one prompt: a text, or a sequence of ids."""
     if isinstance(prompts, str):
         return True
@@ -246,11 +252,20 @@ def is_prompt(prompts: object) -> bool:
     return len(prompts) > 0 and isinstance(prompts[0], int)
 
 
+def single(value: Any, name: str) -> Any:
+    """The value for a single prompt."""
+    if isinstance(value, list | tuple):
+        raise InputError(f"{name} is a list, but there is one prompt; give one {name}, or a list of prompts")
+    return value
+
+
 def spread(value: Any, count: int, name: str) -> list[Any]:
     """One value for each of `count` prompts."""
     if isinstance(value, list | tuple):
         if len(value) != count:
-            raise InputError(f"{name} has {len(value)} entries for {count} prompts; give one each, or one for all")
+            raise InputError(
+                f"{name} has {len(value)} entries for {count} prompts; give one each, or one for all"
+            )
         return list(value)
     return [value] * count
 

@@ -151,6 +151,7 @@ int main() {
   print("inline: eager host function", eager(200), "ns/node");
   print("inline: 300 us device node alone", beside(300e3, 0, 10) * 1e-3, "us");
   print("inline: 300 us device beside 100 us host", beside(300e3, 100e3, 10) * 1e-3, "us");
+  print("inline: 5 us device beside 60 us host", beside(5e3, 60e3, 10) * 1e-3, "us");
   print("inline: 300 us device beside 300 us host", beside(300e3, 300e3, 10) * 1e-3, "us");
   must(cpu::set_schedule(cpu::Schedule::kThreads, 0));
   print("threads: launch and wait, graph of 1 node", chain(1), "ns");

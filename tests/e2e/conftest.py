@@ -36,7 +36,9 @@ class Checkpoint:
     def end_ids(self) -> set[int]:
         return {self.tokenizer.eos_token_id}
 
-    def reference(self, prompt: str, guide: tuple[str, Any] | None, max_tokens: int = MAX_TOKENS) -> Reference:
+    def reference(
+        self, prompt: str, guide: tuple[str, Any] | None, max_tokens: int = MAX_TOKENS
+    ) -> Reference:
         """What plain greedy decoding gives."""
         compiled = compile_reference(self.compiler, guide) if guide is not None else None
         return greedy(self.model, self.tokenizer.encode(prompt), compiled, self.end_ids, max_tokens)
@@ -79,7 +81,9 @@ def tiny() -> Checkpoint:
 def random_checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     path = tmp_path_factory.mktemp("checkpoint") / request.param
     model = save_checkpoint(path, request.param)
-    save_eagle3(path / "eagle3", model.config.vocab_size, model.config.hidden_size, model.config.num_hidden_layers)
+    save_eagle3(
+        path / "eagle3", model.config.vocab_size, model.config.hidden_size, model.config.num_hidden_layers
+    )
     return load(path)
 
 

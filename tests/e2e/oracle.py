@@ -20,7 +20,11 @@ class Reference:
 
 @torch.inference_mode()
 def greedy(
-    model: Any, prompt: Sequence[int], compiled: xgr.CompiledGrammar | None, end_ids: set[int], max_tokens: int
+    model: Any,
+    prompt: Sequence[int],
+    compiled: xgr.CompiledGrammar | None,
+    end_ids: set[int],
+    max_tokens: int,
 ) -> Reference:
     """Decode `prompt` token by token. `model` is a transformers causal LM."""
     matcher = xgr.GrammarMatcher(compiled) if compiled is not None else None
@@ -58,4 +62,6 @@ def assert_same(tokens: Sequence[int], reference: Reference, what: str, rounding
                 f"{reference.gaps[i]} apart"
             )
             return
-    assert len(tokens) == len(reference.tokens), f"{what}: {len(tokens)} tokens, the reference has {len(reference.tokens)}"
+    assert len(tokens) == len(reference.tokens), (
+        f"{what}: {len(tokens)} tokens, the reference has {len(reference.tokens)}"
+    )

@@ -37,7 +37,10 @@ def make() -> Iterator[Callable[..., LLM]]:
     def build(checkpoint: Checkpoint, speculation: str = "plain", **engine: Any) -> LLM:
         engine.setdefault("max_seq_len", 512)
         llm = LLM(
-            checkpoint.path, device="cpu", speculation=SPECULATIONS[speculation], engine=EngineConfig(**engine)
+            checkpoint.path,
+            device="cpu",
+            speculation=SPECULATIONS[speculation],
+            engine=EngineConfig(**engine),
         )
         made.append(llm)
         return llm
@@ -61,7 +64,9 @@ def run(llm: LLM, prompts: list[str], rows: list[tuple[int, bool]]) -> list[Outp
 def check(outputs: list[Output], rows: list[tuple[int, bool]], references: Cached) -> None:
     for output, (i, guided) in zip(outputs, rows, strict=True):
         assert output.error is None, f"guide {GUIDES[i]}: {output.error}"
-        assert_same(output.token_ids, references(i)[0 if guided else 1], f"guide {i} {GUIDES[i] if guided else None}")
+        assert_same(
+            output.token_ids, references(i)[0 if guided else 1], f"guide {i} {GUIDES[i] if guided else None}"
+        )
 
 
 @pytest.mark.parametrize("speculation", ["plain", "eagle3"])
@@ -79,7 +84,13 @@ def test_every_guide_equals_the_reference(
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("capture", [True, False])
 def test_mixed_batches_equal_the_reference(
-    make: Any, tiny: Checkpoint, prompts: list[str], tiny_references: Cached, speculation: str, batch: int, capture: bool
+    make: Any,
+    tiny: Checkpoint,
+    prompts: list[str],
+    tiny_references: Cached,
+    speculation: str,
+    batch: int,
+    capture: bool,
 ) -> None:
     llm = make(tiny, speculation, max_batch=batch, capture=capture)
     rows = random.Random(batch).sample(mixed(len(GUIDES)), 12)
@@ -98,7 +109,9 @@ def test_random_checkpoints_equal_the_reference(
         assert_same(output.token_ids, reference, f"{random_checkpoint.path.name}, guide {i}")
 
 
-def test_prompts_read_in_chunks(make: Any, tiny: Checkpoint, prompts: list[str], tiny_references: Cached) -> None:
+def test_prompts_read_in_chunks(
+    make: Any, tiny: Checkpoint, prompts: list[str], tiny_references: Cached
+) -> None:
     rows = mixed(9)
     for chunk in (1, 7, 64):
         llm = make(tiny, "eagle3", max_batch=3, prefill_chunk=chunk)
@@ -178,7 +191,11 @@ def test_threads_give_the_same_tokens(
 
 
 def test_a_missing_wait_is_found(
-    make: Any, tiny: Checkpoint, prompts: list[str], schedules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    make: Any,
+    tiny: Checkpoint,
+    prompts: list[str],
+    schedules: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without the wait of the model's stream for the masks, some legal order gives other tokens or an error."""
     guide = make_guide(("regex", r"[0-9]{12}"))

@@ -91,7 +91,9 @@ def test_drafts_are_accepted(llm: LLM) -> None:
 def test_other_guides(llm: LLM) -> None:
     assert llm.generate("Text: x", guide=Guide.choice(["alpha", "beta"])).text in ("alpha", "beta")
     assert re.fullmatch(r"\d{3}-[a-f]{2}", llm.generate("Text: x", guide=Guide.regex(r"\d{3}-[a-f]{2}")).text)
-    assert llm.generate("Text: x", guide=Guide.ebnf('root ::= "<" [a-c]* ">"'), sampling=SAMPLING).text[0] == "<"
+    assert (
+        llm.generate("Text: x", guide=Guide.ebnf('root ::= "<" [a-c]* ">"'), sampling=SAMPLING).text[0] == "<"
+    )
 
 
 def test_chat_is_the_trained_prompt(llm: LLM) -> None:
@@ -146,5 +148,15 @@ def test_files_and_the_chat_flag(tmp_path: Path) -> None:
 def test_inspect() -> None:
     result = CliRunner().invoke(app, ["inspect", "--graph", "--device", "cpu"])
     assert result.exit_code == 0, result.output
-    for word in ("weft", "torch", "xgrammar", "CUDA driver", "native", "LlamaForCausalLM", "EAGLE3", "commit", "->"):
+    for word in (
+        "weft",
+        "torch",
+        "xgrammar",
+        "CUDA driver",
+        "native",
+        "LlamaForCausalLM",
+        "EAGLE3",
+        "commit",
+        "->",
+    ):
         assert word in result.output

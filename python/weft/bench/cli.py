@@ -17,7 +17,9 @@ app = typer.Typer(no_args_is_help=True, help="Measure weft; each command prints 
 BENCHES = ("replay", "hostfunc", "mask", "grammar")
 
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
-OutOption = Annotated[Path | None, typer.Option(help="Write NAME.json, with machine, versions and commit, to this folder.")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="Write NAME.json, with machine, versions and commit, to this folder.")
+]
 
 
 def load(name: str) -> Callable[..., Report]:

@@ -1,0 +1,327 @@
+// The guided state on the CPU driver's streams, over a matcher in plain C. Sanitizers watch its threads.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "guided_state.h"
+
+namespace {
+
+using weft::GuidedState;
+using weft::MatcherHandle;
+using weft::MatcherRef;
+using weft::SlotStatus;
+using namespace weft::cu;
+
+constexpr int kSlots = 6, kDrafts = 3, kVocab = 70, kWords = 3, kWidth = kDrafts + 1, kEnd = 0;
+
+std::atomic<int> live{0};
+std::atomic<bool> destroyed_in_callback{false};
+thread_local bool in_callback = false;
+
+// Takes token t behind n tokens if (t + 3 * n + seed) % 5 < 2, and the end behind `length` tokens.
+struct Fake {
+  int seed = 0, length = 12, fails_at = -1;
+  std::chrono::microseconds delay{0};
+  std::vector<std::int32_t> taken;
+  bool ended() const { return !taken.empty() && taken.back() == kEnd; }
+  bool allows(std::int32_t token) const {
+    const int n = static_cast<int>(taken.size());
+    if (ended()) return false;
+    if (n >= length) return token == kEnd;
+    return token > 0 && token < kVocab && (token + 3 * n + seed) % 5 < 2;
+  }
+};
+Fake fake_of(int seed, int length = 12, int fails_at = -1) {
+  Fake matcher;
+  matcher.seed = seed;
+  matcher.length = length;
+  matcher.fails_at = fails_at;
+  return matcher;
+}
+Fake &fake(void *self) { return *static_cast<Fake *>(self); }
+
+int fake_accept(void *self, std::int32_t token) {
+  if (!fake(self).allows(token)) return 0;
+  fake(self).taken.push_back(token);
+  return 1;
+}
+int fake_validate(void *, const std::int32_t *, int) { return 0; }
+int fake_fill(void *self, std::int32_t *row, int words) {
+  const Fake &matcher = fake(self);
+  if (static_cast<int>(matcher.taken.size()) == matcher.fails_at) return -1;
+  if (matcher.delay.count()) std::this_thread::sleep_for(matcher.delay);
+  std::fill(row, row + words, 0);
+  for (std::int32_t token = 0; token < kVocab; ++token)
+    if (matcher.allows(token)) row[token / 32] |= static_cast<std::int32_t>(1u << (token % 32));
+  return 1;
+}
+int fake_rollback(void *self, int count) {
+  if (count > static_cast<int>(fake(self).taken.size())) return -1;
+  fake(self).taken.resize(fake(self).taken.size() - count);
+  return 0;
+}
+void *fake_fork(void *) { return nullptr; }
+int fake_reset(void *) { return -1; }
+int fake_forced(void *, std::int32_t *, int) { return 0; }
+int fake_is_terminated(void *self) { return fake(self).ended(); }
+const char *fake_error(void *) { return "planted"; }
+void fake_destroy(void *self) {
+  if (in_callback) destroyed_in_callback = true;
+  delete &fake(self);
+  --live;
+}
+constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI,   fake_accept, fake_validate, fake_fill,
+                                   fake_rollback,      fake_fork,   fake_reset,    fake_forced,
+                                   fake_is_terminated, fake_error,  fake_destroy};
+
+MatcherRef make(Fake settings) {
+  ++live;
+  return std::make_shared<MatcherHandle>(weft_matcher{&kOps, new Fake(std::move(settings))});
+}
+
+// The host's memory, the device's copies of it, and a device that samples at random among what the masks allow.
+struct Decoding {
+  std::vector<std::int64_t> drafts_host = std::vector<std::int64_t>(kDrafts * (kSlots + 1), -1);
+  std::vector<std::int64_t> verified_host = std::vector<std::int64_t>((kSlots + 1) * (kDrafts + 2));
+  std::vector<std::int32_t> masks_host = std::vector<std::int32_t>((kSlots + 1) * kWidth * kWords);
+  std::vector<std::int32_t> flags_host = std::vector<std::int32_t>((kSlots + 1) * kWidth);
+  std::vector<std::int64_t> drafts = drafts_host, verified = verified_host;
+  std::vector<std::int32_t> masks = masks_host, flags = flags_host;
+  std::vector<std::vector<std::int64_t>> texts = std::vector<std::vector<std::int64_t>>(kSlots);
+  GuidedState state;
+  CUstream model = nullptr, grammar = nullptr;
+  CUevent token_event = nullptr, mask_event = nullptr;
+  std::mt19937 random{7};
+  std::atomic<int> iterations{0};
+  const weft::cu::Driver &driver = weft::cpu_driver();
+
+  explicit Decoding(int workers = 0)
+      : state({kSlots, kDrafts, kVocab}, {kEnd},
+              {drafts_host.data(), verified_host.data(), masks_host.data(), flags_host.data()}, workers) {
+    OK(driver.cuStreamCreate(&model, CU_STREAM_NON_BLOCKING));
+    OK(driver.cuStreamCreate(&grammar, CU_STREAM_NON_BLOCKING));
+    OK(driver.cuEventCreate(&token_event, CU_EVENT_DISABLE_TIMING));
+    OK(driver.cuEventCreate(&mask_event, CU_EVENT_DISABLE_TIMING));
+  }
+  ~Decoding() {
+    OK(driver.cuStreamSynchronize(model));
+    OK(driver.cuStreamSynchronize(grammar));
+    OK(driver.cuEventDestroy(token_event));
+    OK(driver.cuEventDestroy(mask_event));
+    OK(driver.cuStreamDestroy(model));
+    OK(driver.cuStreamDestroy(grammar));
+  }
+
+  void host(GuidedState::Operation operation, int draft = 0) {
+    struct Call {
+      GuidedState::Call inner;
+    };
+    const GuidedState::Call call = state.task(operation, draft);
+    OK(driver.cuLaunchHostFunc(
+        grammar,
+        [](void *data) {
+          const std::unique_ptr<Call> mine(static_cast<Call *>(data));
+          in_callback = true;
+          mine->inner.run(mine->inner.data);
+          in_callback = false;
+        },
+        new Call{call}));
+  }
+  template <class T>
+  void copy(CUstream stream, std::vector<T> &to, const std::vector<T> &from) {
+    OK(driver.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), reinterpret_cast<CUdeviceptr>(from.data()),
+                            to.size() * sizeof(T), stream));
+  }
+  void device(CUhostFn work) { OK(weft::cpu::launch_device(model, work, this)); }
+  void enter() {
+    OK(driver.cuEventRecord(token_event, model));
+    OK(driver.cuStreamWaitEvent(grammar, token_event, 0));
+  }
+  void leave() {
+    copy(grammar, masks, masks_host);
+    copy(grammar, flags, flags_host);
+    OK(driver.cuEventRecord(mask_event, grammar));
+    OK(driver.cuStreamWaitEvent(model, mask_event, 0));
+  }
+
+  std::int64_t pick(int slot, int position) {
+    std::vector<std::int64_t> allowed;
+    const std::int32_t *row = &masks[(slot * kWidth + position) * kWords];
+    for (int token = 0; token < kVocab; ++token)
+      if (flags[slot * kWidth + position] == 0 || (static_cast<std::uint32_t>(row[token / 32]) >> (token % 32) & 1))
+        allowed.push_back(token);
+    CHECK(!allowed.empty());
+    return allowed[random() % allowed.size()];
+  }
+  void verify() {
+    for (int slot = 0; slot < kSlots; ++slot) {
+      std::int64_t *row = &verified[slot * (kDrafts + 2)];
+      std::int64_t accepted = 0;
+      for (int position = 0; position <= kDrafts; ++position) {
+        const std::int64_t draft = position < kDrafts ? drafts[position * (kSlots + 1) + slot] : -1;
+        // The target agrees with most drafts that its mask allows.
+        const bool legal =
+            draft >= 0 &&
+            (static_cast<std::uint32_t>(masks[(slot * kWidth + position) * kWords + draft / 32]) >> (draft % 32) & 1);
+        row[1 + position] = legal && random() % 4 ? draft : pick(slot, position);
+        if (accepted == position && row[1 + position] == draft) ++accepted;
+      }
+      row[0] = accepted;
+      for (int i = 0; i <= accepted; ++i)
+        if (texts[slot].empty() || texts[slot].back() != kEnd) texts[slot].push_back(row[1 + i]);
+      for (int j = 0; j < kDrafts; ++j) drafts[j * (kSlots + 1) + slot] = -1;
+    }
+    ++iterations;
+  }
+  template <int J>
+  void draft() {
+    for (int slot = 0; slot < kSlots; ++slot)
+      drafts[(J - 1) * (kSlots + 1) + slot] =
+          random() % 8 ? pick(slot, J - 1) : static_cast<std::int64_t>(random() % kVocab);
+  }
+
+  // One iteration: owed drafts, verification, commit, guided drafts.
+  void step() {
+    copy(model, drafts_host, drafts);
+    enter();
+    host(GuidedState::kFetch);
+    for (int j = 1; j <= kDrafts; ++j) host(GuidedState::kExtend, j);
+    leave();
+    device([](void *self) { static_cast<Decoding *>(self)->verify(); });
+    copy(model, verified_host, verified);
+    enter();
+    host(GuidedState::kCommit);
+    leave();
+    device([](void *self) { static_cast<Decoding *>(self)->draft<1>(); });
+    extend(1);
+    device([](void *self) { static_cast<Decoding *>(self)->draft<2>(); });
+    extend(2);
+    device([](void *self) { static_cast<Decoding *>(self)->draft<3>(); });
+  }
+  void extend(int j) {
+    copy(model, drafts_host, drafts);
+    enter();
+    host(GuidedState::kExtend, j);
+    leave();
+  }
+};
+
+// What a text has to be: every token allowed behind those before it.
+void check_text(const std::vector<std::int64_t> &text, Fake matcher) {
+  for (std::int64_t token : text) {
+    if (matcher.ended()) break;
+    CHECK(fake_accept(&matcher, static_cast<std::int32_t>(token)) == 1);
+  }
+}
+
+const std::vector<int> kAll = {3, 0, 5, 1, 4, 2, kSlots};
+
+TEST(texts_are_in_the_grammar) {
+  for (int workers : {0, 2}) {
+    Decoding decoding(workers);
+    for (int i = 0; i < 20; ++i) {
+      GuidedState::Attach attach;
+      if (i == 0)
+        for (int slot = 0; slot < kSlots - 1; ++slot) attach.emplace_back(slot, make(fake_of(slot, 8 + 3 * slot)));
+      decoding.state.push(kAll, std::move(attach));
+      decoding.step();
+    }
+    OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    EQUAL(decoding.state.num_failed(), 0);
+    for (int slot = 0; slot < kSlots - 1; ++slot) {
+      check_text(decoding.texts[slot], fake_of(slot, 8 + 3 * slot));
+      CHECK(decoding.state.is_terminated(slot));
+      EQUAL(decoding.state.committed(slot), 9 + 3 * slot);
+    }
+    CHECK(!decoding.state.is_guided(kSlots - 1));
+  }
+  EQUAL(live, 0);
+}
+
+TEST(the_host_reads_while_callbacks_run) {
+  Decoding decoding;
+  std::atomic<bool> done{false};
+  std::thread reader([&] {
+    while (!done) {
+      for (int slot = 0; slot < kSlots; ++slot) {
+        decoding.state.status(slot);
+        CHECK(decoding.state.committed(slot) >= 0);
+        CHECK(decoding.state.extended(slot) <= kDrafts);
+        decoding.state.is_terminated(slot);
+      }
+      decoding.state.counters(GuidedState::kCommit);
+      CHECK(decoding.state.num_failed() <= kSlots);
+    }
+  });
+  for (int i = 0; i < 30; ++i) {
+    GuidedState::Attach attach;
+    if (i % 5 == 0)
+      for (int slot = 0; slot < kSlots; ++slot)
+        attach.emplace_back(slot, make(fake_of(i + slot, 6, slot == 2 ? 3 : -1)));
+    decoding.state.push(kAll, std::move(attach));
+    decoding.step();
+  }
+  OK(decoding.driver.cuStreamSynchronize(decoding.model));
+  done = true;
+  reader.join();
+  CHECK(decoding.state.status(2).first == SlotStatus::kMatcher);
+  CHECK(decoding.state.status(2).second.find("planted") != std::string::npos);
+  EQUAL(decoding.state.num_failed(), 1);
+}
+
+TEST(matchers_are_not_destroyed_in_callbacks) {
+  destroyed_in_callback = false;
+  {
+    Decoding decoding;
+    for (int i = 0; i < 10; ++i) {
+      GuidedState::Attach attach;
+      for (int slot = 0; slot < kSlots; ++slot) attach.emplace_back(slot, i % 3 == 2 ? nullptr : make(fake_of(slot)));
+      decoding.state.push(kAll, std::move(attach));
+      decoding.step();
+    }
+    OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    decoding.state.push({}, {});
+    EQUAL(live, kSlots);
+  }
+  EQUAL(live, 0);
+  CHECK(!destroyed_in_callback);
+}
+
+TEST(an_iteration_without_a_snapshot_fails_its_slots) {
+  Decoding decoding;
+  decoding.state.push({0, 1, kSlots}, {{0, make(fake_of(0))}, {1, make(fake_of(0))}});
+  decoding.step();
+  decoding.step();
+  OK(decoding.driver.cuStreamSynchronize(decoding.model));
+  CHECK(decoding.state.status(0).first == SlotStatus::kEpoch);
+  CHECK(decoding.state.status(1).first == SlotStatus::kEpoch);
+  CHECK(decoding.state.status(2).first == SlotStatus::kOk);
+  EQUAL(decoding.state.num_failed(), 2);
+}
+
+TEST(workers_take_part_in_a_long_phase) {
+  Decoding decoding(3);
+  GuidedState::Attach attach;
+  for (int slot = 0; slot < kSlots; ++slot) {
+    Fake slow = fake_of(slot);
+    slow.delay = std::chrono::microseconds(2000);
+    attach.emplace_back(slot, make(slow));
+  }
+  for (int i = 0; i < 5; ++i) {
+    decoding.state.push(kAll, std::move(attach));
+    attach.clear();
+    decoding.step();
+  }
+  OK(decoding.driver.cuStreamSynchronize(decoding.model));
+  EQUAL(decoding.state.num_failed(), 0);
+  for (int slot = 0; slot < kSlots; ++slot) check_text(decoding.texts[slot], fake_of(slot));
+}
+
+}  // namespace
+
+int main(int argc, char **argv) { return weft::test::run(argc, argv); }

@@ -1,0 +1,166 @@
+// The CUDA kernels, run on the CPU by cuda_on_cpu/, against the CPU's own: equal in every bit, on random calls of every
+// alignment. How fast they are, and what only a GPU does, is for tests/gpu.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "sampling.h"
+#include "token_mask.h"
+
+namespace {
+
+using namespace weft;
+
+std::mt19937_64 g_random(1);
+
+std::int64_t any(std::int64_t low, std::int64_t high) {  // both included
+  return std::uniform_int_distribution<std::int64_t>(low, high)(g_random);
+}
+bool coin() { return any(0, 1) != 0; }
+template <class T>
+T one_of(std::initializer_list<T> list) {
+  return list.begin()[any(0, static_cast<std::int64_t>(list.size()) - 1)];
+}
+
+std::vector<std::uint32_t> any_masks(std::int64_t words) {
+  std::vector<std::uint32_t> masks(static_cast<std::size_t>(words));
+  for (std::uint32_t &word : masks) word = one_of({0u, 0xffffffffu, static_cast<std::uint32_t>(g_random())});
+  return masks;
+}
+
+struct Rows {
+  std::vector<std::int64_t> wide;
+  std::vector<std::int32_t> narrow;
+  RowList list;
+
+  Rows(std::int64_t count, std::int64_t limit) {
+    for (std::int64_t i = 0; i < count; ++i) wide.push_back(any(0, limit - 1)), narrow.push_back(wide.back());
+    list = coin() ? RowList{wide.data(), true} : RowList{narrow.data(), false};
+  }
+};
+
+bool apply_agrees() {
+  const DType dtype = one_of({DType::kFloat32, DType::kFloat16, DType::kBFloat16});
+  const std::int64_t size = dtype == DType::kFloat32 ? 4 : 2;
+  const std::int64_t rows = any(1, 4), mask_rows = rows + any(0, 2), stride_beyond = any(0, 9), first = any(0, 9);
+  const std::int64_t vocab = one_of<std::int64_t>({1, 3, 7, 8, 31, 32, 33, 100, 1003, 5000});
+  const std::int64_t words = one_of<std::int64_t>({(vocab + 31) / 32, (vocab + 31) / 32, vocab / 64, vocab / 32 + 2});
+  const auto masks = any_masks(mask_rows * (words + 1));
+  // In 16-byte units, so that `first` alone decides the alignment.
+  const std::int64_t bytes = (first + rows * (vocab + stride_beyond)) * size;
+  struct alignas(16) Sixteen {
+    std::uint32_t word[4];
+  };
+  std::vector<Sixteen> cpu(static_cast<std::size_t>(bytes / 16 + 1));
+  for (Sixteen &part : cpu) {
+    for (std::uint32_t &word : part.word) word = static_cast<std::uint32_t>(g_random());
+  }
+  std::vector<Sixteen> cuda = cpu;
+
+  const Rows row_list(rows, mask_rows);
+  std::vector<std::int32_t> flags(static_cast<std::size_t>(rows));
+  for (auto &flag : flags) flag = static_cast<std::int32_t>(any(0, 3));
+  std::vector<std::int64_t> d2t(static_cast<std::size_t>(vocab));
+  for (auto &offset : d2t) offset = any(-vocab, 32 * words + 9);
+  ApplyCall call{{nullptr, dtype, rows, vocab, vocab + stride_beyond},
+                 {masks.data(), mask_rows, words, words + 1},
+                 coin() ? row_list.list : RowList{nullptr, false},
+                 coin() ? flags.data() : nullptr,
+                 coin() ? d2t.data() : nullptr};
+  call.logits.data = reinterpret_cast<char *>(cpu.data()) + first * size;
+  if (apply_token_bitmask_cpu(call, 1) >= 0) return false;
+  call.logits.data = reinterpret_cast<char *>(cuda.data()) + first * size;
+  if (apply_token_bitmask_cuda(call, static_cast<int>(any(1, 4)), nullptr)) return false;
+  return std::memcmp(cpu.data(), cuda.data(), cpu.size() * sizeof(Sixteen)) == 0;
+}
+
+bool copy_agrees() {
+  const std::int64_t rows = any(1, 5), words = one_of<std::int64_t>({1, 4, 5, 64, 1028}), first = any(0, 4);
+  const std::int64_t stride = words + one_of<std::int64_t>({0, 1, 4});
+  const auto src = any_masks(first + rows * stride);
+  std::vector<std::int32_t> src_flags(static_cast<std::size_t>(rows)), cpu_flags(src_flags.size(), 7);
+  for (auto &flag : src_flags) flag = static_cast<std::int32_t>(any(0, 1));
+  std::vector<std::uint32_t> cpu(static_cast<std::size_t>(rows * words)), cuda = cpu;
+  std::vector<std::int32_t> cuda_flags = cpu_flags;
+  const std::int64_t count = any(1, 6);
+  const Rows row_list(count, rows);
+  CopyCall call{cpu.data(),       src.data() + first, rows,          words, words, stride,
+                cpu_flags.data(), src_flags.data(),   row_list.list, count};
+  if (copy_mask_rows_cpu(call) >= 0) return false;
+  call.dst_masks = cuda.data(), call.dst_token_mask = cuda_flags.data();
+  if (copy_mask_rows_cuda(call, nullptr)) return false;
+  return cpu == cuda && cpu_flags == cuda_flags;
+}
+
+bool rows_out_of_bounds_are_safe() {
+  const auto masks = any_masks(2);
+  std::vector<float> logits(3 * 64, 1.0f);
+  const std::int64_t rows[] = {2, 1, -1};
+  const ApplyCall call{
+      {logits.data(), DType::kFloat32, 3, 64, 64}, {masks.data(), 1, 2, 2}, {rows, true}, nullptr, nullptr};
+  if (apply_token_bitmask_cpu(call, 1) != 0 || apply_token_bitmask_cuda(call, 1, nullptr)) return false;
+  for (const float x : logits) {
+    if (x != -INFINITY) return false;
+  }
+  std::uint32_t dst[2] = {5, 5};
+  std::int32_t flag = 5;
+  const std::int32_t src_flag = 1;
+  const CopyCall copy{dst, masks.data(), 1, 2, 2, 2, &flag, &src_flag, {rows, true}, 1};
+  return copy_mask_rows_cpu(copy) == 0 && !copy_mask_rows_cuda(copy, nullptr) && dst[0] == 5 && flag == 5;
+}
+
+bool sample_agrees() {
+  const DType dtype = one_of({DType::kFloat32, DType::kFloat16, DType::kBFloat16});
+  const std::int64_t rows = any(1, 3), vocab = one_of<std::int64_t>({1, 3, 4, 5, 64, 1023, 5000}), first = any(0, 4);
+  const std::int64_t stride = vocab + any(0, 5);
+  const float spread = one_of({0.0f, 0.01f, 3.0f, 30.0f}), blocked = one_of({0.0f, 0.3f, 0.99f, 1.0f});
+  std::normal_distribution<float> normal;
+  std::uniform_real_distribution<float> uniform;
+  std::vector<std::uint32_t> storage(static_cast<std::size_t>(first + rows * stride));
+  auto *half = reinterpret_cast<std::uint16_t *>(storage.data());
+  for (std::size_t i = 0; i < storage.size(); ++i) {
+    float x = uniform(g_random) < blocked ? -INFINITY : spread * normal(g_random);
+    if (any(0, 500) == 0) x = one_of({NAN, INFINITY, -0.0f});
+    std::uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    if (dtype == DType::kFloat32) {
+      storage[i] = bits;
+    } else {  // any pattern is a number of sorts; bfloat16 gets the ones above
+      half[i] =
+          dtype == DType::kBFloat16 ? static_cast<std::uint16_t>(bits >> 16) : static_cast<std::uint16_t>(g_random());
+    }
+  }
+  std::vector<float> temperature;
+  std::vector<std::int64_t> seed, position, d2t, cpu(static_cast<std::size_t>(rows), -7), cuda = cpu;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    temperature.push_back(coin() ? 0.0f : 2 * uniform(g_random));
+    seed.push_back(static_cast<std::int64_t>(g_random())), position.push_back(any(0, 1ll << 40));
+  }
+  for (std::int64_t c = 0; c < vocab; ++c) d2t.push_back(any(0, 3 * vocab));
+  char *const data = reinterpret_cast<char *>(storage.data()) + first * (dtype == DType::kFloat32 ? 4 : 2);
+  SampleCall call{{data, dtype, rows, vocab, stride}, temperature.data(), seed.data(), position.data(),
+                  coin() ? d2t.data() : nullptr,      cpu.data()};
+  sample_cpu(call, 1);
+  const int sms = static_cast<int>(any(1, 4));
+  std::vector<std::uint64_t> workspace(static_cast<std::size_t>(rows * sample_splits_cuda(rows, vocab, sms)));
+  call.out = cuda.data();
+  return !sample_cuda(call, sms, workspace.data(), nullptr) && cpu == cuda;
+}
+
+int check(const char *name, bool (*agrees)(), int times) {
+  for (int i = 0; i < times; ++i) {
+    if (!agrees()) return std::printf("FAILED %s, call %d\n", name, i), 1;
+  }
+  return std::printf("ok     %s\n", name), 0;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  const int times = argc > 1 ? std::atoi(argv[1]) : 20;
+  return check("apply", apply_agrees, times) | check("copy", copy_agrees, times) |
+         check("rows out of bounds", rows_out_of_bounds_are_safe, 1) | check("sample", sample_agrees, times);
+}
