@@ -70,7 +70,7 @@ def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Ten
 
 
 def _gather(cache: Tensor, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Keys and values [1, Hkv, length, D] of one row: its own entries, and nothing else that its pages hold."""
+    """Keys and values [1, Hkv, length, D] of one row: its own entries, not what else its pages hold."""
     _, page_size, _, num_kv_heads, head_dim = cache.shape
     count = -(-length // page_size)
     pages = cache.index_select(0, table.narrow(0, 0, count))
