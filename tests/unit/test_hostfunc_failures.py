@@ -14,6 +14,7 @@ import weft
 import weft.runtime.cpu as cuda
 from weft import _core, launch_hostfunc
 from weft.errors import HostFuncError
+from weft.runtime.scope import FailureScope
 
 
 @pytest.fixture(params=["inline", "threads", "random"], autouse=True)
@@ -186,6 +187,17 @@ def test_native_tasks_are_skipped_only_if_they_say_so() -> None:
     wait(stream)
     assert (kept.value, skipped.value) == (1, 0)
     with pytest.raises(ValueError, match="bad"):
+        weft.check()
+
+
+def test_what_failed_in_a_scope_is_raised_in_it_only() -> None:
+    stream, scope = cuda.Stream(), FailureScope()
+    with scope:
+        stream.hostfunc(fail, ValueError("inside"))
+        wait(stream)
+    weft.check()
+    cuda.Stream().hostfunc(id, 1)
+    with scope, pytest.raises(ValueError, match="inside"):
         weft.check()
 
 
