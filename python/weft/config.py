@@ -82,7 +82,9 @@ class EngineConfig:
         if self.max_seq_len is not None and self.max_seq_len < 2:
             raise InputError(f"max_seq_len is {self.max_seq_len}; it must be at least 2")
         if self.num_pages is not None and self.num_pages < 2:
-            raise InputError(f"num_pages is {self.num_pages}; it must be at least 2 (page 0 is the padding's)")
+            raise InputError(
+                f"num_pages is {self.num_pages}; it must be at least 2 (page 0 is the padding's)"
+            )
 
     def resolved(self, max_position_embeddings: int, num_draft_tokens: int) -> EngineConfig:
         """The same config with every default replaced by a number."""

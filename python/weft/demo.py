@@ -43,7 +43,9 @@ def run(out: Path) -> None:
 
 def stream_one(console: Console, llm: LLM, shown: Record) -> None:
     """The prompt, the schema, and the answer as it comes; drafted-and-accepted tokens in green."""
-    console.print(Panel(Text(shown.prompt.rstrip()), title="prompt (weft-tiny, a model of 2 million parameters)"))
+    console.print(
+        Panel(Text(shown.prompt.rstrip()), title="prompt (weft-tiny, a model of 2 million parameters)")
+    )
     console.print(Panel(Text(json.dumps(shown.schema)), title="JSON schema, the guide"))
     text = Text()
     output: Output | None = None

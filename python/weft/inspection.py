@@ -92,5 +92,3 @@ def graph_dump(model: Path | None, device: str, speculation: Speculation) -> Ite
     for number, (kind, label) in enumerate(dump.nodes):
         after = [str(b) for a, b in dump.edges if a == number]
         yield f"  {number:3d} {kind:8s} {label or '-'} -> {' '.join(after) or 'end'}"
-
-

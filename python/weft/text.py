@@ -12,7 +12,9 @@ from weft.errors import TokenizerError
 def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a Hugging Face directory, loaded without code of its own and without a network."""
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "tekken.json")):
-        raise TokenizerError(f"{path}: no tokenizer.json (nor tokenizer.model, tekken.json); copy the tokenizer there")
+        raise TokenizerError(
+            f"{path}: no tokenizer.json (nor tokenizer.model, tekken.json); copy the tokenizer there"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
     except Exception as error:

@@ -21,7 +21,10 @@ def run(device: str = "auto", nodes: int = 1000, repeat: int = 50) -> Report:
         cpu.set_schedule("threads")
         try:
             hop = {"two streams, native nodes, a thread for each": ping_pong}
-            rows += [{"graph": name, "us_per_node": per_node(runtime, fill, nodes, repeat)} for name, fill in hop.items()]
+            rows += [
+                {"graph": name, "us_per_node": per_node(runtime, fill, nodes, repeat)}
+                for name, fill in hop.items()
+            ]
         finally:
             cpu.synchronize()
             cpu.set_schedule("inline")

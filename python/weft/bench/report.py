@@ -94,7 +94,10 @@ def commit() -> str:
     here = Path(__file__).parent
     try:
         run = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"], cwd=here, capture_output=True, text=True
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
+            cwd=here,
+            capture_output=True,
+            text=True,
         )
     except OSError:
         return "unknown"

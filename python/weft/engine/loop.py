@@ -223,7 +223,9 @@ class Engine:
         output = request.output
         count = int(verified[request.slot, 0])
         tokens: list[int] = verified[request.slot, 1 : count + 2].tolist()
-        room = min(request.sampling.max_tokens, self._max_seq_len - len(request.prompt)) - len(output.token_ids)
+        room = min(request.sampling.max_tokens, self._max_seq_len - len(request.prompt)) - len(
+            output.token_ids
+        )
         ended = next((i for i, token in enumerate(tokens) if token in self._end_tokens), None)
         kept = tokens if ended is None else tokens[: ended + 1]
         error = self._guide_error(request, len(kept))
@@ -231,7 +233,9 @@ class Engine:
             self._end(request, "error", error)
             return
         if -1 in kept:
-            self._end(request, "error", RequestError("the model's logits are all NaN or -inf at some position"))
+            self._end(
+                request, "error", RequestError("the model's logits are all NaN or -inf at some position")
+            )
             return
         kept = kept[:room]
         output.token_ids += kept
@@ -251,15 +255,17 @@ class Engine:
         accepted = self.lane.state.committed(request.slot)
         expected = len(request.output.token_ids) + new_tokens
         if accepted != expected:
-            return GuideStateError(f"the grammar accepted {accepted} tokens of {expected}; nothing more is given out")
+            return GuideStateError(
+                f"the grammar accepted {accepted} tokens of {expected}; nothing more is given out"
+            )
         return None
 
     def _end(self, request: Request, reason: FinishReason, error: BaseException | None = None) -> None:
         """Finish a request and give back what it holds."""
         if request.stage is Stage.RUNNING:
             if request.compiled is not None:
-                request.output.stats.guided_valid = (
-                    reason == "stop" and self.lane.state.is_terminated(request.slot)
+                request.output.stats.guided_valid = reason == "stop" and self.lane.state.is_terminated(
+                    request.slot
                 )
                 self._attach[request.slot] = None
             self._running.remove(request)

@@ -47,7 +47,9 @@ class StepBuffers:
     draft: DraftBuffers | None
 
     @classmethod
-    def allocate(cls, batch: int, width: int, model: Model, state: SlotState, drafter: Drafter | None) -> StepBuffers:
+    def allocate(
+        cls, batch: int, width: int, model: Model, state: SlotState, drafter: Drafter | None
+    ) -> StepBuffers:
         config, device = model.config, state.length.device
         aux = len(drafter.aux_layers) if drafter is not None else 0
 
@@ -62,7 +64,9 @@ class StepBuffers:
                 tokens_BT=integers(batch, width),
                 count_B=integers(batch),
                 base_B=integers(batch),
-                aux_BTF=torch.zeros(batch, width, aux * config.hidden_size, dtype=config.dtype, device=device),
+                aux_BTF=torch.zeros(
+                    batch, width, aux * config.hidden_size, dtype=config.dtype, device=device
+                ),
                 page_table_BP=torch.zeros(batch, state.page_table.shape[1], dtype=torch.int32, device=device),
             ),
             draft=drafter.draft_buffers(batch) if drafter is not None else None,

@@ -15,7 +15,7 @@ from torch import Tensor
 from weft import _core
 from weft.errors import DriverError, InputError, InterfaceError
 
-_LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")
 
 DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """The kernels' numbers for the dtypes of logits."""

@@ -33,7 +33,9 @@ def plot(slices: Sequence[Slice], path: Path, title: str) -> None:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise InterfaceError('the picture needs matplotlib; install it with pip install "weft[plot]"') from error
+        raise InterfaceError(
+            'the picture needs matplotlib; install it with pip install "weft[plot]"'
+        ) from error
     names = track_names(slices)
     order = sorted(names, key=lambda n: names[n] != "model stream")
     figure = Figure(figsize=(12, 1.3 + 0.8 * len(order)))

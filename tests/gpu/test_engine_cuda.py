@@ -1,0 +1,103 @@
+"""The engine on a GPU: the CPU's tokens, captured and eager, speculative and not, with guides and without."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+import jsonschema
+import pytest
+import torch
+
+from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft.bench.records import Record, example
+from weft.engine.graphs import GraphKey
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+SAMPLING = SamplingParams(max_tokens=120)
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    rng = random.Random(31)
+    return [example(rng, "heldout") for _ in range(24)]
+
+
+@pytest.fixture(scope="module")
+def expected(records: list[Record]) -> list[list[int]]:
+    with LLM(device="cpu") as llm:
+        return answer(llm, records)
+
+
+def answer(llm: LLM, records: list[Record]) -> list[list[int]]:
+    guides = [Guide.json_schema(r.schema) if i % 3 else None for i, r in enumerate(records)]
+    outputs = llm.generate([r.prompt for r in records], guide=guides, sampling=SAMPLING)
+    assert all(output.error is None for output in outputs)
+    return [output.token_ids for output in outputs]
+
+
+@pytest.fixture(params=["plain", "eagle3", "eagle3-unguided"])
+def speculation(request: pytest.FixtureRequest) -> Speculation:
+    made = {
+        "plain": Speculation.none(),
+        "eagle3": Speculation.eagle3(),
+        "eagle3-unguided": Speculation.eagle3(guide_drafts=False),
+    }
+    return made[request.param]
+
+
+@pytest.mark.parametrize("capture", [False, True])
+@pytest.mark.parametrize("batch", [1, 3, 8])
+def test_cuda_gives_the_cpus_tokens(
+    records: list[Record], expected: list[list[int]], speculation: Speculation, batch: int, capture: bool
+) -> None:
+    """In f32; a few answers may part where two logits lie within rounding, and then both obey the schema."""
+    config = EngineConfig(max_batch=batch, capture=capture)
+    with LLM(device="cuda", speculation=speculation, engine=config) as llm:
+        got = answer(llm, records)
+        assert llm.num_graph_replays == (llm.num_iterations if capture else 0)
+        same = sum(a == b for a, b in zip(got, expected, strict=True))
+        assert same >= len(records) - 2
+        for i, (tokens, record) in enumerate(zip(got, records, strict=True)):
+            if i % 3:
+                jsonschema.validate(json.loads(llm.tokenizer.decode(tokens, skip_special_tokens=True)), record.schema)
+
+
+@pytest.fixture(scope="module")
+def half() -> Iterator[LLM]:
+    with LLM(device="cuda", dtype="bfloat16", speculation=Speculation.eagle3()) as llm:
+        yield llm
+
+
+def test_guided_answers_are_valid_in_bf16(half: LLM, records: list[Record]) -> None:
+    sampling = [SamplingParams(max_tokens=300, temperature=1.0, seed=i) for i in range(len(records))]
+    guides = [Guide.json_schema(r.schema) for r in records]
+    for record, output in zip(
+        records, half.generate([r.prompt for r in records], guide=guides, sampling=sampling), strict=True
+    ):
+        assert output.error is None
+        if output.finish_reason == "stop":
+            jsonschema.validate(json.loads(output.text), record.schema)
+
+
+def test_a_broken_guide_ends_its_own_request(half: LLM, records: list[Record]) -> None:
+    prompt, good = records[1].prompt, Guide.json_schema(records[1].schema)
+    alone = half.generate(prompt, guide=good, sampling=SAMPLING)
+    outputs = half.generate([prompt] * 2, guide=[good, Guide.json_schema({"$ref": "#"})], sampling=SAMPLING)
+    assert outputs[1].error is not None
+    assert outputs[0].error is None
+    assert outputs[0].finish_reason == alone.finish_reason
+
+
+def test_the_captured_graph_has_host_nodes(half: LLM) -> None:
+    pytest.importorskip("cuda.bindings", reason="needs weft[cuda]")
+    dump = half.engine.graphs.dump(GraphKey(1, guided=True))
+    kinds = [kind for kind, _ in dump.nodes]
+    assert kinds.count("host") == 5  # fetch, extend(3), commit, extend(1), extend(2)
+    assert "kernel" in kinds
+    assert dump.edges
