@@ -15,7 +15,7 @@ from weft.errors import InputError
 STUCK = """
 import ctypes, sys, threading, time
 import weft, weft.runtime.cpu as cuda
-from weft import hostfunc
+from weft import _core, hostfunc
 weft.runtime.set_watchdog(0.5)
 cuda.set_schedule("threads")
 stream = cuda.Stream()
@@ -31,6 +31,9 @@ threading.Thread(target=bystander, daemon=True).start()
 sleep = ctypes.PyDLL(None).usleep  # a PyDLL call keeps the GIL
 
 def hold_the_gil():
+    # Native work in front of the callback, so that it can't get the GIL while the launch lets go of it.
+    delay = ctypes.cast(sleep, ctypes.c_void_p).value
+    _core.launch_native(0, stream.handle, delay, 300_000, None, "delay")
     with cuda.stream(stream):
         grammar_work()
     sleep(4_000_000)
