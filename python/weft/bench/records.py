@@ -166,12 +166,12 @@ def _two(r: random.Random, first: list[str], second: list[str]) -> str:
 
 def _made_up(r: random.Random) -> str:
     """A word that is in no list, so that words must be copied piece by piece."""
-    syllables = (r.choice("bcdfghjklmnprstvwz") + r.choice("aeiou") for _ in range(r.randint(1, 3)))
+    syllables = (r.choice("bcdfghjklmnprstvwz") + r.choice("aeiou") for _ in range(r.randint(1, 2)))
     return "".join(syllables) + r.choice("bdfgklmnprstxyz")
 
 
 def _name(r: random.Random) -> str:
-    if r.random() < 0.08:
+    if r.random() < 0.03:
         return f"{r.choice(_FIRST)} {_made_up(r).title()}"
     return _two(r, _FIRST, _LAST)
 
@@ -375,7 +375,7 @@ def example(rng: random.Random, split: Split = "train") -> Record:
     """One record of a split; the same `rng` state gives the same record."""
     while True:
         unseen = split == "unseen"
-        new_kind = unseen and rng.random() < 0.25
+        new_kind = unseen and rng.random() < 0.1
         facts = rng.choice(_NEW_KINDS if new_kind else _KINDS)(rng)
         said = rng.sample(facts, rng.randint(3, min(6, len(facts))))
         if unseen or is_heldout({f.keys[0]: f.value for f in said}) == (split == "heldout"):
@@ -395,7 +395,7 @@ def _record(r: random.Random, facts: list[_Fact], said: list[_Fact], unseen: boo
 
 
 def _any_key(r: random.Random) -> str:
-    return _made_up(r) if r.random() < 0.5 else "_".join(r.sample(_KEY_WORDS, r.choice((1, 1, 2))))
+    return _made_up(r) if r.random() < 0.4 else "_".join(r.sample(_KEY_WORDS, r.choice((1, 1, 2))))
 
 
 def _keys(r: random.Random, said: list[_Fact], wanted: list[_Fact], unseen: bool) -> list[str]:
@@ -409,8 +409,8 @@ def _keys(r: random.Random, said: list[_Fact], wanted: list[_Fact], unseen: bool
     decorated = r.random() < 0.25
     names: list[str] = []
     for fact in wanted:
-        name = r.choice(fact.new if unseen and r.random() < 0.25 else fact.keys)
-        if signatures.count(render_schema(fact.schema)) == 1 and r.random() < 0.2:
+        name = r.choice(fact.new if unseen and r.random() < 0.1 else fact.keys)
+        if signatures.count(render_schema(fact.schema)) == 1 and r.random() < 0.12:
             name = _any_key(r)
         elif decorated and r.random() < 0.5:
             name = r.choice(prefixes) + name if r.random() < 0.5 else name + r.choice(suffixes)
@@ -428,7 +428,7 @@ def _shape(
     nested = r.random() < 0.6
     bag = (r.choice(_BAGS) if r.random() < 0.7 else _any_key(r)) if r.random() < 0.15 else ""
     if unseen:
-        nested, bag = r.random() < 0.3, r.choice(("", "", "data", "facts"))
+        nested, bag = r.random() < 0.3, r.choice(("", "", "data", "account"))
     for i, (fact, key) in enumerate(zip(wanted, _keys(r, said, wanted, unseen), strict=True)):
         group = fact.group if nested and fact.group else bag if i else ""
         if group:
@@ -443,7 +443,7 @@ def _shape(
             properties[key] = fact.schema
             answer[key] = fact.value
     if r.random() < (0.25 if unseen else 0.08):
-        outer = r.choice(("record", "result")) if unseen else r.choice(_BAGS)
+        outer = r.choice(("report", "menu")) if unseen else r.choice(_BAGS)
         properties, answer = {outer: _object(**properties)}, {outer: answer}
     return _object(**properties), answer
 
