@@ -163,7 +163,7 @@ def _report(what: str, ignored: list[str], strict: bool) -> None:
     text = f"{what}: " + "; ".join(ignored)
     if strict:
         raise GuideError(text)
-    warnings.warn(text, GuideWarning, stacklevel=4)
+    warnings.warn(text, GuideWarning, stacklevel=3)
 
 
 def _need_text(what: str, text: object) -> None:

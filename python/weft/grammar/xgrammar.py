@@ -167,9 +167,9 @@ def _self_test() -> str:
     rows = np.zeros((2, 2), dtype=np.int32)
     try:
         for action, number in [("accept", 1), ("accept", 1), ("accept", 4), ("accept", 0), ("rollback", 2)]:
-            for row, matcher in zip(rows, (theirs, ours), strict=True):
-                row[:] = 0
-                matcher.fill(row)
+            rows[:] = 0
+            theirs.fill(rows[0])
+            ours.fill(rows[1])
             outcomes = [getattr(matcher, action)(number) for matcher in (theirs, ours)]
             if outcomes[0] != outcomes[1] or not np.array_equal(rows[0], rows[1]):
                 return f"its native {action} does not do what Python's does"
