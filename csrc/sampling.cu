@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
+#include <launch.cuh>
 
 #include "gumbel.h"
 #include "sampling.h"
@@ -96,8 +97,8 @@ struct Noise {
 };
 
 template <bool kTarget>
-__device__ void offer_four(const Noise &noise, const float (&x)[4], std::int64_t first, std::int64_t vocab,
-                           const std::int64_t *d2t, volatile std::uint32_t *floor, std::uint64_t &best) {
+__device__ void offer_four(const Noise &noise, const float (&x)[4], std::int64_t first, const std::int64_t *d2t,
+                           volatile std::uint32_t *floor, std::uint64_t &best) {
   const float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));  // a NaN is no maximum
   const std::uint32_t floor_bits = *floor;
   const float least = floor_bits ? unordered(floor_bits) : -INFINITY;
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int u = 0; u < kUnroll; ++u) load_four<kType>(row, 4 * (g + u * step), vocab, aligned, x[u]);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      offer_four<kTarget>(noise, x[u], 4 * (g + u * step), vocab, call.d2t, &floor, best);
+      offer_four<kTarget>(noise, x[u], 4 * (g + u * step), call.d2t, &floor, best);
     }
   }
 
@@ -187,18 +188,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <DType kType>
-void launch(const SampleCall &call, unsigned splits, std::uint64_t *workspace, cudaStream_t stream) {
+void launch(const SampleCall &call, unsigned splits, std::uint64_t *workspace, void *stream) {
   const auto blocks = static_cast<unsigned>(call.logits.rows * splits);
   if (call.d2t) {
-    sample_kernel<kType, true><<<blocks, kThreads, 0, stream>>>(call, splits, workspace);
+    launch_kernel(sample_kernel<kType, true>, blocks, kThreads, stream, call, splits, workspace);
   } else {
-    sample_kernel<kType, false><<<blocks, kThreads, 0, stream>>>(call, splits, workspace);
+    launch_kernel(sample_kernel<kType, false>, blocks, kThreads, stream, call, splits, workspace);
   }
-}
-
-const char *status() {
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
 }  // namespace
@@ -216,23 +212,22 @@ const char *sample_cuda(const SampleCall &call, int sms, std::uint64_t *workspac
   const std::int64_t rows = call.logits.rows;
   if (rows == 0) return nullptr;
   const auto splits = static_cast<unsigned>(sample_splits_cuda(rows, call.logits.vocab, sms));
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (call.logits.dtype) {
     case DType::kFloat32:
-      launch<DType::kFloat32>(call, splits, workspace, cuda_stream);
+      launch<DType::kFloat32>(call, splits, workspace, stream);
       break;
     case DType::kFloat16:
-      launch<DType::kFloat16>(call, splits, workspace, cuda_stream);
+      launch<DType::kFloat16>(call, splits, workspace, stream);
       break;
     case DType::kBFloat16:
-      launch<DType::kBFloat16>(call, splits, workspace, cuda_stream);
+      launch<DType::kBFloat16>(call, splits, workspace, stream);
       break;
   }
-  if (const char *error = status()) return error;
+  if (const char *error = launch_error()) return error;
   if (splits == 1) return nullptr;
   const auto blocks = static_cast<unsigned>((rows * kWarp + kThreads - 1) / kThreads);
-  pick_kernel<<<blocks, kThreads, 0, cuda_stream>>>(workspace, splits, rows, call.out);
-  return status();
+  launch_kernel(pick_kernel, blocks, kThreads, stream, workspace, splits, rows, call.out);
+  return launch_error();
 }
 
 }  // namespace weft

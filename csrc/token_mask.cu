@@ -3,6 +3,8 @@
 // only store.
 #include <cuda_runtime.h>
 
+#include <launch.cuh>
+
 #include "token_mask.h"
 
 namespace weft {
@@ -156,13 +158,8 @@ bool is_aligned16(const void *p) { return reinterpret_cast<std::uintptr_t>(p) % 
 
 unsigned grid_rows(std::int64_t rows) { return rows < kMaxRows ? static_cast<unsigned>(rows) : kMaxRows; }
 
-const char *status() {
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
-}
-
 template <DType kType>
-void launch_apply(const ApplyCall &call, int sms, cudaStream_t stream) {
+void launch_apply(const ApplyCall &call, int sms, void *stream) {
   constexpr std::int64_t kColumns = kThreads * (16 / sizeof(typename Type<kType>::Bits));
   const unsigned y = grid_rows(call.logits.rows);
   // Enough blocks to fill the device once, and no block without a group.
@@ -170,9 +167,9 @@ void launch_apply(const ApplyCall &call, int sms, cudaStream_t stream) {
   const std::int64_t most = (call.logits.vocab + kColumns - 1) / kColumns;
   const dim3 grid(static_cast<unsigned>(fill < most ? fill : most), y);
   if (call.d2t) {
-    apply_kernel<kType, true><<<grid, kThreads, 0, stream>>>(call);
+    launch_kernel(apply_kernel<kType, true>, grid, kThreads, stream, call);
   } else {
-    apply_kernel<kType, false><<<grid, kThreads, 0, stream>>>(call);
+    launch_kernel(apply_kernel<kType, false>, grid, kThreads, stream, call);
   }
 }
 
@@ -180,34 +177,32 @@ void launch_apply(const ApplyCall &call, int sms, cudaStream_t stream) {
 
 const char *apply_token_bitmask_cuda(const ApplyCall &call, int sms, void *stream) {
   if (call.logits.rows == 0 || call.logits.vocab == 0) return nullptr;
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (call.logits.dtype) {
     case DType::kFloat32:
-      launch_apply<DType::kFloat32>(call, sms, cuda_stream);
+      launch_apply<DType::kFloat32>(call, sms, stream);
       break;
     case DType::kFloat16:
-      launch_apply<DType::kFloat16>(call, sms, cuda_stream);
+      launch_apply<DType::kFloat16>(call, sms, stream);
       break;
     case DType::kBFloat16:
-      launch_apply<DType::kBFloat16>(call, sms, cuda_stream);
+      launch_apply<DType::kBFloat16>(call, sms, stream);
       break;
   }
-  return status();
+  return launch_error();
 }
 
 const char *copy_mask_rows_cuda(const CopyCall &call, void *stream) {
   if (call.count == 0) return nullptr;
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
   const bool wide = is_aligned16(call.dst_masks) && is_aligned16(call.src_masks) && call.words % 4 == 0 &&
                     call.dst_stride % 4 == 0 && call.src_stride % 4 == 0;
   const std::int64_t parts = wide ? call.words / 4 : call.words;
   const dim3 grid(static_cast<unsigned>(parts > 0 ? (parts + kThreads - 1) / kThreads : 1), grid_rows(call.count));
   if (wide) {
-    copy_kernel<uint4><<<grid, kThreads, 0, cuda_stream>>>(call);
+    launch_kernel(copy_kernel<uint4>, grid, kThreads, stream, call);
   } else {
-    copy_kernel<std::uint32_t><<<grid, kThreads, 0, cuda_stream>>>(call);
+    launch_kernel(copy_kernel<std::uint32_t>, grid, kThreads, stream, call);
   }
-  return status();
+  return launch_error();
 }
 
 }  // namespace weft
