@@ -144,14 +144,15 @@ def _refuse_logits(logits: Tensor) -> None:
 
 def _arguments(
     logits: Tensor, temperature: Tensor, seed: Tensor, position: Tensor, d2t: Tensor | None, out: Tensor
-) -> tuple[int, ...]:
+) -> tuple[int, int, int, int, int, int, int, int, int, int]:
     code = DTYPE_CODES.get(logits.dtype)
     if code is None:
         raise InputError(f"logits must be float32, float16, bfloat16 or float64, not {logits.dtype}")
     return (
         logits.data_ptr(),
         code,
-        *logits.shape,
+        logits.shape[0],
+        logits.shape[1],
         logits.stride(0),
         temperature.data_ptr(),
         seed.data_ptr(),
@@ -180,7 +181,7 @@ def _sample_cuda(
         logits = logits.float()
     arguments = _arguments(logits, temperature, seed, position, d2t, out)
     sms = multiprocessors(logits.get_device())
-    splits = _core.sample_splits_cuda(*logits.shape, sms)
+    splits = _core.sample_splits_cuda(logits.shape[0], logits.shape[1], sms)
     workspace = logits.new_empty(logits.shape[0] * splits, dtype=torch.int64)
     with device_of(logits):
         check_cuda(_core.sample_cuda(*arguments, sms, workspace.data_ptr(), stream_of(logits)))

@@ -25,6 +25,10 @@ from weft.ops.library import (
 
 _INTEGERS = (torch.int32, torch.int64)
 
+# What the extension is called with, before the threads or the stream.
+_ApplyArguments = tuple[int, int, int, int, int, int, int, int, int, int, bool, int, int]
+_CopyArguments = tuple[int, int, int, int, int, int, int, int, int, bool, int]
+
 
 def apply_token_bitmask_(
     logits: Tensor,
@@ -132,7 +136,7 @@ def _apply_arguments(
     rows: Tensor | None = None,
     token_mask: Tensor | None = None,
     d2t: Tensor | None = None,
-) -> tuple[int | bool, ...]:
+) -> _ApplyArguments:
     _check_apply(logits, bitmask, rows, token_mask, d2t)
     n, vocab = logits.shape
     mask_rows, words = bitmask.shape
@@ -207,7 +211,7 @@ def _check_copy(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, 
 
 def _copy_arguments(
     dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor
-) -> tuple[int | bool, ...]:
+) -> _CopyArguments:
     _check_copy(dst, src, dst_flags, src_flags, rows)
     mask_rows, words = dst.shape
     return (
