@@ -109,6 +109,10 @@ class Loop:
         """The answers of one request per guide."""
         with GuideCompiler(VOCABULARY) as compiler:
             matchers = [compiler.compile(guide).matcher() for guide in guides]
+        # An eager iteration of padding alone first: nothing is loaded or allocated while capturing.
+        self.decoder.add_batch([])
+        self.step()
+        self.stream.synchronize()
         with self.runtime.capture(self.stream) as graph:
             self.step()
         for iteration in range(MAX_TOKENS):

@@ -31,6 +31,9 @@ class Tables:
     draft: Tensor
     d2t: Tensor
 
+    def to(self, device: torch.device) -> Tables:
+        return Tables(self.target.to(device), self.draft.to(device), self.d2t.to(device))
+
     @classmethod
     def make(cls, seed: int = 0) -> Tables:
         generator = torch.Generator().manual_seed(seed)
@@ -85,7 +88,9 @@ class EagerLoop:
         max_drafts: int,
         guided_drafts: bool,
     ) -> None:
-        self.tables, self.guides, self.order, self.guided_drafts = tables, guides, list(order), guided_drafts
+        self.guides, self.order, self.guided_drafts = guides, list(order), guided_drafts
+        self.device = runtime.device
+        self.tables = tables.to(runtime.device)
         self.max_drafts = max_drafts
         self.decoder = GuidedDecoder(runtime, len(guides), max_drafts, VOCAB, [END])
         self.texts: list[list[int]] = [[] for _ in guides]
@@ -117,8 +122,8 @@ class EagerLoop:
     def _verify(self, last: Sequence[int]) -> list[tuple[int, int]]:
         rows = []
         for slot in self.order:
-            tokens = torch.tensor([last[slot], *self.drafts[slot]])
-            lengths = len(self.texts[slot]) + torch.arange(len(tokens))
+            tokens = torch.tensor([last[slot], *self.drafts[slot]], device=self.device)
+            lengths = len(self.texts[slot]) + torch.arange(len(tokens), device=self.device)
             rows.append(self.tables.target[state_of(tokens, lengths)])
         logits = torch.cat(rows)
         self.decoder.execute(logits)
@@ -137,7 +142,7 @@ class EagerLoop:
         for _ in range(self.max_drafts):
             tokens = torch.tensor([(self.drafts[slot] or [last[slot]])[-1] for slot in self.order])
             lengths = torch.tensor([len(self.texts[slot]) + len(self.drafts[slot]) for slot in self.order])
-            logits = self.tables.draft[state_of(tokens, lengths)]
+            logits = self.tables.draft[state_of(tokens, lengths).to(self.device)]
             if self.guided_drafts:
                 self.decoder.execute_draft_batch(logits, self.tables.d2t)
             best = logits.max(-1)
@@ -162,7 +167,7 @@ class CapturedLoop:
         self.runtime, self.guides, self.order = runtime, guides, list(order)
         self.max_drafts, self.guided_drafts = max_drafts, guided_drafts
         device, slots = runtime.device, len(guides)
-        self.tables = Tables(tables.target.to(device), tables.draft.to(device), tables.d2t.to(device))
+        self.tables = tables.to(device)
         self.stream: Stream = runtime.stream()
         # One row more than there are requests: padding is always part of the batch.
         self.decoder = CapturableGuidedDecoder(
@@ -187,6 +192,10 @@ class CapturedLoop:
         ]
         graph = None
         if capture:
+            # A first, eager iteration of padding alone: nothing is loaded or allocated while capturing.
+            self.decoder.add_batch([])
+            self.step()
+            self.stream.synchronize()
             with self.runtime.capture(self.stream) as graph:
                 self.step()
         for iteration in range(MAX_LENGTH):
