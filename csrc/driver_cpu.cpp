@@ -1,4 +1,6 @@
 // The CPU driver's table: every call takes the one lock, and is refused inside a callback.
+#include <sched.h>
+
 #include "driver_cpu_calls.h"
 #include "driver_error.h"
 
@@ -59,6 +61,10 @@ CUresult change_schedule(State &s, Lock &, Schedule schedule, std::uint64_t seed
 }  // namespace
 
 State::State() : legacy(std::make_shared<Stream>()) {
+  cpu_set_t allowed;
+  processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0
+                   ? CPU_COUNT(&allowed)
+                   : static_cast<int>(std::thread::hardware_concurrency());
   legacy->non_blocking = false;
   living.push_back(legacy);
 }

@@ -1,5 +1,6 @@
 // Threads of the CPU driver: running one node, the internal thread for host functions and destructors, the lanes of the
 // threads schedule, and what was measured while nodes ran.
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -9,7 +10,7 @@ namespace weft::cpu {
 
 namespace {
 
-// Waking another thread costs about this much; a host node that costs less runs where it is.
+// Waking another thread costs at least about this much; a host node that costs less runs where it is.
 constexpr float kHandOver = 50e3f;  // ns
 constexpr float kSmoothing = 0.2f;
 
@@ -69,10 +70,31 @@ std::pair<float, float> costs(const Runnable &node) {
   return {cost.player_ns, cost.worker_ns};
 }
 
+// What waking a thread costs on this machine now.
+float hand_over_ns(const State &s) { return std::max(kHandOver, s.wake_ns); }
+
+// Whether the device has work for longer than a hand-over takes: this node, and those of its graph that then follow by
+// themselves. What was never measured counts as long.
+bool keeps_busy(const State &s, const Runnable *node) {
+  float total = 0;
+  for (int steps = 0; node && steps < 64; ++steps) {
+    if (!node->exec || node->player_ns == 0) return true;
+    total += node->player_ns;
+    if (total >= hand_over_ns(s)) return true;
+    const Runnable *following = nullptr;
+    for (unsigned i = 0; i < node->successors && !following; ++i) {
+      const Runnable &next = node->exec->nodes[node->exec->successors[node->first_successor + i]];
+      if (next.work.kind == cu::CU_GRAPH_NODE_TYPE_KERNEL && next.predecessors == 1) following = &next;
+    }
+    node = following;
+  }
+  return false;
+}
+
 Runnable *take_for_worker(State &s) {
   if (!s.worker_called) return nullptr;
   // Only beside a device node, or while the player itself waits for this thread.
-  const bool beside = s.player ? s.devices_running > 0 || s.ready[kDevice].head : s.waiters > 0;
+  const bool beside = s.player ? s.running_device || s.ready[kDevice].head : s.waiters > 0;
   if (!beside) return nullptr;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
   const Runnable *copy = s.ready[kCopy].head;
@@ -95,12 +117,14 @@ void host_thread(State &s) {
       if (s.waiters > 0 && s.destructors.empty()) s.progress.notify_all();
     } else if (Runnable *node = s.schedule == Schedule::kThreads ? s.ready[kHost].pop() : take_for_worker(s)) {
       run_node(s, lock, node, true);
+      s.worker_done_ns = now_ns();
       if (s.ready[kDevice].head && !s.player && s.waiters > 0) s.progress.notify_all();
       notify(s);
     } else {
       s.worker_called = false;
       if (s.waiters > 0 && !s.player && can_pick(s)) s.progress.notify_all();
       s.host_wake.wait(lock);
+      if (s.worker_called) observe_wake(s, s.worker_called_ns);
     }
   }
 }
@@ -130,17 +154,18 @@ void run_node(State &s, Lock &lock, Runnable *node, bool on_worker) {
   const bool host = node->work.kind == cu::CU_GRAPH_NODE_TYPE_HOST;
   const bool device = node->work.kind == cu::CU_GRAPH_NODE_TYPE_KERNEL;
   const bool traced = s.tracing.load(std::memory_order_relaxed);
-  const bool timed = traced || (host && s.schedule == Schedule::kInline);
+  const bool measured = (host || device) && s.schedule == Schedule::kInline;
+  const bool timed = traced || measured;
   if (host) s.host_running = true;
-  if (device) ++s.devices_running;
+  if (device) s.running_device = node;
   lock.unlock();
   const std::int64_t begin = timed ? now_ns() : 0;
   invoke(node->work);
   const std::int64_t end = timed ? now_ns() : 0;
   lock.lock();
   if (host) s.host_running = false;
-  if (device) --s.devices_running;
-  if (host && timed) record_cost(*node, static_cast<float>(end - begin), on_worker);
+  if (device) s.running_device = nullptr;
+  if (measured) record_cost(*node, static_cast<float>(end - begin), on_worker);
   if (traced)
     s.slices.push_back({node->work.label, node->work.kind, node->work.stream_number, thread_number(), begin, end});
   complete(s, node);
@@ -161,14 +186,25 @@ bool worker_may_run(const Runnable &node) {
   return player > 0 && worker < 4 * player + kHandOver;
 }
 
+bool worth_handing_over(const State &s, const Runnable &node) {
+  return s.processors > 1 && costs(node).first >= hand_over_ns(s) && worker_may_run(node);
+}
+
+void observe_wake(State &s, std::int64_t called_ns) {
+  smooth(s.wake_ns, static_cast<float>(std::max<std::int64_t>(now_ns() - called_ns, 0)));
+}
+
 void offer_to_worker(State &s) {
-  static const bool alone = std::thread::hardware_concurrency() == 1;
   const Runnable *host = s.ready[kHost].head;
-  if (!host || s.schedule != Schedule::kInline || s.worker_called || s.host_running || !s.player || alone) return;
-  if (!s.ready[kDevice].head && s.devices_running == 0) return;
-  if (costs(*host).first < kHandOver || !worker_may_run(*host)) return;
-  if (!start_host_thread(s)) return;
+  if (!host || s.schedule != Schedule::kInline || s.worker_called || s.host_running || !s.player) return;
+  if (!worth_handing_over(s, *host)) {
+    if (costs(*host).first >= kHandOver) s.wake_ns *= 0.98f;  // so that a slow wake on a busy machine is forgotten
+    return;
+  }
+  const Runnable *device = s.running_device ? s.running_device : s.ready[kDevice].head;
+  if (!device || !keeps_busy(s, device) || !start_host_thread(s)) return;
   s.worker_called = true;
+  s.worker_called_ns = now_ns();
   s.host_wake.notify_one();
 }
 

@@ -122,7 +122,9 @@ Runnable *pick_in_order(State &s) {
   offer_to_worker(s);
   const Runnable *device = s.ready[kDevice].head, *copy = s.ready[kCopy].head;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
-  if (host && s.worker_called && worker_may_run(*host) && (device || copy)) host = nullptr;
+  // A costly host node is left to the worker, or until device work turns up that is worth running beside it.
+  if (host && (device || copy) && (s.worker_called ? worker_may_run(*host) : worth_handing_over(s, *host)))
+    host = nullptr;
   List *first = nullptr;
   std::uint64_t ticket = ~std::uint64_t(0);
   const Runnable *heads[kClasses] = {device, host, copy};
@@ -167,9 +169,12 @@ void wait_until(State &s, Lock &lock, Done done) {
       play(s, lock, done);
       if (done()) return;
     }
+    const bool for_worker = s.worker_called && !s.player;
+    const std::int64_t done_before = s.worker_done_ns;
     ++s.waiters;
     s.progress.wait(lock);
     --s.waiters;
+    if (for_worker && s.worker_done_ns != done_before) observe_wake(s, s.worker_done_ns);
   }
 }
 

@@ -182,17 +182,20 @@ struct State {
   std::unordered_set<std::string> labels;
 
   Schedule schedule = Schedule::kInline;
+  int processors;  // that this process may use; one has none to hand host nodes over to
   std::uint64_t random = 0;
   std::size_t outstanding = 0;  // operations in all queues
   std::vector<std::shared_ptr<Stream>> to_advance;
   List ready[kClasses];
   std::uint64_t tickets = 0;
-  bool player = false;  // a thread plays the device (inline, random)
-  int devices_running = 0;
+  bool player = false;                       // a thread plays the device (inline, random)
+  const Runnable *running_device = nullptr;  // inline, random
   bool host_running = false;
   bool completed_some = false;  // since the last notification
 
   bool host_thread_started = false, worker_called = false, destructor_running = false;
+  float wake_ns = 0;  // what waking a thread took, on average
+  std::int64_t worker_called_ns = 0, worker_done_ns = 0;
   std::condition_variable host_wake;
   std::deque<Destructor> destructors;
   std::vector<Lane *> free_lanes;
@@ -228,6 +231,8 @@ void poke(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint
 void run_node(State &s, Lock &lock, Runnable *node, bool on_worker);
 bool start_host_thread(State &s);  // false where no thread can be started
 bool worker_may_run(const Runnable &node);
+bool worth_handing_over(const State &s, const Runnable &node);
+void observe_wake(State &s, std::int64_t called_ns);  // a thread that was called then is awake
 void offer_to_worker(State &s);  // wakes the worker for a costly host node, if there is device work to do beside it
 Lane *acquire_lane(State &s) noexcept;
 
