@@ -5,7 +5,6 @@ guides.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,9 @@ def make(entry: tuple[str, Any]) -> Guide:
 
 
 @pytest.fixture(scope="module", params=registry.names("grammars"))
-def made(request: pytest.FixtureRequest) -> Iterator[Backend]:
+def made(request: pytest.FixtureRequest) -> Backend:
     made: Backend = registry.load("grammars", request.param)(small_vocabulary())
-    yield made
-    made.close()
+    return made
 
 
 def mask(matcher: Matcher) -> np.ndarray:

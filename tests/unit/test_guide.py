@@ -282,9 +282,6 @@ class Slow:
         self.compiled.append(guide.source)
         return Made(int(guide.source) if guide.source.isdigit() else 1)
 
-    def close(self) -> None:
-        return None
-
 
 class Made:
     vocab_size = 300
@@ -387,12 +384,15 @@ def test_the_end_of_the_program_does_not_wait_for_a_compile() -> None:
             compiler.compile(guide)
         except Exception as error:
             print(type(error).__name__, compiler.num_abandoned)
+        compiler.compile(Guide.regex("abc"))
+        compiler.close()
+        print("closed")
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["GuideError", "1"]
+    assert done.stdout.split() == ["GuideError", "1", "closed"]
 
 
 def test_names_of_the_registry() -> None:
@@ -400,6 +400,15 @@ def test_names_of_the_registry() -> None:
     with pytest.raises(InputError, match=r"'nothing' is not one of the drafters: .*eagle3"):
         registry.load("drafters", "nothing")
     assert registry.load("grammars", "xgrammar") is adapter.XGrammarBackend
+
+
+def test_equal_guides() -> None:
+    assert Guide.regex("a") == Guide.regex("a")
+    assert hash(Guide.regex("a")) == hash(Guide.regex("a"))
+    assert Guide.regex("a") != Guide.ebnf("a")
+    assert Guide.json() != Guide.json(max_whitespace=2)
+    grammars = [Guide.of(xgr.Grammar.from_regex(text)) for text in ("a", "b")]
+    assert len({*grammars, *grammars}) == 2
 
 
 def test_no_warning_for_plain_guides() -> None:

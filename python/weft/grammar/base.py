@@ -64,9 +64,6 @@ class Backend(Protocol):
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` for one that does not compile, or that nothing can satisfy."""
 
-    def close(self) -> None:
-        """Let go of caches."""
-
 
 def wrap_matcher(matcher: PythonMatcher) -> Matcher:
     """The native handle of a matcher written in Python. Raises `GuideError` for an object that is none."""

@@ -155,7 +155,7 @@ class GuideCompiler:
         return future
 
     def close(self) -> None:
-        """Fail what waits, end the threads, let go of the caches. A compile at work is left to finish
+        """Fail what waits, end the threads, let go of the cache. A compile at work is left to finish
         alone.
         """
         with self._lock:
@@ -169,7 +169,6 @@ class GuideCompiler:
             job.future.set_exception(GuideError("the compiler was closed"))
         for thread in threads:
             thread.join(timeout=1.0)
-        self._backend.close()
 
     def __enter__(self) -> GuideCompiler:
         return self

@@ -22,7 +22,7 @@ class GuideWarning(UserWarning):
     """Something a guide asks for is not enforced."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Guide:
     """What an answer must look like. Made by the class methods below; `print` shows its EBNF where it has
     one.
@@ -34,7 +34,7 @@ class Guide:
     kind: Kind
     source: str = field(repr=False)
     max_whitespace: int | None = None
-    payload: Any = field(default=None, repr=False, compare=False)
+    payload: Any = field(default=None, repr=False)
 
     @classmethod
     def json(cls, *, max_whitespace: int | None = MAX_WHITESPACE) -> Guide:
@@ -130,6 +130,12 @@ class Guide:
         if self.payload is not None:
             return None
         return (self.kind, self.source, self.max_whitespace)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Guide) and self.key is not None and self.key == other.key)
+
+    def __hash__(self) -> int:
+        return id(self) if self.key is None else hash(self.key)
 
     def grammar(self) -> Any:
         """The guide as an `xgrammar.Grammar`. Raises `GuideError` for one that does not translate, or is no

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
     vocabulary = backend.get_vocab(with_added_tokens=True)
     added = backend.get_added_tokens_decoder()
     specials = {i for i, token in added.items() if token.special or CONTROL.fullmatch(token.content)}
-    specials |= {i for text, i in vocabulary.items() if CONTROL.fullmatch(text)}
+    specials |= {i for text, i in vocabulary.items() if text[:1] in ("<", "[") and CONTROL.fullmatch(text)}
     specials |= {i for i in getattr(tokenizer, "all_special_ids", ()) if i is not None}
 
     decode = _decoder_of([text for text, i in vocabulary.items() if i not in added])
@@ -96,24 +97,30 @@ def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[l
     return ends, vocab_size
 
 
-def _byte_level_table() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for: printable ones themselves, others
-    shifted.
+def _byte_level_table() -> dict[str, str]:
+    """Which byte, as a Latin-1 character, each character of a byte-level vocabulary stands for: printable
+    ones for themselves, the others shifted.
     """
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = [byte for byte in range(256) if byte not in set(kept)]
-    return {chr(byte): byte for byte in kept} | {chr(256 + i): byte for i, byte in enumerate(shifted)}
+    return {chr(byte): chr(byte) for byte in kept} | {
+        chr(256 + i): chr(byte) for i, byte in enumerate(shifted)
+    }
 
 
-def _decoder_of(texts: list[str]) -> Any:
-    if sum(bool(BYTE_PIECE.fullmatch(text)) for text in texts) >= 128:
+def _decoder_of(texts: list[str]) -> Callable[[str], bytes]:
+    if sum(text.startswith("<0x") and bool(BYTE_PIECE.fullmatch(text)) for text in texts) >= 128:
         return _decode_sentencepiece
     table = _byte_level_table()
-    spelled = sum(all(char in table for char in text) for text in texts)
-    singles = sum(len(text) == 1 and text in table for text in texts)
+    alphabet = frozenset(table)
+    spelled = sum(alphabet.issuperset(text) for text in texts)
+    singles = sum(len(text) == 1 and text in alphabet for text in texts)
     if singles >= 128 and spelled >= 0.99 * len(texts):
+        to_bytes = str.maketrans(table)
         # A token outside the alphabet was added by hand and stands for its own text.
-        return lambda text: bytes(table[c] for c in text) if all(c in table for c in text) else text.encode()
+        return lambda text: (
+            text.translate(to_bytes).encode("latin-1") if alphabet.issuperset(text) else text.encode()
+        )
     if any(text.startswith(SPACE) for text in texts):
         return _decode_sentencepiece
     raise TokenizerError(

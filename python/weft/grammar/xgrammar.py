@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import threading
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
@@ -250,7 +249,6 @@ class XGrammarBackend:
         self._compiler = xgr.GrammarCompiler(
             self._info, max_threads=threads, cache_enabled=True, cache_limit_bytes=cache_limit_bytes
         )
-        self._lock = threading.Lock()
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
@@ -284,7 +282,3 @@ class XGrammarBackend:
             raise TokenizerError(
                 f"the CompiledGrammar is for {size} tokens, the model has {self.vocabulary.vocab_size}"
             )
-
-    def close(self) -> None:
-        """Let go of XGrammar's cache."""
-        self._compiler.clear_cache()

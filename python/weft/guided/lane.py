@@ -14,6 +14,7 @@ S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -42,9 +43,11 @@ class GrammarLane:
         vocab_size: int,
         end_token_ids: Sequence[int],
         *,
-        workers: int = 0,
+        workers: int | None = None,
         fill_time_limit_s: float = 0.0,
     ) -> None:
+        if workers is None:
+            workers = min((os.cpu_count() or 1) // 4, 8)
         self.state = GuidedState(
             num_slots,
             max_drafts,
