@@ -159,7 +159,7 @@ def test_threads_share_large_calls(threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        logits, allowed = torch.randn(41, 16384), random_allowed(41, 16384)
+        logits, allowed = torch.randn(41, 32768), random_allowed(41, 32768)
         expected = masked(logits, allowed)
         apply_token_bitmask_(logits, pack(allowed))
     finally:
