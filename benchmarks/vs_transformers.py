@@ -74,11 +74,11 @@ def main() -> None:
         plain.compile(guide).result()
         ids = fast.tokenizer.encode(record.prompt)
         if i == 0:
-            plain_loop(model, ids, compiled.xgrammar, end)
+            plain_loop(model, ids, compiled.compiled, end)
             plain.generate(ids, guide=guide, sampling=sampling)
             fast.generate(ids, guide=guide, sampling=sampling)
         begin = time.perf_counter()
-        expected = plain_loop(model, ids, compiled.xgrammar, end)
+        expected = plain_loop(model, ids, compiled.compiled, end)
         seconds["transformers + xgrammar"].append(time.perf_counter() - begin)
         begin = time.perf_counter()
         first = plain.generate(ids, guide=guide, sampling=sampling)

@@ -7,6 +7,7 @@ namespace weft {
 void bind_driver(nanobind::module_ &m);
 void bind_hostfunc(nanobind::module_ &m);
 void bind_token_mask(nanobind::module_ &m);
+void bind_attention(nanobind::module_ &m);
 void bind_guided(nanobind::module_ &m);
 
 }  // namespace weft

@@ -4,9 +4,10 @@
 #include "bind.h"
 
 NB_MODULE(_core, m) {
-  m.doc() = "weft's native code: drivers, host tasks, the mask kernel, guided state.";
+  m.doc() = "weft's native code: drivers, host tasks, the mask kernel, attention, guided state.";
   weft::bind_driver(m);
   weft::bind_hostfunc(m);
   weft::bind_token_mask(m);
+  weft::bind_attention(m);
   weft::bind_guided(m);
 }

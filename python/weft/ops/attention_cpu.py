@@ -1,4 +1,4 @@
-"""The attention ops on the CPU: torch's SDPA over gathered pages, one row at a time.
+"""The attention ops on the CPU: torch's SDPA over gathered pages, one row at a time; few queries in float32 natively.
 
 A row at a time costs what its own length costs, needs no padding, and keeps rows from touching each other:
 what is in the pages of one, be it NaN, can't reach another.
@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from weft import _core
 
 DECODE_WIDTH = 16
 
@@ -59,6 +61,8 @@ def rotate_write_(
 
 def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
     """See `weft.ops.attention.paged_attention`."""
+    if q.dtype == torch.float32 and q.shape[1] <= DECODE_WIDTH:
+        return _decode_native(q, cache, page_table.contiguous(), positions.contiguous(), scale)
     capacity = page_table.shape[1] * cache.shape[1]
     lengths = [min(last + 1, capacity) for last in positions.select(1, -1).tolist()]
     rows = zip(page_table.unbind(0), lengths, strict=True)
@@ -67,6 +71,30 @@ def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Ten
         return _decode_rows(q, keys_values, lengths, scale)
     pairs = zip(q.unbind(0), keys_values, strict=True)
     return torch.stack([_prefill_row(row, keys, values, scale) for row, (keys, values) in pairs])
+
+
+def _decode_native(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
+    """Few queries in float32: weft's own loop over the pages, which gathers nothing."""
+    rows, width, heads, head_dim = q.shape
+    out = torch.empty(rows, width, heads, head_dim)
+    _core.paged_attention_cpu(
+        q.data_ptr(),
+        out.data_ptr(),
+        cache.data_ptr(),
+        page_table.data_ptr(),
+        positions.data_ptr(),
+        rows,
+        width,
+        heads,
+        cache.shape[3],
+        head_dim,
+        cache.shape[1],
+        page_table.shape[1],
+        q.stride(0),
+        q.stride(1),
+        scale,
+    )
+    return out
 
 
 def _gather(cache: Tensor, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
