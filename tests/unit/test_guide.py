@@ -217,6 +217,7 @@ def test_ignored_keywords_are_reported(schema: dict[str, Any], text: str) -> Non
         {"allOf": [{"type": "integer"}]},
         {"type": "string", "format": "date-time"},
         {"type": ["integer", "null"], "multipleOf": 5},
+        {"type": "integer", "format": "int64"},
         {"type": "object", "properties": {"not": {"type": "string"}}, "required": ["not"]},
         {"type": "array", "uniqueItems": False},
         {"$defs": {"a/b": {"type": "null"}}, "$ref": "#/$defs/a~1b", "title": "t", "description": "d"},

@@ -149,7 +149,9 @@ def _ignored(node: dict[str, Any]) -> Iterator[str]:
     yield from (f"{key} is not enforced" for key in node if key in IGNORED)
     if node.get("uniqueItems"):
         yield "uniqueItems is not enforced"
-    if "format" in node and node["format"] not in FORMATS:
+    types = node.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if "format" in node and node["format"] not in FORMATS and (not types or "string" in types):
         yield f"format {node['format']!r} is not known"
     reference = node.get("$ref")
     if reference is not None and reference != "#" and not reference.startswith("#/"):
@@ -159,9 +161,7 @@ def _ignored(node: dict[str, Any]) -> Iterator[str]:
         yield f"the look-around of pattern {pattern!r} is not enforced"
     if pattern is not None and ("minLength" in node or "maxLength" in node):
         yield "minLength and maxLength are not enforced beside pattern"
-    types = node.get("type", [])
-    types = [types] if isinstance(types, str) else types
-    if "multipleOf" in node and "integer" not in types:
+    if "multipleOf" in node and "number" in types:
         yield "multipleOf is enforced on integers only"
     if not types and not {"enum", "const", "$ref", "anyOf", "oneOf", "allOf"} & set(node):
         yield from (
