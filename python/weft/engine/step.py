@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
 from weft.guided.lane import GrammarLane
@@ -63,16 +63,14 @@ def decode_step(it: Iteration) -> None:
 
 def target_forward(parts: DecodeParts, buf: StepBuffers) -> None:
     """The target's forward over each row's last token and its drafts."""
-    state, verified = parts.state, buf.verified
-    slots_B = buf.slots_B
-    verified.base_B.copy_(state.length[slots_B])
-    verified.page_table_BP.copy_(state.page_table[slots_B])
-    buf.tokens_BT[:, 0] = state.last_token[slots_B]
+    state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     num_drafts = buf.tokens_BT.shape[1] - 1
-    if num_drafts:
-        buf.tokens_BT[:, 1:] = state.drafts[:num_drafts, slots_B].T
-    positions_BT = row_positions(verified.base_B, num_drafts + 1)
-    index = KVIndex.at(verified.page_table_BP, positions_BT)
+    torch.index_select(state.length, 0, slots_B, out=verified.base_B)
+    torch.index_select(state.page_table, 0, slots_B, out=verified.page_table_BP)
+    last_B1 = state.last_token.index_select(0, slots_B)[:, None]
+    drafts_KB = state.drafts.narrow(0, 0, num_drafts).index_select(1, slots_B)
+    torch.cat((last_B1, drafts_KB.T), 1, out=buf.tokens_BT)
+    index = KVIndex.at(verified.page_table_BP, row_positions(verified.base_B, num_drafts + 1))
     hidden = parts.model.forward(buf.tokens_BT.clamp(min=0), parts.kv, index, parts.aux_layers)
     buf.logits_BTV.copy_(parts.model.logits(hidden.last))
     verified.aux_BTF.copy_(hidden.aux)
@@ -82,20 +80,21 @@ def sample_and_verify(state: SlotState, buf: StepBuffers) -> None:
     """Sample every position, count the drafts that were right, and advance the slots by what is committed."""
     slots_B, verified = buf.slots_B, buf.verified
     rows, width = buf.tokens_BT.shape
-    positions_BT = row_positions(verified.base_B + 1, width)
+    slots_N = slots_B[:, None].expand(rows, width).reshape(-1)
     tokens_BT = sample(
         buf.logits_BTV.flatten(0, 1),
-        repeat(state.temperature[slots_B], width),
-        repeat(state.seed[slots_B], width),
-        positions_BT.flatten(),
+        state.temperature.index_select(0, slots_N),
+        state.seed.index_select(0, slots_N),
+        row_positions(verified.base_B + 1, width).view(-1),
     ).view(rows, width)
-    count_B = count_accepted(tokens_BT, buf.tokens_BT[:, 1:])
+    count_B = count_accepted(tokens_BT, buf.tokens_BT.narrow(1, 1, width - 1))
     verified.tokens_BT.copy_(tokens_BT)
     verified.count_B.copy_(count_B)
-    state.verified[slots_B, 0] = count_B
-    state.verified[slots_B, 1 : width + 1] = tokens_BT
-    state.last_token[slots_B] = tokens_BT.gather(1, count_B[:, None])[:, 0]
-    state.length[slots_B] = (verified.base_B + count_B + 1) * (slots_B != state.dummy)
+    count_B1 = count_B[:, None]
+    state.verified.narrow(1, 0, width + 1).index_copy_(0, slots_B, torch.cat((count_B1, tokens_BT), 1))
+    state.last_token.index_copy_(0, slots_B, tokens_BT.gather(1, count_B1).view(-1))
+    length_B = (verified.base_B + count_B).add_(1).mul_(slots_B != state.dummy)
+    state.length.index_copy_(0, slots_B, length_B)
 
 
 def draft_forward(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
@@ -113,15 +112,10 @@ def pick_draft(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     token_B = sample(
         buf.draft.logits_BD,
-        state.temperature[slots_B],
-        state.seed[slots_B],
-        verified.base_B + verified.count_B + (1 + j),
+        state.temperature.index_select(0, slots_B),
+        state.seed.index_select(0, slots_B),
+        (verified.base_B + verified.count_B).add_(1 + j),
         parts.drafter.d2t,
     )
     buf.draft.token_B.copy_(token_B)
-    state.drafts[j - 1, slots_B] = token_B
-
-
-def repeat(values_B: Tensor, width: int) -> Tensor:
-    """[B * width]: each row's value for each of its positions."""
-    return values_B[:, None].repeat(1, width).flatten()
+    state.drafts[j - 1].index_copy_(0, slots_B, token_B)

@@ -198,7 +198,7 @@ def _copy_rows(masks: Tensor, masks_host: Tensor, flags: Tensor, flags_host: Ten
 
 
 def _apply_rows(logits: Tensor, masks: Tensor, flags: Tensor, rows: Tensor, d2t: Tensor | None) -> None:
-    apply_token_bitmask_(logits, masks, rows=rows, token_mask=flags[rows], d2t=d2t)
+    apply_token_bitmask_(logits, masks, rows=rows, token_mask=flags.index_select(0, rows), d2t=d2t)
 
 
 def _apply_verify(

@@ -11,6 +11,9 @@ from torch import Tensor
 
 
 def count_accepted(sampled_BT: Tensor, drafts_BK: Tensor) -> Tensor:
-    """[B] int64: how many leading drafts equal the target's tokens. A draft of -1 is none and ends the count."""
-    matches = (sampled_BT[:, : drafts_BK.shape[1]] == drafts_BK) & (drafts_BK >= 0)
-    return matches.long().cumprod(1).sum(1)
+    """[B] int64: how many leading drafts equal the target's tokens. A draft of -1 is none: it equals no token.
+
+    A sampled -1 (a row of logits without a finite one) may meet a draft of -1; that request ends with an error.
+    """
+    matches = sampled_BT.narrow(1, 0, drafts_BK.shape[1]) == drafts_BK
+    return matches.cumprod(1).sum(1)
