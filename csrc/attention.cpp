@@ -4,12 +4,7 @@
 #include <cmath>
 #include <vector>
 
-// Compiled once for each instruction set that pays, chosen when the extension is loaded.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define WEFT_MULTIVERSION __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define WEFT_MULTIVERSION
-#endif
+#include "multiversion.h"
 
 namespace weft {
 namespace {

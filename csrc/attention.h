@@ -6,8 +6,9 @@
 namespace weft {
 
 // Shapes as in python/weft/ops/attention.py: q [rows, width, heads, head_dim] with `q_row`
-// floats between rows and `q_token` between tokens, out contiguous, cache [pages, page_size, 2, kv_heads, head_dim], page_table [rows, table_width], positions
-// [rows, width] ascending by one within a row. The query at position p sees keys 0..p, as far as the table goes.
+// floats between rows and `q_token` between tokens, out contiguous, cache [pages, page_size, 2, kv_heads, head_dim],
+// page_table [rows, table_width], positions [rows, width] ascending by one within a row. The query at position p sees
+// keys 0..p, as far as the table goes.
 struct AttentionCall {
   const float *q;
   float *out;

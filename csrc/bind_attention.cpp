@@ -1,24 +1,39 @@
-// Attention for Python, as addresses and sizes: weft.ops checks tensors and passes their pointers.
+// Attention and a layer's small operations for Python, as addresses and sizes: weft.ops checks tensors and passes their
+// pointers.
 #include <nanobind/nanobind.h>
 
 #include "attention.h"
 #include "bind.h"
+#include "row_ops.h"
 
 namespace nb = nanobind;
 
 namespace weft {
 
 void bind_attention(nb::module_ &m) {
-  m.def("paged_attention_cpu",
-        [](std::uintptr_t q, std::uintptr_t out, std::uintptr_t cache, std::uintptr_t page_table,
-           std::uintptr_t positions, std::int64_t rows, std::int64_t width, std::int64_t heads, std::int64_t kv_heads,
-           std::int64_t head_dim, std::int64_t page_size, std::int64_t table_width, std::int64_t q_row,
-           std::int64_t q_token, float scale) {
-          paged_attention_cpu({reinterpret_cast<const float *>(q), reinterpret_cast<float *>(out),
-                               reinterpret_cast<const float *>(cache), reinterpret_cast<const std::int32_t *>(page_table),
-                               reinterpret_cast<const std::int64_t *>(positions), rows, width, heads, kv_heads, head_dim,
-                               page_size, table_width, q_row, q_token, scale});
-        });
+  m.def("paged_attention_cpu", [](std::uintptr_t q, std::uintptr_t out, std::uintptr_t cache, std::uintptr_t page_table,
+                                  std::uintptr_t positions, std::int64_t rows, std::int64_t width, std::int64_t heads,
+                                  std::int64_t kv_heads, std::int64_t head_dim, std::int64_t page_size,
+                                  std::int64_t table_width, std::int64_t q_row, std::int64_t q_token, float scale) {
+    paged_attention_cpu({reinterpret_cast<const float *>(q), reinterpret_cast<float *>(out),
+                         reinterpret_cast<const float *>(cache), reinterpret_cast<const std::int32_t *>(page_table),
+                         reinterpret_cast<const std::int64_t *>(positions), rows, width, heads, kv_heads, head_dim,
+                         page_size, table_width, q_row, q_token, scale});
+  });
+  m.def("rms_norm_cpu", [](std::uintptr_t x, std::uintptr_t weight, std::uintptr_t out, std::int64_t rows,
+                           std::int64_t width, float eps) {
+    rms_norm_cpu(reinterpret_cast<const float *>(x), reinterpret_cast<const float *>(weight),
+                 reinterpret_cast<float *>(out), rows, width, eps);
+  });
+  m.def("silu_mul_cpu", [](std::uintptr_t gate_up, std::uintptr_t out, std::int64_t rows, std::int64_t inner) {
+    silu_mul_cpu(reinterpret_cast<const float *>(gate_up), reinterpret_cast<float *>(out), rows, inner);
+  });
+  m.def("rotate_write_cpu", [](std::uintptr_t qkv, std::uintptr_t cache, std::uintptr_t slots, std::uintptr_t rotary,
+                               std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
+    rotate_write_cpu(reinterpret_cast<float *>(qkv), reinterpret_cast<float *>(cache),
+                     reinterpret_cast<const std::int64_t *>(slots), reinterpret_cast<const float *>(rotary), rows,
+                     heads, kv_heads, head_dim);
+  });
 }
 
 }  // namespace weft

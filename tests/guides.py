@@ -1,4 +1,4 @@
-"""Over a hundred schemas, regexes, grammars and choices of our own making, for tests that want many guides."""
+"""Over a hundred schemas, regexes, grammars and choices, for tests that want many guides."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ GRAMMARS = {
     "sum": 'root ::= term ("+" term)*\nterm ::= [0-9]+\n',
     "list": 'root ::= "[" item ("," item)* "]"\nitem ::= "a" | "b" | root\n',
     "call": 'root ::= name "(" name ("," name)? ")"\nname ::= [a-z] [a-z] [a-z]?\n',
-    "query": 'root ::= "SELECT " column " FROM " table\ncolumn ::= "id" | "name" | "*"\ntable ::= "users" | "orders"\n',
+    "query": 'root ::= "SELECT " column " FROM users"\ncolumn ::= "id" | "name" | "*"\n',
 }
 
 CHOICES = [

@@ -1,5 +1,5 @@
 """
-weft's native code: drivers, host tasks, the mask kernel, guided state.
+weft's native code: drivers, host tasks, the mask kernel, attention, guided state.
 """
 
 from collections.abc import Sequence
@@ -159,6 +159,29 @@ def sample_cuda(
     /,
 ) -> str: ...
 def gumbel_noise_cpu(arg0: int, arg1: int, arg2: int, /) -> None: ...
+def paged_attention_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: float,
+    /,
+) -> None: ...
+def rms_norm_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: float, /) -> None: ...
+def silu_mul_cpu(arg0: int, arg1: int, arg2: int, arg3: int, /) -> None: ...
+def rotate_write_cpu(
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, /
+) -> None: ...
 
 class Matcher:
     """Follows one sequence of tokens. Used by one thread at a time."""

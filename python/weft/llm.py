@@ -92,8 +92,8 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        guide: Guide | None | Sequence[Guide | None] = None,
-        sampling: SamplingParams | None | Sequence[SamplingParams] = None,
+        guide: Guide | Sequence[Guide | None] | None = None,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Any:
         """Answer a prompt (an `Output`) or a list of prompts (a list of `Output`s, in their order).
 
@@ -270,7 +270,7 @@ def spread(value: Any, count: int, name: str) -> list[Any]:
     return [value] * count
 
 
-class progress:  # noqa: N801 - a context manager used like a function
+class progress:
     """Show a bar of requests on stderr, if `enabled`; entering gives the function that advances it."""
 
     def __init__(self, total: int, enabled: bool) -> None:

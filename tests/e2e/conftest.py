@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import xgrammar as xgr
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from checkpoints import MODEL_TYPES, save_checkpoint, save_eagle3
 from e2e.oracle import Reference, greedy
 from guides import GUIDES
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from weft.bench.records import example
 from weft.config import package_model_path
 from weft.grammar.guide import Guide

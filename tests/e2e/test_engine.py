@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from torch import Tensor
+
 from e2e.conftest import MAX_TOKENS, Cached, Checkpoint, make_guide
 from e2e.oracle import assert_same
 from guides import GUIDES
-
-from torch import Tensor
-
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
 from weft.guided import lane
 from weft.guided.lane import GrammarLane
@@ -197,7 +196,7 @@ def test_a_missing_wait_is_found(
     schedules: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without the wait of the model's stream for the masks, some legal order gives other tokens or an error."""
+    """Without the model's wait for the masks, some legal order gives other tokens or an error."""
     guide = make_guide(("regex", r"[0-9]{12}"))
     sampling = SamplingParams(max_tokens=14)
     with_wait = make(tiny, "eagle3", max_batch=1)

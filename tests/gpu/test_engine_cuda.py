@@ -65,7 +65,9 @@ def test_cuda_gives_the_cpus_tokens(
         assert same >= len(records) - 2
         for i, (tokens, record) in enumerate(zip(got, records, strict=True)):
             if i % 3:
-                jsonschema.validate(json.loads(llm.tokenizer.decode(tokens, skip_special_tokens=True)), record.schema)
+                jsonschema.validate(
+                    json.loads(llm.tokenizer.decode(tokens, skip_special_tokens=True)), record.schema
+                )
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,8 @@ class Engine:
         self.graphs = StepGraphs(runtime, self._stream, self.lane, self.parts, guided_drafts, config.capture)
         self._pages = PageAllocator(config.num_pages)
         self._prefill = PrefillBuffers(self.parts, config.prefill_chunk)
-        self._slots_in = {}  # type: dict[int, PinnedRing]
+        self._slots_in: dict[int, PinnedRing] = {}
+        self._sent: dict[int, list[int]] = {}  # what the device has as each batch size's slots
         self._verified_out = PinnedRing(runtime, self.lane.verified)
         self._free_slots = list(range(config.max_batch - 1, -1, -1))
         self._attach: dict[int, Matcher | None] = {}
@@ -181,7 +182,9 @@ class Engine:
         guided = any(request.compiled is not None for request in rows)
         key = GraphKey(bucket(len(rows), self.config.max_batch), guided)
         try:
-            self.graphs.prepare(key)
+            if not self.graphs.is_ready(key):
+                self.graphs.prepare(key)
+                self._sent.pop(key.batch, None)
             self._send_slots(slots, key.batch)
             if guided:
                 self._push(slots)
@@ -205,10 +208,13 @@ class Engine:
         self.lane.push(slots, attach)
 
     def _send_slots(self, slots: list[int], batch: int) -> None:
-        device = self.graphs.buffers(batch).slots_B
-        ring = self._slots_in.setdefault(batch, PinnedRing(self.runtime, device))
         padded = slots + [self.parts.state.dummy] * (batch - len(slots))
-        ring.send(self._stream, torch.tensor(padded))
+        if self._sent.get(batch) == padded:
+            return
+        if batch not in self._slots_in:
+            self._slots_in[batch] = PinnedRing(self.runtime, self.graphs.buffers(batch).slots_B)
+        self._slots_in[batch].send(self._stream, torch.tensor(padded))
+        self._sent[batch] = padded
 
     def _read_verified(self) -> torch.Tensor:
         """[S+1, K+2] host copy of what the work issued so far verified; raises what that work raised."""

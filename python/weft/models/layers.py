@@ -7,17 +7,16 @@ the two do not notice.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from weft.models.base import KVIndex, PagedKV, WeightSource
 from weft.models.config import ModelConfig
 from weft.ops.attention import kv_plan, paged_attention, rotate_write_
+from weft.ops.rms_norm import rms_norm
 from weft.ops.silu_mul import silu_mul
 
 _PACK_ELEMENTS = 1 << 20
@@ -60,23 +59,14 @@ class Linear:
 
 
 class RMSNorm:
-    """x / sqrt(mean(x²) + eps) * weight over the last dimension."""
+    """x / sqrt(mean(x²) + eps) * weight over rows [N, H]."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight = weight
         self.eps = eps
-        self._shape = (weight.shape[0],)
-        root = math.sqrt(weight.shape[0])
-        self._fast = weight.device.type == "cpu" and weight.dtype == torch.float32
-        self._scaled = weight * root
-        self._floor = weight.new_full((1,), math.sqrt(eps) * root)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not self._fast:
-            return F.rms_norm(x, self._shape, self.weight, self.eps)
-        # hypot(|x|, sqrt(n eps)) = sqrt(n) sqrt(mean(x²) + eps): half the operations of the textbook form
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return (x / torch.hypot(norm, self._floor)).mul_(self._scaled)
+        return rms_norm(x, self.weight, self.eps)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,18 @@ def rotate_write_(
     """See `weft.ops.attention.rotate_write_`."""
     num_kv_heads, head_dim = cache.shape[3:]
     count, width = qkv.shape
+    if qkv.dtype == torch.float32 and q_norm is None:
+        _core.rotate_write_cpu(
+            qkv.data_ptr(),
+            cache.data_ptr(),
+            slots.data_ptr(),
+            rotary.data_ptr(),
+            count,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+        )
+        return
     pairs = qkv.view(count, -1, head_dim // 2, 2).narrow(1, 0, num_heads + num_kv_heads)
     if q_norm is not None and k_norm is not None:
         rotated = pairs.flatten(2)

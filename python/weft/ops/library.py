@@ -17,6 +17,8 @@ from weft.errors import DriverError, InputError, InterfaceError
 
 _LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")
 
+_num_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
 DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """The kernels' numbers for the dtypes of logits."""
 
@@ -31,7 +33,14 @@ def register(
     _LIBRARY.impl(name, cuda, "CUDA")
     torch.library.register_fake(f"weft::{name}", fake, lib=_LIBRARY)
     op: Callable[..., Any] = getattr(torch.ops.weft, name).default
-    return op
+
+    def call(tensor: Tensor, *args: Any) -> Any:
+        # Where nothing watches, torch's dispatcher would only find the CPU function, and takes microseconds to.
+        if tensor.is_cpu and type(tensor) is Tensor and not _num_modes():
+            return cpu(tensor, *args)
+        return op(tensor, *args)
+
+    return call
 
 
 def require(condition: bool, message: str) -> None:
