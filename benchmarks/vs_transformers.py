@@ -1,10 +1,11 @@
-"""weft guided + EAGLE3 against transformers + xgrammar: one checkpoint, one machine, the same prompts and schemas.
+"""weft guided + EAGLE3 against transformers + xgrammar: one checkpoint, one machine, the same prompts.
 
-    python benchmarks/vs_transformers.py [--prompts 40] [--out benchmarks/results]
+    python benchmarks/vs_transformers.py [--prompts 40] [--rounds 3] [--drafts 3] [--out benchmarks/results]
 
-Batch 1, greedy, two torch threads for each. The plain loop is what a user of both libraries writes: transformers'
-forward with its KV cache, xgrammar's matcher through its Python API, one token at a time. Runs are interleaved prompt
-by prompt, and both must give the same answers. Compilation of the schema is left out on both sides.
+Batch 1, greedy, two torch threads for each. The plain loop is what a user of both libraries writes: the
+forward of transformers with its KV cache, xgrammar's matcher through its Python API, a token at a time. Each
+round runs all prompts with one engine after the other; the first round only warms up. All must give the same
+answers. Compilation of the schemas is left out on every side.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import random
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -50,8 +52,10 @@ def plain_loop(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--drafts", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -61,35 +65,38 @@ def main() -> None:
 
     engine = EngineConfig(max_batch=1)
     plain = LLM(device="cpu", engine=engine)
-    fast = LLM(device="cpu", engine=engine, speculation=Speculation.eagle3(num_draft_tokens=3))
+    speculation = Speculation.eagle3(num_draft_tokens=options.drafts)
+    fast = LLM(device="cpu", engine=engine, speculation=speculation)
     model = AutoModelForCausalLM.from_pretrained(fast.model_path, dtype=torch.float32).eval()
     end = fast.tokenizer.eos_token_id
     sampling = SamplingParams(max_tokens=MAX_TOKENS)
-
-    seconds: dict[str, list[float]] = {"transformers + xgrammar": [], "weft": [], "weft + EAGLE3": []}
-    tokens = accepted = drafted = different = 0
-    for i, record in enumerate(records):
-        guide = Guide.json_schema(record.schema)
-        compiled = fast.compile(guide).result()
+    guides = [Guide.json_schema(record.schema) for record in records]
+    compiled = [fast.compile(guide).result().compiled for guide in guides]
+    prompts = [fast.tokenizer.encode(record.prompt) for record in records]
+    for guide in guides:
         plain.compile(guide).result()
-        ids = fast.tokenizer.encode(record.prompt)
-        if i == 0:
-            plain_loop(model, ids, compiled.compiled, end)
-            plain.generate(ids, guide=guide, sampling=sampling)
-            fast.generate(ids, guide=guide, sampling=sampling)
-        begin = time.perf_counter()
-        expected = plain_loop(model, ids, compiled.compiled, end)
-        seconds["transformers + xgrammar"].append(time.perf_counter() - begin)
-        begin = time.perf_counter()
-        first = plain.generate(ids, guide=guide, sampling=sampling)
-        seconds["weft"].append(time.perf_counter() - begin)
-        begin = time.perf_counter()
-        second = fast.generate(ids, guide=guide, sampling=sampling)
-        seconds["weft + EAGLE3"].append(time.perf_counter() - begin)
-        tokens += len(expected)
-        accepted += second.stats.accepted_drafts
-        drafted += second.stats.drafted_iterations
-        different += (first.token_ids != expected) + (second.token_ids != expected)
+
+    engines: dict[str, Callable[[int], list[int]]] = {
+        "transformers + xgrammar": lambda i: plain_loop(model, prompts[i], compiled[i], end),
+        "weft": lambda i: plain.generate(prompts[i], guide=guides[i], sampling=sampling).token_ids,
+        "weft + EAGLE3": lambda i: fast.generate(prompts[i], guide=guides[i], sampling=sampling).token_ids,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    answers: dict[str, list[list[int]]] = {}
+    for turn in range(options.rounds + 1):
+        for name, answer in engines.items():
+            answers[name] = []
+            for i in range(len(records)):
+                begin = time.perf_counter()
+                answers[name].append(answer(i))
+                if turn:
+                    seconds[name].append(time.perf_counter() - begin)
+    reference = answers["transformers + xgrammar"]
+    different = sum(a != b for got in answers.values() for a, b in zip(got, reference, strict=True))
+    tokens = options.rounds * sum(map(len, reference))
+    stats = [fast.generate(p, guide=g, sampling=sampling).stats for p, g in zip(prompts, guides, strict=True)]
+    accepted = sum(s.accepted_drafts for s in stats)
+    drafted = sum(s.drafted_iterations for s in stats)
 
     base = sum(seconds["transformers + xgrammar"])
     rows = [
@@ -109,7 +116,8 @@ def main() -> None:
             "acceptance_length": 1 + accepted / drafted,
             "answers_that_differ": different,
             "prompts": options.prompts,
-            "tokens": tokens,
+            "rounds": options.rounds,
+            "num_draft_tokens": options.drafts,
             "threads": options.threads,
         },
     )

@@ -67,7 +67,7 @@ _LAZY = {"LLM": "weft.llm", "Guide": "weft.grammar.guide"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs transformers or xgrammar on first use, so that `from weft import hostfunc` stays light."""
+    """Import what needs transformers or xgrammar on first use: `from weft import hostfunc` stays light."""
     if name in _LAZY:
         from importlib import import_module
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,19 +24,19 @@ app = typer.Typer(
 )
 
 
-class Device(str, Enum):
+class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
 
 
-class Drafter(str, Enum):
+class Drafter(StrEnum):
     auto = "auto"
     none = "none"
     eagle3 = "eagle3"
 
 
-class Guided(str, Enum):
+class Guided(StrEnum):
     auto = "auto"
     on = "on"
     off = "off"
