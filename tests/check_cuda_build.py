@@ -1,4 +1,4 @@
-"""Run by CI where nvcc is: the installed extension was built with the CUDA sources, for the architectures weft names."""
+"""Run by CI where nvcc is: the extension was built with the CUDA sources, for the architectures weft names."""
 
 from __future__ import annotations
 
