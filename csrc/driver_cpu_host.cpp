@@ -10,9 +10,8 @@ namespace weft::cpu {
 
 namespace {
 
-// Waking another thread costs at least about this much; a host node that costs less runs where it is.
-constexpr float kHandOver = 50e3f;  // ns
 constexpr float kSmoothing = 0.2f;
+constexpr float kTolerated = 50e3f;  // ns that a host node may take longer on the worker, beside four times its cost
 
 thread_local bool t_in_callback = false;
 
@@ -70,8 +69,8 @@ std::pair<float, float> costs(const Runnable &node) {
   return {cost.player_ns, cost.worker_ns};
 }
 
-// What waking a thread costs on this machine now.
-float hand_over_ns(const State &s) { return std::max(kHandOver, s.wake_ns); }
+// What waking a thread costs on this machine now; a host node that costs less runs where it is.
+float hand_over_ns(const State &s) { return s.least_wake_ns > 0 ? std::max(s.least_wake_ns, s.wake_ns) : 0; }
 
 // Whether the device has work for longer than a hand-over takes: this node, and those of its graph that then follow by
 // themselves. What was never measured counts as long.
@@ -183,7 +182,7 @@ bool start_host_thread(State &s) {
 
 bool worker_may_run(const Runnable &node) {
   const auto [player, worker] = costs(node);
-  return player > 0 && worker < 4 * player + kHandOver;
+  return player > 0 && worker < 4 * player + kTolerated;
 }
 
 bool worth_handing_over(const State &s, const Runnable &node) {
@@ -198,7 +197,8 @@ void offer_to_worker(State &s) {
   const Runnable *host = s.ready[kHost].head;
   if (!host || s.schedule != Schedule::kInline || s.worker_called || s.host_running || !s.player) return;
   if (!worth_handing_over(s, *host)) {
-    if (costs(*host).first >= kHandOver) s.wake_ns *= 0.98f;  // so that a slow wake on a busy machine is forgotten
+    if (costs(*host).first >= s.least_wake_ns)
+      s.wake_ns *= 0.98f;  // so that a slow wake on a busy machine is forgotten
     return;
   }
   const Runnable *device = s.running_device ? s.running_device : s.ready[kDevice].head;

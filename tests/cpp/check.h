@@ -1,5 +1,6 @@
 // A test is a named function; CHECK counts failures and says where. Each ctest entry runs the tests of one executable
-// under one schedule: the first argument is "inline", "threads" or "random".
+// under one schedule: the first argument is "inline", "worker" (inline, with all that can be handed to the worker),
+// "threads" or "random".
 #pragma once
 
 #include <cstdio>
@@ -7,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "driver_cpu.h"
+#include "driver_cpu_state.h"
 
 namespace weft::test {
 
@@ -40,6 +41,10 @@ inline int run(int argc, char **argv) {
   schedule() = !std::strcmp(name, "threads")  ? cpu::Schedule::kThreads
                : !std::strcmp(name, "random") ? cpu::Schedule::kRandom
                                               : cpu::Schedule::kInline;
+  if (!std::strcmp(name, "worker")) {
+    cpu::state().processors = 2;
+    cpu::state().least_wake_ns = 0;
+  }
   for (const Case &test : cases()) {
     const int before = failures();
     if (cpu::set_schedule(schedule(), 1) != cu::CUDA_SUCCESS) report(test.name, 0, "not idle before the test", 0, 0);

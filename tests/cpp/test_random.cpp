@@ -6,7 +6,7 @@ using namespace weft::test;
 
 namespace {
 
-constexpr int kCells = 12, kSteps = 60;
+constexpr int kCells = 12, kSteps = 60, kRepeats = 3;
 
 std::uint64_t next(std::uint64_t &x) {
   x ^= x << 13;
@@ -15,7 +15,7 @@ std::uint64_t next(std::uint64_t &x) {
 }
 
 struct Step {
-  long long *cells;
+  std::uint64_t *cells;
   int to, from;
 };
 void mix(void *data) {
@@ -26,7 +26,7 @@ void mix(void *data) {
 // Steps over cells on three streams. Each cell has an event, recorded when it was written or read last; a step waits
 // for the events of its two cells. `skip` leaves out the waits of one step.
 struct Program {
-  long long cells[kCells];
+  std::uint64_t cells[kCells];
   std::vector<Step> steps;
   std::uint64_t seed;
 
@@ -39,11 +39,12 @@ struct Program {
     }
   }
 
-  std::vector<long long> sequential() {
+  std::vector<std::uint64_t> sequential() {
     Program copy(*this);
-    for (Step &step : copy.steps) {
+    for (int i = 0; i < kRepeats * kSteps; ++i) {
+      Step &step = copy.steps[i % kSteps];
       step.cells = copy.cells;
-      if (copies(&step - copy.steps.data()))
+      if (copies(i % kSteps))
         step.cells[step.to] = step.cells[step.from];
       else
         mix(&step);
@@ -61,7 +62,7 @@ struct Program {
       for (int cell : {step.to, step.from})
         if (i != skip && used[cell]) OK(d.cuStreamWaitEvent(stream, events[cell], 0));
       if (copies(i))
-        OK(d.cuMemcpyAsync(address(&cells[step.to]), address(&cells[step.from]), sizeof(long long), stream));
+        OK(d.cuMemcpyAsync(address(&cells[step.to]), address(&cells[step.from]), sizeof(std::uint64_t), stream));
       else if (i % 3 == 1)
         OK(d.cuLaunchHostFunc(stream, mix, &step));
       else
@@ -76,7 +77,7 @@ struct Program {
 
 bool run(std::uint64_t program_number, std::uint64_t seed, int skip, bool captured) {
   Program program(program_number);
-  const std::vector<long long> expected = program.sequential();
+  const std::vector<std::uint64_t> expected = program.sequential();
   OK(weft::cpu::set_schedule(schedule(), seed));
   std::vector<CUstream> streams;
   std::vector<CUevent> events;
@@ -94,15 +95,15 @@ bool run(std::uint64_t program_number, std::uint64_t seed, int skip, bool captur
     CUgraph graph = nullptr;
     OK(d.cuStreamEndCapture(streams[0], &graph));
     CUgraphExec exec = instantiate(graph);
-    OK(d.cuGraphLaunch(exec, streams[0]));
+    for (int i = 0; i < kRepeats; ++i) OK(d.cuGraphLaunch(exec, streams[0]));
     OK(d.cuGraphExecDestroy(exec));
   } else {
-    program.issue(streams, events, skip, false);
+    for (int i = 0; i < kRepeats; ++i) program.issue(streams, events, skip, false);
   }
   for (CUstream stream : streams) OK(d.cuStreamSynchronize(stream));
   for (CUstream stream : streams) OK(d.cuStreamDestroy(stream));
   for (CUevent event : events) OK(d.cuEventDestroy(event));
-  return std::vector<long long>(program.cells, program.cells + kCells) == expected;
+  return std::vector<std::uint64_t>(program.cells, program.cells + kCells) == expected;
 }
 
 }  // namespace

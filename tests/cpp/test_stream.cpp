@@ -1,7 +1,6 @@
 // Streams, events and callbacks outside capture.
 #include <utility>
 
-#include "driver_cpu_state.h"
 #include "fixture.h"
 
 using namespace weft::test;

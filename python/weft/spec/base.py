@@ -1,8 +1,9 @@
 """What a drafter is to the engine.
 
-Suffixes: B rows, T = 1 + drafts verified, K drafts, F width of the auxiliary hidden states, V and D the target's and
-the draft's vocabulary, P pages. A drafter's methods named `draft_*` and `prefill` are device functions: given to `Stream.launch`, they follow
-its rule (`runtime/interface.py`). What they write is in buffers that `draft_buffers` allocated.
+Suffixes: B rows, T = 1 + drafts verified, K drafts, F width of the auxiliary hidden states, V the target's and D the
+draft's vocabulary, P pages. A drafter's methods named `draft_*` and `prefill` are device functions: given to
+`Stream.launch`, they follow its rule (`runtime/interface.py`). What they write is in buffers that `draft_buffers`
+allocated.
 """
 
 from __future__ import annotations
