@@ -28,10 +28,10 @@ void call_back(cu::CUhostFn fn, void *data) noexcept {
 }
 
 void invoke(const Work &work) {
-  if (work.kind == cu::CU_GRAPH_NODE_TYPE_MEMCPY)
-    std::memmove(work.dst, work.src, work.bytes);
-  else if (work.fn)
+  if (work.fn)
     call_back(work.fn, work.data);
+  else if (work.bytes > 0)
+    std::memmove(work.dst, work.src, work.bytes);
 }
 
 void smooth(float &mean, float value) { mean = mean > 0 ? mean + kSmoothing * (value - mean) : value; }
