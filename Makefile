@@ -79,7 +79,7 @@ cpp-test-thread cpp-test-address: $(VENV)/.weft-packages $(CPP_TESTS)
 no-cuda: $(VENV)/.weft-packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --target build/no-cuda --upgrade \
 	  -C cmake.define.WEFT_CUDA=OFF -C build-dir=build/no-cuda-cmake .
-	PYTHONPATH=build/no-cuda $(BIN)/python -P tests/check_no_cuda.py
+	$(BIN)/python tests/check_no_cuda.py build/no-cuda
 
 # -- on a machine with a GPU and a CUDA build of torch
 

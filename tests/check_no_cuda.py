@@ -1,9 +1,25 @@
-"""Run by `make no-cuda`: the extension built without nvcc imports, and its CUDA kernels are named errors."""
+"""Run by `make no-cuda` with the folder of a build without nvcc: it imports, and its CUDA kernels are named errors."""
 
 from __future__ import annotations
 
-import weft
-from weft import _core
+import sys
+from pathlib import Path
 
-assert not _core.cuda_architectures(), "this build was to have no CUDA sources"
-print(f"weft {weft.__version__}: built without CUDA")
+# The editable install's finder would find the other build first.
+sys.meta_path = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildRedirectingFinder"]
+folder = Path(sys.argv[1]).resolve()
+sys.path.insert(0, str(folder))
+
+import weft  # noqa: E402
+from weft import _core  # noqa: E402
+from weft.errors import InterfaceError  # noqa: E402
+from weft.ops.library import require_cuda_kernels  # noqa: E402
+
+assert Path(weft.__file__).is_relative_to(folder), weft.__file__
+assert _core.cuda_architectures() == "", "this build was to have no CUDA sources"
+try:
+    require_cuda_kernels()
+except InterfaceError as error:
+    print(f"weft {weft.__version__}, built without CUDA: {error}")
+else:
+    raise SystemExit("the CUDA kernels of a build without CUDA are to be a named error")
