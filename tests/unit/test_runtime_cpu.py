@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 
@@ -246,3 +247,21 @@ def test_a_ring_is_safe_however_far_the_host_runs_ahead(seed: int) -> None:
     assert out.receive(stream).tolist() == [66] * 3
     cpu.synchronize()
     cpu.set_schedule("inline")
+
+
+def test_a_side_stream_may_be_dropped_in_a_capture() -> None:
+    """Its Python object goes; the capture, and the handle, live on until a wait outside."""
+    x = torch.zeros(1)
+    stream, graph = cpu.Stream(), cpu.CUDAGraph()
+    with cpu.graph(graph, stream=stream):
+        side = cpu.Stream()
+        side.wait_stream(stream)
+        side.launch(x.add_, 1)
+        stream.wait_stream(side)
+        del side
+        gc.collect()
+        stream.launch(x.mul_, 2)
+    with cpu.stream(stream):
+        graph.replay()
+    cpu.synchronize()
+    assert x.item() == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -18,13 +17,12 @@ def run(device: str = "auto", nodes: int = 1000, repeat: int = 50) -> Report:
     runtime = get(device)
     rows = [{"graph": name, "us_per_node": us} for name, us in measure(runtime, nodes, repeat).items()]
     if runtime.device.type == "cpu":
+        name = "two streams, device and native nodes in turns"
+        rows.append({"graph": name, "us_per_node": per_node(runtime, hand_offs, nodes, repeat)})
         cpu.set_schedule("threads")
         try:
-            hop = {"two streams, native nodes, a thread for each": ping_pong}
-            rows += [
-                {"graph": name, "us_per_node": per_node(runtime, fill, nodes, repeat)}
-                for name, fill in hop.items()
-            ]
+            us = per_node(runtime, hand_offs, nodes, repeat)
+            rows.append({"graph": f"{name}, a thread for each", "us_per_node": us})
         finally:
             cpu.synchronize()
             cpu.set_schedule("inline")
@@ -56,19 +54,26 @@ def measure(runtime: Runtime, nodes: int, repeat: int) -> dict[str, float]:
 
 def ping_pong(stream: Stream, count: int) -> None:
     """`count` native nodes that alternate between two streams, each after the one before."""
-    runtime: Any = get("cpu" if stream_is_cpu(stream) else "cuda")
-    side, task = runtime.stream(), native_noop()
-    here, there = stream, side
-    for _ in range(count):
-        here.hostfunc(task)
+    alternate(stream, count, lambda s: s.hostfunc(native_noop()), lambda s: s.hostfunc(native_noop()))
+
+
+def hand_offs(stream: Stream, count: int) -> None:
+    """Device nodes and native nodes in turns, on two streams: with a thread for each, every node is a hand-off."""
+    alternate(stream, count, lambda s: s.launch(python_noop), lambda s: s.hostfunc(native_noop()))
+
+
+def alternate(
+    stream: Stream, count: int, first: Callable[[Stream], None], second: Callable[[Stream], None]
+) -> None:
+    """`count` nodes, on `stream` and on another in turns, each after the one before."""
+    runtime = get("cpu" if stream_is_cpu(stream) else "cuda")
+    streams, issue = (stream, runtime.stream()), (first, second)
+    for i in range(count):
+        here, there = streams[i % 2], streams[1 - i % 2]
+        issue[i % 2](here)
         event = runtime.event()
         here.record(event)
         there.wait(event)
-        here, there = there, here
-    if here is side:
-        event = runtime.event()
-        side.record(event)
-        stream.wait(event)
 
 
 def stream_is_cpu(stream: Stream) -> bool:

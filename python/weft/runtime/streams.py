@@ -125,15 +125,19 @@ class TableStream:
         return _core.stream_is_capturing(self._driver, self._handle)
 
 
-# Destructions that were due inside a callback, where the driver can't be called.
+# Destructions that were due where the driver can't do them: inside a callback, or of a stream in capture.
 _postponed: list[tuple[Callable[[int, int], None], int, int]] = []
 
 
 def dispose(destroy: Callable[[int, int], None], driver: int, handle: int) -> None:
-    """Destroy a driver object, now or, inside a callback, after the next wait. Handle 0 is none."""
+    """Destroy a driver object, now or, inside a callback or for a stream in capture, after the next wait.
+
+    Handle 0 is none.
+    """
     if not handle or sys.is_finalizing():
         return
-    if _core.in_task():
+    is_stream = destroy is _core.stream_destroy
+    if _core.in_task() or (is_stream and _core.stream_is_capturing(driver, handle)):
         _postponed.append((destroy, driver, handle))
     else:
         destroy(driver, handle)
