@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from weft.config import Speculation, is_debug, package_model_path
-from weft.errors import InputError, WeftError
+from weft.config import MAX_DRAFT_TOKENS, Speculation, is_debug, package_model_path
+from weft.errors import InputError, ModelError, WeftError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -115,6 +115,10 @@ def generate(
                 outputs = run(prompts)
         if stats_json is not None:
             stats_json.write_text(json.dumps(statistics(llm, outputs), indent=2) + "\n")
+    for output in outputs:
+        if output.stats.guided_valid is False and output.finish_reason == "length":
+            tokens = len(output.token_ids)
+            typer.echo(f"weft: an answer was cut after {tokens} tokens, before its guide ended", err=True)
     if any(output.error is not None for output in outputs):
         raise typer.Exit(1)
 
@@ -131,7 +135,10 @@ def inspect(
     from weft import inspection
 
     console = Console(highlight=False, soft_wrap=True)
-    for line in inspection.report(model or package_model_path()):
+    path = model or package_model_path()
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such directory; give the directory of a Hugging Face checkpoint")
+    for line in inspection.report(path):
         console.print(line, markup=False)
     if graph:
         chosen = choose_speculation(Drafter.auto, None, 3, Guided.auto, model)
@@ -197,16 +204,34 @@ def coloured(tokenizer: Any, piece: Any) -> Text:
     return Text.assemble((head, "green"), piece.text[len(head) :])
 
 
+def read_text(path: Path, what: str) -> str:
+    """A text file of the command line; `what` is the option that named it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{what}: can't read {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{what}: {str(path)!r} is not UTF-8 text") from None
+
+
 def read_prompts(prompt: str | None, files: list[Path]) -> list[str]:
     """The prompts of the command line, in its order."""
     prompts = []
     if prompt == "-" or (prompt is None and not files):
         if sys.stdin.isatty():
             raise InputError("no prompt; give one as an argument, with --file, or on standard input")
-        prompts.append(sys.stdin.read())
+        try:
+            prompts.append(typer.get_text_stream("stdin", encoding="utf-8", errors="strict").read())
+        except UnicodeDecodeError:
+            raise InputError("standard input is not UTF-8 text") from None
     elif prompt is not None:
         prompts.append(prompt)
-    return prompts + [path.read_text() for path in files]
+    prompts += [read_text(path, "--file") for path in files]
+    if not all(prompts):
+        raise InputError(
+            "the prompt is empty; give some text as an argument, with --file, or on standard input"
+        )
+    return prompts
 
 
 def read_guide(
@@ -215,18 +240,25 @@ def read_guide(
     """The one guide of the command line, or None."""
     from weft.grammar.guide import Guide
 
-    given = [x for x in (any_json or None, schema, regex, ebnf, choice or None) if x is not None]
+    options = {
+        "--json": any_json or None,
+        "--json-schema": schema,
+        "--regex": regex,
+        "--ebnf": ebnf,
+        "--choice": choice or None,
+    }
+    given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
-        raise InputError("give one of --json, --json-schema, --regex, --ebnf and --choice")
+        raise InputError(f"{' and '.join(given)} were given; an answer has one guide")
     if any_json:
         return Guide.json()
     if schema is not None:
-        text = schema if schema.lstrip().startswith(("{", "true", "false")) else Path(schema).read_text()
-        return Guide.json_schema(text)
+        is_inline = schema.lstrip().startswith(("{", "[", '"', "true", "false")) or not schema.strip()
+        return Guide.json_schema(schema if is_inline else read_text(Path(schema), "--json-schema"))
     if regex is not None:
         return Guide.regex(regex)
     if ebnf is not None:
-        return Guide.ebnf(ebnf.read_text())
+        return Guide.ebnf(read_text(ebnf, "--ebnf"))
     return Guide.choice(choice) if choice else None
 
 
@@ -234,10 +266,15 @@ def choose_speculation(
     drafter: Drafter, head: Path | None, num_draft_tokens: int, guided: Guided, model: Path | None
 ) -> Speculation:
     """The speculation of the command line; auto is EAGLE3 where there is a head."""
+    if not 1 <= num_draft_tokens <= MAX_DRAFT_TOKENS:
+        raise InputError(
+            f"--num-draft-tokens is {num_draft_tokens}; it must be 1 to {MAX_DRAFT_TOKENS} "
+            "(for no drafts use --speculation none)"
+        )
     own = (model or package_model_path()) / "eagle3"
     if drafter is Drafter.none or (drafter is Drafter.auto and head is None and not own.is_dir()):
         if head is not None:
-            raise InputError("--head needs --speculation eagle3")
+            raise InputError("--head contradicts --speculation none")
         return Speculation.none()
     drafts: Any = {"auto": "auto", "on": True, "off": False}[guided.value]
     return Speculation.eagle3(head, num_draft_tokens=num_draft_tokens, guide_drafts=drafts)

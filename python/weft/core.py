@@ -36,7 +36,8 @@ class SamplingParams:
 class OutputStats:
     """What one request cost. Times in seconds.
 
-    `guided_valid` is None without a guide; else whether the grammar reached its end (False where the answer was cut).
+    `drafted_iterations` verified drafts; `accepted_drafts` of these are in the answer. `guided_valid` is None without
+    a guide; else whether the grammar reached its end (False where the answer was cut).
     """
 
     prompt_tokens: int = 0

@@ -58,8 +58,8 @@ class LLM:
             )
         self.speculation = speculation or Speculation.none()
         self.runtime = get_runtime(device)
-        self.tokenizer = load_tokenizer(self.model_path)
         target = load_model(self.model_path, self.runtime.device, dtype)
+        self.tokenizer = load_tokenizer(self.model_path)
         num_drafts = self.speculation.num_draft_tokens
         config = (engine or EngineConfig()).resolved(target.config.max_position_embeddings, num_drafts)
         assert config.num_pages is not None
@@ -183,7 +183,7 @@ class LLM:
             raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingParams")
         if guide is not None and not isinstance(guide, Guide):
             guide = Guide.of(guide)
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        tokens = self._encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         vocab_size = self._engine.parts.model.config.vocab_size
         bad = next((t for t in tokens if not 0 <= t < vocab_size), None)
         if bad is not None:
@@ -191,6 +191,13 @@ class LLM:
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
         compiled = self._compiler.submit(guide) if guide is not None else None
         return Request(tokens, sampling, seed, compiled)
+
+    def _encode(self, prompt: str) -> list[int]:
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the prompt is not text that UTF-8 can hold: {error.reason}") from None
+        return list(self.tokenizer.encode(prompt, verbose=False))
 
     def _run(self, requests: list[Request], bar: bool) -> list[Output]:
         with self._lock, progress(len(requests), bar) as advance:

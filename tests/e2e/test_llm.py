@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation, WeftError
 from weft.bench.records import example
 from weft.cli import app
 
@@ -160,3 +160,35 @@ def test_inspect() -> None:
         "->",
     ):
         assert word in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "--json", "--regex", "a"], "--json and --regex were given"),
+        (["x", "-k", "9", "--speculation", "none"], "must be 1 to 8"),
+        (["x", "--head", "somewhere", "--speculation", "none"], "contradicts"),
+        (["x", "--json-schema", "nowhere.json"], "--json-schema: can't read 'nowhere.json'"),
+        (["x", "--json-schema", "{"], "JSON"),
+        (["x", "--model", "nowhere"], "no such directory"),
+        (["--file", "nowhere.txt"], "--file: can't read"),
+        ([""], "the prompt is empty"),
+    ],
+)
+def test_bad_arguments_are_said_in_a_line(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["generate", "--device", "cpu", *arguments])
+    assert result.exit_code != 0
+    assert isinstance(result.exception, WeftError)
+    assert message in str(result.exception)
+
+
+def test_a_cut_answer_is_said() -> None:
+    result = CliRunner().invoke(app, ["generate", "--device", "cpu", "x", "--json", "-n", "3"])
+    assert result.exit_code == 0
+    assert "before its guide ended" in result.stderr
+
+
+def test_accepted_drafts_are_those_in_the_answer(llm: LLM) -> None:
+    record = example(random.Random(6), "heldout")
+    output = llm.generate(record.prompt, sampling=SAMPLING)
+    assert output.stats.accepted_drafts == sum(output.drafted) > 0

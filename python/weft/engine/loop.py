@@ -200,7 +200,6 @@ class Engine:
             stats.iterations += 1
             if self.parts.num_drafts and stats.iterations > 1:
                 stats.drafted_iterations += 1
-                stats.accepted_drafts += int(verified[request.slot, 0])
             self._commit(request, verified)
 
     def _push(self, slots: list[int]) -> None:
@@ -246,6 +245,7 @@ class Engine:
         kept = kept[:room]
         output.token_ids += kept
         output.drafted += [i < count for i in range(len(kept))]
+        output.stats.accepted_drafts += min(count, len(kept))
         if ended is not None and len(kept) == ended + 1:
             self._end(request, "stop")
         elif len(kept) == room:
