@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -277,24 +278,13 @@ def spread(value: Any, count: int, name: str) -> list[Any]:
     return [value] * count
 
 
-class progress:
-    """Show a bar of requests on stderr, if `enabled`; entering gives the function that advances it."""
-
-    def __init__(self, total: int, enabled: bool) -> None:
-        self._bar = Progress(
-            TextColumn("generating"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not enabled,
-        )
-        self._task = self._bar.add_task("generating", total=total)
-
-    def __enter__(self) -> Any:
-        self._bar.start()
-        return lambda count: self._bar.advance(self._task, count)
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+@contextmanager
+def progress(total: int, enabled: bool) -> Iterator[Callable[[int], object]]:
+    """Show a bar of `total` requests on stderr, if `enabled`; gives the function that advances it."""
+    if not enabled:
+        yield lambda count: None
+        return
+    columns = (TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("generating", total=total)
+        yield lambda count: bar.advance(task, count)
