@@ -35,6 +35,17 @@ WEFT_MULTIVERSION void attend(const float *q, const float *const *tokens, std::i
 
 }  // namespace
 
+void kv_plan_cpu(const PlanCall &call) {
+  for (std::int64_t i = 0; i < call.rows * call.width; ++i) {
+    const std::int64_t position = call.positions[i], column = position / call.page_size;
+    const std::int64_t page =
+        column < call.table_width ? call.page_table[i / call.width * call.table_width + column] : 0;
+    call.slots[i] = page * call.page_size + position % call.page_size;
+    const float *turn = call.table + std::min(position, call.table_rows - 1) * call.turn;
+    std::copy(turn, turn + call.turn, call.rotary + i * call.turn);
+  }
+}
+
 void paged_attention_cpu(const AttentionCall &call) {
   thread_local std::vector<const float *> tokens;
   thread_local std::vector<float> scores;

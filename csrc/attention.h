@@ -18,6 +18,18 @@ struct AttentionCall {
   std::int64_t rows, width, heads, kv_heads, head_dim, page_size, table_width, q_row, q_token;
   float scale;
 };
+// Where each token goes, [rows * width]: its page's number times page_size and its place in the page; page 0 for
+// positions beyond the table. And its row of `table` [table_rows, turn], copied to `rotary`.
+struct PlanCall {
+  const std::int32_t *page_table;
+  const std::int64_t *positions;
+  const float *table;
+  std::int64_t *slots;
+  float *rotary;
+  std::int64_t rows, width, page_size, table_width, table_rows, turn;
+};
+void kv_plan_cpu(const PlanCall &call);
+
 void paged_attention_cpu(const AttentionCall &call);
 
 }  // namespace weft

@@ -20,6 +20,14 @@ void bind_attention(nb::module_ &m) {
                          reinterpret_cast<const std::int64_t *>(positions), rows, width, heads, kv_heads, head_dim,
                          page_size, table_width, q_row, q_token, scale});
   });
+  m.def("kv_plan_cpu", [](std::uintptr_t page_table, std::uintptr_t positions, std::uintptr_t table,
+                          std::uintptr_t slots, std::uintptr_t rotary, std::int64_t rows, std::int64_t width,
+                          std::int64_t page_size, std::int64_t table_width, std::int64_t table_rows,
+                          std::int64_t turn) {
+    kv_plan_cpu({reinterpret_cast<const std::int32_t *>(page_table), reinterpret_cast<const std::int64_t *>(positions),
+                 reinterpret_cast<const float *>(table), reinterpret_cast<std::int64_t *>(slots),
+                 reinterpret_cast<float *>(rotary), rows, width, page_size, table_width, table_rows, turn});
+  });
   m.def("rms_norm_cpu", [](std::uintptr_t x, std::uintptr_t weight, std::uintptr_t out, std::int64_t rows,
                            std::int64_t width, float eps) {
     rms_norm_cpu(reinterpret_cast<const float *>(x), reinterpret_cast<const float *>(weight),

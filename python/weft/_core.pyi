@@ -177,6 +177,20 @@ def paged_attention_cpu(
     arg14: float,
     /,
 ) -> None: ...
+def kv_plan_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    /,
+) -> None: ...
 def rms_norm_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: float, /) -> None: ...
 def silu_mul_cpu(arg0: int, arg1: int, arg2: int, arg3: int, /) -> None: ...
 def rotate_write_cpu(

@@ -19,17 +19,24 @@ DECODE_WIDTH = 16
 
 def kv_plan(page_table: Tensor, positions: Tensor, table: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
     """See `weft.ops.attention.kv_plan`."""
-    width = positions.shape[1]
-    slots = []
-    for row, start in zip(page_table.unbind(0), positions.select(1, 0).tolist(), strict=True):
-        first = start // page_size
-        pages = row[first : (start + width - 1) // page_size + 1].tolist()
-        for position in range(start, start + width):
-            column = position // page_size - first
-            page = pages[column] if column < len(pages) else 0
-            slots.append(page * page_size + position % page_size)
-    rotary = table.index_select(0, positions.reshape(-1).clamp(max=table.shape[0] - 1))
-    return torch.tensor(slots), rotary
+    page_table, positions = page_table.contiguous(), positions.contiguous()
+    rows, width = positions.shape
+    slots = positions.new_empty(rows * width)
+    rotary = table.new_empty(rows * width, *table.shape[1:])
+    _core.kv_plan_cpu(
+        page_table.data_ptr(),
+        positions.data_ptr(),
+        table.data_ptr(),
+        slots.data_ptr(),
+        rotary.data_ptr(),
+        rows,
+        width,
+        page_size,
+        page_table.shape[1],
+        table.shape[0],
+        table.stride(0),
+    )
+    return slots, rotary
 
 
 def rotate_write_(
