@@ -1,6 +1,6 @@
 """weft guided + EAGLE3 against transformers + xgrammar: one checkpoint, one machine, the same prompts.
 
-    python benchmarks/vs_transformers.py [--prompts 40] [--rounds 3] [--drafts 3] [--out benchmarks/results]
+    python benchmarks/vs_transformers.py [--prompts 40] [--rounds 3] [--drafts 5] [--out benchmarks/results]
 
 Batch 1, greedy, two torch threads for each. The plain loop is what a user of both libraries writes: the
 forward of transformers with its KV cache, xgrammar's matcher through its Python API, a token at a time. Each
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--drafts", type=int, default=3)
+    parser.add_argument("--drafts", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -7,9 +7,12 @@ that were in it.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager
 
 import torch
 
@@ -108,7 +111,7 @@ class Engine:
 
     def step(self) -> None:
         """One turn: admit what fits, then one decode iteration for everything that runs."""
-        with self._scope:
+        with self._scope, collection_postponed():
             self._admit()
             if self._running:
                 self._decode()
@@ -286,3 +289,15 @@ class Engine:
             wrapped.__cause__ = error
             error = wrapped
         request.finish(reason, error)
+
+
+@contextmanager
+def collection_postponed() -> Iterator[None]:
+    """Collect no garbage while work is in flight: what a collection frees may be the device's, and it takes long."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
