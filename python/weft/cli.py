@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from weft.config import MAX_DRAFT_TOKENS, Speculation, is_debug, package_model_path
 from weft.errors import InputError, ModelError, WeftError
@@ -182,6 +181,8 @@ class Run:
         return outputs
 
     def _stream(self, prompt: Any, sampling: Any) -> Any:
+        from weft.text import coloured
+
         console = Console(highlight=False, soft_wrap=True)
         output = None
         for piece in self.llm.stream(prompt, guide=self.guide, sampling=sampling):
@@ -193,15 +194,6 @@ class Run:
             output = piece.output or output
         console.print()
         return output
-
-
-def coloured(tokenizer: Any, piece: Any) -> Text:
-    """The piece with its drafted-and-accepted part in another colour; plain where tokens split a character."""
-    drafted = [t for t, d in zip(piece.token_ids, piece.drafted, strict=True) if d]
-    head = tokenizer.decode(drafted, skip_special_tokens=True)
-    if not piece.text.startswith(head):
-        return Text(piece.text)
-    return Text.assemble((head, "green"), piece.text[len(head) :])
 
 
 def read_text(path: Path, what: str) -> str:

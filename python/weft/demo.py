@@ -19,6 +19,7 @@ from weft.config import EngineConfig, Speculation
 from weft.core import Output, SamplingParams
 from weft.grammar.guide import Guide
 from weft.llm import LLM
+from weft.text import coloured
 from weft.trace import record, write_chrome
 from weft.trace.plot import plot
 
@@ -51,11 +52,7 @@ def stream_one(console: Console, llm: LLM, shown: Record) -> None:
     output: Output | None = None
     with Live(Panel(text, title="answer"), console=console, refresh_per_second=30) as live:
         for piece in llm.stream(shown.prompt, guide=Guide.json_schema(shown.schema), sampling=SAMPLING):
-            tokens = [t for t, drafted in zip(piece.token_ids, piece.drafted, strict=True) if drafted]
-            head = llm.tokenizer.decode(tokens, skip_special_tokens=True)
-            cut = len(head) if piece.text.startswith(head) else 0
-            text.append(piece.text[:cut], "green")
-            text.append(piece.text[cut:])
+            text.append_text(coloured(llm.tokenizer, piece))
             live.update(Panel(text, title="answer (green: drafted and accepted)"))
             output = piece.output or output
     assert output is not None

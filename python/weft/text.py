@@ -1,11 +1,14 @@
-"""Text and tokens: the tokenizer of a model directory."""
+"""Text and tokens: the tokenizer of a model directory, and how a streamed piece is shown."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from rich.text import Text
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from weft.core import Piece
 from weft.errors import TokenizerError
 
 
@@ -22,3 +25,12 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise TokenizerError(f"{path}: the tokenizer is not a fast one; save it with a tokenizer.json")
     return tokenizer
+
+
+def coloured(tokenizer: Any, piece: Piece) -> Text:
+    """The piece with its drafted-and-accepted part in another colour; plain where tokens split a character."""
+    drafted = [t for t, d in zip(piece.token_ids, piece.drafted, strict=True) if d]
+    head = tokenizer.decode(drafted, skip_special_tokens=True)
+    if not piece.text.startswith(head):
+        return Text(piece.text)
+    return Text.assemble((head, "green"), piece.text[len(head) :])

@@ -13,10 +13,6 @@ class PageAllocator:
         self._free = list(range(num_pages - 1, 0, -1))
         self.num_pages = num_pages
 
-    @property
-    def num_free(self) -> int:
-        return len(self._free)
-
     def allocate(self, count: int) -> list[int] | None:
         """`count` pages, or None if there are not that many; nothing is taken then."""
         if count > len(self._free):
