@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -10,40 +12,66 @@ from typing import Literal
 from weft.errors import InputError
 
 GuideDrafts = Literal["auto"] | bool
+Graphs = Literal["one", "split", "none"]
+DraftTokens = int | Mapping[int, int]
 
 MAX_DRAFT_TOKENS = 8
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """How tokens are drafted. Make one with `none()` or `eagle3()`.
+    """How tokens are drafted. Make one with `none()`, `eagle3()`, `mtp()`, `draft_model()`, `ngram()` or `forced()`.
 
-    `num_draft_tokens` is the number of tokens drafted and verified in an iteration, 1 to 8. `guide_drafts` says
-    whether the grammar masks the drafts of guided requests too: a draft that the grammar refuses is never accepted.
-    `"auto"` masks them.
+    `num_draft_tokens` is the number of tokens drafted and verified in an iteration, 1 to 8; or a mapping from the
+    batch size from which a number holds, such as `{1: 5, 4: 3, 16: 0}`: below the first none are drafted, and a 0
+    drafts none under load. `guide_drafts` says whether the grammar masks the drafts of guided requests too: a draft
+    that the grammar refuses is never accepted. `"auto"` measures whether that pays, and decides while it runs; the
+    tokens that come out are the same. `drafters` are the registry's names; each continues behind what the one before it
+    drafted.
     """
 
-    drafter: str | None = None
-    num_draft_tokens: int = 0
+    drafters: tuple[str, ...] = ()
+    num_draft_tokens: DraftTokens = 0
     path: str | None = None
     guide_drafts: GuideDrafts = "auto"
 
     def __post_init__(self) -> None:
-        if self.drafter is None:
-            if self.num_draft_tokens:
-                raise InputError("num_draft_tokens needs a drafter; Speculation.none() drafts nothing")
-        elif not 1 <= self.num_draft_tokens <= MAX_DRAFT_TOKENS:
-            raise InputError(
-                f"num_draft_tokens is {self.num_draft_tokens}; it must be 1 to {MAX_DRAFT_TOKENS} "
-                "(for no drafts use Speculation.none())"
-            )
         if self.guide_drafts not in ("auto", True, False):
             raise InputError(f'guide_drafts is {self.guide_drafts!r}; it must be "auto", True or False')
+        if not self.drafters:
+            if self.max_draft_tokens:
+                raise InputError("num_draft_tokens needs a drafter; Speculation.none() drafts nothing")
+            return
+        for batch, count in self._schedule:
+            lowest = 0 if isinstance(self.num_draft_tokens, Mapping) else 1
+            if not lowest <= count <= MAX_DRAFT_TOKENS:
+                raise InputError(
+                    f"num_draft_tokens is {count}; it must be {lowest} to {MAX_DRAFT_TOKENS} "
+                    "(for no drafts use Speculation.none())"
+                )
+            if batch < 1:
+                raise InputError(f"num_draft_tokens begins at batch size {batch}; the smallest is 1")
+        if not self.max_draft_tokens:
+            raise InputError("num_draft_tokens drafts nothing at any batch size; use Speculation.none()")
 
     @property
-    def guides_drafts(self) -> bool:
-        """Whether the drafts of guided requests are masked."""
-        return self.drafter is not None and self.guide_drafts is not False
+    def name(self) -> str:
+        """The drafters, as in "forced+eagle3"; "none" without any."""
+        return "+".join(self.drafters) or "none"
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """The largest number of drafts of an iteration."""
+        return max((count for _, count in self._schedule), default=0)
+
+    def draft_tokens(self, batch: int) -> int:
+        """The number of drafts of an iteration over `batch` requests."""
+        return next((count for start, count in reversed(self._schedule) if start <= batch), 0)
+
+    @property
+    def _schedule(self) -> list[tuple[int, int]]:
+        given = self.num_draft_tokens
+        return sorted(given.items()) if isinstance(given, Mapping) else [(1, given)]
 
     @classmethod
     def none(cls) -> Speculation:
@@ -52,10 +80,62 @@ class Speculation:
 
     @classmethod
     def eagle3(
-        cls, path: str | Path | None = None, *, num_draft_tokens: int = 3, guide_drafts: GuideDrafts = "auto"
+        cls,
+        path: str | Path | None = None,
+        *,
+        num_draft_tokens: DraftTokens = 3,
+        guide_drafts: GuideDrafts = "auto",
     ) -> Speculation:
         """Drafts of an EAGLE3 head: the directory of a published head, or the model directory's own `eagle3/`."""
-        return cls("eagle3", num_draft_tokens, None if path is None else str(path), guide_drafts)
+        return cls(("eagle3",), num_draft_tokens, _path(path), guide_drafts)
+
+    @classmethod
+    def mtp(
+        cls,
+        path: str | Path | None = None,
+        *,
+        num_draft_tokens: DraftTokens = 3,
+        guide_drafts: GuideDrafts = "auto",
+    ) -> Speculation:
+        """Drafts of the model's multi-token-prediction layers: in the checkpoint itself, in its `mtp/`, or at `path`.
+
+        One layer drafts every token, reading its own output; of several, layer k makes draft k.
+        """
+        return cls(("mtp",), num_draft_tokens, _path(path), guide_drafts)
+
+    @classmethod
+    def draft_model(
+        cls,
+        path: str | Path | None = None,
+        *,
+        num_draft_tokens: DraftTokens = 3,
+        guide_drafts: GuideDrafts = "auto",
+    ) -> Speculation:
+        """Drafts of a small model with the same tokenizer: its directory, or the model directory's own `draft/`."""
+        return cls(("draft_model",), num_draft_tokens, _path(path), guide_drafts)
+
+    @classmethod
+    def ngram(cls, *, num_draft_tokens: DraftTokens = 3, guide_drafts: GuideDrafts = "auto") -> Speculation:
+        """Drafts are what followed the last tokens when they stood in the prompt or the answer before."""
+        return cls(("ngram",), num_draft_tokens, None, guide_drafts)
+
+    @classmethod
+    def forced(
+        cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
+    ) -> Speculation:
+        """Drafts are the text that the grammar forces; `then` another drafter continues behind it.
+
+        `num_draft_tokens` is 3 by itself, and the other drafter's with one.
+        """
+        if then is None:
+            return cls(("forced",), 3 if num_draft_tokens is None else num_draft_tokens)
+        if num_draft_tokens is not None:
+            raise InputError("num_draft_tokens is given twice; give it to the drafter that continues")
+        if not then.drafters:
+            return replace(then, drafters=("forced",), num_draft_tokens=3)
+        if "forced" in then.drafters:
+            raise InputError("the drafter that continues behind forced text drafts forced text itself")
+        return replace(then, drafters=("forced", *then.drafters))
 
 
 @dataclass(frozen=True)
@@ -64,8 +144,12 @@ class EngineConfig:
 
     `max_batch` requests decode at once, each of at most `max_seq_len` tokens (prompt and answer; default: what the
     model can, at most 4096). Keys and values live in `num_pages` pages of `page_size` tokens (default: enough for
-    every slot). Prompts are read in chunks of `prefill_chunk` tokens. `capture=False` issues every iteration eagerly
-    instead of replaying a graph: the same function, the same tokens, slower.
+    every slot). Prompts are read in chunks of `prefill_chunk` tokens.
+
+    `graphs` says what is captured: `"one"` graph for a whole iteration; `"split"`, the target's and the drafter's
+    parts apart, with the grammar's work on the host between them; or `"none"`, every iteration issued eagerly. The
+    tokens are the same. `simulate_acceptance`, 1 to K+1, makes verification accept drafts until that many tokens per
+    iteration are reached, whatever the target says: for timing models whose weights are random, and nothing else.
     """
 
     max_batch: int = 8
@@ -73,12 +157,22 @@ class EngineConfig:
     page_size: int = 16
     num_pages: int | None = None
     prefill_chunk: int = 256
-    capture: bool = True
+    graphs: Graphs = "one"
+    simulate_acceptance: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_batch", "page_size", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.graphs not in ("one", "split", "none"):
+            raise InputError(f'graphs is {self.graphs!r}; it must be "one", "split" or "none"')
+        simulated = self.simulate_acceptance
+        if simulated is not None and not (
+            math.isfinite(simulated) and 1 <= simulated <= MAX_DRAFT_TOKENS + 1
+        ):
+            raise InputError(
+                f"simulate_acceptance is {simulated}; it must be 1 to {MAX_DRAFT_TOKENS + 1} tokens per iteration"
+            )
         if self.max_seq_len is not None and self.max_seq_len < 2:
             raise InputError(f"max_seq_len is {self.max_seq_len}; it must be at least 2")
         if self.num_pages is not None and self.num_pages < 2:
@@ -111,3 +205,7 @@ def package_model_path() -> Path:
 def is_debug() -> bool:
     """Whether WEFT_DEBUG is set: errors of the command line then come with their traceback."""
     return bool(os.environ.get("WEFT_DEBUG"))
+
+
+def _path(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,28 +1,46 @@
-"""What a drafter is to the engine.
+"""What makes drafts: drafters on the device, one forward for each draft, and proposers on the host, all at once.
 
 Suffixes: B rows, T = 1 + drafts verified, K drafts, F width of the auxiliary hidden states, V the target's and D the
 draft's vocabulary, P pages. A drafter's methods named `draft_*` and `prefill` are device functions: given to
 `Stream.launch`, they follow its rule (`runtime/interface.py`). What they write is in buffers that `draft_buffers`
-allocated.
+allocated, or in the drafter's own memory by slot.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from weft.config import Speculation
+from weft.models.base import Model
+
+
+@dataclass(frozen=True)
+class DrafterContext:
+    """What a drafter is loaded with. `speculation.max_draft_tokens` is the largest number of drafts (K) asked of it."""
+
+    speculation: Speculation
+    model_path: Path
+    target: Model
+    num_slots: int
+    num_pages: int
+    page_size: int
 
 
 @dataclass(frozen=True)
 class Verified:
     """What verification leaves for the drafter, all on the device.
 
-    Row b verified T positions from `base_B[b]`; `tokens_BT[b, t]` is the target's token for position
-    `base_B[b] + 1 + t`, and the first `count_B[b] + 1` of them are committed.
+    Row b, of slot `slots_B[b]` (the last slot for rows that only pad), verified T positions from `base_B[b]`;
+    `tokens_BT[b, t]` is the target's token for position `base_B[b] + 1 + t`, and the first `count_B[b] + 1` of them
+    are committed.
     """
 
+    slots_B: Tensor
     tokens_BT: Tensor
     count_B: Tensor
     base_B: Tensor
@@ -44,10 +62,8 @@ class Drafter(Protocol):
     """Proposes tokens, one step at a time, inside the captured iteration."""
 
     @property
-    def num_draft_tokens(self) -> int: ...
-    @property
     def aux_layers(self) -> tuple[int, ...]:
-        """Target layers whose incoming hidden states the drafter reads, concatenated to width F."""
+        """Target layers whose incoming hidden states the drafter reads, concatenated to width F (`Model.forward`)."""
 
     @property
     def d2t(self) -> Tensor | None:
@@ -56,12 +72,15 @@ class Drafter(Protocol):
     def draft_buffers(self, batch: int) -> DraftBuffers:
         """Buffers for graphs of `batch` rows."""
 
-    def prefill(self, tokens_1T: Tensor, start: int, aux_1TF: Tensor, page_table_1P: Tensor) -> None:
-        """Read a chunk of a prompt: `tokens_1T[0, t]` is the token AFTER position `start + t`, `aux` that position's
-        hidden states."""
+    def prefill(
+        self, slot_1: Tensor, tokens_1N: Tensor, start: int, aux_1TF: Tensor, page_table_1P: Tensor
+    ) -> None:
+        """Read a chunk of a prompt, positions start..start+T-1: `tokens_1N` [1, T+1] are the tokens at positions
+        start..start+T, the last of them the token that follows the chunk; `aux_1TF` the hidden states."""
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
-        """Read what was committed and write the logits of draft 1."""
+        """Read what was committed and write the logits of draft 1. Called without a draft to make, too, so that the
+        drafter's KV stays whole."""
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
         """Read draft `step` - 1 from `buffers.token_B` and write the logits of draft `step` (2..K)."""
