@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,14 +35,10 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Head:
-    """The EAGLE3 head; its hidden size and embeddings are the target's."""
+class Unrolled:
+    """How a head is trained over several drafts, and its inner size; its other sizes are the target's."""
 
-    draft_vocab_size: int = 704
     intermediate_size: int = 512
-    num_heads: int = 6
-    num_kv_heads: int = 3
-    aux_layers: tuple[int, int, int] = (1, 3, 4)
     unroll: int = 4
     decay: float = 0.8
     batch_size: int = 32
@@ -51,17 +47,24 @@ class Head:
     seed: int = 7
 
 
+@dataclass(frozen=True)
+class Head(Unrolled):
+    """The EAGLE3 head."""
+
+    draft_vocab_size: int = 704
+    aux_layers: tuple[int, int, int] = (1, 3, 4)
+
+
 TARGET = Target()
 HEAD = Head()
+MTP = Unrolled()
 
 
 def load_records() -> ModuleType:
-    """`weft.bench.records` by its path, so that weft's extension need not be built."""
-    path = ROOT / "python" / "weft" / "bench" / "records.py"
-    spec = importlib.util.spec_from_file_location("weft_bench_records", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    """`weft.bench.records`; without weft's `__init__`, so that weft's extension need not be built."""
+    for name in ("weft", "weft.bench"):
+        if name not in sys.modules:
+            package = ModuleType(name)
+            package.__path__ = [str(ROOT.joinpath("python", *name.split(".")))]
+            sys.modules[name] = package
+    return importlib.import_module("weft.bench.records")

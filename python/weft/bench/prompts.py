@@ -1,0 +1,53 @@
+"""How a text and a JSON schema are written for weft-tiny."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Json = Any
+Schema = dict[str, Any]
+
+
+def render_prompt(text: str, schema: Schema) -> str:
+    """The prompt that weft-tiny was trained on, for any text and any ordinary JSON schema."""
+    return f"Text: {text}\nSchema: {render_schema(schema)}\nJSON: "
+
+
+def render_schema_prompt(schema: Schema) -> str:
+    """A prompt that asks for any JSON of a schema: it holds no text to take the values from."""
+    return f"Schema: {render_schema(schema)}\nJSON: "
+
+
+def render_schema(schema: Schema | bool) -> str:
+    """A compact signature of a schema; what it does not know it calls ``any``."""
+    return _render(schema, schema, frozenset())
+
+
+def _render(schema: Json, root: Json, above: frozenset[str]) -> str:
+    if not isinstance(schema, dict):
+        return "any"
+    if "$ref" in schema:
+        ref = str(schema["$ref"])
+        target = root if ref.startswith("#") and ref not in above else None
+        for part in ref.removeprefix("#").strip("/").split("/"):
+            target = target.get(part) if isinstance(target, dict) else None
+        return _render(target, root, above | {ref})
+    if "const" in schema:
+        return json.dumps(schema["const"], ensure_ascii=False)
+    if "enum" in schema:
+        return "|".join(json.dumps(v, ensure_ascii=False) for v in schema["enum"])
+    for word in ("anyOf", "oneOf", "allOf"):
+        if word in schema:
+            return "|".join(_render(s, root, above) for s in schema[word])
+    implied = "object" if "properties" in schema else "array" if "items" in schema else "any"
+    kind = schema.get("type", implied)
+    if isinstance(kind, list):
+        return "|".join(_render({**schema, "type": k}, root, above) for k in kind)
+    if kind == "object":
+        fields = schema.get("properties", {}).items()
+        inside = (f"{json.dumps(k, ensure_ascii=False)}: {_render(v, root, above)}" for k, v in fields)
+        return "{" + ", ".join(inside) + "}"
+    if kind == "array":
+        return f"[{_render(schema.get('items'), root, above)}]"
+    return str(kind)
