@@ -11,11 +11,12 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parents[2]
 ASSETS = ROOT / "python" / "weft" / "assets" / "weft-tiny"
 BOS, EOS, PAD = 0, 1, 2
+EXAMPLES = 200_000
 
 
 @dataclass(frozen=True)
-class Target:
-    """The Llama and how it is trained."""
+class LlamaConfig:
+    """A Llama and how it is trained; the target's, unless told otherwise."""
 
     vocab_size: int = 1536
     hidden_size: int = 192
@@ -27,7 +28,6 @@ class Target:
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-5
     max_positions: int = 1024
-    examples: int = 200_000
     batch_size: int = 32
     peak_lr: float = 3e-3
     warmup: int = 200
@@ -55,7 +55,8 @@ class Head(Unrolled):
     aux_layers: tuple[int, int, int] = (1, 3, 4)
 
 
-TARGET = Target()
+TARGET = LlamaConfig()
+DRAFT = LlamaConfig(hidden_size=128, intermediate_size=384, num_layers=2, num_heads=4, num_kv_heads=2, seed=9)
 HEAD = Head()
 MTP = Unrolled()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from config import ASSETS, EOS, PAD, TARGET, load_records
+from config import ASSETS, EOS, EXAMPLES, PAD, TARGET, load_records
 from tokenizers import Tokenizer
 
 
@@ -21,25 +21,31 @@ def build(path: Path, examples: int, seed: int) -> None:
     made = [records.example(rng) for _ in range(examples)]
     prompts = tokenizer.encode_batch([e.prompt for e in made])
     answers = tokenizer.encode_batch([e.completion for e in made], add_special_tokens=False)
-    rows = [p.ids + a.ids + [EOS] for p, a in zip(prompts, answers, strict=True)]
+    write(path, [p.ids for p in prompts], [a.ids for a in answers])
+
+
+def write(path: Path, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> None:
+    """Save token ids; an end token is put behind each answer."""
+    rows = [p + a + [EOS] for p, a in zip(prompts, answers, strict=True)]
     np.savez(
         path,
         tokens=np.concatenate([np.asarray(row, dtype=np.uint16) for row in rows]),
         lengths=np.asarray([len(row) for row in rows], dtype=np.int32),
-        prompts=np.asarray([len(p.ids) for p in prompts], dtype=np.int32),
+        prompts=np.asarray([len(p) for p in prompts], dtype=np.int32),
     )
 
 
 class Batches:
-    """All examples in memory; `epoch` yields (tokens, answer mask), shuffled, padded to the batch's longest.
+    """All examples of some files, in memory; `epoch` yields (tokens, answer mask), shuffled.
 
-    A batch's rows are of like length, or with `by_answer` of like answer length first.
+    A batch's rows, padded to its longest, are of like length, or with `by_answer` of like answer length first.
     """
 
-    def __init__(self, path: Path, batch_size: int, by_answer: bool = False) -> None:
-        with np.load(path) as file:
-            self.tokens = file["tokens"].astype(np.int64)
-            self.lengths, self.prompts = file["lengths"], file["prompts"]
+    def __init__(self, paths: Sequence[Path], batch_size: int, by_answer: bool = False) -> None:
+        files = [np.load(path) for path in paths]
+        self.tokens = np.concatenate([file["tokens"] for file in files]).astype(np.int64)
+        self.lengths = np.concatenate([file["lengths"] for file in files])
+        self.prompts = np.concatenate([file["prompts"] for file in files])
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
         self.batch_size, self.by_answer = batch_size, by_answer
 
@@ -84,4 +90,4 @@ class Batches:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else TARGET.examples, TARGET.seed)
+    build(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else EXAMPLES, TARGET.seed)

@@ -1,6 +1,8 @@
-"""Measure the committed weft-tiny and its EAGLE3 head, as transformers loads them, into RESULTS.json.
+"""Measure the committed weft-tiny and its drafters, as transformers loads them, into RESULTS.json.
 
 python evaluate.py [--prompts 512] [--acceptance-prompts 128] [--write]
+
+Needs weft built: the schema-only answers are written under their schemas' grammars.
 """
 
 from __future__ import annotations
@@ -11,39 +13,63 @@ import os
 import platform
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import torch
 import transformers
-from config import ASSETS, EOS, HEAD, PAD, load_records
+from acceptance import Answered, Drafting, acceptance, head_drafting, model_drafting
+from config import ASSETS, EOS, PAD
 from eagle3 import load_head
-from safetensors import safe_open
+from mtp import load_mtp
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from weft import LLM, Guide, SamplingParams
+from weft.bench.records import Record, example, schema_only
+
 RESULTS = Path(__file__).with_name("RESULTS.json")
-DRAFTS = 3
+TEMPERATURES = (("greedy", 0.0), ("temperature_1", 1.0))
 
 
-def answers(model: Any, tokenizer: Any, prompts: list[str], temperature: float, batch: int = 64) -> list[str]:
-    """Unconstrained answers, greedy when the temperature is 0."""
-    texts: list[str] = []
+def free_answers(
+    model: Any, tokenizer: Any, records: list[Record], temperature: float, batch: int = 64
+) -> list[Answered]:
+    """Unconstrained answers by transformers, greedy when the temperature is 0."""
+    answered: list[Answered] = []
     how = (
         {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         if temperature
         else {"do_sample": False}
     )
-    for i in range(0, len(prompts), batch):
-        inputs = tokenizer(
-            prompts[i : i + batch], return_tensors="pt", padding=True, return_token_type_ids=False
-        )
+    for i in range(0, len(records), batch):
+        prompts = [r.prompt for r in records[i : i + batch]]
+        inputs = tokenizer(prompts, return_tensors="pt", padding=True, return_token_type_ids=False)
         out = model.generate(**inputs, max_new_tokens=256, eos_token_id=EOS, pad_token_id=PAD, **how)
-        texts += tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    return texts
+        for prompt, row in zip(prompts, out[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
+            answer = row[: row.index(EOS) + 1] if EOS in row else row
+            answered.append(Answered(tokenizer(prompt)["input_ids"], answer))
+    return answered
 
 
-def score(records: list[Any], texts: list[str]) -> dict[str, float]:
+def guided_answers(llm: LLM, records: list[Record], temperature: float, seed: int) -> list[Answered]:
+    """Answers by weft under the records' schemas."""
+    outputs = llm.generate(
+        [r.prompt for r in records],
+        guide=[Guide.json_schema(r.schema) for r in records],
+        sampling=[SamplingParams(temperature=temperature, seed=seed + i) for i in range(len(records))],
+    )
+    answered = []
+    for record, output in zip(records, outputs, strict=True):
+        ids = [t for t in output.token_ids if t != EOS]
+        ended = [EOS] if output.finish_reason == "stop" else []
+        answered.append(Answered(llm.tokenizer(record.prompt)["input_ids"], ids + ended))
+    return answered
+
+
+def score(records: list[Record], texts: list[str]) -> dict[str, float]:
     """Shares of answers that are the right JSON, that the schema accepts, and that parse at all."""
     parsed = valid = exact = 0
     for record, text in zip(records, texts, strict=True):
@@ -59,39 +85,19 @@ def score(records: list[Any], texts: list[str]) -> dict[str, float]:
     return {"n": n, "exact": exact / n, "valid": valid / n, "parses": parsed / n}
 
 
-def acceptance(model: Any, tokenizer: Any, prompts: list[str]) -> dict[str, Any]:
-    """Mean tokens of a verification with greedy drafts, no guide; the plain loop, everything recomputed."""
-    head = load_head(ASSETS / "eagle3")
-    embeddings = model.get_input_embeddings().weight
-    tokens_out = verifications = 0
-    accepted = [0] * DRAFTS
-    for prompt in prompts:
-        ids = tokenizer(prompt, return_tensors="pt")["input_ids"][0].tolist()
-        start = len(ids)
-        ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
-        while ids[-1] != EOS and len(ids) - start < 256:
-            out = model(torch.tensor([ids[:-1]]), output_hidden_states=True)
-            features = torch.cat([out.hidden_states[i][0] for i in HEAD.aux_layers], -1)
-            drafts = head.draft(embeddings, features, torch.tensor(ids), DRAFTS)
-            best = model(torch.tensor([ids + drafts])).logits[0, -DRAFTS - 1 :].argmax(-1).tolist()
-            n = 0
-            while n < DRAFTS and drafts[n] == best[n] and drafts[n] != EOS:
-                accepted[n] += 1
-                n += 1
-            new = best[: n + 1]
-            if EOS in new:
-                new = new[: new.index(EOS) + 1]
-            ids += new
-            tokens_out += len(new)
-            verifications += 1
+def drafters(model: Any) -> dict[str, Callable[[list[int]], Drafting]]:
+    """Every drafter of the assets, by the name of its directory."""
+    small = AutoModelForCausalLM.from_pretrained(ASSETS / "draft").eval()
     return {
-        "prompts": len(prompts),
-        "drafts": DRAFTS,
-        "tokens": tokens_out,
-        "verifications": verifications,
-        "acceptance_length": tokens_out / verifications,
-        "accepted_at_least": [a / verifications for a in accepted],
+        "eagle3": head_drafting(model, load_head(ASSETS / "eagle3")),
+        "mtp": head_drafting(model, load_mtp(ASSETS / "mtp", model.get_input_embeddings().weight)),
+        "draft": model_drafting(small),
     }
+
+
+def parameters(path: Path) -> int:
+    """Trained numbers of a file; a head's vocabulary maps are none."""
+    return sum(t.numel() for t in load_file(path).values() if t.is_floating_point())
 
 
 def main() -> None:
@@ -107,24 +113,40 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(ASSETS)
     model = AutoModelForCausalLM.from_pretrained(ASSETS).eval()
     assert model.dtype is torch.float32
-    make = load_records().example
+    llm = LLM(ASSETS, device="cpu")
     results: dict[str, Any] = {}
     began = time.time()
+
+    def report(name: str, measured: dict[str, Any]) -> None:
+        results[name] = measured
+        print(name, json.dumps(measured), flush=True)
+
     with torch.inference_mode():
-        for split in ("heldout", "unseen"):
+        for kind in ("heldout", "unseen", "schema"):
             rng = random.Random(args.seed)
-            records = [make(rng, split) for _ in range(args.prompts)]
-            prompts = [r.prompt for r in records]
-            for name, temperature in (("greedy", 0.0), ("temperature_1", 1.0)):
-                results[f"{split}_{name}"] = score(records, answers(model, tokenizer, prompts, temperature))
-                print(f"{split}_{name}", json.dumps(results[f"{split}_{name}"]), flush=True)
-            if (ASSETS / "eagle3").exists():
-                results[f"{split}_eagle3"] = acceptance(model, tokenizer, prompts[: args.acceptance_prompts])
-                print(f"{split}_eagle3", json.dumps(results[f"{split}_eagle3"]), flush=True)
-    results["target_parameters"] = sum(p.numel() for p in model.parameters())
-    with safe_open(ASSETS / "eagle3" / "model.safetensors", "pt") as file:
-        names = set(file.keys()) - {"d2t", "t2d"}
-        results["head_parameters"] = sum(file.get_tensor(k).numel() for k in names)
+            records = [
+                schema_only(rng, "heldout") if kind == "schema" else example(rng, kind)
+                for _ in range(args.prompts)
+            ]
+            for name, temperature in TEMPERATURES:
+                if kind == "schema":
+                    answered = guided_answers(llm, records, temperature, args.seed)
+                else:
+                    answered = free_answers(model, tokenizer, records, temperature)
+                texts = [tokenizer.decode(a.answer, skip_special_tokens=True) for a in answered]
+                scored = score(records, texts)
+                if kind == "schema":
+                    del scored["exact"]  # any fitting value answers
+                    scored["ends"] = sum(a.answer[-1] == EOS for a in answered) / len(answered)
+                report(f"{kind}_{name}", scored)
+                if temperature and kind != "schema":
+                    continue
+                for drafter, read in drafters(model).items():
+                    drafted = acceptance(read, answered[: args.acceptance_prompts])
+                    report(f"{kind}_{drafter}" + (f"_{name}" if temperature else ""), drafted)
+    for part in (".", "eagle3", "mtp", "draft"):
+        name = {".": "target", "eagle3": "head"}.get(part, part)
+        results[f"{name}_parameters"] = parameters(ASSETS / part / "model.safetensors")
     results["bytes"] = {
         str(p.relative_to(ASSETS)): p.stat().st_size for p in sorted(ASSETS.rglob("*")) if p.is_file()
     }

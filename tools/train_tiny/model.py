@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from config import TARGET, Target
+from config import LlamaConfig
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def rope_tables(config: Target, length: int) -> tuple[Tensor, Tensor]:
+def rope_tables(config: LlamaConfig, length: int) -> tuple[Tensor, Tensor]:
     """cos and sin of shape [length, head_dim], for the half-split rotation."""
     dim = config.head_dim
     inverse = config.rope_theta ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
@@ -32,7 +32,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Grouped-query causal self-attention."""
 
-    def __init__(self, config: Target) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         h, d = config.hidden_size, config.head_dim
         self.head_dim = d
@@ -75,7 +75,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One decoder layer."""
 
-    def __init__(self, config: Target) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.self_attn = Attention(config)
@@ -95,7 +95,7 @@ class Llama(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: Target = TARGET) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))

@@ -1,0 +1,84 @@
+"""How much of an answer a drafter foresees: the answer is replayed, verification by verification.
+
+With greedy drafts, kept as far as they are what the target writes, the drafter never changes the answer. So one
+reading of the finished sequence by the target is enough, whatever made the answer: greedy or sampled, free or
+guided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from config import EOS, HEAD
+from unroll import Head, draft
+
+DRAFTS = 3
+Drafting = Callable[[int], list[int]]
+"""Greedy drafts after the first n tokens of some sequence."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Token ids of a prompt and of its answer, end token included."""
+
+    prompt: list[int]
+    answer: list[int]
+
+
+def head_drafting(model: Any, head: Head) -> Callable[[list[int]], Drafting]:
+    """A head on transformers' `model`; it drafts without a guide."""
+    embeddings = model.get_input_embeddings().weight
+
+    def read(ids: list[int]) -> Drafting:
+        tokens = torch.tensor(ids)
+        states = model(tokens[None], output_hidden_states=True).hidden_states
+        # transformers has put the final norm into the last of its hidden states
+        features = head.features(states[-1][0], [states[i][0] for i in HEAD.aux_layers])
+        return lambda n: draft(head, embeddings, features[: n - 1], tokens[:n], DRAFTS)
+
+    return read
+
+
+def model_drafting(small: Any) -> Callable[[list[int]], Drafting]:
+    """A draft model of transformers, without a guide."""
+
+    def read(ids: list[int]) -> Drafting:
+        def drafts(n: int) -> list[int]:
+            sequence = ids[:n]
+            for _ in range(DRAFTS):
+                sequence.append(int(small(torch.tensor([sequence])).logits[0, -1].argmax()))
+            return sequence[n:]
+
+        return drafts
+
+    return read
+
+
+def acceptance(read: Callable[[list[int]], Drafting], answered: Sequence[Answered]) -> dict[str, Any]:
+    """Mean tokens of a verification; the answer's first token comes from the prefill and is not counted."""
+    tokens = verifications = 0
+    accepted = [0] * DRAFTS
+    for one in answered:
+        ids = one.prompt + one.answer
+        drafts_after = read(ids)
+        done = len(one.prompt) + 1
+        while done < len(ids):
+            hits = 0
+            for drafted, written in zip(drafts_after(done), ids[done:], strict=False):
+                if drafted != written or written == EOS:
+                    break
+                accepted[hits] += 1
+                hits += 1
+            new = min(hits + 1, len(ids) - done)
+            done, tokens, verifications = done + new, tokens + new, verifications + 1
+    return {
+        "prompts": len(answered),
+        "drafts": DRAFTS,
+        "tokens": tokens,
+        "verifications": verifications,
+        "acceptance_length": tokens / verifications,
+        "accepted_at_least": [a / verifications for a in accepted],
+    }
