@@ -1,4 +1,6 @@
-"""Small random checkpoints in Hugging Face's format, with weft-tiny's tokenizer, and random EAGLE3 heads for them."""
+"""Small random checkpoints in Hugging Face's format, with weft-tiny's tokenizer, and random drafters for them: EAGLE3
+heads, multi-token-prediction modules and draft models.
+"""
 
 from __future__ import annotations
 
@@ -106,3 +108,60 @@ def save_eagle3(
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, layers // 2, layers - 1]},
     }
     (path / "config.json").write_text(json.dumps(config))
+
+
+def save_mtp(path: Path, vocab_size: int, hidden: int, modules: int = 1, seed: int = 2) -> None:
+    """Save random MTP modules in a directory of their own: one to be used recurrently, or several in a chain."""
+    tensors = {}
+    for module in range(modules):
+        tensors.update(mtp_tensors(f"layers.{module}.", hidden, seed + module))
+    path.mkdir(parents=True)
+    save_file(tensors, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(mtp_config(vocab_size, hidden, modules)))
+
+
+def mtp_config(vocab_size: int, hidden: int, modules: int) -> dict[str, Any]:
+    """config.json of modules in a directory of their own."""
+    return {
+        "architectures": ["LlamaForCausalLMMTP"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": hidden // 4,
+        "num_nextn_predict_layers": modules,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 512,
+        "vocab_size": vocab_size,
+        "dtype": "float32",
+    }
+
+
+def mtp_tensors(prefix: str, hidden: int, seed: int) -> dict[str, torch.Tensor]:
+    """One random module of `mtp_config`'s shape."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def weight(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator) * 0.2
+
+    tensors = {
+        "eh_proj.weight": weight(hidden, 2 * hidden),
+        "self_attn.q_proj.weight": weight(hidden, hidden),
+        "self_attn.k_proj.weight": weight(hidden // 2, hidden),
+        "self_attn.v_proj.weight": weight(hidden // 2, hidden),
+        "self_attn.o_proj.weight": weight(hidden, hidden),
+        "mlp.gate_proj.weight": weight(96, hidden),
+        "mlp.up_proj.weight": weight(96, hidden),
+        "mlp.down_proj.weight": weight(hidden, 96),
+    }
+    for norm in ("enorm", "hnorm", "input_layernorm", "post_attention_layernorm", "shared_head.norm"):
+        tensors[f"{norm}.weight"] = 1 + weight(hidden)
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def save_draft_model(path: Path, seed: int = 3, **overrides: Any) -> Any:
+    """Save a random draft model of another shape than `save_checkpoint`'s; returns the transformers model."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "tie_word_embeddings": True}
+    return save_checkpoint(path, "llama", seed, **{**sizes, **overrides})

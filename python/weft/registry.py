@@ -15,6 +15,10 @@ GRAMMARS = {
 
 DRAFTERS = {
     "eagle3": "weft.spec.eagle3:Eagle3",
+    "mtp": "weft.spec.mtp:Mtp",
+    "draft_model": "weft.spec.draft_model:DraftModel",
+    "ngram": "weft.spec.ngram:Ngram",
+    "forced": "weft.spec.forced:Forced",
 }
 
 MODELS = {
@@ -22,6 +26,7 @@ MODELS = {
     "MistralForCausalLM": "weft.models.llama:Llama",
     "Qwen2ForCausalLM": "weft.models.llama:Llama",
     "Qwen3ForCausalLM": "weft.models.llama:Llama",
+    "MiMoForCausalLM": "weft.models.llama:Llama",
 }
 
 TABLES = {"grammars": GRAMMARS, "drafters": DRAFTERS, "models": MODELS}

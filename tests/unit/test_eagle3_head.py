@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.drafting import PAGE, PAGES, SLOTS, Drafting
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.config import package_model_path
+from weft.config import Speculation, package_model_path
 from weft.errors import ModelError
 from weft.models.base import KVIndex, Model
 from weft.models.config import ModelConfig, Rope
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.weights import load_model, random_model
 from weft.runtime.launch_check import check_launched
+from weft.spec.base import DrafterContext
+from weft.spec.eagle3 import Eagle3
 
 VOCAB, DRAFT, H, HEADS, KV_HEADS, INNER = 60, 20, 32, 4, 2, 48
 LLAMA3 = {
@@ -201,13 +204,23 @@ def test_a_head_with_the_whole_vocabulary_needs_no_d2t(directory: Path, target: 
 
 
 MISFITS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], object], str]] = {
-    "hidden": ({"hidden_size": 64}, lambda t: None, r"'hidden_size' is 64; a head for this target .* has 32"),
-    "vocab": ({"vocab_size": 61}, lambda t: None, r"'vocab_size' is 61; a head for this target .* has 60"),
+    "hidden": ({"hidden_size": 64}, lambda t: None, r"'hidden_size' is 64; .* this target .* has 32"),
+    "vocab": ({"vocab_size": 61}, lambda t: None, r"'vocab_size' is 61; .* this target .* has 60"),
     "no-d2t": ({}, lambda t: t.pop("d2t"), r"no tensor 'd2t'; expected one of shape \[20\]"),
     "d2t-range": (
         {},
         lambda t: t["d2t"].fill_(41),
         r"'d2t' sends draft id 19 to 60; the target has ids 0 to 59",
+    ),
+    "d2t-below": (
+        {},
+        lambda t: t["d2t"].__setitem__(0, -1),
+        r"'d2t' sends draft id 0 to -1; the target has ids 0 to 59",
+    ),
+    "d2t-dtype": (
+        {},
+        lambda t: t.update(d2t=t["d2t"].float()),
+        r"'d2t' is torch.float32; it must hold integers",
     ),
     "d2t-length": (
         {"draft_vocab_size": 21},
@@ -218,6 +231,32 @@ MISFITS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], object], 
         {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 8]}},
         lambda t: None,
         r"is \[1, 2, 8\]; it must list layers of the target, each 0 to 7",
+    ),
+    "aux-kind": (
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [True, 2, 4]}},
+        lambda t: None,
+        r"is \[True, 2, 4\]; it must list layers of the target, each 0 to 7",
+    ),
+    "eagle-config": (
+        {"eagle_config": [1, 2, 3]},
+        lambda t: None,
+        r"'eagle_config' is \[1, 2, 3\]; it must be an object",
+    ),
+    "layers": ({"num_hidden_layers": 2}, lambda t: None, "'num_hidden_layers' is 2; weft runs 1"),
+    "missing": (
+        {},
+        lambda t: t.pop("midlayer.hidden_norm.weight"),
+        r"no tensor 'midlayer.hidden_norm.weight'; expected one of shape \[32\]",
+    ),
+    "misshapen": (
+        {"intermediate_size": 50},
+        lambda t: None,
+        r"'midlayer.mlp.gate_proj.weight' has shape \[48, 32\]; config.json wants \[50, 32\]",
+    ),
+    "draft-vocab": (
+        {"draft_vocab_size": 0},
+        lambda t: None,
+        "'draft_vocab_size' is 0; it must be a positive integer",
     ),
     "aux-count": (
         {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}},
@@ -241,6 +280,36 @@ def test_a_bin_file_is_refused(directory: Path, target: Model) -> None:
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
     with pytest.raises(ModelError, match="convert to safetensors"):
         Eagle3Head.load(directory, target)
+
+
+def context(target: Model, path: Path, num_draft_tokens: int) -> DrafterContext:
+    speculation = Speculation.eagle3(path, num_draft_tokens=num_draft_tokens)
+    return DrafterContext(speculation, path, target, SLOTS, SLOTS * PAGES + 1, PAGE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drafts_are_those_of_a_plain_head_whatever_was_refused(
+    seed: int, directory: Path, target: Model
+) -> None:
+    drafter, tensors = Eagle3.load(context(target, directory, 4)), head_tensors()
+
+    def oracle(tokens: Tensor, aux: Tensor, drafts: list[int]) -> Tensor:
+        behind, features = tokens[1:], aux @ tensors["fc.weight"].T
+        for draft in [*drafts, None]:
+            x, logits = plain_head(tensors, target.embed(behind), features)
+            if draft is not None:
+                behind = torch.cat((behind, torch.tensor([draft])))
+                features = torch.cat((features, x[-1:]))
+        return logits[-1]
+
+    drafting = Drafting(drafter, drafter.kv, oracle, VOCAB, 3 * H, seed)
+    drafting.run(4, [0, 2, 4], lambda batch, _: drafter.draft_buffers(batch))
+    assert drafting.compared > 0
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path, target: Model) -> None:
+    with pytest.raises(ModelError, match=r"no EAGLE3 head there; give its directory to Speculation.eagle3"):
+        Eagle3.load(context(target, tmp_path / "elsewhere", 3))
 
 
 class DraftStep:

@@ -84,7 +84,8 @@ class KVIndex:
 @dataclass(frozen=True)
 class Hidden:
     """What a forward gives. `last` [B, T, H], after the final norm: `Model.logits` takes it. `aux` [B, T,
-    len(aux_layers) * H]: the hidden states entering those layers, in their order (width 0 for none).
+    len(aux_layers) * H]: the hidden states entering those layers, in their order (width 0 for none); it may share
+    memory with `last`.
     """
 
     last: Tensor
@@ -117,8 +118,8 @@ class Model(Protocol):
     ) -> Hidden:
         """Read `tokens` [B, T] int64, each in 0..V-1, writing their KV.
 
-        `aux_layers`: layer numbers, whose incoming hidden states to return; the number of layers means the
-        last one's output, before the final norm.
+        `aux_layers`: layer numbers, whose incoming hidden states to return. The number of layers means the
+        last one's output, before the final norm; one more means `Hidden.last`, after it.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:

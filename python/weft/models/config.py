@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch import Tensor
 from weft.errors import ModelError
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+MTP_KEY = "num_nextn_predict_layers"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class ModelConfig:
 
     `attention_bias` is that of the query, key and value projections, `output_bias` that of attention's
     output. With a `sliding_window`, `max_position_embeddings` is no more than the window: up to there it
-    changes nothing.
+    changes nothing. `num_mtp_modules` is the number of multi-token-prediction modules that the checkpoint holds
+    beside the decoder.
     """
 
     architecture: str
@@ -76,6 +79,7 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     sliding_window: int | None = None
+    num_mtp_modules: int = 0
     dtype: torch.dtype = torch.float32
 
 
@@ -213,6 +217,21 @@ def parse_decoder(data: Mapping[str, Any], where: str, **traits: bool) -> ModelC
         rope=parse_rope(fields, max_position),
         tie_word_embeddings=fields.flag("tie_word_embeddings"),
         sliding_window=window,
+        num_mtp_modules=fields.integer(MTP_KEY) if data.get(MTP_KEY) else 0,
         dtype=parse_dtype(fields),
         **flags,
     )
+
+
+def fit_target(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:
+    """The config of layers that draft for `target`, in its dtype and as long as it; `ModelError` unless the sizes that
+    they share are the target's.
+    """
+    for key in ("hidden_size", "vocab_size"):
+        own, wanted = getattr(config, key), getattr(target, key)
+        if own != wanted:
+            raise ModelError(
+                f"{where}: {key!r} is {own}; what drafts for this target ({target.architecture}) has {wanted}"
+            )
+    length = max(config.max_position_embeddings, target.max_position_embeddings)
+    return replace(config, dtype=target.dtype, max_position_embeddings=length)

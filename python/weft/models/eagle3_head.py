@@ -7,7 +7,6 @@ Its output before the norm is the feature of the entry after it, when that is dr
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.nn import functional as F
 
 from weft.errors import ModelError
 from weft.models.base import KVIndex, Model, PagedKV
-from weft.models.config import Fields, ModelConfig, parse_decoder, read_json
+from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder, read_json
 from weft.models.layers import MLP, Attention, Linear, Place, norms
 from weft.models.weights import Checkpoint
 
@@ -69,9 +68,10 @@ class Eagle3Head:
         directory = Path(path)
         where = directory / "config.json"
         data = read_json(where)
-        config = _fit(parse_decoder(data, str(where)), target.config, str(where))
+        config = fit_target(parse_decoder(data, str(where)), target.config, str(where))
         aux_layers = _aux_layers(data, target.config.num_layers, str(where))
         fields = Fields(data, str(where))
+        fields.must_be("num_hidden_layers", 1)
         fields.must_be("norm_before_residual", False)
         fields.must_be("target_hidden_size", config.hidden_size)
         draft_vocab_size = fields.integer("draft_vocab_size", config.vocab_size)
@@ -107,26 +107,13 @@ class Eagle3Head:
         return self._head(self._norm(x.reshape(-1, self.hidden_size))).view(*x.shape[:-1], -1)
 
 
-def _fit(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:
-    """The head's config in the target's dtype and as long as the target; its sizes must be the target's."""
-    for key in ("hidden_size", "vocab_size"):
-        own, wanted = getattr(config, key), getattr(target, key)
-        if own != wanted:
-            raise ModelError(
-                f"{where}: {key!r} is {own}; a head for this target ({target.architecture}) has {wanted}"
-            )
-    length = max(config.max_position_embeddings, target.max_position_embeddings)
-    return replace(config, dtype=target.dtype, max_position_embeddings=length)
-
-
 def _aux_layers(data: dict[str, Any], num_layers: int, where: str) -> tuple[int, ...]:
     key = "eagle_aux_hidden_state_layer_ids"
-    ids = (data.get("eagle_config") or {}).get(key, [2, num_layers // 2, num_layers - 3])
-    if (
-        not isinstance(ids, list)
-        or not ids
-        or not all(isinstance(i, int) and 0 <= i <= num_layers for i in ids)
-    ):
+    eagle = data.get("eagle_config") or {}
+    if not isinstance(eagle, dict):
+        raise ModelError(f"{where}: 'eagle_config' is {eagle!r}; it must be an object")
+    ids = eagle.get(key, [2, num_layers // 2, num_layers - 3])
+    if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i <= num_layers for i in ids):
         raise ModelError(
             f"{where}: 'eagle_config.{key}' is {ids!r}; "
             f"it must list layers of the target, each 0 to {num_layers}"
@@ -138,7 +125,10 @@ def _take_d2t(weights: Checkpoint, draft_vocab_size: int, vocab_size: int) -> Te
     weights.drop("t2d")
     if "d2t" not in weights and draft_vocab_size == vocab_size:
         return None
-    d2t = weights.take_raw("d2t", draft_vocab_size).to(torch.int64)
+    d2t = weights.take_raw("d2t", draft_vocab_size)
+    if d2t.is_floating_point():
+        raise ModelError(f"{weights.directory}: 'd2t' is {d2t.dtype}; it must hold integers")
+    d2t = d2t.to(torch.int64)
     ids = torch.arange(draft_vocab_size) + d2t
     wrong = torch.nonzero((ids < 0) | (ids >= vocab_size)).flatten()
     if wrong.numel():

@@ -1,4 +1,4 @@
-"""Llama and those that differ from it by flags: Mistral, Qwen2, Qwen3."""
+"""Llama and those that differ from it by flags: Mistral, Qwen2, Qwen3, MiMo."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _TRAITS: dict[str, dict[str, bool]] = {
     "MistralForCausalLM": {"attention_bias": False, "output_bias": False, "mlp_bias": False},
     "Qwen2ForCausalLM": {"attention_bias": True, "output_bias": False, "mlp_bias": False},
     "Qwen3ForCausalLM": {"mlp_bias": False, "qk_norm": True},
+    "MiMoForCausalLM": {"attention_bias": True, "output_bias": False, "mlp_bias": False},
 }
 
 
@@ -53,9 +54,11 @@ class Llama:
             if i in aux_layers:
                 entering[i] = x.clone()
             layer.add_to_(x, place, cache)
-        entering[len(self.layers)] = x
-        aux = torch.cat([entering[i] for i in aux_layers], 1) if aux_layers else x.narrow(1, 0, 0)
         last = self.norm(x)
+        entering[len(self.layers)] = x
+        entering[len(self.layers) + 1] = last
+        states = [entering[i] for i in aux_layers]
+        aux = states[0] if len(states) == 1 else torch.cat([x.narrow(1, 0, 0), *states], 1)
         return Hidden(last.view(*tokens.shape, -1), aux.view(*tokens.shape, aux.shape[1]))
 
     def logits(self, hidden: Tensor) -> Tensor:

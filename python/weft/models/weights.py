@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.errors import ModelError
 from weft.models.base import Model
 from weft.models.config import DTYPES, ModelConfig, read_json
+from weft.models.mtp_layout import INSIDE
 from weft.registry import MODELS, load
 
 _IGNORABLE = ("rotary_emb.inv_freq",)
@@ -79,9 +80,15 @@ class Checkpoint:
         """A tensor that may be there and is not needed."""
         self._left.discard(name)
 
-    def finish(self) -> None:
-        """Raise `ModelError` if the files hold tensors that nobody took."""
-        left = sorted(name for name in self._left if not name.endswith(_IGNORABLE))
+    def drop_all(self, prefix: str) -> None:
+        """Tensors that are another loader's: those whose names begin with `prefix`."""
+        self._left = {name for name in self._left if not name.startswith(prefix)}
+
+    def finish(self, prefix: str = "") -> None:
+        """Raise `ModelError` if the files hold tensors, with names that begin with `prefix`, that nobody took."""
+        left = sorted(
+            name for name in self._left if name.startswith(prefix) and not name.endswith(_IGNORABLE)
+        )
         if left:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             raise ModelError(
@@ -120,6 +127,9 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str 
     with torch.inference_mode(), Checkpoint(directory, config.dtype, torch.device(device)) as weights:
         if config.tie_word_embeddings:
             weights.drop("lm_head.weight")
+        for layout in INSIDE:
+            for module in range(config.num_mtp_modules):
+                weights.drop_all(layout.prefix(module, config.num_layers))
         model = model_class(config, weights)
         weights.finish()
     return model

@@ -1,0 +1,129 @@
+"""A small model of the target's tokenizer that drafts: its own decoding, one token at a time.
+
+Its entry at position p is the token at p. In the first drafting step it reads everything that verification committed;
+later steps feed it its own drafts. Entries beyond what was committed are overwritten before they are read.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from weft.errors import ModelError
+from weft.models.base import Hidden, KVIndex, Model, PagedKV
+from weft.models.config import DTYPES
+from weft.models.weights import load_model
+from weft.spec.base import DraftBuffers, DrafterContext, Verified, row_positions
+from weft.spec.recurrent import hidden_at
+
+
+class DraftModel:
+    """Drafter of a model over its own paged KV, with the target's page numbers.
+
+    Where its vocabulary is shorter than the target's, `d2t` is zeros: ids are the same, the last ones are never
+    drafted.
+    """
+
+    aux_layers: tuple[int, ...] = ()
+
+    def __init__(self, model: Model, kv: PagedKV, target_vocab_size: int) -> None:
+        self.model = model
+        self.kv = kv
+        size = model.config.vocab_size
+        self.d2t: Tensor | None = None
+        if size < target_vocab_size:
+            self.d2t = torch.zeros(size, dtype=torch.int64, device=model.device)
+
+    @classmethod
+    def load(cls, context: DrafterContext) -> DraftModel:
+        """The model at `speculation.path`, or the one in the model directory's `draft/`, in the target's dtype."""
+        given, target = context.speculation.path, context.target
+        path = Path(given) if given else context.model_path / "draft"
+        if not path.is_dir():
+            raise ModelError(
+                f"{path}: no draft model there; give its directory to Speculation.draft_model(path), "
+                "or put it into the model directory as draft/"
+            )
+        dtype = next(name for name, dtype in DTYPES.items() if dtype == target.config.dtype)
+        model = load_model(path, target.device, dtype)
+        _check_vocabulary(path, model, target)
+        _check_tokenizer(path, context.model_path, model.config.vocab_size)
+        _check_positions(path, model, context)
+        kv = PagedKV.for_model(model, context.num_pages, context.page_size)
+        return cls(model, kv, target.config.vocab_size)
+
+    def draft_buffers(self, batch: int) -> DraftBuffers:
+        config, device = self.model.config, self.model.device
+        return DraftBuffers(
+            logits_BD=torch.zeros(batch, config.vocab_size, dtype=config.dtype, device=device),
+            token_B=torch.zeros(batch, dtype=torch.int64, device=device),
+            hidden_BH=torch.zeros(batch, 0, dtype=config.dtype, device=device),
+        )
+
+    def prefill(
+        self, slot_1: Tensor, tokens_1N: Tensor, start: int, aux_1TF: Tensor, page_table_1P: Tensor
+    ) -> None:
+        positions = torch.arange(start, start + tokens_1N.shape[1], device=tokens_1N.device)[None]
+        self._forward(tokens_1N, positions, page_table_1P)
+
+    def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
+        tokens_BT = verified.tokens_BT
+        positions = row_positions(verified.base_B + 1, tokens_BT.shape[1])
+        hidden = self._forward(tokens_BT, positions, verified.page_table_BP)
+        buffers.logits_BD.copy_(self.model.logits(hidden_at(hidden.last, verified.count_B)))
+
+    def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
+        positions = (verified.base_B + verified.count_B + step)[:, None]
+        hidden = self._forward(buffers.token_B[:, None], positions, verified.page_table_BP)
+        buffers.logits_BD.copy_(self.model.logits(hidden.last[:, 0]))
+
+    def _forward(self, tokens: Tensor, positions: Tensor, page_table: Tensor) -> Hidden:
+        index = KVIndex.at(page_table, positions)
+        return self.model.forward(tokens.clamp(0, self.model.config.vocab_size - 1), self.kv, index)
+
+
+def _check_vocabulary(path: Path, model: Model, target: Model) -> None:
+    own, wanted = model.config.vocab_size, target.config.vocab_size
+    if own > wanted:
+        raise ModelError(
+            f"{path / 'config.json'}: 'vocab_size' is {own}; a draft model for this target "
+            f"({target.config.architecture}) has {wanted}, or fewer where its tokenizer is the target's"
+        )
+
+
+def _check_tokenizer(path: Path, model_path: Path, vocab_size: int) -> None:
+    """Refuse a tokenizer that gives a token below `vocab_size` another id than the target's."""
+    own, wanted = (file / "tokenizer.json" for file in (path, model_path))
+    if not own.is_file() or not wanted.is_file():
+        return
+    theirs, ours = _tokens(own, vocab_size), _tokens(wanted, vocab_size)
+    differing = [number for number in range(vocab_size) if theirs.get(number) != ours.get(number)]
+    if differing:
+        number = differing[0]
+        raise ModelError(
+            f"{own}: id {number} is {theirs.get(number)!r}, and {ours.get(number)!r} to the target's tokenizer "
+            f"({wanted}); a draft model must have the target's tokenizer"
+        )
+
+
+def _tokens(file: Path, vocab_size: int) -> dict[int, str]:
+    """The tokens of a tokenizer.json by their ids, those below `vocab_size`."""
+    vocabulary = Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True)
+    return {number: token for token, number in vocabulary.items() if number < vocab_size}
+
+
+def _check_positions(path: Path, model: Model, context: DrafterContext) -> None:
+    """Warn if requests may be longer than the model can read."""
+    longest = min(context.target.config.max_position_embeddings, context.num_pages * context.page_size)
+    own = model.config.max_position_embeddings
+    if own < longest:
+        warnings.warn(
+            f"{path / 'config.json'}: 'max_position_embeddings' is {own}, but requests may have {longest} positions; "
+            "beyond its own a draft model's drafts are seldom right, which costs speed alone "
+            f"(max_seq_len={own} keeps requests within them)",
+            stacklevel=3,
+        )

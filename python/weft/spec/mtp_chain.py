@@ -1,0 +1,142 @@
+"""Multi-token prediction with a module for each draft: module k reads module k-1's output and makes draft k.
+
+Module k's entry at position i holds the (k-1)th hidden state at i and the token at i + k. With the last token known
+at position L, all K drafts come from entry L - 1 of the K modules; entry i of module k holds a drafted token, and
+not yet the truth, where i + k > L.
+
+So those entries are made anew once the truth is known. Every module runs over one window, which begins K - 1
+positions before what was verified: at an entry that reads no draft in any module. What the window reads of positions
+before the verified ones, the target's hidden states and the tokens behind them, is kept by slot. Behind the window's
+last true entry are others of refused drafts; the next window overwrites them before they are read.
+
+Suffixes: N = K - 1 positions kept, W = N + T entries of a window, X = W + N tokens behind them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from weft.models.base import KVIndex, PagedKV
+from weft.models.mtp_module import MtpModules
+from weft.spec.base import DraftBuffers, Verified, row_positions
+from weft.spec.recurrent import head_buffers, hidden_at
+
+
+@dataclass(frozen=True)
+class ChainBuffers(DraftBuffers):
+    """What the modules of one iteration hand on, in the shape of the longest window.
+
+    `start_B`: the first position of each row's window; `last_B`: the index of the entry that drafts; `window_BWH`:
+    the hidden states that the next module reads; `tokens_BX[b, x]`: the token at position `start_B[b] + 1 + x`, known
+    or drafted. `num_drafts`: the drafts of an iteration; modules beyond it only keep their KV whole.
+    """
+
+    start_B: Tensor
+    last_B: Tensor
+    window_BWH: Tensor
+    tokens_BX: Tensor
+    num_drafts: int
+
+
+class MtpChain:
+    """Drafter of the first K modules over a paged KV with a layer for each, with the target's page numbers."""
+
+    d2t: Tensor | None = None
+
+    def __init__(self, modules: MtpModules, kv: PagedKV, num_drafts: int, num_slots: int) -> None:
+        self.modules = modules
+        self.kv = kv
+        self.num_drafts = num_drafts
+        self.kept = kept = num_drafts - 1
+        self.aux_layers = modules.aux_layers
+        sizes = (num_slots + 1, kept)
+        hidden = modules.hidden_size
+        self.hidden_SNH = torch.zeros(*sizes, hidden, dtype=modules.dtype, device=modules.device)
+        self.tokens_SN = torch.zeros(sizes, dtype=torch.int64, device=modules.device)
+
+    def draft_buffers(self, batch: int, num_drafts: int | None = None) -> ChainBuffers:
+        """Buffers of iterations over `batch` rows with `num_drafts` drafts (K where none is given)."""
+        window = self.kept + 1 + self.num_drafts
+        common = head_buffers(self.modules, batch)
+
+        def integers(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=self.modules.device)
+
+        return ChainBuffers(
+            common.logits_BD,
+            common.token_B,
+            common.hidden_BH,
+            start_B=integers(batch),
+            last_B=integers(batch),
+            window_BWH=common.hidden_BH.new_zeros(batch, window, self.modules.hidden_size),
+            tokens_BX=integers(batch, window + self.kept),
+            num_drafts=self.num_drafts if num_drafts is None else num_drafts,
+        )
+
+    def prefill(
+        self, slot_1: Tensor, tokens_1N: Tensor, start: int, aux_1TF: Tensor, page_table_1P: Tensor
+    ) -> None:
+        width = aux_1TF.shape[1]
+        hidden, tokens = self._with_kept(slot_1, aux_1TF, tokens_1N[:, 1:])
+        self._keep(slot_1, hidden, tokens, torch.full_like(slot_1, width - 1))
+        before = min(start, self.kept)
+        width += before
+        window, known = (x.narrow(1, self.kept - before, width) for x in (hidden, tokens))
+        tokens_1X = torch.cat((known, known.new_zeros(1, self.kept)), 1)
+        positions = torch.arange(start - before, start - before + width, device=known.device)[None]
+        index = KVIndex.at(page_table_1P, positions)
+        for module in range(self.num_drafts):
+            behind = tokens_1X.narrow(1, module, width)
+            window = self.modules.forward(behind, window, self.kv, index, module)
+
+    def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
+        assert isinstance(buffers, ChainBuffers)
+        base_B, start_B, kept = verified.base_B, buffers.start_B, self.kept
+        hidden_BWH, tokens_BW = self._with_kept(verified.slots_B, verified.aux_BTF, verified.tokens_BT)
+        self._keep(verified.slots_B, hidden_BWH, tokens_BW, verified.count_B)
+        torch.clamp(base_B - kept, min=0, out=start_B)
+        torch.sub(base_B + verified.count_B, start_B, out=buffers.last_B)
+        # A row nearer to the beginning than the window is long begins at 0; behind its end, entries repeat.
+        width = tokens_BW.shape[1]
+        index_BX = row_positions(start_B - base_B + kept, width + kept).clamp(max=width - 1)
+        buffers.tokens_BX.narrow(1, 0, width + kept).copy_(tokens_BW.gather(1, index_BX))
+        index_BWH = index_BX.narrow(1, 0, width)[:, :, None].expand(hidden_BWH.shape)
+        buffers.window_BWH.narrow(1, 0, width).copy_(hidden_BWH.gather(1, index_BWH))
+        self._draft(verified, buffers, 1)
+
+    def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
+        assert isinstance(buffers, ChainBuffers)
+        place_B1 = (buffers.last_B + (step - 1))[:, None]
+        buffers.tokens_BX.scatter_(1, place_B1, buffers.token_B.clamp(min=0)[:, None])
+        self._draft(verified, buffers, step)
+
+    def _draft(self, verified: Verified, buffers: ChainBuffers, step: int) -> None:
+        """Run module `step`, write its logits, and after the last draft bring the KV of further modules up to date."""
+        window_BWH = self._run(verified, buffers, step - 1)
+        buffers.logits_BD.copy_(self.modules.logits(hidden_at(window_BWH, buffers.last_B)))
+        if step >= buffers.num_drafts:
+            for module in range(step, self.num_drafts):
+                self._run(verified, buffers, module)
+
+    def _run(self, verified: Verified, buffers: ChainBuffers, module: int) -> Tensor:
+        width = self.kept + verified.tokens_BT.shape[1]
+        window_BWH = buffers.window_BWH.narrow(1, 0, width)
+        tokens_BW = buffers.tokens_BX.narrow(1, module, width)
+        index = KVIndex.at(verified.page_table_BP, row_positions(buffers.start_B, width))
+        window_BWH.copy_(self.modules.forward(tokens_BW, window_BWH, self.kv, index, module))
+        return window_BWH
+
+    def _with_kept(self, slots: Tensor, aux: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states from N positions before `aux` [n, T, H], and the tokens behind them."""
+        hidden = torch.cat((self.hidden_SNH.index_select(0, slots), self.modules.combine(aux)), 1)
+        return hidden, torch.cat((self.tokens_SN.index_select(0, slots), tokens.clamp(min=0)), 1)
+
+    def _keep(self, slots: Tensor, hidden: Tensor, tokens: Tensor, count: Tensor) -> None:
+        """Keep the last N of `_with_kept`'s entries up to the verified one at index `count`."""
+        index = row_positions(count + 1, self.kept)
+        self.tokens_SN.index_copy_(0, slots, tokens.gather(1, index))
+        index = index[:, :, None].expand(-1, -1, hidden.shape[2])
+        self.hidden_SNH.index_copy_(0, slots, hidden.gather(1, index))

@@ -1,0 +1,115 @@
+"""Runs a drafter as the engine does, over made-up truth: prompts in chunks, then iterations whose drafts are accepted
+or refused at random, and compares the logits of every draft with an oracle's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.models.base import PagedKV
+from weft.spec.base import Verified
+
+SLOTS, PAGE, PAGES = 4, 4, 14
+LENGTH = PAGE * PAGES - 18
+
+Oracle = Callable[[Tensor, Tensor, list[int]], Tensor]
+"""(known tokens [L + 1], hidden states [L, F] of all but the last, drafts so far) -> logits of the next draft [D]."""
+
+
+class Drafting:
+    """Slots with a random text each, `tokens` [SLOTS, LENGTH] and the target's made-up hidden states of it."""
+
+    def __init__(self, drafter: Any, kv: PagedKV, oracle: Oracle, vocab: int, width: int, seed: int) -> None:
+        self.drafter, self.oracle, self.vocab = drafter, oracle, vocab
+        self.rng = random.Random(seed)
+        generator = torch.Generator().manual_seed(seed)
+        self.tokens = torch.randint(0, vocab, (SLOTS, LENGTH), generator=generator)
+        self.aux = torch.randn(SLOTS, LENGTH, width, generator=generator)
+        pages = torch.randperm(SLOTS * PAGES, generator=generator).int() + 1
+        self.page_table = torch.cat((pages.view(SLOTS, PAGES), torch.zeros(1, PAGES, dtype=torch.int32)))
+        self.base = [0] * SLOTS
+        for memory in (kv.k, kv.v):
+            memory[:, 1:].fill_(float("nan"))  # what was never written must never be read
+        self.compared = 0
+
+    def prefill(self, slot: int, length: int) -> None:
+        """Read a prompt in chunks of random lengths."""
+        start = 0
+        while start < length:
+            stop = min(length, start + self.rng.randint(1, 9))
+            self.drafter.prefill(
+                torch.tensor([slot]),
+                self.tokens[slot, start : stop + 1][None],
+                start,
+                self.aux[slot, start:stop][None],
+                self.page_table[slot][None],
+            )
+            start = stop
+        self.base[slot] = length
+
+    def iterate(self, slots: list[int], width: int, num_drafts: int, buffers: Any) -> None:
+        """One iteration of `slots` that verified `width` positions: the drafts after it, each compared. The last row
+        only pads.
+        """
+        verified, known = self.verify(slots, width)
+        drafts: list[list[int]] = [[] for _ in slots]
+        self.drafter.draft_first(verified, buffers)
+        for step in range(1, num_drafts + 1):
+            if step > 1:
+                self.drafter.draft_next(verified, buffers, step)
+            for row, slot in enumerate(slots):
+                length = known[row]
+                wanted = self.oracle(
+                    self.tokens[slot, : length + 1], self.aux[slot, :length], [max(d, 0) for d in drafts[row]]
+                )
+                torch.testing.assert_close(buffers.logits_BD[row], wanted, atol=2e-4, rtol=2e-4)
+                self.compared += 1
+                drafts[row].append(self.rng.randrange(-1, self.vocab))
+                buffers.token_B[row] = drafts[row][-1]
+
+    def verify(self, slots: list[int], width: int) -> tuple[Verified, list[int]]:
+        """An iteration that verified `width` positions and accepted any number of them; the lengths known then."""
+        rows = [*slots, SLOTS]
+        count, base = [self.rng.randrange(width) for _ in slots], [self.base[s] for s in slots]
+        tokens = torch.randint(-1, self.vocab, (len(rows), width))
+        aux = torch.randn(len(rows), width, self.aux.shape[2])
+        for row, (slot, start, accepted) in enumerate(zip(slots, base, count, strict=True)):
+            tokens[row, : accepted + 1] = self.tokens[slot, start + 1 : start + accepted + 2]
+            aux[row, : accepted + 1] = self.aux[slot, start : start + accepted + 1]
+            self.base[slot] = start + accepted + 1
+        verified = Verified(
+            slots_B=torch.tensor(rows),
+            tokens_BT=tokens,
+            count_B=torch.tensor([*count, 0]),
+            base_B=torch.tensor([*base, 0]),
+            aux_BTF=aux,
+            page_table_BP=self.page_table[rows],
+        )
+        return verified, [self.base[s] for s in slots]
+
+    def run(self, max_drafts: int, num_drafts: list[int], buffers: Callable[[int, int], Any]) -> None:
+        """Prompts from one token on, then iterations of all slots until their texts end; a slot starts anew.
+
+        Of each iteration the drafts are one of `num_drafts`; `buffers(batch, num_drafts)` allocates.
+        """
+        kept: dict[tuple[int, int], Any] = {}
+        with torch.inference_mode():
+            for slot, length in enumerate((1, 2, 13, 6)):
+                self.prefill(slot, length)
+            for turn in range(16):
+                if turn == 8:
+                    self.tokens[1], self.aux[1] = self.tokens[1].flip(0), self.aux[1].flip(0)
+                    self.prefill(1, 3)
+                live = [s for s in range(SLOTS) if self.base[s] + max_drafts + 2 < LENGTH]
+                slots = self.rng.sample(live, self.rng.randint(1, len(live))) if live else []
+                drafted = self.rng.choice(num_drafts)
+                key = (len(slots) + 1, drafted)
+                if key not in kept:
+                    kept[key] = buffers(*key)
+                if slots:
+                    self.iterate(slots, self.rng.randint(1, max_drafts + 1), drafted, kept[key])
