@@ -92,12 +92,12 @@ class Drafting:
         )
         return verified, [self.base[s] for s in slots]
 
-    def run(self, max_drafts: int, num_drafts: list[int], buffers: Callable[[int, int], Any]) -> None:
-        """Prompts from one token on, then iterations of all slots until their texts end; a slot starts anew.
+    def run(self, max_drafts: int, num_drafts: list[int], wider: int = 0) -> None:
+        """Prompts from one token on, then iterations of some slots until their texts end; a slot starts anew.
 
-        Of each iteration the drafts are one of `num_drafts`; `buffers(batch, num_drafts)` allocates.
+        An iteration makes one of `num_drafts` drafts and verified at most as many, and `wider` more.
         """
-        kept: dict[tuple[int, int], Any] = {}
+        buffers: dict[tuple[int, int], Any] = {}
         with torch.inference_mode():
             for slot, length in enumerate((1, 2, 13, 6)):
                 self.prefill(slot, length)
@@ -106,10 +106,12 @@ class Drafting:
                     self.tokens[1], self.aux[1] = self.tokens[1].flip(0), self.aux[1].flip(0)
                     self.prefill(1, 3)
                 live = [s for s in range(SLOTS) if self.base[s] + max_drafts + 2 < LENGTH]
-                slots = self.rng.sample(live, self.rng.randint(1, len(live))) if live else []
+                if not live:
+                    continue
+                slots = self.rng.sample(live, self.rng.randint(1, len(live)))
                 drafted = self.rng.choice(num_drafts)
-                key = (len(slots) + 1, drafted)
-                if key not in kept:
-                    kept[key] = buffers(*key)
-                if slots:
-                    self.iterate(slots, self.rng.randint(1, max_drafts + 1), drafted, kept[key])
+                key = (len(slots), drafted)
+                if key not in buffers:
+                    buffers[key] = self.drafter.draft_buffers(len(slots) + 1)
+                width = min(self.rng.randint(1, drafted + 1) + wider, max_drafts + 1)
+                self.iterate(slots, width, drafted, buffers[key])

@@ -109,7 +109,7 @@ def test_one_module_drafts_from_its_own_output(
     assert drafter.aux_layers == (LAYERS + 1,)
     oracle = recurrent_oracle(plain_modules(tmp_path / "mtp", 1)[0], target)
     drafting = Drafting(drafter, drafter.kv, oracle, VOCAB, H, seed)
-    drafting.run(num_drafts, [0, num_drafts], lambda batch, _: drafter.draft_buffers(batch))
+    drafting.run(num_drafts, [0, num_drafts])
     assert drafting.compared > 0
 
 
@@ -124,20 +124,18 @@ def test_of_several_modules_each_makes_a_draft(
     assert isinstance(drafter, MtpChain)
     oracle = chain_oracle(plain_modules(tmp_path / "mtp", modules), target)
     drafting = Drafting(drafter, drafter.kv, oracle, VOCAB, H, seed)
-    drafting.run(num_drafts, list(range(num_drafts + 1)), drafter.draft_buffers)
+    drafting.run(num_drafts, list(range(num_drafts + 1)))
     assert drafting.compared > 0
 
 
 def test_the_comparison_finds_kv_that_was_left_out(tmp_path: Path, target: Model) -> None:
-    """Buffers for 3 drafts in iterations of fewer: the later modules miss entries."""
+    """Iterations that make fewer drafts than they verified: the last module misses entries."""
     save_mtp(tmp_path / "mtp", VOCAB, H, 3)
     drafter = Mtp.load(context(target, tmp_path, 3, given=False))
     assert isinstance(drafter, MtpChain)
     oracle = chain_oracle(plain_modules(tmp_path / "mtp", 3), target)
     with pytest.raises(AssertionError, match="not close"):
-        Drafting(drafter, drafter.kv, oracle, VOCAB, H, 0).run(
-            3, [0, 1, 3], lambda batch, _: drafter.draft_buffers(batch)
-        )
+        Drafting(drafter, drafter.kv, oracle, VOCAB, H, 0).run(3, [0, 1, 3], wider=2)
 
 
 def test_what_modules_read_is_the_last_hidden_state_after_its_norm(target: Model) -> None:
@@ -212,7 +210,7 @@ def test_modules_inside_the_targets_checkpoint(kind: str, modules: int, tmp_path
     drafter = Mtp.load(context(target, tmp_path, 2, given=False))
     oracle = (recurrent_oracle(plain[0], target), chain_oracle(plain, target))[modules - 1]
     drafting = Drafting(drafter, drafter.kv, oracle, VOCAB, H, 0)
-    drafting.run(2, [2], lambda batch, _: drafter.draft_buffers(batch))
+    drafting.run(2, [2])
     assert drafting.compared > 0
 
 

@@ -31,14 +31,13 @@ class ChainBuffers(DraftBuffers):
 
     `start_B`: the first position of each row's window; `last_B`: the index of the entry that drafts; `window_BWH`:
     the hidden states that the next module reads; `tokens_BX[b, x]`: the token at position `start_B[b] + 1 + x`, known
-    or drafted. `num_drafts`: the drafts of an iteration; modules beyond it only keep their KV whole.
+    or drafted.
     """
 
     start_B: Tensor
     last_B: Tensor
     window_BWH: Tensor
     tokens_BX: Tensor
-    num_drafts: int
 
 
 class MtpChain:
@@ -57,8 +56,7 @@ class MtpChain:
         self.hidden_SNH = torch.zeros(*sizes, hidden, dtype=modules.dtype, device=modules.device)
         self.tokens_SN = torch.zeros(sizes, dtype=torch.int64, device=modules.device)
 
-    def draft_buffers(self, batch: int, num_drafts: int | None = None) -> ChainBuffers:
-        """Buffers of iterations over `batch` rows with `num_drafts` drafts (K where none is given)."""
+    def draft_buffers(self, batch: int) -> ChainBuffers:
         window = self.kept + 1 + self.num_drafts
         common = head_buffers(self.modules, batch)
 
@@ -73,7 +71,6 @@ class MtpChain:
             last_B=integers(batch),
             window_BWH=common.hidden_BH.new_zeros(batch, window, self.modules.hidden_size),
             tokens_BX=integers(batch, window + self.kept),
-            num_drafts=self.num_drafts if num_drafts is None else num_drafts,
         )
 
     def prefill(
@@ -114,20 +111,27 @@ class MtpChain:
         self._draft(verified, buffers, step)
 
     def _draft(self, verified: Verified, buffers: ChainBuffers, step: int) -> None:
-        """Run module `step`, write its logits, and after the last draft bring the KV of further modules up to date."""
-        window_BWH = self._run(verified, buffers, step - 1)
-        buffers.logits_BD.copy_(self.modules.logits(hidden_at(window_BWH, buffers.last_B)))
-        if step >= buffers.num_drafts:
-            for module in range(step, self.num_drafts):
-                self._run(verified, buffers, module)
+        """Run module `step` and write its logits; after an iteration's last draft, run the modules behind it, too.
 
-    def _run(self, verified: Verified, buffers: ChainBuffers, module: int) -> Tensor:
-        width = self.kept + verified.tokens_BT.shape[1]
-        window_BWH = buffers.window_BWH.narrow(1, 0, width)
-        tokens_BW = buffers.tokens_BX.narrow(1, module, width)
+        An iteration makes as many drafts as it verified. Where that is less than K, what further modules read of the
+        text is written all the same, so that a later iteration of more drafts finds their KV whole.
+        """
+        verified_drafts = verified.tokens_BT.shape[1] - 1
+        window_BWH = buffers.window_BWH.narrow(1, 0, self.kept + 1 + verified_drafts)
+        window_BWH.copy_(self._run(verified, buffers, step - 1, window_BWH))
+        buffers.logits_BD.copy_(self.modules.logits(hidden_at(window_BWH, buffers.last_B)))
+        if step >= verified_drafts:
+            hidden_BWH = window_BWH
+            for module in range(step, self.num_drafts):
+                hidden_BWH = self._run(verified, buffers, module, hidden_BWH)
+
+    def _run(self, verified: Verified, buffers: ChainBuffers, module: int, hidden_BWH: Tensor) -> Tensor:
+        """One module, numbered from 0, over the whole window."""
+        width = hidden_BWH.shape[1]
         index = KVIndex.at(verified.page_table_BP, row_positions(buffers.start_B, width))
-        window_BWH.copy_(self.modules.forward(tokens_BW, window_BWH, self.kv, index, module))
-        return window_BWH
+        return self.modules.forward(
+            buffers.tokens_BX.narrow(1, module, width), hidden_BWH, self.kv, index, module
+        )
 
     def _with_kept(self, slots: Tensor, aux: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states from N positions before `aux` [n, T, H], and the tokens behind them."""
