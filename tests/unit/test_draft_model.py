@@ -14,7 +14,7 @@ from tests.drafting import PAGE, PAGES, SLOTS, Drafting, Oracle
 from torch import Tensor
 
 from weft.config import Speculation
-from weft.errors import ModelError
+from weft.errors import ModelError, TokenizerError
 from weft.models.weights import load_model
 from weft.runtime.launch_check import check_launched
 from weft.spec.base import DrafterContext
@@ -110,6 +110,13 @@ def test_another_tokenizer_is_refused_by_the_first_token_that_differs(
     with pytest.raises(ModelError) as caught:
         DraftModel.load(context(target_path, tmp_path))
     assert f"id {vocab[a]} is {b!r}, and {a!r} to the target's tokenizer" in str(caught.value)
+
+
+def test_a_tokenizer_that_can_not_be_read_is_refused(tmp_path: Path, target_path: Path) -> None:
+    save_draft_model(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: can't be read as a tokenizer"):
+        DraftModel.load(context(target_path, tmp_path))
 
 
 def test_a_smaller_vocabulary_may_lack_the_last_tokens(tmp_path: Path, target_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.drafting import PAGE, PAGES, SLOTS, Drafting, Oracle
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.config import Speculation
+from weft.config import Speculation, package_model_path
 from weft.errors import ModelError
 from weft.models.base import KVIndex, Model, PagedKV
 from weft.models.config import ModelConfig, Rope
@@ -308,3 +308,38 @@ def test_a_target_that_does_not_announce_its_modules_is_refused(tmp_path: Path) 
     edit(tmp_path, {"num_nextn_predict_layers": ...}, lambda t: None)
     with pytest.raises(ModelError, match=r"unexpected tensors 'model\.layers\.3\.eh_proj\.weight'"):
         load_model(tmp_path)
+
+
+def test_a_tensor_that_a_module_has_no_place_for_is_refused(tmp_path: Path) -> None:
+    """The target's loader leaves it to the modules'."""
+    save_inside(tmp_path, "deepseek", 1)
+    edit(tmp_path, {}, lambda t: t.update({f"model.layers.{LAYERS}.mlp.gate.weight": torch.zeros(4, H)}))
+    target = load_model(tmp_path)
+    with pytest.raises(ModelError, match=r"unexpected tensors 'model\.layers\.3\.mlp\.gate\.weight'"):
+        Mtp.load(context(target, tmp_path, 1, given=False))
+
+
+def test_announced_modules_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, "llama", vocab_size=VOCAB, hidden_size=H, num_hidden_layers=LAYERS)
+    edit(tmp_path, {"num_nextn_predict_layers": 1}, lambda t: None)
+    with pytest.raises(ModelError, match=r"no MTP module here; .* 'model\.layers\.3\.eh_proj\.weight'"):
+        Mtp.load(context(load_model(tmp_path), tmp_path, 1, given=False))
+
+
+def test_layers_may_be_of_another_architecture(tmp_path: Path, target: Model) -> None:
+    """Those of Qwen3 have norms of queries and keys."""
+    save_mtp(tmp_path / "mtp", VOCAB, H)
+    edit(tmp_path / "mtp", {"architectures": ["Qwen3ForCausalLMMTP"]}, lambda t: None)
+    with pytest.raises(ModelError, match=r"no tensor 'layers\.0\.self_attn\.q_norm\.weight'"):
+        MtpModules.load(tmp_path / "mtp", target)
+    norms = {f"layers.0.self_attn.{n}_norm.weight": torch.ones(H // HEADS) for n in ("q", "k")}
+    edit(tmp_path / "mtp", {}, lambda t: t.update(norms))
+    assert MtpModules.load(tmp_path / "mtp", target).config.qk_norm
+
+
+def test_the_embedded_module_fits_the_embedded_model() -> None:
+    path = package_model_path()
+    target = load_model(path)
+    drafter = Mtp.load(context(target, path, 8, given=False))
+    assert isinstance(drafter, Mtp)
+    assert drafter.draft_buffers(2).logits_BD.shape == (2, target.config.vocab_size)

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from weft.errors import ModelError
+from weft.errors import ModelError, TokenizerError
 from weft.models.base import Hidden, KVIndex, Model, PagedKV
 from weft.models.config import DTYPES
 from weft.models.weights import load_model
@@ -112,7 +112,10 @@ def _check_tokenizer(path: Path, model_path: Path, vocab_size: int) -> None:
 
 def _tokens(file: Path, vocab_size: int) -> dict[int, str]:
     """The tokens of a tokenizer.json by their ids, those below `vocab_size`."""
-    vocabulary = Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True)
+    try:
+        vocabulary = Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True)
+    except Exception as error:  # tokenizers raises nothing more precise
+        raise TokenizerError(f"{file}: can't be read as a tokenizer: {error}") from error
     return {number: token for token, number in vocabulary.items() if number < vocab_size}
 
 

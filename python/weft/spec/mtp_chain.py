@@ -9,7 +9,8 @@ positions before what was verified: at an entry that reads no draft in any modul
 before the verified ones, the target's hidden states and the tokens behind them, is kept by slot. Behind the window's
 last true entry are others of refused drafts; the next window overwrites them before they are read.
 
-Suffixes: N = K - 1 positions kept, W = N + T entries of a window, X = W + N tokens behind them.
+Suffixes: S slots and one that only pads, N = K - 1 positions kept, W = N + T entries of a window, X = W + N tokens
+behind them.
 """
 
 from __future__ import annotations
