@@ -3,18 +3,22 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bind.h"
+#include "forced_text.h"
 #include "guided_state.h"
 #include "matcher_python.h"
 #include "matcher_xgrammar.h"
+#include "proposals.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -52,7 +56,32 @@ GuidedState::Operation operation_of(const std::string &name) {
   if (name == "fetch") return GuidedState::kFetch;
   if (name == "extend") return GuidedState::kExtend;
   if (name == "commit") return GuidedState::kCommit;
+  if (name == "extend_through") return GuidedState::kExtendThrough;
   throw nb::value_error(("no operation is called " + name).c_str());
+}
+
+void bind_token_texts(nb::module_ &m) {
+  nb::class_<TokenTexts>(m, "TokenTexts", "The tokens of a vocabulary by their bytes; spells forced text.")
+      .def(
+          "__init__",
+          [](TokenTexts *self, const nb::sequence &tokens) {
+            std::vector<std::string> texts;
+            texts.reserve(nb::len(tokens));
+            for (nb::handle token : tokens) {
+              const auto bytes = nb::cast<nb::bytes>(token);
+              texts.emplace_back(bytes.c_str(), bytes.size());
+            }
+            new (self) TokenTexts(texts);
+          },
+          "tokens"_a, "From the bytes of each id, b\"\" for special and unused ones.")
+      .def(
+          "encode",
+          [](const TokenTexts &self, const nb::bytes &text) {
+            std::vector<std::int32_t> tokens(TokenTexts::kMaxBytes);
+            tokens.resize(static_cast<std::size_t>(self.encode({text.c_str(), text.size()}, tokens.data())));
+            return tokens;
+          },
+          "text"_a, "The tokens of a text's first 256 bytes, by byte-pair merging.");
 }
 
 void bind_matcher(nb::module_ &m) {
@@ -97,7 +126,7 @@ void bind_matcher(nb::module_ &m) {
             tokens.resize(static_cast<std::size_t>(checked(self, self.ref->forced(tokens.data(), capacity))));
             return tokens;
           },
-          "capacity"_a, "At most `capacity` tokens that must follow whatever is sampled.")
+          "capacity"_a, "A guess of tokens that spell what must follow whatever is sampled; the state does not change.")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
       .def_prop_ro("slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.");
 
@@ -112,10 +141,12 @@ void bind_matcher(nb::module_ &m) {
       "tvm_ffi_path"_a, "xgrammar_path"_a, "Resolve XGrammar's C interface; what is missing, or an empty text.");
   m.def(
       "xgrammar_matcher",
-      [](std::uintptr_t handle, int vocab_size, std::vector<std::int32_t> end_tokens) {
-        return own(xgrammar_matcher(reinterpret_cast<void *>(handle), vocab_size, std::move(end_tokens)));
+      [](std::uintptr_t handle, int vocab_size, std::vector<std::int32_t> end_tokens,
+         std::shared_ptr<TokenTexts> texts) {
+        return own(xgrammar_matcher(reinterpret_cast<void *>(handle), vocab_size, std::move(end_tokens), texts));
       },
-      "handle"_a, "vocab_size"_a, "end_tokens"_a, "A matcher over an xgrammar GrammarMatcher's handle.");
+      "handle"_a, "vocab_size"_a, "end_tokens"_a, "texts"_a.none() = nb::none(),
+      "A matcher over an xgrammar GrammarMatcher's handle; `texts` spells what is forced.");
 }
 
 void bind_state(nb::module_ &m) {
@@ -146,6 +177,7 @@ void bind_state(nb::module_ &m) {
           "slots"_a, "attach"_a, "epoch"_a = 0)
       .def("fetch", &GuidedState::fetch, released)
       .def("extend", &GuidedState::extend, "draft"_a, released)
+      .def("extend_through", &GuidedState::extend_through, "count"_a, released)
       .def("commit", &GuidedState::commit, released)
       .def("release", &GuidedState::release, "slot"_a, released)
       .def(
@@ -180,11 +212,77 @@ void bind_state(nb::module_ &m) {
           "operation"_a);
 }
 
+// The proposals, and the source of them that the host speaks to.
+struct BoundProposals {
+  NgramSource *ngram = nullptr;
+  std::vector<std::string> names;
+  std::unique_ptr<Proposals> native;
+
+  BoundProposals(GuidedState &state, std::uintptr_t verified, std::uintptr_t proposed, bool forced,
+                 std::optional<NgramSettings> settings) {
+    std::vector<std::unique_ptr<DraftSource>> sources;
+    if (forced) {
+      sources.push_back(std::make_unique<ForcedSource>(state));
+      names.push_back("forced");
+    }
+    if (settings) {
+      auto source = std::make_unique<NgramSource>(state, *settings);
+      ngram = source.get();
+      sources.push_back(std::move(source));
+      names.push_back("ngram");
+    }
+    native = std::make_unique<Proposals>(state, reinterpret_cast<const std::int64_t *>(verified),
+                                         reinterpret_cast<std::int64_t *>(proposed), std::move(sources));
+  }
+};
+
+void bind_proposals(nb::module_ &m) {
+  nb::class_<NgramSettings>(m, "NgramSettings")
+      .def(nb::init<int, int, int>(), "min_length"_a, "max_length"_a, "candidates"_a);
+  nb::class_<BoundProposals>(m, "Proposals")
+      .def(nb::init<GuidedState &, std::uintptr_t, std::uintptr_t, bool, std::optional<NgramSettings>>(), "state"_a,
+           "verified"_a, "proposed"_a, "forced"_a, "ngram"_a.none(), nb::keep_alive<1, 2>())
+      .def(
+          "open",
+          [](BoundProposals &self, int slot, const std::vector<std::int32_t> &tokens, int max_new_tokens) {
+            if (!self.ngram) return;
+            nb::gil_scoped_release release;
+            self.ngram->open(slot, tokens.data(), static_cast<int>(tokens.size()), max_new_tokens);
+          },
+          "slot"_a, "tokens"_a, "max_new_tokens"_a)
+      .def(
+          "set_guided",
+          [](BoundProposals &self, bool guided) {
+            if (self.ngram) self.ngram->set_guided(guided);
+          },
+          "guided"_a)
+      .def(
+          "run", [](BoundProposals &self, int num_drafts) { self.native->run(num_drafts); }, "num_drafts"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "task",
+          [](BoundProposals &self, int num_drafts) {
+            const GuidedState::Call call = self.native->task(num_drafts);
+            return nb::make_tuple(call.name, reinterpret_cast<std::uintptr_t>(call.run),
+                                  reinterpret_cast<std::uintptr_t>(call.data));
+          },
+          "num_drafts"_a)
+      .def("counters", [](const BoundProposals &self) {
+        const ProposalCounters counters = self.native->counters();
+        nb::dict tokens;
+        for (std::size_t i = 0; i < self.names.size(); ++i) tokens[self.names[i].c_str()] = counters.tokens[i];
+        return nb::make_tuple(counters.calls, tokens, static_cast<double>(counters.nanoseconds) * 1e-9,
+                              static_cast<double>(counters.max_nanoseconds) * 1e-9);
+      });
+}
+
 }  // namespace
 
 void bind_guided(nb::module_ &m) {
+  bind_token_texts(m);
   bind_matcher(m);
   bind_state(m);
+  bind_proposals(m);
 }
 
 }  // namespace weft

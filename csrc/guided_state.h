@@ -16,36 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "matcher.h"
+#include "matcher_handle.h"
 #include "work_pool.h"
 
 namespace weft {
-
-// Owns one matcher; destroyed with its last reference. A matcher is attached to at most one slot.
-class MatcherHandle {
- public:
-  explicit MatcherHandle(weft_matcher matcher) : matcher_(matcher) {}
-  MatcherHandle(const MatcherHandle &) = delete;
-  MatcherHandle &operator=(const MatcherHandle &) = delete;
-  ~MatcherHandle() { matcher_.ops->destroy(matcher_.self); }
-
-  int accept(std::int32_t token) { return matcher_.ops->accept(matcher_.self, token); }
-  int validate(const std::int32_t *tokens, int count) { return matcher_.ops->validate(matcher_.self, tokens, count); }
-  int fill(std::int32_t *row, int words) { return matcher_.ops->fill(matcher_.self, row, words); }
-  int rollback(int count) { return matcher_.ops->rollback(matcher_.self, count); }
-  void *fork() { return matcher_.ops->fork(matcher_.self); }
-  int reset() { return matcher_.ops->reset(matcher_.self); }
-  int forced(std::int32_t *tokens, int capacity) { return matcher_.ops->forced(matcher_.self, tokens, capacity); }
-  bool is_terminated() { return matcher_.ops->is_terminated(matcher_.self) != 0; }
-  const char *error() { return matcher_.ops->error(matcher_.self); }
-  const weft_matcher_ops *ops() const { return matcher_.ops; }
-
-  int slot = -1;  // where the host has attached it; only `push` and the state's end touch it
-
- private:
-  weft_matcher matcher_;
-};
-using MatcherRef = std::shared_ptr<MatcherHandle>;
 
 // Pinned host memory, by slot; S+1 slots, the last a dummy for graph padding. The caller keeps it alive.
 struct GuidedBuffers {
@@ -81,7 +55,7 @@ struct OperationCounters {
 class GuidedState {
  public:
   using Attach = std::vector<std::pair<int, MatcherRef>>;
-  enum Operation { kFetch, kExtend, kCommit, kNumOperations };
+  enum Operation { kFetch, kExtend, kCommit, kExtendThrough };
 
   // `end_tokens` are what a row allows that has nothing else to allow. `workers` threads help with the matchers of a
   // phase that turns out long; 0 keeps all of it on the calling thread.
@@ -99,13 +73,33 @@ class GuidedState {
 
   // The operations of one iteration, in stream order.
   void fetch();
-  void extend(int draft);  // 1..K
+  void extend(int draft);          // 1..K
+  void extend_through(int count);  // extend(1), ..., extend(count) at once; taken drafts cost nothing
   void commit();
+
+  // For what drafts on the callback thread, between `commit` and the next `extend`; another thread for each slot will
+  // do. Both are 0 for a slot without a matcher, one that has ended and one that has failed, and change no state; a
+  // matcher that fails here fails its slot.
+  //
+  // How many of the tokens the grammar takes one after another behind the committed text.
+  int validate(int slot, const std::int32_t *tokens, int count);
+  // Tokens that spell what must follow the committed text (weft_matcher_ops.forced), or else the only token that may
+  // follow it.
+  int forced(int slot, std::int32_t *tokens, int capacity);
+  // `body(slot)` once for each slot of the snapshot in work, padding left out, on this thread and the state's workers.
+  template <class Body>
+  void each_current(Body body) {
+    pool_.for_each(static_cast<int>(current_.size()), [&](int i) {
+      const int slot = current_[static_cast<std::size_t>(i)];
+      if (slot < shape_.num_slots) body(slot);
+    });
+  }
+
   // Host side, with nothing in flight: back to the committed text; the matcher stays attached.
   void release(int slot);
 
-  // The operations as host tasks: `run(data)`, named `name`; all of it lives as long as the state. `draft` counts for
-  // kExtend only.
+  // The operations as host tasks: `run(data)`, named `name`; all of it lives as long as the state. `draft` is that of
+  // kExtend, and the number of drafts of kExtendThrough.
   struct Call {
     void (*run)(void *data);
     void *data;
@@ -120,8 +114,11 @@ class GuidedState {
   int extended(int slot) const { return slots_.at(slot).extended.load(std::memory_order_acquire); }
   bool is_terminated(int slot) const { return slots_.at(slot).ended.load(std::memory_order_acquire); }
   bool is_guided(int slot) const { return slots_.at(slot).guided.load(std::memory_order_acquire); }
+  // Of the last snapshot that was fetched, and (host side) of the last that was pushed.
   std::uint64_t epoch() const { return fetched_epoch_.load(std::memory_order_acquire); }
+  std::uint64_t pushed_epoch() const { return pushed_epoch_; }
   int num_pending() const;
+  // kExtendThrough is counted as kExtend, one call.
   OperationCounters counters(Operation operation) const;
   const GuidedShape &shape() const { return shape_; }
 
@@ -176,6 +173,8 @@ class GuidedState {
   std::int32_t *row(int slot, int position) { return buffers_.masks + row_index(slot, position) * shape_.words(); }
   bool is_allowed(int slot, int position, std::int64_t token);
   bool is_empty(const std::int32_t *row) const;
+  std::int32_t only_token(const std::int32_t *row) const;
+  bool is_at_committed(int slot) const;
   // Fills one row. False: the slot failed, or (dead end) no token may follow and the row is left empty.
   enum class Fill { kDone, kEmpty, kFailed };
   Fill fill(int slot, int position, Operation operation);
@@ -191,8 +190,8 @@ class GuidedState {
   std::vector<std::int32_t> end_row_;  // [W]
   std::uint32_t last_word_bits_;       // the bits of the last word that are tokens
   std::vector<Slot> slots_;            // [S+1]
-  std::vector<Task> tasks_;            // [2 + K]
-  std::array<AtomicCounters, kNumOperations> counters_;
+  std::vector<Task> tasks_;            // [3 + 2 K]
+  std::array<AtomicCounters, 3> counters_;
   std::atomic<int> num_failed_{0};
   std::atomic<std::uint64_t> fetched_epoch_{0};
   WorkPool pool_;

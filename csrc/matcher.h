@@ -28,7 +28,9 @@ typedef struct weft_matcher_ops {
   void *(*fork)(void *self);
   /* Back to the start: 0 or -1. */
   int (*reset)(void *self);
-  /* Tokens that must follow whatever is sampled, at most `capacity`: their number, -1 error. */
+  /* A guess of tokens that spell the text that must follow whatever is sampled, at most `capacity`: their number, -1
+   * error. The text may be spelled otherwise, but what is written would be taken one after another; the state does
+   * not change. */
   int (*forced)(void *self, int32_t *tokens, int capacity);
   /* 1 after an end token was taken, else 0. */
   int (*is_terminated)(void *self);

@@ -14,7 +14,8 @@ namespace {
 
 struct PythonMatcher {
   nb::object object, accept, fill, rollback, is_terminated;
-  nb::object row;  // numpy int32, as wide as the last fill asked for
+  nb::object forced;  // or None
+  nb::object row;     // numpy int32, as wide as the last fill asked for
   std::int32_t *row_data = nullptr;
   int row_words = 0;
   std::string error;
@@ -24,7 +25,8 @@ struct PythonMatcher {
         accept(object.attr("accept")),
         fill(object.attr("fill")),
         rollback(object.attr("rollback")),
-        is_terminated(object.attr("is_terminated")) {}
+        is_terminated(object.attr("is_terminated")),
+        forced(nb::getattr(object, "forced", nb::none())) {}
 
   void widen(int words) {
     if (words == row_words) return;
@@ -124,8 +126,18 @@ int py_reset(void *self) {
   });
 }
 
-// A Python matcher is not asked for forced tokens.
-int py_forced(void *, std::int32_t *, int) { return 0; }
+int py_forced(void *self, std::int32_t *tokens, int capacity) {
+  const int guessed = with_gil(self, "forced", -1, [&](PythonMatcher &matcher) {
+    if (matcher.forced.is_none()) return 0;
+    int count = 0;
+    for (nb::handle token : nb::object(matcher.forced(capacity))) {
+      if (count == capacity) break;
+      tokens[count++] = nb::cast<std::int32_t>(token);
+    }
+    return count;
+  });
+  return guessed < 1 ? guessed : py_validate(self, tokens, guessed);
+}
 
 const char *py_error(void *self) { return self_of(self).error.c_str(); }
 

@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <string_view>
+#include <utility>
 
 #include "tvm_ffi_abi.h"
 
@@ -19,7 +21,7 @@ using tvm::Any;
 struct Binding {
   tvm::Api api{};
   void *accept = nullptr, *fill = nullptr, *rollback = nullptr, *fork = nullptr, *reset = nullptr,
-       *is_terminated = nullptr;
+       *is_terminated = nullptr, *jump_forward = nullptr;
 };
 
 // Written once under the mutex, read-only after `ready`.
@@ -68,6 +70,7 @@ Any object(void *handle) {
 struct Shared {
   int vocab_size;
   std::vector<std::int32_t> end_tokens;
+  std::shared_ptr<const TokenTexts> texts;
 };
 
 struct XGrammarMatcher {
@@ -172,34 +175,32 @@ int xgr_reset(void *self) {
   return self_of(self).call(binding.reset, result) ? 0 : self_of(self).fail();
 }
 
-// A token is forced where the mask leaves exactly one: whatever is sampled, it is this one.
+extern const weft_matcher_ops kOps;
+
+// XGrammar walks the bytes that must follow; it fails where the matcher has ended.
 int xgr_forced(void *self, std::int32_t *tokens, int capacity) {
   XGrammarMatcher &matcher = self_of(self);
-  std::vector<std::int32_t> row(static_cast<std::size_t>(matcher.shared->vocab_size + 31) / 32);
-  int count = 0, outcome = 0;
-  while (count < capacity && !xgr_is_terminated(self)) {
-    if ((outcome = xgr_fill(self, row.data(), static_cast<int>(row.size()))) < 0) break;
-    std::int32_t only = -1;
-    int allowed = 0;
-    for (std::size_t word = 0; word < row.size() && allowed < 2; ++word) {
-      const auto bits = static_cast<std::uint32_t>(row[word]);
-      if (bits == 0) continue;
-      allowed += __builtin_popcount(bits);
-      only = static_cast<std::int32_t>(word) * 32 + __builtin_ctz(bits);
-    }
-    if (allowed != 1 || (outcome = xgr_accept(self, only)) != 1) break;
-    tokens[count++] = only;
+  if (!matcher.shared->texts || capacity < 1 || xgr_is_terminated(self)) return 0;
+  Any result;
+  if (!matcher.call(binding.jump_forward, result)) return matcher.fail();
+  if (result.type_index == tvm::kSmallStr)
+    return forced_tokens({&kOps, self}, *matcher.shared->texts, {result.v_bytes, result.small_len}, tokens, capacity);
+  if (result.type_index != tvm::kStr) {
+    if (result.type_index >= tvm::kStaticObjectBegin) binding.api.ObjectDecRef(result.v_obj);
+    return matcher.error = "xgrammar's find_jump_forward_string returned no text", -1;
   }
-  const int undone = xgr_rollback(self, count);
-  return outcome < 0 || undone < 0 ? -1 : count;
+  const auto *text = reinterpret_cast<const tvm::ByteArray *>(result.v_obj + 1);
+  const int count = forced_tokens({&kOps, self}, *matcher.shared->texts, {text->data, text->size}, tokens, capacity);
+  binding.api.ObjectDecRef(result.v_obj);
+  return count;
 }
 
 const char *xgr_error(void *self) { return self_of(self).error.c_str(); }
 
 void xgr_destroy(void *self) { delete static_cast<XGrammarMatcher *>(self); }
 
-constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI, xgr_accept, xgr_validate,      xgr_fill,  xgr_rollback, xgr_fork,
-                                   xgr_reset,        xgr_forced, xgr_is_terminated, xgr_error, xgr_destroy};
+const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, xgr_accept, xgr_validate,      xgr_fill,  xgr_rollback, xgr_fork,
+                               xgr_reset,        xgr_forced, xgr_is_terminated, xgr_error, xgr_destroy};
 
 }  // namespace
 
@@ -234,10 +235,13 @@ std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path) {
   }
   const tvm::TypeInfo *type = api.GetTypeInfo(index);
   if (!type) return std::string("the type ") + key + " has no method table";
-  const std::pair<const char *, void **> methods[] = {
-      {"accept_token", &found.accept}, {"fill_next_token_bitmask", &found.fill},
-      {"rollback", &found.rollback},   {"fork", &found.fork},
-      {"reset", &found.reset},         {"is_terminated", &found.is_terminated}};
+  const std::pair<const char *, void **> methods[] = {{"accept_token", &found.accept},
+                                                      {"fill_next_token_bitmask", &found.fill},
+                                                      {"rollback", &found.rollback},
+                                                      {"fork", &found.fork},
+                                                      {"reset", &found.reset},
+                                                      {"is_terminated", &found.is_terminated},
+                                                      {"find_jump_forward_string", &found.jump_forward}};
   for (const auto &[name, slot] : methods)
     if (!(*slot = find_method(*type, name))) return std::string("GrammarMatcher has no method ") + name;
   binding = found;
@@ -245,13 +249,14 @@ std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path) {
   return "";
 }
 
-weft_matcher xgrammar_matcher(void *handle, int vocab_size, std::vector<std::int32_t> end_tokens) {
+weft_matcher xgrammar_matcher(void *handle, int vocab_size, std::vector<std::int32_t> end_tokens,
+                              std::shared_ptr<const TokenTexts> texts) {
   if (!ready.load(std::memory_order_acquire)) throw std::logic_error("xgrammar_bind has not succeeded yet");
   binding.api.ObjectIncRef(handle);
   end_tokens.erase(std::remove_if(end_tokens.begin(), end_tokens.end(),
                                   [vocab_size](std::int32_t token) { return token < 0 || token >= vocab_size; }),
                    end_tokens.end());
-  auto shared = std::make_shared<const Shared>(Shared{vocab_size, std::move(end_tokens)});
+  auto shared = std::make_shared<const Shared>(Shared{vocab_size, std::move(end_tokens), std::move(texts)});
   return {&kOps, new XGrammarMatcher{handle, std::move(shared), {}}};
 }
 

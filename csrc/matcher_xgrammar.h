@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "forced_text.h"
 #include "matcher.h"
 
 namespace weft {
@@ -14,8 +16,9 @@ namespace weft {
 std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path);
 
 // A matcher over `handle`, an xgrammar GrammarMatcher object; takes a reference of its own. `vocab_size` is the number
-// of bits of a mask row, `end_tokens` what the matcher takes as an end. Throws std::logic_error before a successful
-// xgrammar_bind.
-weft_matcher xgrammar_matcher(void *handle, int vocab_size, std::vector<std::int32_t> end_tokens);
+// of bits of a mask row, `end_tokens` what the matcher takes as an end. `texts` spells forced text; without it
+// none is found. Throws std::logic_error before a successful xgrammar_bind.
+weft_matcher xgrammar_matcher(void *handle, int vocab_size, std::vector<std::int32_t> end_tokens,
+                              std::shared_ptr<const TokenTexts> texts = nullptr);
 
 }  // namespace weft

@@ -14,7 +14,9 @@ enum TypeIndex : std::int32_t {
   kInt = 1,
   kBool = 2,
   kDLTensorPtr = 7,
+  kSmallStr = 11,  // up to 7 bytes, in v_bytes
   kStaticObjectBegin = 64,
+  kStr = 65,  // an Object, then a ByteArray
 };
 
 // Every heap object begins with this.

@@ -225,7 +225,18 @@ class Matcher:
         """Back to the start."""
 
     def forced(self, capacity: int) -> list[int]:
-        """At most `capacity` tokens that must follow whatever is sampled."""
+        """
+        A guess of tokens that spell what must follow whatever is sampled; the state does not change.
+        """
+
+class TokenTexts:
+    """The tokens of a vocabulary by their bytes; spells forced text."""
+
+    def __init__(self, tokens: Sequence) -> None:
+        """From the bytes of each id, b"" for special and unused ones."""
+
+    def encode(self, text: bytes) -> list[int]:
+        """The tokens of a text's first 256 bytes, by byte-pair merging."""
 
     def is_terminated(self) -> bool: ...
     @property
@@ -240,8 +251,12 @@ def python_matcher(object: object) -> Matcher:
 def xgrammar_bind(tvm_ffi_path: str, xgrammar_path: str) -> str:
     """Resolve XGrammar's C interface; what is missing, or an empty text."""
 
-def xgrammar_matcher(handle: int, vocab_size: int, end_tokens: Sequence[int]) -> Matcher:
-    """A matcher over an xgrammar GrammarMatcher's handle."""
+def xgrammar_matcher(
+    handle: int, vocab_size: int, end_tokens: Sequence[int], texts: TokenTexts | None = None
+) -> Matcher:
+    """
+    A matcher over an xgrammar GrammarMatcher's handle; `texts` spells what is forced.
+    """
 
 class GuidedState:
     def __init__(
@@ -276,3 +291,17 @@ class GuidedState:
     @property
     def epoch(self) -> int: ...
     def counters(self, operation: str) -> tuple: ...
+    def extend_through(self, count: int) -> None: ...
+
+class NgramSettings:
+    def __init__(self, min_length: int, max_length: int, candidates: int) -> None: ...
+
+class Proposals:
+    def __init__(
+        self, state: GuidedState, verified: int, proposed: int, forced: bool, ngram: NgramSettings | None
+    ) -> None: ...
+    def open(self, slot: int, tokens: Sequence[int], max_new_tokens: int) -> None: ...
+    def set_guided(self, guided: bool) -> None: ...
+    def run(self, num_drafts: int) -> None: ...
+    def task(self, num_drafts: int) -> tuple: ...
+    def counters(self) -> tuple: ...

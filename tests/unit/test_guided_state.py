@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 import weakref
 from collections.abc import Sequence
@@ -408,3 +409,71 @@ def test_host_tasks_run_the_operations() -> None:
         state.task("extend", 4)
     with pytest.raises(ValueError, match="no operation"):
         state.task("leap")
+
+
+@pytest.mark.parametrize("max_drafts", [1, 3, 8])
+def test_drafts_taken_before_cost_nothing_again(max_drafts: int) -> None:
+    """K+1 fills of a row and iteration, whether drafts are taken while they are made, all at once, or both."""
+    state = state_of(max_drafts=max_drafts)
+    iterate(state, [0, 1], {0: countdown(1000)})
+    for iteration in range(4):
+        before = [state.counters(operation).fills for operation in ("extend", "commit")]
+        state.drafts_host[:, 0] = 100
+        if iteration:
+            iterate(state, [1, 0])
+        for draft in range(1, max_drafts if iteration < 2 else 1):
+            state.extend(draft)
+        state.extend_through(max_drafts)
+        calls = state.counters("extend").calls
+        state.extend_through(max_drafts)
+        assert state.counters("extend").calls == calls + 1
+        assert state.extended(0) == max_drafts
+        verify(state, 0, [100] * (max_drafts + 1), accepted=iteration % (max_drafts + 1))
+        state.commit()
+        after = [state.counters(operation).fills for operation in ("extend", "commit")]
+        assert [b - a for a, b in zip(before, after, strict=True)] == [max_drafts, 1]
+
+
+def test_all_at_once_is_one_after_another() -> None:
+    """Masks, flags and states of `extend_through` are those of single extends; also where a draft is replaced."""
+    rng = random.Random(2)
+    states = [state_of(max_drafts=4), state_of(max_drafts=4)]
+    for state in states:
+        iterate(
+            state,
+            [0, 1, 2],
+            {slot: compiled(guide).matcher() for slot, guide in enumerate(some_guides()[1:4])},
+        )
+    for _ in range(40):
+        drafts = torch.tensor([[rng.choice([A, B, C, END, -1, 100]) for _ in range(5)] for _ in range(4)])
+        count = rng.randint(0, 4)
+        for state in states:
+            state.drafts_host.copy_(drafts)
+        for draft in range(1, count + 1):
+            states[0].extend(draft)
+        states[1].extend_through(count)
+        assert states[0].masks_host.equal(states[1].masks_host)
+        assert states[0].token_mask_host.equal(states[1].token_mask_host)
+        assert [states[0].extended(slot) for slot in range(3)] == [
+            states[1].extended(slot) for slot in range(3)
+        ]
+        assert states[0].counters("extend").fills == states[1].counters("extend").fills
+
+
+def test_a_slot_that_fails_while_all_are_taken() -> None:
+    state = state_of(fill_time_limit_s=0.05)
+    iterate(state, [0, 1], {0: wrap_matcher(Slow(8)), 1: countdown()})
+    state.drafts_host[:, :2] = 100
+    state.extend_through(3)
+    assert state.status(0)[0] == "time_limit"
+    assert state.extended(1) == 3
+    assert state.counters("extend").fills == 1 + 3
+
+
+class Slow(CountdownMatcher):
+    """Takes long for the mask behind its first token."""
+
+    def fill(self, row: np.ndarray) -> None:
+        if self.taken:
+            time.sleep(0.1)
+        super().fill(row)

@@ -1,8 +1,8 @@
 """What the engine knows of a grammar: guides are compiled, a compiled guide makes matchers.
 
 A `Matcher` follows one sequence of tokens, natively (`csrc/matcher.h`). It has `accept(token)`,
-`validate(tokens)`, `fill(row)`, `rollback(count)`, `fork()`, `reset()`, `forced(capacity)` and
-`is_terminated()`; where it fails it raises `GuideStateError`.
+`validate(tokens)`, `fill(row)`, `rollback(count)`, `fork()`, `reset()`, `is_terminated()` and `forced(capacity)`,
+tokens that spell what must follow whatever is sampled; where it fails it raises `GuideStateError`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ __all__ = ["Backend", "CompiledGuide", "Matcher", "PythonMatcher", "wrap_matcher
 class PythonMatcher(Protocol):
     """A matcher written in Python. What it raises ends its own request.
 
-    It may also have `fork() -> PythonMatcher`, `reset() -> None` and `error() -> str` (the text for what it
-    raised).
+    It may also have `fork() -> PythonMatcher`, `reset() -> None`, `error() -> str` (the text for what it raised), and
+    `forced(capacity) -> list[int]`: at most so many tokens that spell what must follow whatever is sampled, with the
+    state unchanged; they become drafts.
     """
 
     def accept(self, token: int) -> bool:

@@ -130,9 +130,14 @@ class XGrammarMatcher:
         self._matcher.reset()
 
 
-def native_matcher(matcher: xgr.GrammarMatcher, vocab_size: int, end_ids: tuple[int, ...]) -> Matcher:
+def native_matcher(matcher: xgr.GrammarMatcher, vocabulary: Vocabulary) -> Matcher:
     """A native handle on a matcher; needs `native_is_usable`."""
-    return _core.xgrammar_matcher(matcher._handle.__chandle__(), vocab_size, list(end_ids))
+    return _core.xgrammar_matcher(
+        matcher._handle.__chandle__(),
+        vocabulary.vocab_size,
+        list(vocabulary.end_ids),
+        token_texts(vocabulary),
+    )
 
 
 @functools.cache
@@ -160,12 +165,15 @@ def _self_test() -> str:
     """Walks a tiny grammar natively and through Python; what differs, or nothing."""
     vocabulary = Vocabulary.from_tokens([b"", b"a", b"b", b"ab", b"c"], end_ids=[0], vocab_size=40)
     info = tokenizer_info(vocabulary)
-    compiled = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False).compile_regex("a(b|c)*")
+    compiled = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False).compile_regex("ca(b|c)*")
     theirs = XGrammarMatcher(xgr.GrammarMatcher(compiled), vocabulary.end_ids)
-    ours = native_matcher(xgr.GrammarMatcher(compiled), vocabulary.vocab_size, vocabulary.end_ids)
+    ours = native_matcher(xgr.GrammarMatcher(compiled), vocabulary)
     rows = np.zeros((2, 2), dtype=np.int32)
     try:
-        for action, number in [("accept", 1), ("accept", 1), ("accept", 4), ("accept", 0), ("rollback", 2)]:
+        # "ca" must come, and "ab" may stand where "a" does.
+        if ours.forced(4) != [4]:
+            return "its native find_jump_forward_string does not do what Python's does"
+        for action, number in [("accept", 4), ("accept", 4), ("accept", 1), ("accept", 0), ("rollback", 2)]:
             rows[:] = 0
             theirs.fill(rows[0])
             ours.fill(rows[1])
@@ -197,6 +205,12 @@ def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
     return _tokenizer_info(vocabulary.fingerprint, vocabulary)
 
 
+@functools.lru_cache(maxsize=4)
+def token_texts(vocabulary: Vocabulary) -> _core.TokenTexts:
+    """What spells forced text in a vocabulary; built once for each of the last few."""
+    return _core.TokenTexts(vocabulary.tokens)
+
+
 class CompiledXGrammar:
     """A grammar compiled for a vocabulary."""
 
@@ -217,7 +231,7 @@ class CompiledXGrammar:
         """A new matcher at the start of the guide."""
         matcher = xgr.GrammarMatcher(self.compiled)
         if self._native:
-            return native_matcher(matcher, self.vocab_size, self.vocabulary.end_ids)
+            return native_matcher(matcher, self.vocabulary)
         return wrap_matcher(XGrammarMatcher(matcher, self.vocabulary.end_ids))
 
     def __str__(self) -> str:

@@ -2,8 +2,9 @@
 
 The state changes live in C++ (`csrc/guided_state.h`). Here they get their host memory, and become host tasks.
 In the order of one stream: `fetch` takes the snapshot that `push` left, `extend(j)` takes draft j where it is
-legal and fills row j, `commit` takes back what was not accepted, takes the bonus token and fills row 0. A
-slot that fails gets a status; its rows then allow end tokens only, and every other slot goes on.
+legal and fills row j (`extend_through(k)`: drafts 1..k at once), `commit` takes back what was not accepted,
+takes the bonus token and fills row 0. A slot that fails gets a status; its rows then allow end tokens only,
+and every other slot goes on.
 
 S slots and one more for padding, K drafts, V vocabulary, W = ceil(V / 32).
 """
@@ -48,7 +49,8 @@ class GuidedState:
     slot*(K+1) + j is what may follow the committed text and j drafts.
 
     `workers` native threads help when a phase turns out long. A mask that takes longer than
-    `fill_time_limit_s` (0: no limit) ends its slot. At most `max_pending` snapshots wait to be fetched.
+    `fill_time_limit_s` (0: no limit) ends its slot. At most `max_pending` snapshots wait to be fetched. `native` is
+    the C++ state.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class GuidedState:
         self.verified_host = pinned((num_slots + 1, max_drafts + 2), torch.int64)
         self.masks_host = pinned((rows, self.num_words), torch.int32)
         self.token_mask_host = pinned((rows,), torch.int32)
-        self._native = _core.GuidedState(
+        self.native = _core.GuidedState(
             num_slots,
             max_drafts,
             vocab_size,
@@ -99,32 +101,38 @@ class GuidedState:
         last). Raises `ValueError` for what does not fit, `GraphError` when `max_pending` iterations were
         pushed and not launched.
         """
-        epoch = self._native.push(list(slots), dict(attach or {}), epoch)
+        epoch = self.native.push(list(slots), dict(attach or {}), epoch)
         return epoch
 
     def fetch(self) -> None:
         """Take the oldest snapshot; attached slots get row 0. Without one, or with one of another iteration,
         the slots fail.
         """
-        self._native.fetch()
+        self.native.fetch()
 
     def extend(self, draft: int) -> None:
         """Take draft `draft` (1..K) of every guided slot that took the ones before it, and fill row
         `draft`.
         """
-        self._native.extend(draft)
+        self.native.extend(draft)
+
+    def extend_through(self, count: int) -> None:
+        """`extend(1)` to `extend(count)` at once. Drafts taken before that are still the same cost nothing."""
+        self.native.extend_through(count)
 
     def commit(self) -> None:
         """Take back drafts that were not accepted, take the bonus token, fill row 0."""
-        self._native.commit()
+        self.native.commit()
 
     def release(self, slot: int) -> None:
         """Take the slot back to its committed text; the matcher stays. With nothing in flight."""
-        self._native.release(slot)
+        self.native.release(slot)
 
     def task(self, operation: str, draft: int = 0) -> NativeTask:
-        """`"fetch"`, `"commit"` or `"extend"` (with its `draft`) as a host task."""
-        name, function, data = self._native.task(operation, draft)
+        """`"fetch"`, `"commit"`, `"extend"` (its `draft`, 1..K) or `"extend_through"` (their number, 0..K) as a host
+        task.
+        """
+        name, function, data = self.native.task(operation, draft)
         return NativeTask(name, function, data, self)
 
     def status(self, slot: int) -> tuple[str, str]:
@@ -134,47 +142,47 @@ class GuidedState:
         "matcher" (it failed), "time_limit", "epoch" (snapshots and iterations out of step), "verified" (the
         verified tensor contradicts the drafts).
         """
-        code, message = self._native.status(slot)
+        code, message = self.native.status(slot)
         return ("" if code == "ok" else code), message
 
     def committed(self, slot: int) -> int:
         """Tokens that the slot's matcher took for good since it was attached; behind an end token none
         count.
         """
-        count: int = self._native.committed(slot)
+        count: int = self.native.committed(slot)
         return count
 
     def extended(self, slot: int) -> int:
         """Drafts that the slot's matcher has taken beyond the committed text."""
-        count: int = self._native.extended(slot)
+        count: int = self.native.extended(slot)
         return count
 
     def is_terminated(self, slot: int) -> bool:
         """Whether an end token was committed."""
-        return bool(self._native.is_terminated(slot))
+        return bool(self.native.is_terminated(slot))
 
     def is_guided(self, slot: int) -> bool:
         """Whether the slot has a matcher."""
-        return bool(self._native.is_guided(slot))
+        return bool(self.native.is_guided(slot))
 
     @property
     def num_failed(self) -> int:
         """How many slots have a status; cheap to read every iteration."""
-        count: int = self._native.num_failed
+        count: int = self.native.num_failed
         return count
 
     @property
     def num_pending(self) -> int:
         """Snapshots pushed and not fetched."""
-        count: int = self._native.num_pending
+        count: int = self.native.num_pending
         return count
 
     @property
     def epoch(self) -> int:
         """The epoch of the last snapshot that was fetched."""
-        epoch: int = self._native.epoch
+        epoch: int = self.native.epoch
         return epoch
 
     def counters(self, operation: str) -> OperationCounters:
-        """What `"fetch"`, `"extend"` or `"commit"` has cost so far."""
-        return OperationCounters(*self._native.counters(operation))
+        """What `"fetch"`, `"extend"` (`"extend_through"` counts as one call of it) or `"commit"` has cost so far."""
+        return OperationCounters(*self.native.counters(operation))

@@ -1,0 +1,37 @@
+// A matcher that is owned, for C++.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "matcher.h"
+
+namespace weft {
+
+// Owns one matcher; destroyed with its last reference. A matcher is attached to at most one slot.
+class MatcherHandle {
+ public:
+  explicit MatcherHandle(weft_matcher matcher) : matcher_(matcher) {}
+  MatcherHandle(const MatcherHandle &) = delete;
+  MatcherHandle &operator=(const MatcherHandle &) = delete;
+  ~MatcherHandle() { matcher_.ops->destroy(matcher_.self); }
+
+  int accept(std::int32_t token) { return matcher_.ops->accept(matcher_.self, token); }
+  int validate(const std::int32_t *tokens, int count) { return matcher_.ops->validate(matcher_.self, tokens, count); }
+  int fill(std::int32_t *row, int words) { return matcher_.ops->fill(matcher_.self, row, words); }
+  int rollback(int count) { return matcher_.ops->rollback(matcher_.self, count); }
+  void *fork() { return matcher_.ops->fork(matcher_.self); }
+  int reset() { return matcher_.ops->reset(matcher_.self); }
+  int forced(std::int32_t *tokens, int capacity) { return matcher_.ops->forced(matcher_.self, tokens, capacity); }
+  bool is_terminated() { return matcher_.ops->is_terminated(matcher_.self) != 0; }
+  const char *error() { return matcher_.ops->error(matcher_.self); }
+  const weft_matcher_ops *ops() const { return matcher_.ops; }
+
+  int slot = -1;  // where the host has attached it; only `push` and the state's end touch it
+
+ private:
+  weft_matcher matcher_;
+};
+using MatcherRef = std::shared_ptr<MatcherHandle>;
+
+}  // namespace weft
