@@ -42,6 +42,11 @@ class Speculation:
             if self.max_draft_tokens:
                 raise InputError("num_draft_tokens needs a drafter; Speculation.none() drafts nothing")
             return
+        for number in (n for pair in self._schedule for n in pair):
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise InputError(
+                    f"num_draft_tokens is {self.num_draft_tokens!r}; give a whole number, or a mapping of whole numbers"
+                )
         for batch, count in self._schedule:
             lowest = 0 if isinstance(self.num_draft_tokens, Mapping) else 1
             if not lowest <= count <= MAX_DRAFT_TOKENS:

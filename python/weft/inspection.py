@@ -12,7 +12,7 @@ import torch
 
 from weft.bench.report import processor, versions
 from weft.config import EngineConfig, Speculation
-from weft.engine.graphs import GraphKey
+from weft.engine.step import Plan
 from weft.errors import WeftError
 from weft.runtime import get
 from weft.runtime.cuda import unavailable_reason
@@ -53,8 +53,8 @@ def matcher_line() -> str:
 def model_lines(path: Path) -> Iterator[str]:
     """What a model directory holds."""
     from weft.grammar.tokenizer import Vocabulary
+    from weft.models.eagle3_head import Eagle3Head
     from weft.models.weights import load_model
-    from weft.spec.eagle3 import Eagle3
     from weft.text import load_tokenizer
 
     yield f"model directory: {path}"
@@ -71,10 +71,9 @@ def model_lines(path: Path) -> Iterator[str]:
         )
         yield f"  tokenizer: {len(vocabulary.special_ids)} special tokens, end tokens {list(vocabulary.end_ids)}"
         if (path / "eagle3").is_dir():
-            drafter = Eagle3.load(Speculation.eagle3(), path, model, 2, 1)
+            head = Eagle3Head.load(path / "eagle3", model)
             yield (
-                f"  EAGLE3 head: draft vocabulary {drafter.head.draft_vocab_size}, "
-                f"reads layers {list(drafter.aux_layers)}"
+                f"  EAGLE3 head: draft vocabulary {head.draft_vocab_size}, reads layers {list(head.aux_layers)}"
             )
         else:
             yield "  EAGLE3 head: none (no eagle3/ in the directory)"
@@ -87,7 +86,15 @@ def graph_dump(model: Path | None, device: str, speculation: Speculation) -> Ite
     from weft.llm import LLM
 
     with LLM(model, device=device, speculation=speculation, engine=EngineConfig(max_batch=1)) as llm:
-        dump = llm.engine.graphs.dump(GraphKey(1, guided=True))
+        plan = Plan(
+            batch=1,
+            num_drafts=speculation.draft_tokens(1),
+            guided=True,
+            guided_drafts=speculation.guide_drafts is not False and speculation.max_draft_tokens > 0,
+            shaped=False,
+            logprobs=False,
+        )
+        dump = llm.engine.graphs.dump(plan)
     yield f"graph of one guided iteration, batch 1, on {get(device).device}: {len(dump.nodes)} nodes"
     for number, (kind, label) in enumerate(dump.nodes):
         after = [str(b) for a, b in dump.edges if a == number]

@@ -13,13 +13,12 @@ from typing import Any, TypeGuard
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tokenizers.decoders import DecodeStream
 
-from weft import registry
 from weft.config import EngineConfig, Speculation, package_model_path
 from weft.core import Output, Piece, SamplingParams
 from weft.engine.lifecycle import Request
 from weft.engine.loop import Engine
+from weft.engine.sampling_state import TokenRules
 from weft.errors import InputError, ModelError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import GuideCompiler
@@ -28,7 +27,9 @@ from weft.grammar.tokenizer import Vocabulary
 from weft.models.base import PagedKV
 from weft.models.weights import load_model
 from weft.runtime import get as get_runtime
-from weft.text import load_tokenizer
+from weft.spec.base import DrafterContext
+from weft.spec.load import Drafting
+from weft.text import RunningText, load_tokenizer, word_tokens
 
 Prompt = str | Sequence[int]
 
@@ -61,30 +62,27 @@ class LLM:
         self.runtime = get_runtime(device)
         target = load_model(self.model_path, self.runtime.device, dtype)
         self.tokenizer = load_tokenizer(self.model_path)
-        num_drafts = self.speculation.num_draft_tokens
-        config = (engine or EngineConfig()).resolved(target.config.max_position_embeddings, num_drafts)
+        max_drafts = self.speculation.max_draft_tokens
+        config = (engine or EngineConfig()).resolved(target.config.max_position_embeddings, max_drafts)
         assert config.num_pages is not None
-        drafter = None
-        if self.speculation.drafter is not None:
-            drafter_class = registry.load("drafters", self.speculation.drafter)
-            drafter = drafter_class.load(
-                self.speculation, self.model_path, target, config.num_pages, config.page_size
+        drafting = Drafting.load(
+            DrafterContext(
+                self.speculation,
+                self.model_path,
+                target,
+                config.max_batch,
+                config.num_pages,
+                config.page_size,
             )
+        )
         vocabulary = Vocabulary.from_huggingface(
             self.tokenizer, model_path=self.model_path, vocab_size=target.config.vocab_size
         )
         kv = PagedKV.for_model(target, config.num_pages, config.page_size)
         self.config = config
+        self._end_ids = tuple(vocabulary.end_ids)
         self._compiler = GuideCompiler(vocabulary)
-        self._engine = Engine(
-            self.runtime,
-            target,
-            kv,
-            drafter,
-            list(vocabulary.end_ids),
-            config,
-            self.speculation.guides_drafts,
-        )
+        self._engine = Engine(self.runtime, target, kv, drafting, list(self._end_ids), config)
         self._lock = threading.RLock()
 
     # -- generating
@@ -190,8 +188,27 @@ class LLM:
         if bad is not None:
             raise InputError(f"the prompt holds token id {bad}; ids of this model are 0 to {vocab_size - 1}")
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
+        rules = self._rules(sampling, vocab_size)
+        words = RunningText(self.tokenizer, sampling.stop_words) if sampling.stop_words else None
         compiled = self._compiler.submit(guide) if guide is not None else None
-        return Request(tokens, sampling, seed, compiled)
+        return Request(tokens, sampling, seed, rules, words, compiled)
+
+    def _rules(self, sampling: SamplingParams, vocab_size: int) -> TokenRules:
+        """What the sampling parameters say in token ids, checked against the vocabulary."""
+        words: set[tuple[int, ...]] = set()
+        for word in sampling.bad_words:
+            words |= word_tokens(self.tokenizer, word) if isinstance(word, str) else {tuple(word)}
+        named = {
+            "bad_words": [token for word in words for token in word],
+            "stop_token_ids": sampling.stop_token_ids,
+            "logit_bias": sampling.logit_bias or {},
+        }
+        for name, tokens in named.items():
+            bad = next((t for t in tokens if not 0 <= t < vocab_size), None)
+            if bad is not None:
+                raise InputError(f"{name} holds token id {bad}; ids of this model are 0 to {vocab_size - 1}")
+        ends = dict.fromkeys((*self._end_ids, *sampling.stop_token_ids)) if sampling.min_tokens else ()
+        return TokenRules(tuple(sorted(words)), tuple(ends))
 
     def _encode(self, prompt: str) -> list[int]:
         try:
@@ -219,9 +236,8 @@ class LLM:
         return [self._text(request) for request in requests]
 
     def _pieces(self, request: Request) -> Iterator[Piece]:
-        decoder = DecodeStream(skip_special_tokens=True)
-        given = ""
-        seen = 0
+        text = RunningText(self.tokenizer, request.sampling.stop_words)
+        given = seen = 0
         with self._lock:
             self._engine.submit(request)
         try:
@@ -232,22 +248,29 @@ class LLM:
                 output = request.output
                 new, drafted = output.token_ids[seen:], output.drafted[seen:]
                 seen += len(new)
-                text = (decoder.step(self.tokenizer.backend_tokenizer, new) or "") if new else ""
-                given += text
+                for token in new:
+                    text.feed(token)
                 if request.is_finished:
                     self._text(request)
                     if output.error is not None:
                         raise output.error
-                    yield Piece(output.text[len(given) - len(text) :], new, drafted, output)
+                    yield Piece(output.text[given:], new, drafted, output)
                     return
-                yield Piece(text, new, drafted)
+                yield Piece(text.text[given : text.num_shown], new, drafted)
+                given = max(given, text.num_shown)
         finally:
             with self._lock:
                 self._engine.cancel(request)
 
     def _text(self, request: Request) -> Output:
+        """Write the answer's text: without the stop word, or the stop token, that ended it."""
         output = request.output
-        output.text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
+        by, tokens = output.stopped_by, output.token_ids
+        output.text = self.tokenizer.decode(
+            tokens[:-1] if isinstance(by, int) else tokens, skip_special_tokens=True
+        )
+        if isinstance(by, str) and isinstance(request.stop_words, RunningText):
+            output.text = output.text[: request.stop_words.found_at]
         return output
 
 

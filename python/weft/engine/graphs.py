@@ -1,26 +1,20 @@
-"""Graphs of `decode_step`, one for each batch size and kind of iteration in use.
+"""Graphs of `decode_step`, one for each kind of iteration in use.
 
-Capture is a wrapper: it calls the function of `step.py` while its streams capture. With `capture=False` the same
-function is called for every iteration.
+Capture is a wrapper: it calls the function of `step.py` while its streams capture. With `graphs="none"` the same
+function is called for every iteration; with `"split"` it is, too, and what it launches between two calls of the
+grammar's is a graph.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from weft.config import Graphs
 from weft.engine.state import DecodeParts, StepBuffers
-from weft.engine.step import Iteration, decode_step
+from weft.engine.step import Iteration, Plan, decode_step
+from weft.guided.host_lane import HostLane
 from weft.guided.lane import GrammarLane
 from weft.runtime.dump import GraphDump, dump_graph
 from weft.runtime.interface import Graph, Runtime, Stream
-
-
-@dataclass(frozen=True)
-class GraphKey:
-    """What distinguishes graphs: `batch` rows (a bucket), and whether masks are part of it."""
-
-    batch: int
-    guided: bool
+from weft.runtime.segments import SegmentedStream
 
 
 def bucket(rows: int, max_batch: int) -> int:
@@ -35,72 +29,97 @@ class StepGraphs:
         self,
         runtime: Runtime,
         stream: Stream,
-        lane: GrammarLane,
+        lane: GrammarLane | HostLane,
         parts: DecodeParts,
-        guided_drafts: bool,
-        capture: bool,
+        graphs: Graphs,
     ) -> None:
-        self.num_replays = 0
         self._runtime, self._stream, self._lane, self._parts = runtime, stream, lane, parts
-        self._guided_drafts = guided_drafts
-        self._capture = capture
-        self._buffers: dict[int, StepBuffers] = {}
-        self._graphs: dict[GraphKey, Graph] = {}
+        self._mode = graphs
+        self._num_replays = 0
+        self._slots: dict[int, StepBuffers] = {}
+        self._buffers: dict[tuple[int, int, bool], StepBuffers] = {}
+        self._graphs: dict[Plan, Graph] = {}
+        self._segments: dict[Plan, SegmentedStream] = {}
 
-    def buffers(self, batch: int) -> StepBuffers:
-        """The fixed buffers of iterations of `batch` rows, shared by every graph of that size."""
-        if batch not in self._buffers:
+    @property
+    def num_replays(self) -> int:
+        """Graphs launched so far."""
+        return self._num_replays + sum(segments.num_replays for segments in self._segments.values())
+
+    def buffers(self, plan: Plan) -> StepBuffers:
+        """The fixed buffers of an iteration; `slots_B` is shared by all of one batch size."""
+        key = (plan.batch, plan.num_drafts, plan.logprobs)
+        if key not in self._buffers:
             parts = self._parts
-            self._buffers[batch] = StepBuffers.allocate(
-                batch, parts.num_drafts + 1, parts.model, parts.state, parts.drafter
+            shared = self._slots.get(plan.batch)
+            self._buffers[key] = StepBuffers.allocate(
+                plan.batch,
+                plan.num_drafts + 1,
+                parts.model,
+                parts.state,
+                parts.drafter,
+                keeps_raw_logits=plan.logprobs,
+                slots_B=shared.slots_B if shared is not None else None,
             )
-        return self._buffers[batch]
+            self._slots.setdefault(plan.batch, self._buffers[key])
+        return self._buffers[key]
 
-    def is_ready(self, key: GraphKey) -> bool:
+    def is_ready(self, plan: Plan) -> bool:
         """Whether an iteration of this kind runs without a capture first."""
-        return not self._capture or key in self._graphs
+        return self._mode == "none" or plan in self._graphs or plan in self._segments
 
-    def prepare(self, key: GraphKey) -> None:
+    def prepare(self, plan: Plan) -> None:
         """Warm up and capture. Needs an idle engine: the warm-up runs rows that only pad, under an empty snapshot."""
-        if self.is_ready(key):
+        if self.is_ready(plan):
             return
-        iteration = self._iteration(key)
-        buffers = iteration.buffers
-        dummy = self._parts.state.dummy
-        self._stream.launch(buffers.slots_B.fill_, dummy)
-        if key.guided:
+        self._stream.launch(self.buffers(plan).slots_B.fill_, self._parts.state.dummy)
+        if self._mode == "split":
+            self._segments[plan] = SegmentedStream(self._runtime, self._stream)
+            for _ in range(2):
+                self._lane.push([], {})
+                self._run_segments(plan)
+            self._segments[plan].num_replays = 0
+            self._stream.synchronize()
+            return
+        if plan.guided or self._parts.has_proposals:
             self._lane.push([], {})
+        iteration = self._iteration(plan, self._stream)
         decode_step(iteration)
         self._stream.synchronize()
         with self._runtime.capture(self._stream) as graph:
             decode_step(iteration)
-        self._graphs[key] = graph
+        self._graphs[plan] = graph
 
-    def run(self, key: GraphKey) -> None:
+    def run(self, plan: Plan) -> None:
         """Issue one iteration."""
-        if self._capture:
-            self._graphs[key].replay()
-            self.num_replays += 1
+        if self._mode == "none":
+            decode_step(self._iteration(plan, self._stream))
+        elif self._mode == "split":
+            self._run_segments(plan)
         else:
-            decode_step(self._iteration(key))
+            self._graphs[plan].replay()
+            self._num_replays += 1
 
     def close(self) -> None:
         """Let go of every graph."""
         for graph in self._graphs.values():
             graph.close()
+        for segments in self._segments.values():
+            segments.close()
         self._graphs.clear()
+        self._segments.clear()
 
-    def dump(self, key: GraphKey) -> GraphDump:
+    def dump(self, plan: Plan) -> GraphDump:
         """The nodes and edges of this kind of iteration, captured afresh."""
-        self.prepare(key)
-        return dump_graph(self._runtime, self._stream, lambda: decode_step(self._iteration(key)))
+        self.prepare(plan)
+        iteration = self._iteration(plan, self._stream)
+        return dump_graph(self._runtime, self._stream, lambda: decode_step(iteration))
 
-    def _iteration(self, key: GraphKey) -> Iteration:
-        return Iteration(
-            stream=self._stream,
-            lane=self._lane,
-            parts=self._parts,
-            buffers=self.buffers(key.batch),
-            guided=key.guided,
-            guided_drafts=key.guided and self._guided_drafts,
-        )
+    def _run_segments(self, plan: Plan) -> None:
+        segments = self._segments[plan]
+        segments.begin()
+        decode_step(self._iteration(plan, segments))
+        segments.flush()
+
+    def _iteration(self, plan: Plan, stream: Stream | SegmentedStream) -> Iteration:
+        return Iteration(plan, stream, self._lane, self._parts, self.buffers(plan))

@@ -7,9 +7,10 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from weft.core import FinishReason, Output, SamplingParams
+from weft.engine.sampling_state import TokenRules
 from weft.errors import InputError, RequestError
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
 _ids = itertools.count(1)
 
 
+class StopWords(Protocol):
+    """Watches a text for the words that end it."""
+
+    def feed(self, token: int) -> str | None:
+        """Take the next token; the stop word that the text now holds, if it does."""
+
+
 @dataclass(eq=False)
 class Request:
     """One prompt on its way to an answer. `slot` and `pages` are held while RUNNING, and only then."""
@@ -42,12 +50,15 @@ class Request:
     prompt: list[int]
     sampling: SamplingParams
     seed: int
+    rules: TokenRules = field(default_factory=TokenRules)
+    stop_words: StopWords | None = None
     guide: Future[CompiledGuide] | None = None
     id: int = field(default_factory=lambda: next(_ids))
     stage: Stage = Stage.QUEUED
     slot: int = -1
     pages: list[int] = field(default_factory=list)
     compiled: CompiledGuide | None = None
+    is_shaped: bool = False
     output: Output = field(init=False)
     created: float = field(default_factory=time.perf_counter)
     started: float = 0.0
@@ -55,6 +66,8 @@ class Request:
     def __post_init__(self) -> None:
         self.output = Output(prompt_token_ids=self.prompt)
         self.output.stats.prompt_tokens = len(self.prompt)
+        if self.sampling.logprobs is not None:
+            self.output.logprobs = []
         if self.guide is not None:
             self.stage = Stage.COMPILING
 

@@ -16,21 +16,28 @@ from contextlib import contextmanager
 
 import torch
 
-from weft.config import EngineConfig
+from weft.config import EngineConfig, Speculation
 from weft.core import FinishReason
-from weft.engine.graphs import GraphKey, StepGraphs, bucket
+from weft.engine.adaptive import DraftGuidance
+from weft.engine.commit import commit
+from weft.engine.graphs import StepGraphs, bucket
 from weft.engine.kv_cache import PageAllocator
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.prefill import PrefillBuffers, PromptRow, prefill
+from weft.engine.results import StepResults
+from weft.engine.sampling_state import SamplingRow
 from weft.engine.state import DecodeParts, SlotState
-from weft.errors import CapacityError, GuideError, GuideStateError, InputError, RequestError
+from weft.engine.step import Plan
+from weft.errors import CapacityError, GuideError, InputError, RequestError
 from weft.grammar.base import Matcher
+from weft.guided.host_lane import HostLane
 from weft.guided.lane import GrammarLane
 from weft.models.base import Model, PagedKV
 from weft.runtime.buffers import PinnedRing
-from weft.runtime.interface import Runtime
+from weft.runtime.interface import Runtime, Stream
 from weft.runtime.scope import FailureScope
-from weft.spec.base import Drafter
+from weft.runtime.segments import SegmentedStream
+from weft.spec.load import Drafting
 
 
 class Engine:
@@ -44,10 +51,9 @@ class Engine:
         runtime: Runtime,
         model: Model,
         kv: PagedKV,
-        drafter: Drafter | None,
+        drafting: Drafting,
         end_token_ids: list[int],
         config: EngineConfig,
-        guided_drafts: bool,
     ) -> None:
         assert config.max_seq_len is not None and config.num_pages is not None
         self.config = config
@@ -57,21 +63,34 @@ class Engine:
         self._end_tokens = frozenset(end_token_ids)
         self._scope = FailureScope()
         self._stream = runtime.stream()
-        num_drafts = drafter.num_draft_tokens if drafter is not None else 0
-        self.lane = GrammarLane(
-            runtime, config.max_batch, max(num_drafts, 1), model.config.vocab_size, end_token_ids
+        self._speculation: Speculation = drafting.speculation
+        max_drafts = self._speculation.max_draft_tokens
+        shape = (config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
+        make_proposals = drafting.proposals_maker(runtime)
+        self.lane: GrammarLane | HostLane
+        if config.graphs == "split":
+            self.lane = HostLane(runtime, self._stream, *shape, make_proposals=make_proposals)
+            self._eager: Stream | SegmentedStream = SegmentedStream(runtime, self._stream, capture=False)
+        else:
+            self.lane = GrammarLane(runtime, *shape, make_proposals=make_proposals)
+            self._eager = self._stream
+        pages_per_slot = config.pages_for(config.max_seq_len, max_drafts)
+        self.parts = DecodeParts(
+            model,
+            kv,
+            drafting.drafter,
+            SlotState(self.lane, pages_per_slot, config.max_seq_len),
+            has_proposals=make_proposals is not None,
+            max_drafts=max_drafts,
+            simulated=config.simulate_acceptance,
         )
-        pages_per_slot = config.pages_for(config.max_seq_len, num_drafts)
-        state = SlotState(
-            config.max_batch, pages_per_slot, self.lane.drafts, self.lane.verified, runtime.device
-        )
-        self.parts = DecodeParts(model, kv, drafter, state)
-        self.graphs = StepGraphs(runtime, self._stream, self.lane, self.parts, guided_drafts, config.capture)
+        self.graphs = StepGraphs(runtime, self._stream, self.lane, self.parts, config.graphs)
+        self.guidance = DraftGuidance(self._speculation.guide_drafts)
         self._pages = PageAllocator(config.num_pages)
         self._prefill = PrefillBuffers(self.parts, config.prefill_chunk)
+        self._results = StepResults(runtime, self._stream, self.parts.state)
         self._slots_in: dict[int, PinnedRing] = {}
         self._sent: dict[int, list[int]] = {}  # what the device has as each batch size's slots
-        self._verified_out = PinnedRing(runtime, self.lane.verified)
         self._free_slots = list(range(config.max_batch - 1, -1, -1))
         self._attach: dict[int, Matcher | None] = {}
         self._waiting: deque[Request] = deque()
@@ -158,123 +177,114 @@ class Engine:
 
     def _pages_needed(self, request: Request) -> int:
         total = min(len(request.prompt) + request.sampling.max_tokens, self._max_seq_len)
-        return self.config.pages_for(total, self.parts.num_drafts)
+        return self.config.pages_for(total, self.parts.max_drafts)
 
     def _read_prompt(self, request: Request) -> None:
         slot = request.slot
-        guided = request.compiled is not None
         try:
-            self._attach[slot] = request.compiled.matcher() if request.compiled is not None else None
-            row = PromptRow(
-                self.runtime, slot, request.prompt, request.pages, request.sampling.temperature, request.seed
+            sampling = SamplingRow(
+                self.runtime,
+                request.sampling,
+                request.seed,
+                request.rules,
+                request.prompt,
+                self.parts.model.config.vocab_size,
             )
-            snapshot = (lambda: self._push([slot])) if guided else None
-            prefill(self._stream, self.lane, self.parts, self._prefill, row, snapshot)
-            verified = self._read_verified()
+            request.is_shaped = sampling.needs_shaping
+            self._attach[slot] = request.compiled.matcher() if request.compiled is not None else None
+            if self.lane.proposals is not None:
+                self.lane.proposals.open(slot, request.prompt)
+            row = PromptRow(self.runtime, slot, request.prompt, request.pages, sampling)
+            plan = self._plan([request], 1, 0)
+            prefill(self._eager, self.lane, self.parts, self._prefill, row, plan, lambda: self._push([slot]))
+            results = self._results.read(plan.logprobs)
+            self.runtime.check()
         except Exception as error:
             self._end(request, "error", error)
             return
         request.output.stats.time_to_first_token_s = time.perf_counter() - request.created
-        self._commit(request, verified)
+        self._commit(request, results)
 
     # -- decoding
 
     def _decode(self) -> None:
         rows = list(self._running)
         slots = [request.slot for request in rows]
-        guided = any(request.compiled is not None for request in rows)
-        key = GraphKey(bucket(len(rows), self.config.max_batch), guided)
+        num_drafts = self._speculation.draft_tokens(len(rows))
+        plan = self._plan(rows, bucket(len(rows), self.config.max_batch), num_drafts)
         try:
-            if not self.graphs.is_ready(key):
-                self.graphs.prepare(key)
-                self._sent.pop(key.batch, None)
-            self._send_slots(slots, key.batch)
-            if guided:
-                self._push(slots)
-            self.graphs.run(key)
-            verified = self._read_verified()
+            if not self.graphs.is_ready(plan):
+                self.graphs.prepare(plan)
+                self._sent.pop(plan.batch, None)
+            self._send_slots(slots, plan)
+            began = time.perf_counter()
+            if plan.guided or self.parts.has_proposals:
+                self._push(slots, num_drafts)
+            self.graphs.run(plan)
+            results = self._results.read(plan.logprobs)
+            self.runtime.check()
         except Exception as error:
             for request in rows:
                 self._end(request, "error", error)
             return
         self.num_iterations += 1
+        if plan.guided and self.parts.drafter is not None and num_drafts:
+            committed = sum(results.count(slot) + 1 for slot in slots)
+            self.guidance.observe(plan.batch, plan.guided_drafts, time.perf_counter() - began, committed)
         for request in rows:
             stats = request.output.stats
             stats.iterations += 1
-            if self.parts.num_drafts and stats.iterations > 1:
+            if num_drafts and (stats.iterations > 1 or self.parts.has_proposals):
                 stats.drafted_iterations += 1
-            self._commit(request, verified)
+            self._commit(request, results)
 
-    def _push(self, slots: list[int]) -> None:
+    def _plan(self, rows: list[Request], batch: int, num_drafts: int) -> Plan:
+        guided = any(request.compiled is not None for request in rows)
+        masks_drafts = guided and num_drafts > 0 and self.guidance.choose(batch)
+        return Plan(
+            batch=batch,
+            num_drafts=num_drafts,
+            guided=guided,
+            guided_drafts=masks_drafts and self.parts.drafter is not None,
+            shaped=any(request.is_shaped for request in rows),
+            logprobs=any(request.sampling.logprobs is not None for request in rows),
+        )
+
+    def _push(self, slots: list[int], num_drafts: int = 0) -> None:
         attach, self._attach = self._attach, {}
-        self.lane.push(slots, attach)
+        self.lane.push(slots, attach, num_drafts)
 
-    def _send_slots(self, slots: list[int], batch: int) -> None:
-        padded = slots + [self.parts.state.dummy] * (batch - len(slots))
-        if self._sent.get(batch) == padded:
+    def _send_slots(self, slots: list[int], plan: Plan) -> None:
+        padded = slots + [self.parts.state.dummy] * (plan.batch - len(slots))
+        if self._sent.get(plan.batch) == padded:
             return
-        if batch not in self._slots_in:
-            self._slots_in[batch] = PinnedRing(self.runtime, self.graphs.buffers(batch).slots_B)
-        self._slots_in[batch].send(self._stream, torch.tensor(padded))
-        self._sent[batch] = padded
-
-    def _read_verified(self) -> torch.Tensor:
-        """[S+1, K+2] host copy of what the work issued so far verified; raises what that work raised."""
-        verified = self._verified_out.receive(self._stream)
-        self.runtime.check()
-        return verified
+        if plan.batch not in self._slots_in:
+            self._slots_in[plan.batch] = PinnedRing(self.runtime, self.graphs.buffers(plan).slots_B)
+        self._slots_in[plan.batch].send(self._stream, torch.tensor(padded))
+        self._sent[plan.batch] = padded
 
     # -- results
 
-    def _commit(self, request: Request, verified: torch.Tensor) -> None:
-        """Append what the iteration committed to the request, up to its end."""
-        output = request.output
-        count = int(verified[request.slot, 0])
-        tokens: list[int] = verified[request.slot, 1 : count + 2].tolist()
-        room = min(request.sampling.max_tokens, self._max_seq_len - len(request.prompt)) - len(
-            output.token_ids
-        )
-        ended = next((i for i, token in enumerate(tokens) if token in self._end_tokens), None)
-        kept = tokens if ended is None else tokens[: ended + 1]
-        error = self._guide_error(request, len(kept))
-        if error is not None:
+    def _commit(self, request: Request, results: StepResults) -> None:
+        """Append what the iteration committed to the request, and end it where it ends."""
+        room = min(request.sampling.max_tokens, self._max_seq_len - len(request.prompt))
+        grammar = self.lane.state if request.compiled is not None else None
+        try:
+            reason = commit(request, results, room, self._end_tokens, grammar)
+        except RequestError as error:
             self._end(request, "error", error)
             return
-        if -1 in kept:
-            self._end(
-                request, "error", RequestError("the model's logits are all NaN or -inf at some position")
-            )
-            return
-        kept = kept[:room]
-        output.token_ids += kept
-        output.drafted += [i < count for i in range(len(kept))]
-        output.stats.accepted_drafts += min(count, len(kept))
-        if ended is not None and len(kept) == ended + 1:
-            self._end(request, "stop")
-        elif len(kept) == room:
-            self._end(request, "length")
-
-    def _guide_error(self, request: Request, new_tokens: int) -> RequestError | None:
-        """What the grammar says of the slot; what is about to be committed must have been accepted by the matcher."""
-        if request.compiled is None:
-            return None
-        status, message = self.lane.state.status(request.slot)
-        if status:
-            return GuideStateError(message)
-        accepted = self.lane.state.committed(request.slot)
-        expected = len(request.output.token_ids) + new_tokens
-        if accepted != expected:
-            return GuideStateError(
-                f"the grammar accepted {accepted} tokens of {expected}; nothing more is given out"
-            )
-        return None
+        if reason is not None:
+            self._end(request, reason)
 
     def _end(self, request: Request, reason: FinishReason, error: BaseException | None = None) -> None:
         """Finish a request and give back what it holds."""
         if request.stage is Stage.RUNNING:
             if request.compiled is not None:
-                request.output.stats.guided_valid = reason == "stop" and self.lane.state.is_terminated(
-                    request.slot
+                request.output.stats.guided_valid = (
+                    reason == "stop"
+                    and request.output.stopped_by is None
+                    and self.lane.state.is_terminated(request.slot)
                 )
                 self._attach[request.slot] = None
             self._running.remove(request)

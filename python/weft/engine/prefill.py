@@ -1,21 +1,25 @@
 """Reading one prompt: eager, in chunks, ending with the first token sampled under the request's guide.
 
-The same pieces as a decode iteration with one row and no drafts; only the model reads many positions at once. Each
-chunk's device tensors are its own, held by the launched work, so the host may prepare the next chunk at once.
+The first token is sampled by the same function as those of a decode iteration, on one row without drafts; only the
+model reads many positions at once. Each chunk's device tensors are its own, held by the launched work, so the host may
+prepare the next chunk at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.engine.state import DecodeParts, SlotState
-from weft.guided.lane import GrammarLane
+from weft.engine.sampling_state import SamplingRow, write_slot
+from weft.engine.shaping import shape_target
+from weft.engine.state import DecodeParts, SlotState, StepBuffers
+from weft.engine.step import Plan, sample_and_verify
 from weft.models.base import KVIndex
-from weft.ops.sampling import sample
 from weft.runtime.interface import Runtime, Stream
+from weft.runtime.segments import SegmentedStream
 
 
 class PrefillBuffers:
@@ -25,8 +29,9 @@ class PrefillBuffers:
         config, device = parts.model.config, parts.state.length.device
         width = len(parts.aux_layers) * config.hidden_size
         self.chunk = chunk
-        self.slot_1 = torch.zeros(1, dtype=torch.int64, device=device)
-        self.logits_1V = torch.zeros(1, config.vocab_size, dtype=config.dtype, device=device)
+        self.step = StepBuffers.allocate(
+            1, 1, parts.model, parts.state, None, keeps_raw_logits=True, slots_B=None
+        )
         self.aux_1CF = torch.zeros(1, chunk, width, dtype=config.dtype, device=device)
 
 
@@ -34,91 +39,100 @@ class PromptRow:
     """One request's inputs in pinned memory of its own: what `open_slot` writes to the device."""
 
     def __init__(
-        self, runtime: Runtime, slot: int, tokens: list[int], pages: list[int], temperature: float, seed: int
+        self, runtime: Runtime, slot: int, tokens: list[int], pages: list[int], sampling: SamplingRow
     ) -> None:
         self.slot = slot
         self.length = len(tokens)
+        self.sampling = sampling
         self.tokens = runtime.pinned((len(tokens),), torch.int64)
         self.tokens.copy_(torch.tensor(tokens))
         self.pages = runtime.pinned((len(pages),), torch.int32)
         self.pages.copy_(torch.tensor(pages, dtype=torch.int32))
-        self.temperature = temperature
-        self.seed = seed
 
 
 def prefill(
-    stream: Stream,
-    lane: GrammarLane,
+    stream: Stream | SegmentedStream,
+    lane: Any,
     parts: DecodeParts,
     buf: PrefillBuffers,
     row: PromptRow,
-    push_snapshot: Callable[[], None] | None,
+    plan: Plan,
+    push_snapshot: Callable[[], object],
 ) -> None:
-    """Issue the whole prefill of `row`.
+    """Issue the whole prefill of `row`. `plan` is of one row and no drafts.
 
-    A guided request comes with `push_snapshot`, which attaches its matcher; it is called right before the task that
-    takes the snapshot is issued, so that whatever raises before leaves none behind.
+    `push_snapshot` attaches the request's matcher; it is called right before the task that takes the snapshot is
+    issued, so that whatever raises before leaves none behind.
     """
-    guided = push_snapshot is not None
+    slot_1, has_proposals = buf.step.slots_B, parts.has_proposals
     stream.launch(open_slot, parts.state, lane.token_mask, buf, row)
     for start in range(0, row.length, buf.chunk):
         stop = min(start + buf.chunk, row.length)
-        stream.launch(read_chunk, parts, buf, row, start, stop)
+        stream.launch(read_chunk, plan, parts, buf, row, start, stop)
         if stop == row.length:
-            if push_snapshot is not None:
+            if plan.guided or has_proposals:
                 push_snapshot()
-                lane.first_mask(stream, buf.slot_1)
-                lane.apply_verify(stream, buf.logits_1V[:, None], buf.slot_1)
-            stream.launch(sample_first, parts.state, buf, row)
-            if guided:
-                lane.commit_masks(stream, buf.slot_1)
+            if plan.guided:
+                lane.first_mask(stream, slot_1)
+                lane.apply_verify(stream, buf.step.logits_BTV, slot_1)
+            elif has_proposals:
+                lane.follow(stream)
+            stream.launch(sample_and_verify, plan, parts, buf.step)
+            if plan.guided:
+                lane.commit_masks(stream, slot_1)
+            if has_proposals:
+                lane.propose(stream, parts.max_drafts, is_committed=plan.guided)
         if parts.drafter is not None:
             stream.launch(draft_chunk, parts, buf, row, start, stop)
-    if guided:
+    if has_proposals:
+        lane.wait_proposals(stream)
+        stream.launch(take_first_proposals, parts.state, lane.proposed, slot_1)
+    if plan.guided or has_proposals:
         lane.join(stream)
 
 
 def open_slot(state: SlotState, token_mask: Tensor, buf: PrefillBuffers, row: PromptRow) -> None:
     """Make the slot the request's: its pages and parameters, no drafts, no mask yet."""
     slot = row.slot
-    buf.slot_1.fill_(slot)
+    buf.step.slots_B.fill_(slot)
     state.page_table[slot].zero_()
     state.page_table[slot, : row.pages.shape[0]] = row.pages.to(state.page_table.device, non_blocking=True)
-    state.temperature[slot].fill_(row.temperature)
-    state.seed[slot].fill_(row.seed)
+    write_slot(state.sampling, row.sampling, slot)
     state.drafts[:, slot].fill_(-1)
     token_mask.view(state.length.shape[0], -1)[slot].zero_()
 
 
-def read_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int) -> None:
+def read_chunk(
+    plan: Plan, parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int
+) -> None:
     """The target's forward over the prompt's positions start..stop-1, and the logits of the last."""
-    device = parts.state.length.device
+    step, device = buf.step, parts.state.length.device
     tokens_1T = row.tokens[start:stop].to(device, non_blocking=True)[None]
     positions_1T = torch.arange(start, stop, device=device)[None]
     index = KVIndex.at(parts.state.page_table[row.slot][None], positions_1T)
     hidden = parts.model.forward(tokens_1T, parts.kv, index, parts.aux_layers)
     buf.aux_1CF[:, : stop - start] = hidden.aux
-    if stop == row.length:
-        buf.logits_1V.copy_(parts.model.logits(hidden.last[:, -1]))
-
-
-def sample_first(state: SlotState, buf: PrefillBuffers, row: PromptRow) -> None:
-    """The first token of the answer."""
-    slot_1 = buf.slot_1
-    position_1 = torch.full_like(slot_1, row.length)
-    token_1 = sample(buf.logits_1V, state.temperature[slot_1], state.seed[slot_1], position_1)
-    state.verified[slot_1, 0] = 0
-    state.verified[slot_1, 1] = token_1
-    state.last_token[slot_1] = token_1
-    state.length[slot_1] = position_1
+    if stop < row.length:
+        return
+    step.verified.base_B.fill_(row.length - 1)
+    step.logits_BTV.copy_(parts.model.logits(hidden.last[:, -1:]))
+    if plan.logprobs:
+        step.raw_logits_BTV.copy_(step.logits_BTV)
+    if plan.shaped:
+        shape_target(parts.state.sampling, step)
 
 
 def draft_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int) -> None:
-    """The drafter reads the chunk: hidden states of its positions, each with the token after it."""
+    """The drafter reads the chunk: its tokens and the one behind it, and the hidden states of its positions."""
     assert parts.drafter is not None
-    device = parts.state.length.device
-    following = row.tokens[start + 1 : stop + 1].to(device, non_blocking=True)
+    slot_1 = buf.step.slots_B
+    tokens = row.tokens[start : stop + 1].to(slot_1.device, non_blocking=True)
     if stop == row.length:
-        following = torch.cat([following, parts.state.last_token[buf.slot_1]])
+        tokens = torch.cat([tokens, parts.state.last_token[slot_1]])
     page_table_1P = parts.state.page_table[row.slot][None]
-    parts.drafter.prefill(following[None], start, buf.aux_1CF[:, : stop - start], page_table_1P)
+    parts.drafter.prefill(slot_1, tokens[None], start, buf.aux_1CF[:, : stop - start], page_table_1P)
+
+
+def take_first_proposals(state: SlotState, proposed: Tensor, slot_1: Tensor) -> None:
+    """What the host proposed behind the first token is the first iteration's drafts."""
+    state.drafts.index_copy_(1, slot_1, proposed.index_select(1, slot_1))

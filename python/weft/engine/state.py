@@ -11,6 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from weft.core import MAX_LOGPROBS
+from weft.engine.sampling_state import SamplingState
+from weft.guided.host_lane import HostLane
+from weft.guided.lane import GrammarLane
 from weft.models.base import Model, PagedKV
 from weft.spec.base import DraftBuffers, Drafter, Verified
 
@@ -20,47 +24,65 @@ class SlotState:
 
     `drafts` [K, S+1] and `verified` [S+1, K+2] are the grammar lane's (`guided/lane.py`): draft j of a slot is
     `drafts[j-1, slot]`, -1 for none; a row of `verified` is the count of accepted drafts, then the target's tokens.
+    `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest.
     """
 
-    def __init__(
-        self, num_slots: int, pages_per_slot: int, drafts: Tensor, verified: Tensor, device: torch.device
-    ) -> None:
-        self.dummy = num_slots
-        rows = num_slots + 1
+    def __init__(self, lane: GrammarLane | HostLane, pages_per_slot: int, max_seq_len: int) -> None:
+        self.drafts, self.verified, device = lane.drafts, lane.verified, lane.drafts.device
+        rows = self.verified.shape[0]
+        self.dummy = rows - 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
-        self.temperature = torch.zeros(rows, dtype=torch.float32, device=device)
-        self.seed = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.drafts = drafts
-        self.verified = verified
+        written = max_seq_len + 2 * self.verified.shape[1]  # an iteration may go beyond the end
+        self.sampling = SamplingState(rows, lane.state.vocab_size, written, device)
+        logprobs = (rows, self.verified.shape[1] - 1, 1 + MAX_LOGPROBS)
+        self.logprobs = torch.zeros(logprobs, dtype=torch.float32, device=device)
+        self.logprob_ids = torch.zeros(logprobs, dtype=torch.int64, device=device)
 
 
 @dataclass(frozen=True)
 class StepBuffers:
-    """What crosses the nodes of one iteration over B rows that verifies T - 1 drafts."""
+    """What crosses the nodes of one iteration over B rows that verifies T - 1 drafts. `raw_logits_BTV` are the target's
+    before anything acted on them, kept in iterations that give log-probabilities."""
 
     slots_B: Tensor
     tokens_BT: Tensor
     logits_BTV: Tensor
+    raw_logits_BTV: Tensor
     verified: Verified
     draft: DraftBuffers | None
 
     @classmethod
     def allocate(
-        cls, batch: int, width: int, model: Model, state: SlotState, drafter: Drafter | None
+        cls,
+        batch: int,
+        width: int,
+        model: Model,
+        state: SlotState,
+        drafter: Drafter | None,
+        *,
+        keeps_raw_logits: bool,
+        slots_B: Tensor | None,
     ) -> StepBuffers:
+        """Buffers of `batch` rows and `width` positions, around `slots_B` where graphs share it."""
         config, device = model.config, state.length.device
         aux = len(drafter.aux_layers) if drafter is not None else 0
+        logits = (batch, width, config.vocab_size)
+        raw_logits = logits if keeps_raw_logits else (0, width, config.vocab_size)
+        if slots_B is None:
+            slots_B = torch.full((batch,), state.dummy, dtype=torch.int64, device=device)
 
         def integers(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.int64, device=device)
 
         return cls(
-            slots_B=torch.full((batch,), state.dummy, dtype=torch.int64, device=device),
+            slots_B=slots_B,
             tokens_BT=integers(batch, width),
-            logits_BTV=torch.zeros(batch, width, config.vocab_size, dtype=config.dtype, device=device),
+            logits_BTV=torch.zeros(logits, dtype=config.dtype, device=device),
+            raw_logits_BTV=torch.zeros(raw_logits, dtype=config.dtype, device=device),
             verified=Verified(
+                slots_B=slots_B,
                 tokens_BT=integers(batch, width),
                 count_B=integers(batch),
                 base_B=integers(batch),
@@ -75,16 +97,16 @@ class StepBuffers:
 
 @dataclass(frozen=True)
 class DecodeParts:
-    """What an engine decodes with."""
+    """What an engine decodes with. `drafter` drafts on the device, `has_proposals` says that the host does, too; of
+    either at most `max_drafts`. `simulated` tokens per iteration are accepted whatever they are, if it is set."""
 
     model: Model
     kv: PagedKV
     drafter: Drafter | None
     state: SlotState
-
-    @property
-    def num_drafts(self) -> int:
-        return self.drafter.num_draft_tokens if self.drafter is not None else 0
+    has_proposals: bool
+    max_drafts: int
+    simulated: float | None = None
 
     @property
     def aux_layers(self) -> tuple[int, ...]:

@@ -4,67 +4,101 @@
 the grammar's work on the lane's own stream, ordered by events. `graphs.py` captures this same function; nothing in it
 waits, and nothing the host does happens between its lines once it is captured.
 
-Suffixes: B rows, T = 1 + K positions, K drafts, V vocabulary, P pages.
+Suffixes: B rows, T = 1 + K positions, K drafts, V vocabulary, N = B * T logits rows, P pages.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from weft.core import MAX_LOGPROBS
+from weft.engine.shaping import draw, shape_drafts, shape_target
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
-from weft.guided.lane import GrammarLane
 from weft.models.base import KVIndex
-from weft.ops.sampling import sample
+from weft.ops.log_probs import log_probs
+from weft.ops.penalties import count_tokens_
+from weft.ops.suppress_ends import suppress_ends_
 from weft.runtime.interface import Stream
+from weft.runtime.segments import SegmentedStream
 from weft.spec.base import row_positions
-from weft.spec.verify import count_accepted
+from weft.spec.verify import count_accepted, count_simulated
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What distinguishes iterations, and their graphs.
+
+    `batch` rows (a bucket) with `num_drafts` drafts verified and made; whether some row is `guided`, and whether
+    `guided_drafts`, its drafts masked too; whether some row is `shaped` by sampling parameters beyond temperature and
+    seed; whether some row wants `logprobs`.
+    """
+
+    batch: int
+    num_drafts: int
+    guided: bool
+    guided_drafts: bool
+    shaped: bool
+    logprobs: bool
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration's parts. `guided`: some row has a guide. `guided_drafts`: its drafts are masked too."""
+    """One iteration's parts."""
 
-    stream: Stream
-    lane: GrammarLane
+    plan: Plan
+    stream: Stream | SegmentedStream
+    lane: Any  # GrammarLane, or HostLane on a SegmentedStream
     parts: DecodeParts
     buffers: StepBuffers
-    guided: bool
-    guided_drafts: bool
 
 
 def decode_step(it: Iteration) -> None:
     """Verify K drafts and sample one more token for every row, then draft K tokens for the next iteration."""
-    stream, lane, parts, buf = it.stream, it.lane, it.parts, it.buffers
-    num_drafts = parts.num_drafts
+    plan, stream, lane, parts, buf = it.plan, it.stream, it.lane, it.parts, it.buffers
+    num_drafts, slots_B = plan.num_drafts, buf.slots_B
+    has_proposals = parts.has_proposals and num_drafts > 0
 
-    if it.guided:
-        lane.verify_masks(stream, buf.slots_B, num_drafts, it.guided_drafts)
-    stream.launch(target_forward, parts, buf)
-    if it.guided:
-        lane.apply_verify(stream, buf.logits_BTV, buf.slots_B)
-    stream.launch(sample_and_verify, parts.state, buf)
-    if it.guided:
-        lane.commit_masks(stream, buf.slots_B)
+    if plan.guided:
+        lane.verify_masks(stream, slots_B, num_drafts)
+    elif parts.has_proposals:
+        lane.follow(stream)
+    stream.launch(target_forward, plan, parts, buf)
+    if plan.guided:
+        lane.apply_verify(stream, buf.logits_BTV, slots_B)
+    stream.launch(sample_and_verify, plan, parts, buf)
+    if plan.guided:
+        lane.commit_masks(stream, slots_B)
+    if has_proposals:
+        lane.propose(stream, num_drafts, is_committed=plan.guided)
 
-    for j in range(1, num_drafts + 1):
-        stream.launch(draft_forward, parts, buf, j)
-        if it.guided_drafts:
-            assert buf.draft is not None and parts.drafter is not None
-            lane.apply_draft(stream, buf.draft.logits_BD, buf.slots_B, j, parts.drafter.d2t)
-        stream.launch(pick_draft, parts, buf, j)
-        if it.guided:
-            lane.extend_masks(stream, j, buf.slots_B, fill=it.guided_drafts and j < num_drafts)
+    if parts.drafter is None:
+        if has_proposals:
+            lane.wait_proposals(stream)
+            stream.launch(take_proposals, parts, lane.proposed, buf)
+    elif num_drafts == 0:
+        stream.launch(draft_forward, plan, parts, buf, 1)  # its KV stays whole
+    else:
+        assert buf.draft is not None
+        for j in range(1, num_drafts + 1):
+            stream.launch(draft_forward, plan, parts, buf, j)
+            if plan.guided_drafts:
+                lane.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
+            if has_proposals and j == 1:
+                lane.wait_proposals(stream)
+            stream.launch(pick_draft, plan, parts, lane.proposed if has_proposals else None, buf, j)
+            if plan.guided_drafts and j < num_drafts:
+                lane.extend_masks(stream, j, slots_B)
 
-    if it.guided:
-        lane.join(stream)
+    if plan.guided or parts.has_proposals:
+        lane.join(stream, num_drafts)
 
 
-def target_forward(parts: DecodeParts, buf: StepBuffers) -> None:
-    """The target's forward over each row's last token and its drafts."""
-    state, verified, slots_B = parts.state, buf.verified, buf.slots_B
-    num_drafts = buf.tokens_BT.shape[1] - 1
+def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
+    """The target's forward over each row's last token and its drafts, and what changes its logits before the mask."""
+    state, verified, slots_B, num_drafts = parts.state, buf.verified, buf.slots_B, plan.num_drafts
     torch.index_select(state.length, 0, slots_B, out=verified.base_B)
     torch.index_select(state.page_table, 0, slots_B, out=verified.page_table_BP)
     last_B1 = state.last_token.index_select(0, slots_B)[:, None]
@@ -74,48 +108,85 @@ def target_forward(parts: DecodeParts, buf: StepBuffers) -> None:
     hidden = parts.model.forward(buf.tokens_BT.clamp(min=0), parts.kv, index, parts.aux_layers)
     buf.logits_BTV.copy_(parts.model.logits(hidden.last))
     verified.aux_BTF.copy_(hidden.aux)
+    if plan.logprobs:
+        buf.raw_logits_BTV.copy_(buf.logits_BTV)
+    if plan.shaped:
+        shape_target(state.sampling, buf)
 
 
-def sample_and_verify(state: SlotState, buf: StepBuffers) -> None:
+def sample_and_verify(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     """Sample every position, count the drafts that were right, and advance the slots by what is committed."""
-    slots_B, verified = buf.slots_B, buf.verified
+    state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     rows, width = buf.tokens_BT.shape
     slots_N = slots_B[:, None].expand(rows, width).reshape(-1)
-    tokens_BT = sample(
-        buf.logits_BTV.flatten(0, 1),
-        state.temperature.index_select(0, slots_N),
-        state.seed.index_select(0, slots_N),
-        row_positions(verified.base_B + 1, width).view(-1),
-    ).view(rows, width)
-    count_B = count_accepted(tokens_BT, buf.tokens_BT.narrow(1, 1, width - 1))
+    positions_N = row_positions(verified.base_B + 1, width).view(-1)
+    logits_NV = buf.logits_BTV.flatten(0, 1)
+    if plan.shaped:
+        suppress_ends_(logits_NV, slots_N, state.sampling.ends, state.sampling.until, positions_N)
+    tokens_BT = draw(state.sampling, logits_NV, slots_N, positions_N, None, plan.shaped).view(rows, width)
+    drafts_BK = buf.tokens_BT.narrow(1, 1, width - 1)
+    if parts.simulated is None:
+        count_B = count_accepted(tokens_BT, drafts_BK)
+    else:
+        count_B, tokens_BT = count_simulated(
+            parts.simulated, verified.base_B, buf.logits_BTV, tokens_BT, drafts_BK
+        )
     verified.tokens_BT.copy_(tokens_BT)
     verified.count_B.copy_(count_B)
-    count_B1 = count_B[:, None]
-    state.verified.narrow(1, 0, width + 1).index_copy_(0, slots_B, torch.cat((count_B1, tokens_BT), 1))
-    state.last_token.index_copy_(0, slots_B, tokens_BT.gather(1, count_B1).view(-1))
-    length_B = (verified.base_B + count_B).add_(1).mul_(slots_B != state.dummy)
+    advance(state, buf)
+    if plan.shaped:
+        count_tokens_(state.sampling.penalties, slots_B, tokens_BT, count_B + 1, verified.base_B + 1)
+    if plan.logprobs:
+        values, ids = log_probs(buf.raw_logits_BTV.flatten(0, 1), tokens_BT.view(-1), MAX_LOGPROBS)
+        state.logprobs.narrow(1, 0, width).index_copy_(0, slots_B, values.view(rows, width, -1))
+        state.logprob_ids.narrow(1, 0, width).index_copy_(0, slots_B, ids.view(rows, width, -1))
+
+
+def advance(state: SlotState, buf: StepBuffers) -> None:
+    """Move the slots to the end of what was committed; drafts beyond those made next are none."""
+    slots_B, verified = buf.slots_B, buf.verified
+    width = verified.tokens_BT.shape[1]
+    count_B1 = verified.count_B[:, None]
+    state.verified.narrow(1, 0, width + 1).index_copy_(
+        0, slots_B, torch.cat((count_B1, verified.tokens_BT), 1)
+    )
+    state.last_token.index_copy_(0, slots_B, verified.tokens_BT.gather(1, count_B1).view(-1))
+    length_B = (verified.base_B + verified.count_B).add_(1).mul_(slots_B != state.dummy)
     state.length.index_copy_(0, slots_B, length_B)
+    beyond = state.drafts[width - 1 :]
+    if beyond.shape[0]:
+        beyond.index_fill_(1, slots_B, -1)
 
 
-def draft_forward(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
-    """The logits of draft j."""
+def take_proposals(parts: DecodeParts, proposed: torch.Tensor, buf: StepBuffers) -> None:
+    """What the host proposed are the drafts."""
+    num_drafts = buf.tokens_BT.shape[1] - 1
+    proposed_KB = proposed[:num_drafts].index_select(1, buf.slots_B)
+    parts.state.drafts[:num_drafts].index_copy_(1, buf.slots_B, proposed_KB)
+
+
+def draft_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers, j: int) -> None:
+    """The logits of draft j, and what changes them before the mask."""
     assert parts.drafter is not None and buf.draft is not None
     if j == 1:
         parts.drafter.draft_first(buf.verified, buf.draft)
     else:
         parts.drafter.draft_next(buf.verified, buf.draft, j)
+    if plan.shaped:
+        shape_drafts(parts.state, buf, j, parts.drafter.d2t)
 
 
-def pick_draft(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
-    """Pick draft j with the noise that the target will have at its position; -1 where the mask left nothing."""
+def pick_draft(
+    plan: Plan, parts: DecodeParts, proposed: torch.Tensor | None, buf: StepBuffers, j: int
+) -> None:
+    """Pick draft j with the noise that the target will have at its position; -1 where the mask left nothing. What the
+    host proposed goes before."""
     assert parts.drafter is not None and buf.draft is not None
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
-    token_B = sample(
-        buf.draft.logits_BD,
-        state.temperature.index_select(0, slots_B),
-        state.seed.index_select(0, slots_B),
-        (verified.base_B + verified.count_B).add_(1 + j),
-        parts.drafter.d2t,
-    )
+    position_B = (verified.base_B + verified.count_B).add_(1 + j)
+    token_B = draw(state.sampling, buf.draft.logits_BD, slots_B, position_B, parts.drafter.d2t, plan.shaped)
+    if proposed is not None:
+        proposed_B = proposed[j - 1].index_select(0, slots_B)
+        token_B = torch.where(proposed_B >= 0, proposed_B, token_B)
     buf.draft.token_B.copy_(token_B)
     state.drafts[j - 1].index_copy_(0, slots_B, token_B)

@@ -30,7 +30,7 @@ from weft.grammar.base import Matcher
 from weft.guided.snapshot import GuidedRequest, attach_of, check_batch
 from weft.guided.state import GuidedState
 from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
-from weft.runtime.interface import Runtime
+from weft.runtime.interface import Runtime, Stream
 
 
 @dataclass
@@ -53,8 +53,9 @@ class GuidedDecoder:
     """Masks for `num_slots` requests at a time (S), with up to `max_drafts` drafts each (K), on a runtime's
     device.
 
-    `vocab_size` is the target's, `end_token_ids` what a request gets that can get nothing else. A request
-    whose grammar fails has a `status`; the others do not notice.
+    `vocab_size` is the target's, `end_token_ids` what a request gets that can get nothing else. Masks are
+    applied in the order of `stream`; without one, of the calling thread's work. A request whose grammar fails
+    has a `status`; the others do not notice.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class GuidedDecoder:
         vocab_size: int,
         end_token_ids: Sequence[int],
         *,
+        stream: Stream | None = None,
         fill_time_limit_s: float = 0.0,
     ) -> None:
         self.state = GuidedState(
@@ -76,6 +78,7 @@ class GuidedDecoder:
             fill_time_limit_s=fill_time_limit_s,
         )
         self._runtime = runtime
+        self._stream = stream
         self._masks = torch.zeros_like(self.state.masks_host, device=runtime.device)
         self._token_mask = torch.zeros_like(self.state.token_mask_host, device=runtime.device)
         self._rows = [_Row() for _ in range(num_slots)]
@@ -165,6 +168,21 @@ class GuidedDecoder:
             self._drop_drafts(request.slot)
         self._num_drafted = 0
 
+    def advance(self) -> None:
+        """Take what is known now, rather than with the next `execute`."""
+        self._settle()
+        self._advance()
+
+    def num_drafts(self, slot: int) -> int:
+        """How many drafts the slot has."""
+        return len(self._rows[slot].drafts)
+
+    def detach(self, slots: Sequence[int]) -> None:
+        """Let go of the matchers of slots whose requests are over."""
+        self._attach |= dict.fromkeys(slots)
+        for slot in slots:
+            self._rows[slot] = _Row()
+
     def status(self, slot: int) -> tuple[str, str]:
         """Code and message of what ended the slot's grammar, ("", "") while all is well
         (`GuidedState.status`).
@@ -209,18 +227,26 @@ class GuidedDecoder:
         if logits_NV.shape[0] != len(rows):
             raise InputError(f"the logits have {logits_NV.shape[0]} rows; the batch has {len(rows)}")
         rows_N = torch.tensor(rows, dtype=torch.int32, device=self._masks.device)
-        copy_mask_rows(
-            self._masks, self.state.masks_host, self._token_mask, self.state.token_mask_host, rows_N
-        )
+        if self._stream is None:
+            self._mask(logits_NV, rows_N, d2t)
+        else:
+            self._stream.launch(self._mask, logits_NV, rows_N, d2t)
+        self._in_flight = True
+
+    def _mask(self, logits_NV: Tensor, rows_N: Tensor, d2t: Tensor | None) -> None:
+        state = self.state
+        copy_mask_rows(self._masks, state.masks_host, self._token_mask, state.token_mask_host, rows_N)
         apply_token_bitmask_(
             logits_NV, self._masks, rows=rows_N, token_mask=self._token_mask[rows_N], d2t=d2t
         )
-        self._in_flight = True
 
     def _settle(self) -> None:
         """The device may still read the masks; they change only when it is done."""
         if self._in_flight:
-            self._runtime.synchronize()
+            if self._stream is None:
+                self._runtime.synchronize()
+            else:
+                self._stream.synchronize()
             self._in_flight = False
 
     def _check_length(self, name: str, values: Sequence[int]) -> None:

@@ -1,9 +1,9 @@
 """The grammar's lane: a stream of its own on which matchers advance while the model computes.
 
 An iteration's calls, in order, on the engine's `stream`: `verify_masks`, (target forward), `apply_verify`,
-(sample and verify), `commit_masks`, then for each draft j (forward), `apply_draft`, (pick), `extend_masks`;
-at the end `join`. Each only enqueues, so all of it can be captured. `push` is the host's part, before each
-launch.
+(sample and verify), `commit_masks`, `propose` where the host drafts, then for each draft j (forward), `apply_draft`,
+(pick), `extend_masks`; at the end `join`. Each only enqueues, so all of it can be captured. `push` is the host's
+part, before each launch.
 
 What crosses the two streams is ordered by two events: `token_event` (the grammar may read what the device
 wrote) and `mask_event` (the device may read the masks). Everything is by slot: row slot*(K+1) + j of the
@@ -15,12 +15,13 @@ S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from weft.grammar.base import Matcher
+from weft.guided.proposals import Proposals
 from weft.guided.state import GuidedState
 from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
 from weft.runtime.interface import Runtime, Stream
@@ -28,6 +29,8 @@ from weft.runtime.interface import Runtime, Stream
 
 class GrammarLane:
     """Masks for `num_slots` request slots (S) with at most `max_drafts` drafts (K), on a runtime's device.
+
+    `make_proposals` makes what drafts on the host over the lane's state; `proposed` int64 [K, S+1] is its device side.
 
     Device tensors, by slot: `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none) and `verified`
     int64 [S+1, K+2] (accepted drafts, then the tokens of positions 0..K) are the engine's to write; `masks`
@@ -43,6 +46,7 @@ class GrammarLane:
         vocab_size: int,
         end_token_ids: Sequence[int],
         *,
+        make_proposals: Callable[[GuidedState], Proposals] | None = None,
         workers: int | None = None,
         fill_time_limit_s: float = 0.0,
     ) -> None:
@@ -60,6 +64,7 @@ class GrammarLane:
         self.stream = runtime.stream()
         self.token_event = runtime.event()
         self.mask_event = runtime.event()
+        self.proposal_event = runtime.event()
         self.num_positions = max_drafts + 1
         self.drafts_host = self.state.drafts_host
         self.verified_host = self.state.verified_host
@@ -69,6 +74,8 @@ class GrammarLane:
         self.verified = torch.zeros_like(self.verified_host, device=runtime.device)
         self.masks = torch.zeros_like(self.masks_host, device=runtime.device)
         self.token_mask = torch.zeros_like(self.token_mask_host, device=runtime.device)
+        self.proposals = make_proposals(self.state) if make_proposals is not None else None
+        self.proposed = torch.full_like(self.drafts, -1)
         self._rows: dict[int, Tensor] = {}
 
     def reserve(self, batch: int) -> None:
@@ -80,34 +87,38 @@ class GrammarLane:
                 self.num_positions, batch, dtype=torch.int32, device=self.masks.device
             )
 
-    def push(self, slots: Sequence[int], attach: Mapping[int, Matcher | None]) -> int:
+    def push(self, slots: Sequence[int], attach: Mapping[int, Matcher | None], num_drafts: int = 0) -> int:
         """Leave the next iteration's snapshot, before it is launched (`GuidedState.push`); returns its
         epoch.
         """
         return self.state.push(slots, attach)
 
+    def follow(self, stream: Stream) -> None:
+        """Take the snapshot of an iteration without guided rows, for the proposals that it makes."""
+        self._enter(stream)
+        self.stream.hostfunc(self.state.task("fetch"))
+
     def first_mask(self, stream: Stream, slots_B: Tensor) -> None:
         """For rows that were just attached and have no drafts: their masks."""
         self._begin(stream, slots_B)
-        self._copy_masks(slots_B, range(self.num_positions))
+        self._copy_masks(slots_B, 0, 1)
 
     def all_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """For rows of which nothing is assumed: take the snapshot and every draft, and send all masks."""
         self._begin(stream, slots_B)
-        for draft in range(1, self.num_positions):
-            self.stream.hostfunc(self.state.task("extend", draft))
-        self._copy_masks(slots_B, range(self.num_positions))
+        if self.num_positions > 1:
+            self.stream.hostfunc(self.state.task("extend_through", self.num_positions - 1))
+        self._copy_masks(slots_B, 0, self.num_positions)
 
-    def verify_masks(self, stream: Stream, slots_B: Tensor, num_drafts: int, guided_drafts: bool) -> None:
-        """Beside the target's forward: take the snapshot and the drafts still owed, and send their masks.
+    def verify_masks(self, stream: Stream, slots_B: Tensor, num_drafts: int) -> None:
+        """Beside the target's forward: take the snapshot and the drafts still owed, and send the masks behind drafts.
 
-        With `guided_drafts` all but draft `num_drafts` were taken while they were made.
+        Drafts that were taken while they were made cost nothing here.
         """
         self._begin(stream, slots_B)
-        owed = range(num_drafts if guided_drafts and num_drafts else 1, num_drafts + 1)
-        for draft in owed:
-            self.stream.hostfunc(self.state.task("extend", draft))
-        self._copy_masks(slots_B, owed)
+        if num_drafts:
+            self.stream.hostfunc(self.state.task("extend_through", num_drafts))
+        self._copy_masks(slots_B, 1, num_drafts + 1)
 
     def apply_verify(
         self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor, d2t: Tensor | None = None
@@ -126,7 +137,24 @@ class GrammarLane:
         stream.copy(self.verified_host, self.verified)
         self._enter(stream)
         self.stream.hostfunc(self.state.task("commit"))
-        self._copy_masks(slots_B, range(1))
+        self._copy_masks(slots_B, 0, 1)
+
+    def propose(self, stream: Stream, num_drafts: int, is_committed: bool) -> None:
+        """Let the host propose drafts for the slots of the snapshot; `proposed` has them after `wait_proposals`.
+
+        `is_committed`: `commit_masks` came before, and has sent what was verified.
+        """
+        assert self.proposals is not None
+        if not is_committed:
+            stream.copy(self.verified_host, self.verified)
+            self._enter(stream)
+        self.stream.hostfunc(self.proposals.task(num_drafts))
+        self.stream.copy(self.proposed, self.proposals.proposed_host)
+        self.stream.record(self.proposal_event)
+
+    def wait_proposals(self, stream: Stream) -> None:
+        """Let `stream` wait for what was proposed."""
+        stream.wait(self.proposal_event)
 
     def extend_masks(self, stream: Stream, j: int, slots_B: Tensor, fill: bool = True) -> None:
         """After draft j was written: take it, and send the masks behind it; without `fill` it stays owed."""
@@ -135,7 +163,7 @@ class GrammarLane:
         stream.copy(self.drafts_host[j - 1], self.drafts[j - 1])
         self._enter(stream)
         self.stream.hostfunc(self.state.task("extend", j))
-        self._copy_masks(slots_B, range(j, j + 1))
+        self._copy_masks(slots_B, j, j + 1)
 
     def apply_draft(
         self, stream: Stream, logits_BD: Tensor, slots_B: Tensor, j: int, d2t: Tensor | None = None
@@ -148,7 +176,7 @@ class GrammarLane:
         rows_B = self._rows_of(slots_B)[j - 1]
         stream.launch(_apply_rows, logits_BD, self.masks, self.token_mask, rows_B, d2t)
 
-    def join(self, stream: Stream) -> None:
+    def join(self, stream: Stream, num_drafts: int = 0) -> None:
         """Let `stream` wait for the lane; a capture ends after it."""
         self.stream.record(self.mask_event)
         stream.wait(self.mask_event)
@@ -168,16 +196,12 @@ class GrammarLane:
         stream.record(self.token_event)
         self.stream.wait(self.token_event)
 
-    def _copy_masks(self, slots_B: Tensor, positions: range) -> None:
-        rows = self._rows_of(slots_B)
-        for position in positions:
+    def _copy_masks(self, slots_B: Tensor, first: int, stop: int) -> None:
+        """Send the masks of positions first..stop-1."""
+        if first < stop:
+            rows_N = self._rows_of(slots_B)[first:stop].view(-1)
             self.stream.launch(
-                _copy_rows,
-                self.masks,
-                self.masks_host,
-                self.token_mask,
-                self.token_mask_host,
-                rows[position],
+                _copy_rows, self.masks, self.masks_host, self.token_mask, self.token_mask_host, rows_N
             )
         self.stream.record(self.mask_event)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -80,10 +80,18 @@ class Drafter(Protocol):
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         """Read what was committed and write the logits of draft 1. Called without a draft to make, too, so that the
-        drafter's KV stays whole."""
+        drafter's KV stays whole. Every iteration drafts as many tokens as it verified, T - 1."""
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
         """Read draft `step` - 1 from `buffers.token_B` and write the logits of draft `step` (2..K)."""
+
+
+class Proposer(Protocol):
+    """Drafts on the host, natively (`guided/proposals.py`); a drafter may continue behind it."""
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """The keywords of `Proposals` that switch it on."""
 
 
 def row_positions(base_B: Tensor, width: int) -> Tensor:

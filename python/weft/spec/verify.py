@@ -7,6 +7,7 @@ speculation would have sampled, whatever the drafter proposed.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -17,3 +18,24 @@ def count_accepted(sampled_BT: Tensor, drafts_BK: Tensor) -> Tensor:
     """
     matches = sampled_BT.narrow(1, 0, drafts_BK.shape[1]) == drafts_BK
     return matches.cumprod(1).sum(1)
+
+
+def count_simulated(
+    length: float, base_B: Tensor, logits_BTV: Tensor, sampled_BT: Tensor, drafts_BK: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Count as if `length` tokens per iteration came out, on average over positions, whatever the target says: for
+    timing models with random weights. Returns the count and the tokens with the drafts that it keeps.
+
+    A draft that is none, or that the mask forbids (its logit is -inf), still ends what is kept.
+    """
+    num_drafts = drafts_BK.shape[1]
+    whole = int(length - 1)
+    # A row's base changes from one iteration to the next, and with it whether the fraction counts.
+    spread_B = (base_B * 40503 % 1009).float() / 1009
+    wanted_B = whole + (spread_B < (length - 1 - whole)).long()
+    kept_logits_BK = logits_BTV.narrow(1, 0, num_drafts).gather(2, drafts_BK.clamp(min=0)[..., None])[..., 0]
+    legal_BK = (drafts_BK >= 0) & (kept_logits_BK > float("-inf"))
+    count_B = torch.minimum(wanted_B, legal_BK.cumprod(1).sum(1))
+    kept_BK = torch.arange(num_drafts, device=base_B.device) < count_B[:, None]
+    tokens_BK = torch.where(kept_BK, drafts_BK, sampled_BT.narrow(1, 0, num_drafts))
+    return count_B, torch.cat((tokens_BK, sampled_BT.narrow(1, num_drafts, 1)), 1)

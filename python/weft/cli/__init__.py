@@ -1,0 +1,70 @@
+"""The command line: `weft generate`, `weft inspect`, `weft bench`, `weft demo`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from weft.cli.generate import Device, DeviceOption, ModelOption, generate
+from weft.cli.inputs import Drafter, Guided, choose_speculation
+from weft.config import is_debug, package_model_path
+from weft.errors import ModelError, WeftError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Language-model decoding under a grammar and with speculation, inside one CUDA graph.",
+)
+app.command()(generate)
+
+
+@app.command()
+def inspect(
+    model: ModelOption = None,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Dump the nodes and edges of a captured guided iteration.")
+    ] = False,
+    device: DeviceOption = Device.auto,
+) -> None:
+    """Say what weft found: versions, drivers, GPU, grammar interfaces, and what is in a model directory."""
+    from weft import inspection
+
+    console = Console(highlight=False, soft_wrap=True)
+    path = model or package_model_path()
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such directory; give the directory of a Hugging Face checkpoint")
+    for line in inspection.report(path):
+        console.print(line, markup=False)
+    if graph:
+        chosen = choose_speculation(Drafter.auto, None, "3", Guided.auto, False, model)
+        for line in inspection.graph_dump(model, device.value, chosen):
+            console.print(line, markup=False)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to write the trace and its picture.")] = Path("out"),
+) -> None:
+    """Show guided decoding with EAGLE3 drafts on weft-tiny, in one captured graph."""
+    from weft import demo as shown
+
+    shown.run(out)
+
+
+def main() -> None:
+    """Entry point: errors of weft are one line on stderr and exit code 2."""
+    from weft.bench.cli import app as bench_app
+
+    app.add_typer(bench_app, name="bench")
+    try:
+        app()
+    except (WeftError, OSError) as error:
+        if is_debug():
+            raise
+        print(f"weft: {type(error).__name__}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

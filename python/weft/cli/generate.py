@@ -1,0 +1,231 @@
+"""`weft generate`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from weft.cli.inputs import (
+    Drafter,
+    Guided,
+    choose_speculation,
+    read_bias,
+    read_guide,
+    read_prompts,
+)
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Graphs(Enum):
+    one = "one"
+    split = "split"
+    none = "none"
+
+
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", "-m", help="A Hugging Face directory. Default: weft-tiny, inside the package."),
+]
+DeviceOption = Annotated[Device, typer.Option(help="Where to run; auto is CUDA where there is a GPU.")]
+SAMPLING = "Sampling"
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads standard input.")] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", "-f", help="A file that holds a prompt; may be given again."),
+    ] = None,
+    model: ModelOption = None,
+    device: DeviceOption = Device.auto,
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+    chat: Annotated[bool, typer.Option("--chat", help="Send the prompt through the chat template.")] = False,
+    any_json: Annotated[bool, typer.Option("--json", help="Answer with any JSON.")] = False,
+    json_schema: Annotated[
+        str | None, typer.Option("--json-schema", "-s", help="A JSON schema: a file, or the schema itself.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option("--regex", "-r", help="A regular expression.")] = None,
+    ebnf: Annotated[
+        Path | None, typer.Option("--ebnf", help="A file with an EBNF grammar (root rule: root).")
+    ] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option("--choice", help="One of these; give it again for each.")
+    ] = None,
+    speculation: Annotated[
+        Drafter, typer.Option(help="What drafts; auto is the model directory's own EAGLE3 head, or nothing.")
+    ] = Drafter.auto,
+    head: Annotated[
+        Path | None, typer.Option(help="Directory of an EAGLE3 head, of MTP layers or of a draft model.")
+    ] = None,
+    forced: Annotated[
+        bool,
+        typer.Option("--forced", help="Draft text that the grammar forces first; the drafter continues."),
+    ] = False,
+    num_draft_tokens: Annotated[
+        str,
+        typer.Option(
+            "--num-draft-tokens", "-k", help="Drafts in an iteration, 1 to 8; or by batch size: 1:5,4:3,16:0."
+        ),
+    ] = "3",
+    guide_drafts: Annotated[
+        Guided, typer.Option(help="Whether the grammar masks drafts too; auto measures whether that pays.")
+    ] = Guided.auto,
+    graphs: Annotated[
+        Graphs, typer.Option(help="One graph an iteration, split around the grammar's work, or none (eager).")
+    ] = Graphs.one,
+    max_tokens: Annotated[
+        int,
+        typer.Option("--max-tokens", "-n", help="The longest answer, in tokens.", rich_help_panel=SAMPLING),
+    ] = 256,
+    min_tokens: Annotated[
+        int, typer.Option(help="No end before so many tokens.", rich_help_panel=SAMPLING)
+    ] = 0,
+    temperature: Annotated[
+        float, typer.Option("--temperature", "-t", help="0 is greedy.", rich_help_panel=SAMPLING)
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 is all.", rich_help_panel=SAMPLING)] = 0,
+    top_p: Annotated[float, typer.Option(help="1 is all.", rich_help_panel=SAMPLING)] = 1.0,
+    min_p: Annotated[float, typer.Option(help="0 is all.", rich_help_panel=SAMPLING)] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="1 is none.", rich_help_panel=SAMPLING)] = 1.0,
+    presence_penalty: Annotated[float, typer.Option(help="0 is none.", rich_help_panel=SAMPLING)] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="0 is none.", rich_help_panel=SAMPLING)] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(help="TOKEN_ID=BIAS, -inf forbids; again for each.", rich_help_panel=SAMPLING),
+    ] = None,
+    bad_word: Annotated[
+        list[str] | None, typer.Option(help="Never written; again for each.", rich_help_panel=SAMPLING)
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="A text that ends the answer; again for each.", rich_help_panel=SAMPLING),
+    ] = None,
+    stop_token_id: Annotated[
+        list[int] | None,
+        typer.Option(help="A token that ends the answer; again for each.", rich_help_panel=SAMPLING),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Decides the text; drawn afresh if not given.", rich_help_panel=SAMPLING),
+    ] = None,
+    stats_json: Annotated[Path | None, typer.Option(help="Write statistics of the run to this file.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a Chrome/Perfetto trace of the run to this file.")
+    ] = None,
+) -> None:
+    """Answer a prompt. On a terminal, tokens that were drafted and accepted are coloured apart."""
+    from weft.config import EngineConfig
+    from weft.core import SamplingParams
+    from weft.llm import LLM
+
+    prompts = read_prompts(prompt, file or [])
+    guide = read_guide(any_json, json_schema, regex, ebnf, choice)
+    chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
+    sampling = SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=read_bias(logit_bias or []),
+        bad_words=bad_word or (),
+        stop=stop or (),
+        stop_token_ids=stop_token_id or (),
+        seed=seed,
+    )
+    engine = EngineConfig(graphs=graphs.value)
+    with LLM(model, device=device.value, dtype=dtype, speculation=chosen, engine=engine) as llm:
+        run = Run(llm, guide, chat, sampling)
+        if trace is None:
+            outputs = run(prompts)
+        else:
+            from weft.trace import recording
+
+            with recording(llm.runtime, trace):
+                outputs = run(prompts)
+        if stats_json is not None:
+            stats_json.write_text(json.dumps(statistics(llm, outputs), indent=2) + "\n")
+    for output in outputs:
+        if output.stats.guided_valid is False and output.finish_reason == "length":
+            tokens = len(output.token_ids)
+            typer.echo(f"weft: an answer was cut after {tokens} tokens, before its guide ended", err=True)
+    if any(output.error is not None for output in outputs):
+        raise typer.Exit(1)
+
+
+@dataclass
+class Run:
+    """Answers prompts and prints them."""
+
+    llm: Any
+    guide: Any
+    chat: bool
+    sampling: Any
+
+    def __call__(self, prompts: list[str]) -> list[Any]:
+        inputs = [self.llm.chat_tokens([{"role": "user", "content": p}]) if self.chat else p for p in prompts]
+        if len(inputs) == 1:
+            return [self._stream(inputs[0])]
+        outputs: list[Any] = self.llm.generate(inputs, guide=self.guide, sampling=self.sampling)
+        for output in outputs:
+            if output.error is not None:
+                typer.echo(f"error: {output.error}", err=True)
+            print(output.text)
+        return outputs
+
+    def _stream(self, prompt: Any) -> Any:
+        from weft.text import coloured
+
+        console = Console(highlight=False, soft_wrap=True)
+        output = None
+        for piece in self.llm.stream(prompt, guide=self.guide, sampling=self.sampling):
+            console.print(
+                coloured(self.llm.tokenizer, piece) if console.is_terminal else piece.text,
+                end="",
+                markup=False,
+            )
+            output = piece.output or output
+        console.print()
+        return output
+
+
+def statistics(llm: Any, outputs: list[Any]) -> dict[str, Any]:
+    """What `--stats-json` writes."""
+    stats = [output.stats for output in outputs]
+    drafted = sum(s.drafted_iterations for s in stats)
+    accepted = sum(s.accepted_drafts for s in stats)
+    seconds = max((s.total_s for s in stats), default=0.0)
+    valid = [s.guided_valid for s in stats if s.guided_valid is not None]
+    return {
+        "device": str(llm.runtime.device),
+        "model": str(llm.model_path),
+        "speculation": llm.speculation.name,
+        "num_draft_tokens": llm.speculation.max_draft_tokens,
+        "prompt_tokens": sum(s.prompt_tokens for s in stats),
+        "output_tokens": sum(s.output_tokens for s in stats),
+        "iterations": llm.num_iterations,
+        "acceptance_length": 1.0 + accepted / drafted if drafted else 1.0,
+        "graphs": llm.config.graphs,
+        "graph_replays": llm.num_graph_replays,
+        "tokens_per_second": sum(s.output_tokens for s in stats) / seconds if seconds else 0.0,
+        "time_to_first_token_s": min((s.time_to_first_token_s for s in stats), default=0.0),
+        "guided_valid": all(valid) if valid else None,
+        "finish_reason": outputs[0].finish_reason
+        if len(outputs) == 1
+        else [o.finish_reason for o in outputs],
+    }

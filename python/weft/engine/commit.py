@@ -1,0 +1,89 @@
+"""What becomes of the tokens that an iteration committed: which of them are the answer's, and whether it ends."""
+
+from __future__ import annotations
+
+from weft.core import FinishReason
+from weft.engine.lifecycle import Request
+from weft.engine.results import StepResults
+from weft.errors import GuideStateError, RequestError
+from weft.guided.state import GuidedState
+
+
+def commit(
+    request: Request, results: StepResults, room: int, end_tokens: frozenset[int], grammar: GuidedState | None
+) -> FinishReason | None:
+    """Append the iteration's tokens to the request's answer, which may grow to `room` tokens; why it ends, if it does.
+
+    `grammar` is the state that guides the request, if any. Raises `RequestError` for what ends the request; nothing of
+    the iteration is given out then.
+    """
+    output, slot = request.output, request.slot
+    count, tokens = results.count(slot), results.tokens(slot)
+    ended = next((i for i, token in enumerate(tokens) if token in end_tokens), None)
+    kept = tokens if ended is None else tokens[: ended + 1]
+    if -1 in kept:
+        raise RequestError(nothing_left(request, grammar))
+    if grammar is not None:
+        check_grammar(request, grammar, len(kept))
+    kept = kept[: room - len(output.token_ids)]
+    reason: FinishReason | None = None
+    if ended is not None and len(kept) == ended + 1:
+        reason = "stop"
+    stopped = find_stop(request, kept)
+    if stopped is not None:
+        kept, reason = kept[:stopped], "stop"
+    elif reason is None and len(output.token_ids) + len(kept) == room:
+        reason = "length"
+    output.token_ids += kept
+    output.drafted += [i < count for i in range(len(kept))]
+    output.stats.accepted_drafts += min(count, len(kept))
+    if output.logprobs is not None:
+        output.logprobs += results.logprobs(slot, len(kept), request.sampling.logprobs or 0)
+    return reason
+
+
+def find_stop(request: Request, tokens: list[int]) -> int | None:
+    """How many of `tokens` there are up to a stop word or stop token id; None without one."""
+    sampling, output = request.sampling, request.output
+    if request.stop_words is None and not sampling.stop_token_ids:
+        return None
+    for i, token in enumerate(tokens, 1):
+        counts = len(output.token_ids) + i > sampling.min_tokens
+        word = request.stop_words.feed(token) if request.stop_words is not None else None
+        by = token if token in sampling.stop_token_ids else word
+        if counts and by is not None:
+            output.stopped_by = by
+            return i
+    return None
+
+
+def check_grammar(request: Request, grammar: GuidedState, new_tokens: int) -> None:
+    """What is about to be committed must have been accepted by the matcher."""
+    status, message = grammar.status(request.slot)
+    if status:
+        raise GuideStateError(message)
+    accepted = grammar.committed(request.slot)
+    expected = len(request.output.token_ids) + new_tokens
+    if accepted != expected:
+        raise GuideStateError(
+            f"the grammar accepted {accepted} tokens of {expected}; nothing more is given out"
+        )
+
+
+def nothing_left(request: Request, grammar: GuidedState | None) -> str:
+    """Why no token could be drawn at the next position."""
+    sampling, place = request.sampling, f"token {len(request.output.token_ids) + 1}"
+    forbidding = [
+        name
+        for name, is_set in (
+            ("the guide", grammar is not None),
+            ("bad_words", bool(sampling.bad_words)),
+            ("logit_bias", bool(sampling.logit_bias)),
+        )
+        if is_set
+    ]
+    if grammar is not None and grammar.status(request.slot)[0] not in ("", "refused"):
+        return grammar.status(request.slot)[1]
+    if forbidding:
+        return f"no token is left for {place} or one soon after: together {', '.join(forbidding)} forbid every one"
+    return f"the model's logits for {place} or one soon after are all NaN or -inf"

@@ -1,0 +1,128 @@
+"""Each slot's sampling parameters on the device, and what penalties need to know of its text.
+
+R = S + 1 rows, V vocabulary, L positions. A request that sets nothing but temperature and seed leaves most of this
+untouched: only batches with a request that `needs_shaping` read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.core import SamplingParams
+from weft.errors import InputError
+from weft.ops.penalties import Penalties
+from weft.runtime.interface import Runtime
+
+MAX_BAD_WORD_TOKENS = 1024
+MAX_END_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class TokenRules:
+    """What a request's sampling parameters say in token ids: `bad_words`, none of which may be completed, and `ends`,
+    which may not come before `min_tokens` are out. Raises `InputError` for more than a slot holds."""
+
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    ends: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        needed = sum(len(word) + 1 for word in self.bad_words)
+        if needed > MAX_BAD_WORD_TOKENS:
+            raise InputError(
+                f"bad_words take {needed} tokens, with one for each word's end; there is room for {MAX_BAD_WORD_TOKENS}"
+            )
+        if len(self.ends) > MAX_END_TOKENS:
+            raise InputError(
+                f"there are {len(self.ends)} end and stop token ids; there is room for {MAX_END_TOKENS}"
+            )
+
+
+class SamplingState:
+    """Sampling parameters by slot; `write_slot` makes a slot a request's."""
+
+    def __init__(self, rows: int, vocab_size: int, max_seq_len: int, device: torch.device) -> None:
+        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=device)
+
+        self.floats = zeros(6, rows, dtype=torch.float32)
+        self.longs = zeros(2, rows, dtype=torch.int64)
+        self.ints = zeros(3, rows, dtype=torch.int32)
+        self.temperature, self.top_p, self.min_p, repetition, presence, frequency = self.floats.unbind(0)
+        self.seed, self.until = self.longs.unbind(0)
+        self.top_k, active, biased = self.ints.unbind(0)
+        self.ends = zeros(rows, MAX_END_TOKENS, dtype=torch.int32) - 1
+        self.penalties = Penalties(
+            active=active,
+            repetition=repetition,
+            presence=presence,
+            frequency=frequency,
+            counts=zeros(rows, vocab_size, dtype=torch.int32),
+            prompt=zeros(rows, -(-vocab_size // 32), dtype=torch.int32),
+            bias=zeros(rows, vocab_size, dtype=torch.float32),
+            biased=biased,
+            bad_words=zeros(rows, MAX_BAD_WORD_TOKENS, dtype=torch.int32) - 1,
+            history=zeros(rows, max_seq_len, dtype=torch.int32),
+        )
+
+
+class SamplingRow:
+    """One request's sampling parameters in pinned memory: what `write_slot` copies to the device."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        sampling: SamplingParams,
+        seed: int,
+        rules: TokenRules,
+        prompt: list[int],
+        vocab_size: int,
+    ) -> None:
+        def pinned(values: object, dtype: torch.dtype) -> Tensor:
+            given = torch.as_tensor(values, dtype=dtype)
+            tensor = runtime.pinned(tuple(given.shape), dtype)
+            tensor.copy_(given)
+            return tensor
+
+        s = sampling
+        bias = dict(s.logit_bias or {})
+        penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
+        active = bool(penalised or bias or rules.bad_words)
+        self.needs_shaping = bool(
+            active or s.min_tokens or (s.temperature and (s.top_k or s.top_p < 1 or s.min_p))
+        )
+        penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
+        self.floats = pinned((s.temperature, s.top_p, s.min_p, *penalties), torch.float32)
+        self.longs = pinned((seed, len(prompt) + s.min_tokens), torch.int64)
+        self.ints = pinned((s.top_k, active, bool(bias)), torch.int32)
+        if not self.needs_shaping:
+            return
+        bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
+        bits[prompt] = 1
+        self.prompt = pinned(np.packbits(bits, bitorder="little").view(np.int32), torch.int32)
+        self.tokens = pinned(prompt, torch.int32)
+        words = [token for word in rules.bad_words for token in (*word, -1)]
+        self.bad_words = pinned(words + [-1] * (MAX_BAD_WORD_TOKENS - len(words)), torch.int32)
+        self.ends = pinned([*rules.ends] + [-1] * (MAX_END_TOKENS - len(rules.ends)), torch.int32)
+        dense = torch.zeros(vocab_size)
+        dense[list(bias)] = torch.tensor([float(value) for value in bias.values()])
+        self.bias = pinned(dense, torch.float32)
+
+
+def write_slot(state: SamplingState, row: SamplingRow, slot: int) -> None:
+    """Make `slot` the request's; its text so far is its prompt. A device function."""
+    state.floats[:, slot].copy_(row.floats, non_blocking=True)
+    state.longs[:, slot].copy_(row.longs, non_blocking=True)
+    state.ints[:, slot].copy_(row.ints, non_blocking=True)
+    if not row.needs_shaping:
+        return
+    penalties = state.penalties
+    penalties.counts[slot].zero_()
+    penalties.prompt[slot].copy_(row.prompt, non_blocking=True)
+    penalties.bias[slot].copy_(row.bias, non_blocking=True)
+    penalties.bad_words[slot].copy_(row.bad_words, non_blocking=True)
+    penalties.history[slot, : row.tokens.shape[0]].copy_(row.tokens, non_blocking=True)
+    state.ends[slot].copy_(row.ends, non_blocking=True)

@@ -1,0 +1,57 @@
+"""What sampling parameters do to logits, for the target's positions and the drafter's.
+
+A drafter's logits are shaped like the target's: what it picks is then likelier to be what the target samples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.engine.sampling_state import SamplingState
+from weft.engine.state import SlotState, StepBuffers
+from weft.ops.penalties import penalize_
+from weft.ops.sampling import sample
+from weft.ops.truncation import truncation_floor
+
+
+def shape_target(sampling: SamplingState, buf: StepBuffers) -> None:
+    """Penalties, bias and bad words on the target's logits; position t has seen the drafts before it."""
+    rows, width = buf.tokens_BT.shape
+    slots_N = buf.slots_B[:, None].expand(rows, width).reshape(-1)
+    length_N = (buf.verified.base_B + 1)[:, None].expand(rows, width).reshape(-1)
+    drafts_NK = buf.tokens_BT[:, None, 1:].expand(rows, width, width - 1).reshape(rows * width, width - 1)
+    seen_N = torch.arange(width, device=slots_N.device).repeat(rows)
+    penalize_(buf.logits_BTV.flatten(0, 1), slots_N, sampling.penalties, length_N, drafts_NK, seen_N)
+
+
+def shape_drafts(state: SlotState, buf: StepBuffers, j: int, d2t: Tensor | None) -> None:
+    """The same on the logits of draft j, behind what was committed and the drafts before it."""
+    assert buf.draft is not None
+    verified, slots_B = buf.verified, buf.slots_B
+    length_B = verified.base_B + verified.count_B + 2
+    drafts_BK = state.drafts[: j - 1].index_select(1, slots_B).T.contiguous()
+    seen_B = torch.full_like(slots_B, j - 1)
+    penalize_(buf.draft.logits_BD, slots_B, state.sampling.penalties, length_B, drafts_BK, seen_B, d2t)
+
+
+def draw(
+    sampling: SamplingState,
+    logits: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    d2t: Tensor | None,
+    is_shaped: bool,
+) -> Tensor:
+    """One token for each row of `logits` [n, V], [n] int64: truncation, then coupled sampling. -1: nothing is left."""
+    temperature = sampling.temperature.index_select(0, slots)
+    floor = None
+    if is_shaped:
+        floor = truncation_floor(
+            logits,
+            temperature,
+            sampling.top_k.index_select(0, slots),
+            sampling.top_p.index_select(0, slots),
+            sampling.min_p.index_select(0, slots),
+        )
+    return sample(logits, temperature, sampling.seed.index_select(0, slots), positions, d2t, floor)

@@ -1,0 +1,54 @@
+"""The drafters of a `Speculation`, loaded: at most one on the device, and what proposes on the host before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weft import registry
+from weft.config import Speculation
+from weft.errors import InputError
+from weft.guided.proposals import Proposals
+from weft.guided.state import GuidedState
+from weft.runtime.interface import Runtime
+from weft.spec.base import Drafter, DrafterContext, Proposer
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What drafts for an engine. `proposers` come first, in order; the `drafter` continues behind them."""
+
+    speculation: Speculation
+    drafter: Drafter | None = None
+    proposers: tuple[Proposer, ...] = ()
+
+    @classmethod
+    def load(cls, context: DrafterContext) -> Drafting:
+        """Load what `context.speculation` names. Raises `InputError` and `ModelError` for what does not fit."""
+        speculation = context.speculation
+        drafters: list[Drafter] = []
+        proposers: list[Proposer] = []
+        for name in speculation.drafters:
+            loaded = registry.load("drafters", name).load(context)
+            if hasattr(loaded, "sources"):
+                if drafters:
+                    raise InputError(
+                        f"{name} proposes on the host and can't continue behind {speculation.drafters[0]}; put it first"
+                    )
+                proposers.append(loaded)
+            else:
+                drafters.append(loaded)
+        if len(drafters) > 1:
+            raise InputError(f"{speculation.name}: one drafter on the device is enough; name one")
+        return cls(speculation, drafters[0] if drafters else None, tuple(proposers))
+
+    def proposals_maker(self, runtime: Runtime) -> Callable[[GuidedState], Proposals] | None:
+        """What makes the host's proposals over a grammar's state; None where nothing proposes."""
+        if not self.proposers:
+            return None
+        settings: dict[str, Any] = {}
+        for proposer in self.proposers:
+            settings |= proposer.sources
+        guided = self.speculation.guide_drafts is not False
+        return lambda state: Proposals(state, runtime.pinned, guided=guided, **settings)
