@@ -81,7 +81,7 @@ def test_every_guide_equals_the_reference(
 
 @pytest.mark.parametrize("speculation", sorted(SPECULATIONS))
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("capture", [True, False])
+@pytest.mark.parametrize("graphs", ["one", "none"])
 def test_mixed_batches_equal_the_reference(
     make: Any,
     tiny: Checkpoint,
@@ -89,9 +89,9 @@ def test_mixed_batches_equal_the_reference(
     tiny_references: Cached,
     speculation: str,
     batch: int,
-    capture: bool,
+    graphs: str,
 ) -> None:
-    llm = make(tiny, speculation, max_batch=batch, capture=capture)
+    llm = make(tiny, speculation, max_batch=batch, graphs=graphs)
     rows = random.Random(batch).sample(mixed(len(GUIDES)), 12)
     check(run(llm, prompts, rows), rows, tiny_references)
 
@@ -131,15 +131,15 @@ def test_a_seed_decides_the_text(make: Any, tiny: Checkpoint, prompts: list[str]
     """Alone or in a batch, with any drafter, captured or not."""
     rows = mixed(8)
     texts = []
-    for speculation, batch, capture in [
-        ("plain", 1, True),
-        ("plain", 8, False),
-        ("eagle3", 1, True),
-        ("eagle3", 8, True),
-        ("eagle3-8", 3, True),
-        ("eagle3-unguided", 5, False),
+    for speculation, batch, graphs in [
+        ("plain", 1, "one"),
+        ("plain", 8, "none"),
+        ("eagle3", 1, "one"),
+        ("eagle3", 8, "one"),
+        ("eagle3-8", 3, "one"),
+        ("eagle3-unguided", 5, "none"),
     ]:
-        llm = make(tiny, speculation, max_batch=batch, capture=capture)
+        llm = make(tiny, speculation, max_batch=batch, graphs=graphs)
         outputs = llm.generate(
             [prompts[i] for i, _ in rows],
             guide=[make_guide(GUIDES[i]) if guided else None for i, guided in rows],
@@ -164,7 +164,7 @@ def test_random_schedules_give_the_same_tokens(
 ) -> None:
     """200 seeds of every legal order, with the host running ahead, over a mixed batch."""
     llm = make(tiny, "eagle3", max_batch=2)
-    rows = [(0, True), (3, True), (2, False)]
+    rows = [(0, True), (3, "split"), (2, False)]
     sampling = SamplingParams(max_tokens=10)
     guides = [make_guide(GUIDES[i]) if guided else None for i, guided in rows]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import jsonschema
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.bench.records import Record, example
-from weft.engine.graphs import GraphKey
+from weft.engine.step import Plan
 
 pytestmark = [
     pytest.mark.gpu,
@@ -41,26 +42,34 @@ def answer(llm: LLM, records: list[Record]) -> list[list[int]]:
     return [output.token_ids for output in outputs]
 
 
-@pytest.fixture(params=["plain", "eagle3", "eagle3-unguided"])
+SPECULATIONS = {
+    "plain": Speculation.none(),
+    "eagle3": Speculation.eagle3(),
+    "eagle3-unguided": Speculation.eagle3(guide_drafts=False),
+    "mtp": Speculation.mtp(num_draft_tokens=1),
+    "draft_model": Speculation.draft_model(num_draft_tokens=8),
+    "ngram": Speculation.ngram(num_draft_tokens=5),
+    "forced": Speculation.forced(num_draft_tokens=3),
+    "forced+eagle3": Speculation.forced(Speculation.eagle3(num_draft_tokens=5)),
+    "by batch size": Speculation.eagle3(num_draft_tokens={1: 5, 2: 3, 6: 0}),
+}
+
+
+@pytest.fixture(params=sorted(SPECULATIONS))
 def speculation(request: pytest.FixtureRequest) -> Speculation:
-    made = {
-        "plain": Speculation.none(),
-        "eagle3": Speculation.eagle3(),
-        "eagle3-unguided": Speculation.eagle3(guide_drafts=False),
-    }
-    return made[request.param]
+    return SPECULATIONS[request.param]
 
 
-@pytest.mark.parametrize("capture", [False, True])
+@pytest.mark.parametrize("graphs", ["none", "one", "split"])
 @pytest.mark.parametrize("batch", [1, 3, 8])
 def test_cuda_gives_the_cpus_tokens(
-    records: list[Record], expected: list[list[int]], speculation: Speculation, batch: int, capture: bool
+    records: list[Record], expected: list[list[int]], speculation: Speculation, batch: int, graphs: Any
 ) -> None:
     """In f32; a few answers may part where two logits lie within rounding, and then both obey the schema."""
-    config = EngineConfig(max_batch=batch, capture=capture)
+    config = EngineConfig(max_batch=batch, graphs=graphs)
     with LLM(device="cuda", speculation=speculation, engine=config) as llm:
         got = answer(llm, records)
-        assert llm.num_graph_replays == (llm.num_iterations if capture else 0)
+        assert (llm.num_graph_replays > 0) == (graphs != "none")
         same = sum(a == b for a, b in zip(got, expected, strict=True))
         assert same >= len(records) - 2
         for i, (tokens, record) in enumerate(zip(got, records, strict=True)):
@@ -98,7 +107,7 @@ def test_a_broken_guide_ends_its_own_request(half: LLM, records: list[Record]) -
 
 def test_the_captured_graph_has_host_nodes(half: LLM) -> None:
     pytest.importorskip("cuda.bindings", reason="needs weft[cuda]")
-    dump = half.engine.graphs.dump(GraphKey(1, guided=True))
+    dump = half.engine.graphs.dump(Plan(1, 3, guided=True, guided_drafts=True, shaped=False, logprobs=False))
     kinds = [kind for kind, _ in dump.nodes]
     assert kinds.count("host") == 5  # fetch, extend(3), commit, extend(1), extend(2)
     assert "kernel" in kinds
