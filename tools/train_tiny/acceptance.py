@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from config import EOS, HEAD
+from config import EAGLE3, EOS
 from unroll import Head, draft
 
 DRAFTS = 3
@@ -36,7 +36,7 @@ def head_drafting(model: Any, head: Head) -> Callable[[list[int]], Drafting]:
         tokens = torch.tensor(ids)
         states = model(tokens[None], output_hidden_states=True).hidden_states
         # transformers has put the final norm into the last of its hidden states
-        features = head.features(states[-1][0], [states[i][0] for i in HEAD.aux_layers])
+        features = head.features(states[-1][0], [states[i][0] for i in EAGLE3.aux_layers])
         return lambda n: draft(head, embeddings, features[: n - 1], tokens[:n], DRAFTS)
 
     return read

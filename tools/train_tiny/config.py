@@ -48,7 +48,7 @@ class Unrolled:
 
 
 @dataclass(frozen=True)
-class Head(Unrolled):
+class Eagle3(Unrolled):
     """The EAGLE3 head."""
 
     draft_vocab_size: int = 704
@@ -57,7 +57,7 @@ class Head(Unrolled):
 
 TARGET = LlamaConfig()
 DRAFT = LlamaConfig(hidden_size=128, intermediate_size=384, num_layers=2, num_heads=4, num_kv_heads=2, seed=9)
-HEAD = Head()
+EAGLE3 = Eagle3()
 MTP = Unrolled()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from config import BOS, EOS, HEAD, PAD, TARGET
+from config import BOS, EAGLE3, EOS, PAD, TARGET
 from hf import save_tensors, write_json
 from model import MLP
 from safetensors.torch import load_file
@@ -25,7 +25,7 @@ class HeadLayer(nn.Module):
         super().__init__()
         h, eps = TARGET.hidden_size, TARGET.rms_norm_eps
         self.self_attn = Projections(2 * h)
-        self.mlp = MLP(h, HEAD.intermediate_size)
+        self.mlp = MLP(h, EAGLE3.intermediate_size)
         self.input_layernorm = nn.RMSNorm(h, eps=eps)
         self.hidden_norm = nn.RMSNorm(h, eps=eps)
         self.post_attention_layernorm = nn.RMSNorm(h, eps=eps)
@@ -43,8 +43,8 @@ class Eagle3Head(nn.Module):
         self.fc = nn.Linear(3 * h, h, bias=False)
         self.midlayer = HeadLayer()
         self.norm = nn.RMSNorm(h, eps=TARGET.rms_norm_eps)
-        self.lm_head = nn.Linear(h, HEAD.draft_vocab_size, bias=False)
-        self.register_buffer("d2t", torch.zeros(HEAD.draft_vocab_size, dtype=torch.int64))
+        self.lm_head = nn.Linear(h, EAGLE3.draft_vocab_size, bias=False)
+        self.register_buffer("d2t", torch.zeros(EAGLE3.draft_vocab_size, dtype=torch.int64))
         self.register_buffer("t2d", torch.zeros(TARGET.vocab_size, dtype=torch.bool))
         for parameter in self.parameters():
             if parameter.dim() == 2:
@@ -87,10 +87,10 @@ def head_config() -> dict[str, Any]:
         "model_type": "llama",
         "dtype": "float32",
         "vocab_size": TARGET.vocab_size,
-        "draft_vocab_size": HEAD.draft_vocab_size,
+        "draft_vocab_size": EAGLE3.draft_vocab_size,
         "hidden_size": TARGET.hidden_size,
         "target_hidden_size": TARGET.hidden_size,
-        "intermediate_size": HEAD.intermediate_size,
+        "intermediate_size": EAGLE3.intermediate_size,
         "num_hidden_layers": 1,
         "num_attention_heads": TARGET.num_heads,
         "num_key_value_heads": TARGET.num_kv_heads,
@@ -106,7 +106,7 @@ def head_config() -> dict[str, Any]:
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "pad_token_id": PAD,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(HEAD.aux_layers)},
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(EAGLE3.aux_layers)},
     }
 
 

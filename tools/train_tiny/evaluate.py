@@ -31,7 +31,6 @@ from weft import LLM, Guide, SamplingParams
 from weft.bench.records import Record, example, schema_only
 
 RESULTS = Path(__file__).with_name("RESULTS.json")
-TEMPERATURES = (("greedy", 0.0), ("temperature_1", 1.0))
 
 
 def free_answers(
@@ -95,6 +94,31 @@ def drafters(model: Any) -> dict[str, Callable[[list[int]], Drafting]]:
     }
 
 
+def measure(kind: str, prompts: int, drafted: int, seed: int) -> dict[str, Any]:
+    """Scores of one kind of prompt at both temperatures, and each drafter's acceptance on some of the answers."""
+    rng = random.Random(seed)
+    schema = kind == "schema"
+    records = [schema_only(rng, "heldout") if schema else example(rng, kind) for _ in range(prompts)]
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS)
+    model = AutoModelForCausalLM.from_pretrained(ASSETS).eval()
+    assert model.dtype is torch.float32
+    measured: dict[str, Any] = {}
+    for name, temperature in (("greedy", 0.0), ("temperature_1", 1.0)):
+        if schema:
+            answered = guided_answers(LLM(ASSETS, device="cpu"), records, temperature, seed)
+        else:
+            answered = free_answers(model, tokenizer, records, temperature)
+        texts = [tokenizer.decode(a.answer, skip_special_tokens=True) for a in answered]
+        measured[name] = score(records, texts)
+        if schema:
+            del measured[name]["exact"]  # whatever fits is right
+        measured[name]["ends"] = sum(a.answer[-1] == EOS for a in answered) / prompts
+        measured[name]["acceptance"] = {
+            drafter: acceptance(read, answered[:drafted]) for drafter, read in drafters(model).items()
+        }
+    return measured
+
+
 def parameters(path: Path) -> int:
     """Trained numbers of a file; a head's vocabulary maps are none."""
     return sum(t.numel() for t in load_file(path).values() if t.is_floating_point())
@@ -106,51 +130,24 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=512)
     parser.add_argument("--acceptance-prompts", type=int, default=128)
     parser.add_argument("--seed", type=int, default=990_001)
+    parser.add_argument("--threads", type=int, default=2, help="torch threads")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     transformers.logging.set_verbosity_error()
-    tokenizer = AutoTokenizer.from_pretrained(ASSETS)
-    model = AutoModelForCausalLM.from_pretrained(ASSETS).eval()
-    assert model.dtype is torch.float32
-    llm = LLM(ASSETS, device="cpu")
     results: dict[str, Any] = {}
     began = time.time()
-
-    def report(name: str, measured: dict[str, Any]) -> None:
-        results[name] = measured
-        print(name, json.dumps(measured), flush=True)
-
     with torch.inference_mode():
         for kind in ("heldout", "unseen", "schema"):
-            rng = random.Random(args.seed)
-            records = [
-                schema_only(rng, "heldout") if kind == "schema" else example(rng, kind)
-                for _ in range(args.prompts)
-            ]
-            for name, temperature in TEMPERATURES:
-                if kind == "schema":
-                    answered = guided_answers(llm, records, temperature, args.seed)
-                else:
-                    answered = free_answers(model, tokenizer, records, temperature)
-                texts = [tokenizer.decode(a.answer, skip_special_tokens=True) for a in answered]
-                scored = score(records, texts)
-                if kind == "schema":
-                    del scored["exact"]  # any fitting value answers
-                    scored["ends"] = sum(a.answer[-1] == EOS for a in answered) / len(answered)
-                report(f"{kind}_{name}", scored)
-                if temperature and kind != "schema":
-                    continue
-                for drafter, read in drafters(model).items():
-                    drafted = acceptance(read, answered[: args.acceptance_prompts])
-                    report(f"{kind}_{drafter}" + (f"_{name}" if temperature else ""), drafted)
-    for part in (".", "eagle3", "mtp", "draft"):
-        name = {".": "target", "eagle3": "head"}.get(part, part)
-        results[f"{name}_parameters"] = parameters(ASSETS / part / "model.safetensors")
-    results["bytes"] = {
-        str(p.relative_to(ASSETS)): p.stat().st_size for p in sorted(ASSETS.rglob("*")) if p.is_file()
+            results[kind] = measure(kind, args.prompts, args.acceptance_prompts, args.seed)
+            print(kind, json.dumps(results[kind]), flush=True)
+    results["parameters"] = {
+        name: parameters(ASSETS / part / "model.safetensors")
+        for name, part in (("target", "."), ("eagle3", "eagle3"), ("mtp", "mtp"), ("draft", "draft"))
     }
-    results["bytes_total"] = sum(results["bytes"].values())
+    files = {str(p.relative_to(ASSETS)): p.stat().st_size for p in sorted(ASSETS.rglob("*")) if p.is_file()}
+    results["bytes"] = {**files, "total": sum(files.values())}
     results["seed"] = args.seed
     results["seconds"] = round(time.time() - began)
     results["machine"] = f"{platform.machine()}, {os.cpu_count()} cores"

@@ -1,4 +1,4 @@
-"""The Llama that is trained, with Hugging Face's parameter names, and the EAGLE3 head's layers.
+"""The Llama that is trained, with Hugging Face's parameter names, and the layers that the heads are made of.
 
 Written out rather than taken from transformers: fused attention and norms, and logits only where the
 loss wants them, make a training step on two cores about twice as fast.

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from config import ASSETS, BOS, EOS, HEAD, MTP, PAD, TARGET, Unrolled
+from config import ASSETS, BOS, EAGLE3, EOS, MTP, PAD, TARGET, Unrolled
 from data import Batches
 from eagle3 import Eagle3Head
 from hf import load_llama
@@ -31,7 +31,7 @@ def draft_vocab(batches: Batches) -> Tensor:
         np.add.at(counts, batches.tokens[start + prompt : start + length], 1)
     counts[[BOS, PAD]] = 0
     assert counts[EOS] > 0
-    keep = np.sort(np.argsort(-counts, kind="stable")[: HEAD.draft_vocab_size])
+    keep = np.sort(np.argsort(-counts, kind="stable")[: EAGLE3.draft_vocab_size])
     print(
         f"draft vocabulary covers {counts[keep].sum() / counts.sum():.4f} of the answers' tokens, "
         f"which are of {(counts > 0).sum()} kinds"
@@ -51,7 +51,7 @@ def unrolled_loss(
     roots = (mask.int().argmax(1)[:, None] + torch.arange(width)).clamp(max=length - 1)
     rows = torch.arange(len(tokens))[:, None]
     with torch.no_grad():
-        hidden, kept = target.hidden(tokens, HEAD.aux_layers)
+        hidden, kept = target.hidden(tokens, EAGLE3.aux_layers)
         last = target.norm(hidden)
         wanted = F.linear(last[rows, roots], target.embed_tokens.weight[head.draft_ids]).float()
     features = head.features(last, kept)
@@ -74,7 +74,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("kind", choices=("eagle3", "mtp"))
     args = parser.parse_args()
-    settings: Unrolled = HEAD if args.kind == "eagle3" else MTP
+    settings: Unrolled = EAGLE3 if args.kind == "eagle3" else MTP
     torch.set_num_threads(args.threads)
     torch.manual_seed(settings.seed)
     target = load_llama(ASSETS, TARGET)
