@@ -40,7 +40,7 @@ class ForcedSource final : public DraftSource {
 
 struct NgramSettings {
   int min_length = 1, max_length = 4;  // of the n-grams
-  int candidates = 4;                  // earlier places of which the grammar chooses
+  int candidates = 8;                  // earlier places of which the grammar chooses
 };
 
 // What followed the last tokens of the slot's text, prompt and output, where they occurred before.

@@ -7,82 +7,19 @@
 #include <vector>
 
 #include "check.h"
+#include "fake_matcher.h"
 #include "guided_state.h"
 
 namespace {
 
 using weft::GuidedState;
-using weft::MatcherHandle;
-using weft::MatcherRef;
 using weft::SlotStatus;
 using namespace weft::cu;
 
-constexpr int kSlots = 6, kDrafts = 3, kVocab = 70, kWords = 3, kWidth = kDrafts + 1, kEnd = 0;
+using weft::test::destroyed_in_callback, weft::test::fake_accept, weft::test::fake_of, weft::test::in_callback;
+using weft::test::Fake, weft::test::kEnd, weft::test::kVocab, weft::test::live, weft::test::make;
 
-std::atomic<int> live{0};
-std::atomic<bool> destroyed_in_callback{false};
-thread_local bool in_callback = false;
-
-// Takes token t behind n tokens if (t + 3 * n + seed) % 5 < 2, and the end behind `length` tokens.
-struct Fake {
-  int seed = 0, length = 12, fails_at = -1;
-  std::chrono::microseconds delay{0};
-  std::vector<std::int32_t> taken;
-  bool ended() const { return !taken.empty() && taken.back() == kEnd; }
-  bool allows(std::int32_t token) const {
-    const int n = static_cast<int>(taken.size());
-    if (ended()) return false;
-    if (n >= length) return token == kEnd;
-    return token > 0 && token < kVocab && (token + 3 * n + seed) % 5 < 2;
-  }
-};
-Fake fake_of(int seed, int length = 12, int fails_at = -1) {
-  Fake matcher;
-  matcher.seed = seed;
-  matcher.length = length;
-  matcher.fails_at = fails_at;
-  return matcher;
-}
-Fake &fake(void *self) { return *static_cast<Fake *>(self); }
-
-int fake_accept(void *self, std::int32_t token) {
-  if (!fake(self).allows(token)) return 0;
-  fake(self).taken.push_back(token);
-  return 1;
-}
-int fake_validate(void *, const std::int32_t *, int) { return 0; }
-int fake_fill(void *self, std::int32_t *row, int words) {
-  const Fake &matcher = fake(self);
-  if (static_cast<int>(matcher.taken.size()) == matcher.fails_at) return -1;
-  if (matcher.delay.count()) std::this_thread::sleep_for(matcher.delay);
-  std::fill(row, row + words, 0);
-  for (std::int32_t token = 0; token < kVocab; ++token)
-    if (matcher.allows(token)) row[token / 32] |= static_cast<std::int32_t>(1u << (token % 32));
-  return 1;
-}
-int fake_rollback(void *self, int count) {
-  if (count > static_cast<int>(fake(self).taken.size())) return -1;
-  fake(self).taken.resize(fake(self).taken.size() - count);
-  return 0;
-}
-void *fake_fork(void *) { return nullptr; }
-int fake_reset(void *) { return -1; }
-int fake_forced(void *, std::int32_t *, int) { return 0; }
-int fake_is_terminated(void *self) { return fake(self).ended(); }
-const char *fake_error(void *) { return "planted"; }
-void fake_destroy(void *self) {
-  if (in_callback) destroyed_in_callback = true;
-  delete &fake(self);
-  --live;
-}
-constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI,   fake_accept, fake_validate, fake_fill,
-                                   fake_rollback,      fake_fork,   fake_reset,    fake_forced,
-                                   fake_is_terminated, fake_error,  fake_destroy};
-
-MatcherRef make(Fake settings) {
-  ++live;
-  return std::make_shared<MatcherHandle>(weft_matcher{&kOps, new Fake(std::move(settings))});
-}
+constexpr int kSlots = 6, kDrafts = 3, kWords = 3, kWidth = kDrafts + 1;
 
 // The host's memory, the device's copies of it, and a device that samples at random among what the masks allow.
 struct Decoding {

@@ -29,7 +29,7 @@ class NgramSettings:
 
     min_length: int = 1
     max_length: int = 4
-    candidates: int = 4
+    candidates: int = 8
 
 
 @dataclass(frozen=True)

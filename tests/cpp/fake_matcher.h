@@ -1,0 +1,98 @@
+// A matcher in plain C, for tests of what holds matchers.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "matcher_handle.h"
+
+namespace weft::test {
+
+constexpr int kVocab = 70, kEnd = 0;
+
+inline std::atomic<int> live{0};
+inline std::atomic<bool> destroyed_in_callback{false};
+inline thread_local bool in_callback = false;
+
+// Takes token t behind n tokens if (t + 3 * n + seed) % 5 < 2, and the end behind `length` tokens.
+struct Fake {
+  int seed = 0, length = 12, fails_at = -1;
+  std::chrono::microseconds delay{0};
+  std::vector<std::int32_t> taken;
+  bool ended() const { return !taken.empty() && taken.back() == kEnd; }
+  bool allows(std::int32_t token) const {
+    const int n = static_cast<int>(taken.size());
+    if (ended()) return false;
+    if (n >= length) return token == kEnd;
+    return token > 0 && token < kVocab && (token + 3 * n + seed) % 5 < 2;
+  }
+};
+inline Fake fake_of(int seed, int length = 12, int fails_at = -1) {
+  Fake matcher;
+  matcher.seed = seed;
+  matcher.length = length;
+  matcher.fails_at = fails_at;
+  return matcher;
+}
+inline Fake &fake(void *self) { return *static_cast<Fake *>(self); }
+
+inline int fake_accept(void *self, std::int32_t token) {
+  if (!fake(self).allows(token)) return 0;
+  fake(self).taken.push_back(token);
+  return 1;
+}
+inline int fake_rollback(void *self, int count) {
+  if (count > static_cast<int>(fake(self).taken.size())) return -1;
+  fake(self).taken.resize(fake(self).taken.size() - count);
+  return 0;
+}
+inline int fake_validate(void *self, const std::int32_t *tokens, int count) {
+  int taken = 0;
+  while (taken < count && fake_accept(self, tokens[taken]) == 1) ++taken;
+  fake_rollback(self, taken);
+  return taken;
+}
+inline int fake_fill(void *self, std::int32_t *row, int words) {
+  const Fake &matcher = fake(self);
+  if (static_cast<int>(matcher.taken.size()) == matcher.fails_at) return -1;
+  if (matcher.delay.count()) std::this_thread::sleep_for(matcher.delay);
+  std::fill(row, row + words, 0);
+  for (std::int32_t token = 0; token < kVocab; ++token)
+    if (matcher.allows(token)) row[token / 32] |= static_cast<std::int32_t>(1u << (token % 32));
+  return 1;
+}
+inline void *fake_fork(void *) { return nullptr; }
+inline int fake_reset(void *) { return -1; }
+// Guesses the lowest token each time, half of the capacity at most.
+inline int fake_forced(void *self, std::int32_t *tokens, int capacity) {
+  int count = 0;
+  for (std::int32_t token = 1; count < capacity / 2 && token < kVocab; ++token) {
+    if (fake_accept(self, token) != 1) continue;
+    tokens[count++] = token;
+    token = 0;
+  }
+  fake_rollback(self, count);
+  return count;
+}
+inline int fake_is_terminated(void *self) { return fake(self).ended(); }
+inline const char *fake_error(void *) { return "planted"; }
+inline void fake_destroy(void *self) {
+  if (in_callback) destroyed_in_callback = true;
+  delete &fake(self);
+  --live;
+}
+constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI,   fake_accept, fake_validate, fake_fill,
+                                   fake_rollback,      fake_fork,   fake_reset,    fake_forced,
+                                   fake_is_terminated, fake_error,  fake_destroy};
+
+inline MatcherRef make(Fake settings) {
+  ++live;
+  return std::make_shared<MatcherHandle>(weft_matcher{&kOps, new Fake(std::move(settings))});
+}
+
+}  // namespace weft::test

@@ -1,0 +1,198 @@
+// Proposals on the CPU driver's streams: every draft legal, every text in the grammar, while the host opens texts,
+// attaches matchers and switches guiding. Sanitizers watch the threads.
+#include <atomic>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "fake_matcher.h"
+#include "proposals.h"
+
+namespace {
+
+using weft::DraftSource;
+using weft::GuidedState;
+using weft::NgramSource;
+using weft::Proposals;
+using namespace weft::cu;
+using weft::test::Fake, weft::test::fake_accept, weft::test::fake_of, weft::test::kEnd, weft::test::kVocab;
+using weft::test::live, weft::test::make;
+
+constexpr int kSlots = 5, kDrafts = 4, kWords = 3, kWidth = kDrafts + 1, kIterations = 60;
+
+// Slots 0..S-2 are guided, the last is not. The device verifies what was proposed and samples what the masks allow; it
+// agrees with three legal drafts in four.
+struct Decoding {
+  std::vector<std::int64_t> proposed_host = std::vector<std::int64_t>(kDrafts * (kSlots + 1), -1);
+  std::vector<std::int64_t> drafts = proposed_host, drafts_host = proposed_host;
+  std::vector<std::int64_t> verified_host = std::vector<std::int64_t>((kSlots + 1) * (kDrafts + 2));
+  std::vector<std::int64_t> verified = verified_host;
+  std::vector<std::int32_t> masks_host = std::vector<std::int32_t>((kSlots + 1) * kWidth * kWords);
+  std::vector<std::int32_t> flags_host = std::vector<std::int32_t>((kSlots + 1) * kWidth);
+  std::vector<std::int32_t> masks = masks_host, flags = flags_host;
+  std::vector<std::int64_t> texts[kSlots];  // the device's, since it last saw an end
+  GuidedState state;
+  NgramSource *ngram;  // of the proposals
+  Proposals proposals;
+  CUstream model = nullptr, grammar = nullptr;
+  CUevent token_event = nullptr, mask_event = nullptr;
+  std::mt19937 random{11};
+  int accepted = 0, illegal = 0;
+  const Driver &driver = weft::cpu_driver();
+
+  explicit Decoding(int workers)
+      : state({kSlots, kDrafts, kVocab}, {kEnd},
+              {drafts_host.data(), verified_host.data(), masks_host.data(), flags_host.data()}, workers),
+        proposals(state, verified_host.data(), proposed_host.data(), make_sources()) {
+    OK(driver.cuStreamCreate(&model, CU_STREAM_NON_BLOCKING));
+    OK(driver.cuStreamCreate(&grammar, CU_STREAM_NON_BLOCKING));
+    OK(driver.cuEventCreate(&token_event, CU_EVENT_DISABLE_TIMING));
+    OK(driver.cuEventCreate(&mask_event, CU_EVENT_DISABLE_TIMING));
+  }
+  ~Decoding() {
+    OK(driver.cuStreamSynchronize(model));
+    OK(driver.cuStreamSynchronize(grammar));
+    OK(driver.cuEventDestroy(token_event));
+    OK(driver.cuEventDestroy(mask_event));
+    OK(driver.cuStreamDestroy(model));
+    OK(driver.cuStreamDestroy(grammar));
+  }
+
+  std::vector<std::unique_ptr<DraftSource>> make_sources() {
+    std::vector<std::unique_ptr<DraftSource>> sources;
+    sources.push_back(std::make_unique<weft::ForcedSource>(state));
+    auto made = std::make_unique<NgramSource>(state, weft::NgramSettings{});
+    ngram = made.get();
+    sources.push_back(std::move(made));
+    return sources;
+  }
+
+  void host(GuidedState::Call call) { OK(driver.cuLaunchHostFunc(grammar, call.run, call.data)); }
+  template <class T>
+  void copy(CUstream stream, std::vector<T> &to, const std::vector<T> &from) {
+    OK(driver.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), reinterpret_cast<CUdeviceptr>(from.data()),
+                            to.size() * sizeof(T), stream));
+  }
+  void enter() {
+    OK(driver.cuEventRecord(token_event, model));
+    OK(driver.cuStreamWaitEvent(grammar, token_event, 0));
+  }
+  void leave() {
+    copy(grammar, masks, masks_host);
+    copy(grammar, flags, flags_host);
+    OK(driver.cuEventRecord(mask_event, grammar));
+    OK(driver.cuStreamWaitEvent(model, mask_event, 0));
+  }
+
+  bool is_allowed(int slot, int position, std::int64_t token) const {
+    const std::size_t row = static_cast<std::size_t>(slot * kWidth + position);
+    return flags[row] == 0 || (static_cast<std::uint32_t>(masks[row * kWords + token / 32]) >> (token % 32) & 1);
+  }
+  std::int64_t pick(int slot, int position) {
+    std::vector<std::int64_t> allowed;
+    for (int token = 0; token < kVocab; ++token)
+      if (is_allowed(slot, position, token)) allowed.push_back(token);
+    CHECK(!allowed.empty());
+    return allowed[random() % allowed.size()];
+  }
+  void verify() {
+    for (int slot = 0; slot < kSlots; ++slot) {
+      std::int64_t *row = &verified[slot * (kDrafts + 2)];
+      bool agrees = true;
+      row[0] = 0;
+      for (int position = 0; position <= kDrafts; ++position) {
+        const std::int64_t draft = position < kDrafts ? drafts[position * (kSlots + 1) + slot] : -1;
+        const bool legal = draft >= 0 && is_allowed(slot, position, draft);
+        if (agrees && draft >= 0 && !legal) ++illegal;
+        row[1 + position] = legal && random() % 4 ? draft : pick(slot, position);
+        agrees = agrees && row[1 + position] == draft;
+        if (agrees) ++row[0], ++accepted;
+      }
+      for (int i = 0; i <= row[0]; ++i) texts[slot].push_back(row[1 + i]);
+    }
+  }
+
+  void step(int num_drafts) {
+    copy(model, drafts_host, drafts);
+    enter();
+    host(state.task(GuidedState::kFetch));
+    host(state.task(GuidedState::kExtendThrough, kDrafts));
+    leave();
+    OK(weft::cpu::launch_device(model, [](void *self) { static_cast<Decoding *>(self)->verify(); }, this));
+    copy(model, verified_host, verified);
+    enter();
+    host(state.task(GuidedState::kCommit));
+    host(proposals.task(num_drafts));
+    copy(grammar, drafts, proposed_host);
+    leave();
+  }
+};
+
+// The slot's texts since it was attached first: each a text of its matcher, from its start to an end or as far as it
+// got.
+void check_text(const std::vector<std::int64_t> &text, int seed, int length) {
+  Fake matcher = fake_of(seed, length);
+  for (std::int64_t token : text) {
+    if (matcher.ended()) break;
+    CHECK(fake_accept(&matcher, static_cast<std::int32_t>(token)) == 1);
+  }
+}
+
+TEST(texts_are_in_the_grammar_whatever_is_proposed) {
+  const std::vector<int> slots = {3, 0, 4, 1, 2, kSlots};
+  for (int workers : {0, 2}) {
+    Decoding decoding(workers);
+    for (int i = 0; i < kIterations; ++i) {
+      GuidedState::Attach attach;
+      // The device reads these slots' texts only when all is done; a slot gets its matcher once.
+      if (i == 0)
+        for (int slot = 0; slot < kSlots - 1; ++slot) attach.emplace_back(slot, make(fake_of(slot, 20 + 30 * slot)));
+      if (i % 7 == 0)
+        for (int slot = 0; slot < kSlots; ++slot) {
+          const std::vector<std::int32_t> prompt(static_cast<std::size_t>(i + 1), slot + 1);
+          decoding.ngram->open(slot, prompt.data(), static_cast<int>(prompt.size()), i % 2 ? 500 : 0);
+        }
+      if (i % 5 == 0) decoding.ngram->set_guided(i % 2 == 0);
+      decoding.state.push(slots, std::move(attach));
+      decoding.step(i % 6 == 5 ? 0 : kDrafts);
+      CHECK(decoding.proposals.counters().calls <= static_cast<std::uint64_t>(i) + 1);
+    }
+    OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
+    EQUAL(decoding.state.num_failed(), 0);
+    EQUAL(decoding.proposals.counters().calls, kIterations);
+    CHECK(decoding.proposals.counters().tokens[0] > 0 && decoding.proposals.counters().tokens[1] > 0);
+    CHECK(decoding.accepted > kIterations);
+    for (int slot = 0; slot < kSlots - 1; ++slot) check_text(decoding.texts[slot], slot, 20 + 30 * slot);
+    for (int j = 0; j < kDrafts; ++j) EQUAL(decoding.proposed_host[j * (kSlots + 1) + kSlots], -1);
+  }
+  EQUAL(live, 0);
+}
+
+TEST(guided_proposals_are_legal) {
+  Decoding decoding(2);
+  decoding.ngram->set_guided(true);
+  for (int i = 0; i < kIterations; ++i) {
+    GuidedState::Attach attach;
+    if (i % 10 == 0)
+      for (int slot = 0; slot < kSlots - 1; ++slot) {
+        attach.emplace_back(slot, make(fake_of(i + slot, 15)));
+        decoding.ngram->open(slot, nullptr, 0, 100);
+      }
+    // A slot that gets another matcher has drafts that were made for the last one.
+    if (i % 10 == 0) OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
+    if (i % 10 == 0) OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    if (i % 10 == 0) std::fill(decoding.drafts.begin(), decoding.drafts.end(), -1);
+    decoding.state.push({0, 1, 2, 3}, std::move(attach));
+    decoding.step(kDrafts);
+  }
+  OK(decoding.driver.cuStreamSynchronize(decoding.model));
+  OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
+  EQUAL(decoding.state.num_failed(), 0);
+  EQUAL(decoding.illegal, 0);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) { return weft::test::run(argc, argv); }
