@@ -28,7 +28,7 @@ MIXES: dict[str, dict[str, Any]] = {
     "frequency": {"temperature": 0.8, "frequency_penalty": 0.7},
     "rewarded": {"repetition_penalty": 0.8, "presence_penalty": -0.5},
     "biased": {"logit_bias": {30: 4.0, 31: -3.0, 40: -math.inf, 300: 6.5}},
-    "bad words": {"bad_words": ["a", '": "', "the", [35, 36]]},
+    "bad words": {"bad_words": ["e", '": "', "the", [35, 36]]},
     "late end": {"min_tokens": 12, "temperature": 1.0},
     "all": {
         "temperature": 1.3,
@@ -47,7 +47,7 @@ GUIDED = [
     None,
     (
         "json_schema",
-        {"type": "object", "properties": {"a": {"type": "string", "maxLength": 12}}, "required": ["a"]},
+        {"type": "object", "properties": {"k": {"type": "string", "maxLength": 12}}, "required": ["k"]},
     ),
     ("regex", r"[a-z ]{3,20}(\.|!)"),
 ]

@@ -13,14 +13,15 @@ from weft.engine.state import SlotState, StepBuffers
 from weft.ops.penalties import penalize_
 from weft.ops.sampling import sample
 from weft.ops.truncation import truncation_floor
+from weft.spec.base import repeat_rows
 
 
 def shape_target(sampling: SamplingState, buf: StepBuffers) -> None:
     """Penalties, bias and bad words on the target's logits; position t has seen the drafts before it."""
     rows, width = buf.tokens_BT.shape
-    slots_N = buf.slots_B[:, None].expand(rows, width).reshape(-1)
-    length_N = (buf.verified.base_B + 1)[:, None].expand(rows, width).reshape(-1)
-    drafts_NK = buf.tokens_BT[:, None, 1:].expand(rows, width, width - 1).reshape(rows * width, width - 1)
+    slots_N = repeat_rows(buf.slots_B, width)
+    length_N = repeat_rows(buf.verified.base_B + 1, width)
+    drafts_NK = buf.tokens_BT[:, None, 1:].expand(rows, width, width - 1).contiguous().flatten(0, 1)
     seen_N = torch.arange(width, device=slots_N.device).repeat(rows)
     penalize_(buf.logits_BTV.flatten(0, 1), slots_N, sampling.penalties, length_N, drafts_NK, seen_N)
 

@@ -23,7 +23,7 @@ from weft.ops.penalties import count_tokens_
 from weft.ops.suppress_ends import suppress_ends_
 from weft.runtime.interface import Stream
 from weft.runtime.segments import SegmentedStream
-from weft.spec.base import row_positions
+from weft.spec.base import repeat_rows, row_positions
 from weft.spec.verify import count_accepted, count_simulated
 
 
@@ -118,7 +118,7 @@ def sample_and_verify(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     """Sample every position, count the drafts that were right, and advance the slots by what is committed."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     rows, width = buf.tokens_BT.shape
-    slots_N = slots_B[:, None].expand(rows, width).reshape(-1)
+    slots_N = repeat_rows(slots_B, width)
     positions_N = row_positions(verified.base_B + 1, width).view(-1)
     logits_NV = buf.logits_BTV.flatten(0, 1)
     if plan.shaped:

@@ -94,6 +94,11 @@ class Proposer(Protocol):
         """The keywords of `Proposals` that switch it on."""
 
 
+def repeat_rows(values_B: Tensor, width: int) -> Tensor:
+    """[B * width]: each value `width` times in a row."""
+    return values_B[:, None].expand(-1, width).reshape(-1).contiguous()
+
+
 def row_positions(base_B: Tensor, width: int) -> Tensor:
     """[B, width] int64: positions base, base + 1, ..."""
     return base_B[:, None] + torch.arange(width, device=base_B.device)
