@@ -1,0 +1,81 @@
+"""What the engine launches, with each drafter and every sampling parameter, behaves alike at capture and at replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft.runtime import CpuRuntime, cpu
+from weft.runtime.launch_check import check_launched
+
+SPECULATIONS = {
+    "none": Speculation.none(),
+    "eagle3": Speculation.eagle3(num_draft_tokens=2),
+    "mtp": Speculation.mtp(num_draft_tokens=2),
+    "draft_model": Speculation.draft_model(num_draft_tokens=2),
+    "ngram": Speculation.ngram(num_draft_tokens={1: 3, 2: 2}),
+    "forced+eagle3": Speculation.forced(Speculation.eagle3(num_draft_tokens=2, guide_drafts=True)),
+}
+EVERYTHING = SamplingParams(
+    max_tokens=6,
+    min_tokens=3,
+    temperature=0.8,
+    top_k=40,
+    top_p=0.9,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    presence_penalty=0.2,
+    frequency_penalty=0.1,
+    logit_bias={40: 1.0},
+    bad_words=["never"],
+    seed=1,
+    logprobs=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("speculation", "simulated"), [*((name, None) for name in sorted(SPECULATIONS)), ("eagle3", 1.5)]
+)
+def test_every_launched_function_keeps_the_rule(
+    speculation: str, simulated: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {}
+    pinned: list[torch.Tensor] = []
+    launch, make_pinned = cpu.Stream.launch, CpuRuntime.pinned
+
+    def record_launch(self: cpu.Stream, fn: Callable[..., None], *args: Any) -> None:
+        launched[getattr(fn, "__qualname__", type(fn).__name__)] = (fn, args)
+        launch(self, fn, *args)
+
+    def record_pinned(self: CpuRuntime, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        pinned.append(make_pinned(self, shape, dtype))
+        return pinned[-1]
+
+    monkeypatch.setattr(cpu.Stream, "launch", record_launch)
+    monkeypatch.setattr(CpuRuntime, "pinned", record_pinned)
+    engine = EngineConfig(max_batch=2, max_seq_len=64, graphs="none", simulate_acceptance=simulated)
+    with LLM(device="cpu", speculation=SPECULATIONS[speculation], engine=engine) as llm:
+        llm.generate(
+            ["Text: one.", "Text: two."], guide=[Guide.regex("[a-z ]{9,}"), None], sampling=EVERYTHING
+        )
+        expected = {
+            "open_slot",
+            "read_chunk",
+            "target_forward",
+            "sample_and_verify",
+            "_copy_rows",
+            "_apply_verify",
+        }
+        if llm.engine.parts.drafter is not None:
+            expected |= {"draft_chunk", "draft_forward", "pick_draft"}
+        elif llm.engine.parts.has_proposals:
+            expected |= {"take_proposals", "take_first_proposals"}
+        assert expected <= set(launched)
+        for name in expected:
+            fn, args = launched[name]
+            with torch.inference_mode():
+                check_launched(fn, *args, host=[tensor for tensor in pinned if tensor.numel()])
