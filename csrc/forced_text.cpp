@@ -53,6 +53,7 @@ void TokenTexts::insert(std::int32_t token) {
 
 std::string_view TokenTexts::text(std::int32_t token) const {
   const auto at = static_cast<std::size_t>(token);
+  if (at + 1 >= starts_.size()) return {};
   return std::string_view(bytes_).substr(starts_[at], starts_[at + 1] - starts_[at]);
 }
 

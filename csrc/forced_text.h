@@ -24,6 +24,7 @@ class TokenTexts {
 
   // The token of these bytes, or -1.
   std::int32_t find(std::string_view bytes) const;
+  // "" for an id that is none, too.
   std::string_view text(std::int32_t token) const;
 
   // Spells the first kMaxBytes of `text`: writes at most that many tokens and returns their number. Byte pairs are

@@ -71,6 +71,12 @@ struct Shared {
   int vocab_size;
   std::vector<std::int32_t> end_tokens;
   std::shared_ptr<const TokenTexts> texts;
+
+  // XGrammar refuses these itself, with a line on stderr each time.
+  bool is_special(std::int32_t token) const {
+    return texts && texts->text(token).empty() &&
+           std::find(end_tokens.begin(), end_tokens.end(), token) == end_tokens.end();
+  }
 };
 
 struct XGrammarMatcher {
@@ -121,7 +127,8 @@ int xgr_is_terminated(void *self) {
 
 int xgr_accept(void *self, std::int32_t token) {
   XGrammarMatcher &matcher = self_of(self);
-  if (token < 0 || token >= matcher.shared->vocab_size || xgr_is_terminated(self)) return 0;
+  if (token < 0 || token >= matcher.shared->vocab_size || matcher.shared->is_special(token)) return 0;
+  if (xgr_is_terminated(self)) return 0;
   Any result;
   if (!matcher.call(binding.accept, result, integer(token), boolean(false))) return matcher.fail();
   return result.v_int64 != 0;

@@ -193,3 +193,14 @@ def test_an_end_is_not_text() -> None:
     assert matcher.forced(8) == []
     assert matcher.accept(END)
     assert matcher.forced(8) == []
+
+
+def test_special_tokens_are_refused_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    """A prompt that is looked up has some; XGrammar has a line on stderr for each."""
+    matcher = backend().compile(Guide.regex("[a-z]+")).matcher()
+    assert matcher.validate([3 + ord("a"), 1, 3 + ord("a")]) == 1
+    assert not matcher.accept(2)
+    assert not matcher.accept(299)
+    assert matcher.accept(3 + ord("a"))
+    assert matcher.validate([END, END]) == 1
+    assert capfd.readouterr().err == ""
