@@ -1,36 +1,14 @@
-// The mask kernels and sampling for Python, as addresses and sizes: weft.ops checks tensors and passes their pointers.
-// A call gives up the GIL where it takes long enough for that to pay.
+// The mask kernels for Python, as addresses and sizes: weft.ops checks tensors and passes their pointers.
 #include <nanobind/nanobind.h>
 
-#include <optional>
-
 #include "bind.h"
-#include "sampling.h"
+#include "bind_logits.h"
 #include "token_mask.h"
 
 namespace nb = nanobind;
 
 namespace weft {
 namespace {
-
-constexpr std::int64_t kLogitsToHoldGil = 1 << 17;  // some 20 us of work
-
-template <class T>
-T *pointer(std::uintptr_t address) {
-  return reinterpret_cast<T *>(address);
-}
-
-// Runs without the GIL where `size` is large.
-template <class F>
-auto run(std::int64_t size, F &&fn) {
-  std::optional<nb::gil_scoped_release> release;
-  if (size > kLogitsToHoldGil) release.emplace();
-  return fn();
-}
-
-Logits logits_of(std::uintptr_t data, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride) {
-  return {pointer<void>(data), static_cast<DType>(dtype), rows, vocab, stride};
-}
 
 ApplyCall apply_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
                      std::uintptr_t bitmask, std::int64_t mask_rows, std::int64_t words, std::int64_t mask_stride,
@@ -55,17 +33,6 @@ CopyCall copy_call(std::uintptr_t dst, std::uintptr_t src, std::int64_t mask_row
           pointer<const std::int32_t>(src_flags),
           {pointer<const void>(row_list), row_list_is64},
           count};
-}
-
-SampleCall sample_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
-                       std::uintptr_t temperature, std::uintptr_t seed, std::uintptr_t position, std::uintptr_t d2t,
-                       std::uintptr_t out) {
-  return {logits_of(logits, dtype, rows, vocab, stride),
-          pointer<const float>(temperature),
-          pointer<const std::int64_t>(seed),
-          pointer<const std::int64_t>(position),
-          pointer<const std::int64_t>(d2t),
-          pointer<std::int64_t>(out)};
 }
 
 }  // namespace
@@ -109,24 +76,6 @@ void bind_token_mask(nb::module_ &m) {
           const nb::gil_scoped_release release;
           return copy_mask_rows_cuda(call, pointer<void>(stream));
         });
-
-  m.def("sample_cpu", [](std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
-                         std::uintptr_t temperature, std::uintptr_t seed, std::uintptr_t position, std::uintptr_t d2t,
-                         std::uintptr_t out, int threads) {
-    const SampleCall call = sample_call(logits, dtype, rows, vocab, stride, temperature, seed, position, d2t, out);
-    run(rows * vocab, [&] { sample_cpu(call, threads); });
-  });
-  m.def("sample_splits_cuda", &sample_splits_cuda);
-  m.def("sample_cuda", [](std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
-                          std::uintptr_t temperature, std::uintptr_t seed, std::uintptr_t position, std::uintptr_t d2t,
-                          std::uintptr_t out, int sms, std::uintptr_t workspace, std::uintptr_t stream) {
-    const SampleCall call = sample_call(logits, dtype, rows, vocab, stride, temperature, seed, position, d2t, out);
-    const nb::gil_scoped_release release;
-    return sample_cuda(call, sms, pointer<std::uint64_t>(workspace), pointer<void>(stream));
-  });
-  m.def("gumbel_noise_cpu", [](std::uintptr_t words, std::uintptr_t out, std::int64_t count) {
-    gumbel_noise_cpu(pointer<const std::uint32_t>(words), pointer<float>(out), count);
-  });
 }
 
 }  // namespace weft

@@ -8,13 +8,8 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
-#if defined(__CUDACC__)
-#define WEFT_HD __host__ __device__ __forceinline__
-#else
-#define WEFT_HD [[gnu::always_inline]] inline
-#endif
+#include "floats.h"
 
 namespace weft {
 
@@ -43,42 +38,6 @@ WEFT_HD PhiloxWords philox4x32_10(std::uint32_t c0, std::uint32_t c1, std::uint3
     k1 += 0xBB67AE85u;
   }
   return {{c0, c1, c2, c3}};
-}
-
-WEFT_HD float add_rn(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return __fadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
-
-WEFT_HD float mul_rn(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return __fmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-
-WEFT_HD std::uint32_t float_bits(float x) {
-#if defined(__CUDA_ARCH__)
-  return __float_as_uint(x);
-#else
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-#endif
-}
-
-WEFT_HD float bits_float(std::uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  return __uint_as_float(bits);
-#else
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-#endif
 }
 
 // log(2^exponent * (1 + f)) for f between sqrt(1/2) - 1 and sqrt(2) - 1, to 1.5 units in the last place or so.

@@ -4,10 +4,12 @@
 #include "bind.h"
 
 NB_MODULE(_core, m) {
-  m.doc() = "weft's native code: drivers, host tasks, the mask kernel, attention, guided state.";
+  m.doc() = "weft's native code: drivers, host tasks, the mask kernel, sampling, attention, guided state.";
   weft::bind_driver(m);
   weft::bind_hostfunc(m);
   weft::bind_token_mask(m);
+  weft::bind_sampling(m);
+  weft::bind_penalties(m);
   weft::bind_attention(m);
   weft::bind_guided(m);
 }

@@ -1,44 +1,18 @@
 #include "sampling.h"
 
-#include <cmath>
-#include <limits>
-
+#include "columns.h"
 #include "gumbel.h"
 #include "row_pool.h"
 
 namespace weft {
 namespace {
 
-constexpr int kBlock = 64;                           // columns worked on at a time
-constexpr std::int64_t kLogitsForThreads = 1 << 17;  // some 300 us of work; below, a hand-off costs more
-constexpr float kNone = -std::numeric_limits<float>::infinity();
-
-#define WEFT_INLINE [[gnu::always_inline]] inline
-
-WEFT_INLINE float widen(float x) { return x; }
-
-struct Half {
-  std::uint16_t bits;
-};
-struct BFloat16 {
-  std::uint16_t bits;
-};
-
-WEFT_INLINE float widen(BFloat16 x) { return bits_float(std::uint32_t{x.bits} << 16); }
-
-WEFT_INLINE float widen(Half x) {
-  const std::uint32_t shifted = static_cast<std::uint32_t>(x.bits & 0x7fffu) << 13;
-  const std::uint32_t scaled = float_bits(bits_float(shifted) * 0x1p112f);
-  const std::uint32_t special = (x.bits & 0x7c00u) == 0x7c00u ? shifted | 0x7f800000u : scaled;
-  return bits_float(special | static_cast<std::uint32_t>(x.bits & 0x8000u) << 16);
-}
-
 struct Best {
-  float value = kNone;
+  float value = -kInfinity;
   std::int64_t token = -1;
 
   WEFT_INLINE void offer(float candidate, std::int64_t id) {  // a NaN is never larger
-    if (candidate > value || (candidate == value && candidate > kNone && id < token)) {
+    if (candidate > value || (candidate == value && candidate > -kInfinity && id < token)) {
       value = candidate;
       token = id;
     }
@@ -46,30 +20,18 @@ struct Best {
 };
 
 struct Row {
-  float temperature;
+  float temperature, floor;
   bool greedy;
   std::uint32_t seed_low, seed_high, position_low, position_high;
 
   Row(const SampleCall &call, std::int64_t i) : temperature(call.temperature[i]) {
+    floor = call.floor ? call.floor[i] : -kInfinity;
     greedy = !(temperature >= kLowestTemperature);
     const auto seed = static_cast<std::uint64_t>(call.seed[i]), position = static_cast<std::uint64_t>(call.position[i]);
     seed_low = static_cast<std::uint32_t>(seed), seed_high = static_cast<std::uint32_t>(seed >> 32);
     position_low = static_cast<std::uint32_t>(position), position_high = static_cast<std::uint32_t>(position >> 32);
   }
 };
-
-// The largest of a block, NaN aside. Sixteen running maxima, so that it is vector code in any compiler mode.
-WEFT_INLINE float block_max(const float *x) {
-  float lane[16];
-  for (int j = 0; j < 16; ++j) lane[j] = x[j] > kNone ? x[j] : kNone;
-  for (int base = 16; base < kBlock; base += 16) {
-    for (int j = 0; j < 16; ++j) lane[j] = x[base + j] > lane[j] ? x[base + j] : lane[j];
-  }
-  for (int half = 8; half > 0; half /= 2) {
-    for (int j = 0; j < half; ++j) lane[j] = lane[j + half] > lane[j] ? lane[j + half] : lane[j];
-  }
-  return lane[0];
-}
 
 // Words of the tokens first .. first + kBlock - 1; `first` is a multiple of 4.
 WEFT_INLINE void words_in_order(const Row &row, std::uint32_t first, std::uint32_t *words) {
@@ -96,13 +58,13 @@ WEFT_INLINE void sample_block(const Row &row, const float *x, std::int64_t first
                               Best &best) {
   const float top = block_max(x);
   if (row.greedy) {
-    if (top < best.value || top == kNone) return;
+    if (top < best.value || top == -kInfinity) return;
     for (int j = 0; j < count; ++j) {
       if (x[j] == top) best.offer(top, first + j + (kTarget ? d2t[j] : 0));
     }
     return;
   }
-  if (top == kNone || top / row.temperature + kLargestNoise < best.value) return;
+  if (top == -kInfinity || top / row.temperature + kLargestNoise < best.value) return;
   std::uint32_t words[kBlock];
   if constexpr (kTarget) {
     std::uint32_t tokens[kBlock] = {};
@@ -127,71 +89,31 @@ WEFT_INLINE std::int64_t sample_row(const Row &row, const T *logits, std::int64_
   Best best;
   float x[kBlock];
   for (std::int64_t first = 0; first < vocab; first += kBlock) {
-    const int count = vocab - first < kBlock ? static_cast<int>(vocab - first) : kBlock;
-    if (count == kBlock) {
-      for (int j = 0; j < kBlock; ++j) x[j] = widen(logits[first + j]);
-    } else {
-      for (int j = 0; j < kBlock; ++j) x[j] = j < count ? widen(logits[first + j]) : kNone;
+    load_block(logits, first, vocab, x);
+    if (row.floor > -kInfinity) {
+      for (int j = 0; j < kBlock; ++j) x[j] = x[j] < row.floor ? -kInfinity : x[j];
     }
-    sample_block<kTarget>(row, x, first, kTarget ? d2t + first : nullptr, count, best);
+    sample_block<kTarget>(row, x, first, kTarget ? d2t + first : nullptr, block_columns(first, vocab), best);
   }
   return best.token;
 }
-
-// ---- by instruction set ----------------------------------------------------------------------------------------
 
 template <class T>
 WEFT_INLINE void sample_rows(const SampleCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
     const Row row(call, i);
-    const T *logits = static_cast<const T *>(call.logits.data) + i * call.logits.stride;
+    const T *logits = row_of<const T>(call, i);
     call.out[i] = call.d2t ? sample_row<T, true>(row, logits, call.logits.vocab, call.d2t)
                            : sample_row<T, false>(row, logits, call.logits.vocab, nullptr);
   }
 }
 
-WEFT_INLINE void sample_any(const SampleCall &call, std::int64_t begin, std::int64_t end) {
-  switch (call.logits.dtype) {
-    case DType::kFloat32:
-      sample_rows<float>(call, begin, end);
-      break;
-    case DType::kFloat16:
-      sample_rows<Half>(call, begin, end);
-      break;
-    case DType::kBFloat16:
-      sample_rows<BFloat16>(call, begin, end);
-      break;
-  }
-}
-
-using SampleRows = void (*)(const SampleCall &call, std::int64_t begin, std::int64_t end);
-
-void sample_plain(const SampleCall &call, std::int64_t begin, std::int64_t end) { sample_any(call, begin, end); }
-
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) void sample_avx2(const SampleCall &call, std::int64_t begin, std::int64_t end) {
-  sample_any(call, begin, end);
-}
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))) void sample_avx512(
-    const SampleCall &call, std::int64_t begin, std::int64_t end) {
-  sample_any(call, begin, end);
-}
-#endif
-
-SampleRows best_sample_rows() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    return sample_avx512;
-  }
-  if (__builtin_cpu_supports("avx2")) return sample_avx2;
-#endif
-  return sample_plain;
-}
+WEFT_BY_INSTRUCTION_SET(sample, SampleCall)
 
 }  // namespace
 
 void sample_cpu(const SampleCall &call, int threads) {
-  static const SampleRows rows = best_sample_rows();
+  static const auto rows = best_sample_rows();
   if (call.logits.rows * call.logits.vocab < kLogitsForThreads) threads = 1;
   for_rows(call.logits.rows, threads, [&](std::int64_t begin, std::int64_t end) { rows(call, begin, end); });
 }

@@ -1,5 +1,5 @@
 """
-weft's native code: drivers, host tasks, the mask kernel, attention, guided state.
+weft's native code: drivers, host tasks, the mask kernel, sampling, attention, guided state.
 """
 
 from collections.abc import Sequence
@@ -139,6 +139,7 @@ def sample_cpu(
     arg8: int,
     arg9: int,
     arg10: int,
+    arg11: int,
     /,
 ) -> None: ...
 def sample_splits_cuda(arg0: int, arg1: int, arg2: int, /) -> int: ...
@@ -156,9 +157,151 @@ def sample_cuda(
     arg10: int,
     arg11: int,
     arg12: int,
+    arg13: int,
     /,
 ) -> str: ...
 def gumbel_noise_cpu(arg0: int, arg1: int, arg2: int, /) -> None: ...
+def truncation_floor_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    /,
+) -> None: ...
+def truncation_floor_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    /,
+) -> str: ...
+
+class PenaltyTables:
+    def __init__(
+        self,
+        arg0: int,
+        arg1: int,
+        arg2: int,
+        arg3: int,
+        arg4: int,
+        arg5: int,
+        arg6: int,
+        arg7: int,
+        arg8: int,
+        arg9: int,
+        arg10: int,
+        arg11: int,
+        arg12: int,
+        arg13: int,
+        /,
+    ) -> None: ...
+
+def penalize_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: PenaltyTables,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    /,
+) -> None: ...
+def penalize_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: PenaltyTables,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    /,
+) -> str: ...
+def count_tokens_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    /,
+) -> None: ...
+def count_tokens_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> str: ...
+def suppress_ends_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> None: ...
+def suppress_ends_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> str: ...
 def paged_attention_cpu(
     arg0: int,
     arg1: int,
@@ -197,6 +340,15 @@ def rotate_write_cpu(
     arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, /
 ) -> None: ...
 
+class TokenTexts:
+    """The tokens of a vocabulary by their bytes; spells forced text."""
+
+    def __init__(self, tokens: Sequence) -> None:
+        """From the bytes of each id, b"" for special and unused ones."""
+
+    def encode(self, text: bytes) -> list[int]:
+        """The tokens of a text's first 256 bytes, by byte-pair merging."""
+
 class Matcher:
     """Follows one sequence of tokens. Used by one thread at a time."""
 
@@ -228,15 +380,6 @@ class Matcher:
         """
         A guess of tokens that spell what must follow whatever is sampled; the state does not change.
         """
-
-class TokenTexts:
-    """The tokens of a vocabulary by their bytes; spells forced text."""
-
-    def __init__(self, tokens: Sequence) -> None:
-        """From the bytes of each id, b"" for special and unused ones."""
-
-    def encode(self, text: bytes) -> list[int]:
-        """The tokens of a text's first 256 bytes, by byte-pair merging."""
 
     def is_terminated(self) -> bool: ...
     @property
@@ -276,6 +419,7 @@ class GuidedState:
     def push(self, slots: Sequence[int], attach: dict, epoch: int = 0) -> int: ...
     def fetch(self) -> None: ...
     def extend(self, draft: int) -> None: ...
+    def extend_through(self, count: int) -> None: ...
     def commit(self) -> None: ...
     def release(self, slot: int) -> None: ...
     def task(self, operation: str, draft: int = 0) -> tuple: ...
@@ -291,7 +435,6 @@ class GuidedState:
     @property
     def epoch(self) -> int: ...
     def counters(self, operation: str) -> tuple: ...
-    def extend_through(self, count: int) -> None: ...
 
 class NgramSettings:
     def __init__(self, min_length: int, max_length: int, candidates: int) -> None: ...

@@ -1,17 +1,18 @@
 // Each instruction set's code gives the same bits. The extension picks one when it starts, so its own tests see only
 // that of the machine; here the sources are included for what they keep to themselves.
 #include <cstdio>
-#include <random>
 #include <vector>
 
+#include "penalties.cpp"
+#include "random_sampling.h"
 #include "sampling.cpp"
+#include "suppress_ends.cpp"
 #include "token_mask.cpp"
+#include "truncation.cpp"
 
 namespace {
 
 using namespace weft;
-
-std::mt19937_64 g_random(1);
 
 bool has_avx2() {
 #if defined(__x86_64__)
@@ -68,10 +69,11 @@ bool samples_alike(DType dtype, bool with_d2t) {
     storage[i] = dtype == DType::kFloat32 ? float_bits(float(i / kVocab % 3) * normal(g_random))
                                           : static_cast<std::uint32_t>(g_random());
   }
-  std::vector<float> temperature;
+  std::vector<float> temperature, floor;
   std::vector<std::int64_t> seed, position, d2t, plain(kRows, -7), other(kRows, -7);
   for (std::int64_t i = 0; i < kRows; ++i) {
     temperature.push_back(i % 5 ? 0.3f * static_cast<float>(i % 5) : 0.0f);
+    floor.push_back(i % 7 ? -INFINITY : 0.1f);
     seed.push_back(static_cast<std::int64_t>(g_random())), position.push_back(static_cast<std::int64_t>(g_random()));
   }
   for (std::int64_t c = 0; c < kVocab; ++c) d2t.push_back(static_cast<std::int64_t>(g_random() % 9000));
@@ -80,6 +82,7 @@ bool samples_alike(DType dtype, bool with_d2t) {
                   seed.data(),
                   position.data(),
                   with_d2t ? d2t.data() : nullptr,
+                  floor.data(),
                   plain.data()};
   sample_plain(call, 0, kRows);
   call.out = other.data();
@@ -91,6 +94,46 @@ bool samples_alike(DType dtype, bool with_d2t) {
   return true;
 }
 
+using TruncateRows = void (*)(const TruncateCall &, std::int64_t, std::int64_t);
+using PenalizeRows = void (*)(const PenalizeCall &, std::int64_t, std::int64_t);
+using SuppressRows = void (*)(const SuppressCall &, std::int64_t, std::int64_t);
+
+bool truncates_as_plain(TruncateRows rows) {
+  AnyTruncation any_call;
+  truncate_plain(any_call.call, 0, any_call.rows);
+  std::vector<float> other(any_call.floor.size(), -7.0f);
+  any_call.call.floor = other.data();
+  rows(any_call.call, 0, any_call.rows);
+  return std::memcmp(other.data(), any_call.floor.data(), other.size() * sizeof(float)) == 0;
+}
+
+bool penalizes_as_plain(PenalizeRows rows) {
+  AnyPenalties any_call;
+  AnyLogits other = any_call.logits;
+  penalize_plain(any_call.call, 0, any_call.rows);
+  any_call.call.logits = other.view();
+  rows(any_call.call, 0, any_call.rows);
+  return any_call.logits == other;
+}
+
+bool suppresses_as_plain(SuppressRows rows) {
+  AnySuppression any_call;
+  AnyLogits other = any_call.logits;
+  suppress_plain(any_call.call, 0, any_call.rows);
+  any_call.call.logits = other.view();
+  rows(any_call.call, 0, any_call.rows);
+  return any_call.logits == other;
+}
+
+bool changes_alike(const char *name, TruncateRows truncate, PenalizeRows penalize, SuppressRows suppress) {
+  for (int i = 0; i < 300; ++i) {
+    if (!truncates_as_plain(truncate)) return std::printf("FAILED truncation, %s\n", name), false;
+    if (!penalizes_as_plain(penalize)) return std::printf("FAILED penalties, %s\n", name), false;
+    if (!suppresses_as_plain(suppress)) return std::printf("FAILED min_tokens, %s\n", name), false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main() {
@@ -99,5 +142,9 @@ int main() {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     good = samples_alike(dtype, false) && samples_alike(dtype, true) && good;
   }
+#if defined(__x86_64__)
+  if (has_avx2()) good = changes_alike("AVX2", truncate_avx2, penalize_avx2, suppress_avx2) && good;
+  if (has_avx512()) good = changes_alike("AVX-512", truncate_avx512, penalize_avx512, suppress_avx512) && good;
+#endif
   return good ? 0 : 1;
 }

@@ -1,29 +1,13 @@
-// The CUDA kernels, run on the CPU by cuda_on_cpu/, against the CPU's own: equal in every bit, on random calls of every
-// alignment. How fast they are, and what only a GPU does, is for tests/gpu.
-#include <cmath>
-#include <cstdio>
+// The mask's CUDA kernels, run on the CPU by cuda_on_cpu/, against the CPU's own: equal in every bit, on random calls
+// of every alignment. How fast they are, and what only a GPU does, is for tests/gpu.
 #include <cstdlib>
-#include <cstring>
-#include <random>
-#include <vector>
 
-#include "sampling.h"
+#include "random_calls.h"
 #include "token_mask.h"
 
 namespace {
 
 using namespace weft;
-
-std::mt19937_64 g_random(1);
-
-std::int64_t any(std::int64_t low, std::int64_t high) {  // both included
-  return std::uniform_int_distribution<std::int64_t>(low, high)(g_random);
-}
-bool coin() { return any(0, 1) != 0; }
-template <class T>
-T one_of(std::initializer_list<T> list) {
-  return list.begin()[any(0, static_cast<std::int64_t>(list.size()) - 1)];
-}
 
 std::vector<std::uint32_t> any_masks(std::int64_t words) {
   std::vector<std::uint32_t> masks(static_cast<std::size_t>(words));
@@ -112,55 +96,10 @@ bool rows_out_of_bounds_are_safe() {
   return copy_mask_rows_cpu(copy) == 0 && !copy_mask_rows_cuda(copy, nullptr) && dst[0] == 5 && flag == 5;
 }
 
-bool sample_agrees() {
-  const DType dtype = one_of({DType::kFloat32, DType::kFloat16, DType::kBFloat16});
-  const std::int64_t rows = any(1, 3), vocab = one_of<std::int64_t>({1, 3, 4, 5, 64, 1023, 5000}), first = any(0, 4);
-  const std::int64_t stride = vocab + any(0, 5);
-  const float spread = one_of({0.0f, 0.01f, 3.0f, 30.0f}), blocked = one_of({0.0f, 0.3f, 0.99f, 1.0f});
-  std::normal_distribution<float> normal;
-  std::uniform_real_distribution<float> uniform;
-  std::vector<std::uint32_t> storage(static_cast<std::size_t>(first + rows * stride));
-  auto *half = reinterpret_cast<std::uint16_t *>(storage.data());
-  for (std::size_t i = 0; i < storage.size(); ++i) {
-    float x = uniform(g_random) < blocked ? -INFINITY : spread * normal(g_random);
-    if (any(0, 500) == 0) x = one_of({NAN, INFINITY, -0.0f});
-    std::uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    if (dtype == DType::kFloat32) {
-      storage[i] = bits;
-    } else {  // any pattern is a number of sorts; bfloat16 gets the ones above
-      half[i] =
-          dtype == DType::kBFloat16 ? static_cast<std::uint16_t>(bits >> 16) : static_cast<std::uint16_t>(g_random());
-    }
-  }
-  std::vector<float> temperature;
-  std::vector<std::int64_t> seed, position, d2t, cpu(static_cast<std::size_t>(rows), -7), cuda = cpu;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    temperature.push_back(coin() ? 0.0f : 2 * uniform(g_random));
-    seed.push_back(static_cast<std::int64_t>(g_random())), position.push_back(any(0, 1ll << 40));
-  }
-  for (std::int64_t c = 0; c < vocab; ++c) d2t.push_back(any(0, 3 * vocab));
-  char *const data = reinterpret_cast<char *>(storage.data()) + first * (dtype == DType::kFloat32 ? 4 : 2);
-  SampleCall call{{data, dtype, rows, vocab, stride}, temperature.data(), seed.data(), position.data(),
-                  coin() ? d2t.data() : nullptr,      cpu.data()};
-  sample_cpu(call, 1);
-  const int sms = static_cast<int>(any(1, 4));
-  std::vector<std::uint64_t> workspace(static_cast<std::size_t>(rows * sample_splits_cuda(rows, vocab, sms)));
-  call.out = cuda.data();
-  return !sample_cuda(call, sms, workspace.data(), nullptr) && cpu == cuda;
-}
-
-int check(const char *name, bool (*agrees)(), int times) {
-  for (int i = 0; i < times; ++i) {
-    if (!agrees()) return std::printf("FAILED %s, call %d\n", name, i), 1;
-  }
-  return std::printf("ok     %s\n", name), 0;
-}
-
 }  // namespace
 
 int main(int argc, char **argv) {
   const int times = argc > 1 ? std::atoi(argv[1]) : 20;
   return check("apply", apply_agrees, times) | check("copy", copy_agrees, times) |
-         check("rows out of bounds", rows_out_of_bounds_are_safe, 1) | check("sample", sample_agrees, times);
+         check("rows out of bounds", rows_out_of_bounds_are_safe, 1);
 }

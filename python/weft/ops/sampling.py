@@ -39,7 +39,12 @@ LOWEST_TEMPERATURE = 1e-5
 
 
 def sample(
-    logits: Tensor, temperature: Tensor, seed: Tensor, position: Tensor, d2t: Tensor | None = None
+    logits: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    position: Tensor,
+    d2t: Tensor | None = None,
+    floor: Tensor | None = None,
 ) -> Tensor:
     """One token per row, [n] int64, in target ids.
 
@@ -47,19 +52,27 @@ def sample(
     temperature: [n] float32. seed, position: [n] int64; `position` is that of the token to be drawn.
     d2t: [vocab] int64; column i stands for token i + d2t[i], at least 0 and below 2^32, and draws with that
         token's noise.
+    floor: [n] float32, as truncation_floor gives it: a logit below its row's floor can't be drawn.
     A row whose logits are all -inf or NaN gives -1: no token. A NaN never wins. Of equal sums that of the
     lowest token id wins.
     """
-    token: Tensor = _SAMPLE(logits, temperature, seed, position, d2t)
+    token: Tensor = _SAMPLE(logits, temperature, seed, position, d2t, floor)
     return token
 
 
 def sample_reference(
-    logits: Tensor, temperature: Tensor, seed: Tensor, position: Tensor, d2t: Tensor | None = None
+    logits: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    position: Tensor,
+    d2t: Tensor | None = None,
+    floor: Tensor | None = None,
 ) -> Tensor:
     """The same in plain torch, a few hundred times slower."""
     tokens_V = torch.arange(logits.shape[1], device=logits.device) + (0 if d2t is None else d2t)
     is_greedy_N1 = ~(temperature >= LOWEST_TEMPERATURE)[:, None]
+    if floor is not None:
+        logits = logits.masked_fill(logits.float() < floor[:, None], float("-inf"))
     scaled_NV = logits.float() / temperature[:, None].where(~is_greedy_N1, 1.0)
     noise_NV = gumbel_noise_reference(noise_words_reference(seed, position, tokens_V))
     sums_NV = scaled_NV + noise_NV.where(~is_greedy_N1, 0.0)
@@ -122,7 +135,12 @@ def _multiply(factor: int, word: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_sample(
-    logits: Tensor, temperature: Tensor, seed: Tensor, position: Tensor, d2t: Tensor | None = None
+    logits: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    position: Tensor,
+    d2t: Tensor | None = None,
+    floor: Tensor | None = None,
 ) -> Tensor:
     if not (logits.is_floating_point() and logits.dim() == 2 and logits.stride(1) == 1):
         _refuse_logits(logits)
@@ -132,6 +150,8 @@ def _check_sample(
     check_vector("position", position, (torch.int64,), n, logits)
     if d2t is not None:
         check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
+    if floor is not None:
+        check_vector("floor", floor, (torch.float32,), n, logits)
     return logits.new_empty(n, dtype=torch.int64)
 
 
@@ -143,8 +163,14 @@ def _refuse_logits(logits: Tensor) -> None:
 
 
 def _arguments(
-    logits: Tensor, temperature: Tensor, seed: Tensor, position: Tensor, d2t: Tensor | None, out: Tensor
-) -> tuple[int, int, int, int, int, int, int, int, int, int]:
+    logits: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    position: Tensor,
+    d2t: Tensor | None,
+    floor: Tensor | None,
+    out: Tensor,
+) -> tuple[int, int, int, int, int, int, int, int, int, int, int]:
     code = DTYPE_CODES.get(logits.dtype)
     if code is None:
         raise InputError(f"logits must be float32, float16, bfloat16 or float64, not {logits.dtype}")
@@ -158,28 +184,41 @@ def _arguments(
         seed.data_ptr(),
         position.data_ptr(),
         0 if d2t is None else d2t.data_ptr(),
+        0 if floor is None else floor.data_ptr(),
         out.data_ptr(),
     )
 
 
 def _sample_cpu(
-    logits: Tensor, temperature: Tensor, seed: Tensor, position: Tensor, d2t: Tensor | None = None
+    logits: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    position: Tensor,
+    d2t: Tensor | None = None,
+    floor: Tensor | None = None,
 ) -> Tensor:
-    out = _check_sample(logits, temperature, seed, position, d2t)
+    out = _check_sample(logits, temperature, seed, position, d2t, floor)
     if logits.dtype is torch.float64:
         logits = logits.float()
-    _core.sample_cpu(*_arguments(logits, temperature, seed, position, d2t, out), torch.get_num_threads())
+    _core.sample_cpu(
+        *_arguments(logits, temperature, seed, position, d2t, floor, out), torch.get_num_threads()
+    )
     return out
 
 
 def _sample_cuda(
-    logits: Tensor, temperature: Tensor, seed: Tensor, position: Tensor, d2t: Tensor | None = None
+    logits: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    position: Tensor,
+    d2t: Tensor | None = None,
+    floor: Tensor | None = None,
 ) -> Tensor:
     require_cuda_kernels()
-    out = _check_sample(logits, temperature, seed, position, d2t)
+    out = _check_sample(logits, temperature, seed, position, d2t, floor)
     if logits.dtype is torch.float64:
         logits = logits.float()
-    arguments = _arguments(logits, temperature, seed, position, d2t, out)
+    arguments = _arguments(logits, temperature, seed, position, d2t, floor, out)
     sms = multiprocessors(logits.get_device())
     splits = _core.sample_splits_cuda(logits.shape[0], logits.shape[1], sms)
     workspace = logits.new_empty(logits.shape[0] * splits, dtype=torch.int64)
@@ -189,7 +228,8 @@ def _sample_cuda(
 
 
 _SAMPLE = register(
-    "sample(Tensor logits, Tensor temperature, Tensor seed, Tensor position, Tensor? d2t=None) -> Tensor",
+    "sample(Tensor logits, Tensor temperature, Tensor seed, Tensor position, Tensor? d2t=None,"
+    " Tensor? floor=None) -> Tensor",
     cpu=_sample_cpu,
     cuda=_sample_cuda,
     fake=_check_sample,

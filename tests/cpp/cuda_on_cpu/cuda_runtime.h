@@ -60,10 +60,20 @@ inline float __uint_as_float(std::uint32_t bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
+template <class T>
+T atomicAdd(T *p, T value) {
+  return std::atomic_ref<T>(*p).fetch_add(value);
+}
 inline void atomicMax(std::uint32_t *p, std::uint32_t value) {
   std::atomic_ref<std::uint32_t> at(*p);
   std::uint32_t old = at.load();
   while (old < value && !at.compare_exchange_weak(old, value)) {
+  }
+}
+inline void atomicMin(std::uint32_t *p, std::uint32_t value) {
+  std::atomic_ref<std::uint32_t> at(*p);
+  std::uint32_t old = at.load();
+  while (old > value && !at.compare_exchange_weak(old, value)) {
   }
 }
 

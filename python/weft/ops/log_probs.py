@@ -1,0 +1,24 @@
+"""Log-probabilities of the token that was drawn and of the most probable ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NEG_INF = float("-inf")
+
+
+def log_probs(logits: Tensor, token: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """Values [n, 1 + top] float32 and ids [n, 1 + top] int64: log-softmax of `logits`, in float32.
+
+    logits: [n, vocab] of any float dtype. token: [n] int64, in columns of `logits`. top: at most vocab.
+    Column 0 is the token's, -inf where that is -1; the rest are the `top` largest in descending order. A NaN has
+    no probability, and a row without any gives -inf everywhere.
+    """
+    x_NV = logits.float().nan_to_num(nan=NEG_INF, posinf=float("inf"), neginf=NEG_INF)
+    total_N1 = x_NV.logsumexp(1, keepdim=True)
+    total_N1 = total_N1.masked_fill(total_N1 == NEG_INF, 0)  # less than nothing is nothing, and not NaN
+    token_N1 = token[:, None]
+    drawn_N1 = x_NV.gather(1, token_N1.clamp(min=0)).masked_fill(token_N1 < 0, NEG_INF)
+    most_NK, ids_NK = x_NV.topk(top, 1)
+    return torch.cat((drawn_N1, most_NK), 1) - total_N1, torch.cat((token_N1, ids_NK), 1)

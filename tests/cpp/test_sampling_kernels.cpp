@@ -1,0 +1,75 @@
+// The CUDA kernels of sampling, run on the CPU by cuda_on_cpu/, against the CPU's own: equal in every bit.
+#include <cstdlib>
+
+#include "random_sampling.h"
+
+namespace {
+
+using namespace weft;
+
+bool same_bits(const std::vector<float> &a, const std::vector<float> &b) {
+  return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+bool sample_agrees() {
+  AnySampling any_call;
+  sample_cpu(any_call.call, 1);
+  const int sms = static_cast<int>(any(1, 4));
+  std::vector<std::uint64_t> workspace(
+      static_cast<std::size_t>(any_call.rows * sample_splits_cuda(any_call.rows, any_call.vocab, sms)));
+  std::vector<std::int64_t> cuda(any_call.out.size(), -7);
+  any_call.call.out = cuda.data();
+  return !sample_cuda(any_call.call, sms, workspace.data(), nullptr) && any_call.out == cuda;
+}
+
+bool truncation_agrees() {
+  AnyTruncation any_call;
+  truncation_floor_cpu(any_call.call, 1);
+  std::vector<float> cuda(any_call.floor.size(), -7.0f);
+  any_call.call.floor = cuda.data();
+  return !truncation_floor_cuda(any_call.call, nullptr) && same_bits(any_call.floor, cuda);
+}
+
+bool penalties_agree() {
+  AnyPenalties any_call;
+  AnyLogits cuda = any_call.logits;
+  penalize_cpu(any_call.call, 1);
+  any_call.call.logits = cuda.view();
+  return !penalize_cuda(any_call.call, static_cast<int>(any(1, 4)), nullptr) && any_call.logits == cuda;
+}
+
+bool counting_agrees() {
+  const std::int64_t slots = any(2, 6), vocab = any(1, 40), length = any(1, 20), rows = any(1, slots),
+                     width = any(1, 5);
+  auto counts = filled<std::int32_t>(slots * vocab, [] { return any(0, 3); });
+  auto history = filled<std::int32_t>(slots * length, [] { return -1; });
+  std::vector<std::int64_t> slot;
+  for (std::int64_t i = 0; i < rows; ++i) slot.push_back(i == 0 ? slots : slots - i);
+  const auto tokens = filled<std::int64_t>(rows * width, [&] { return any(-1, vocab); });
+  const auto count = filled<std::int64_t>(rows, [&] { return any(0, width + 1); });
+  const auto position = filled<std::int64_t>(rows, [&] { return any(-1, length); });
+  auto cuda_counts = counts;
+  auto cuda_history = history;
+  CountCall call{slots, vocab,       length,        counts.data(), history.data(), rows,
+                 width, slot.data(), tokens.data(), count.data(),  position.data()};
+  count_tokens_cpu(call);
+  call.counts = cuda_counts.data(), call.history = cuda_history.data();
+  return !count_tokens_cuda(call, nullptr) && counts == cuda_counts && history == cuda_history;
+}
+
+bool suppression_agrees() {
+  AnySuppression any_call;
+  AnyLogits cuda = any_call.logits;
+  suppress_ends_cpu(any_call.call, 1);
+  any_call.call.logits = cuda.view();
+  return !suppress_ends_cuda(any_call.call, nullptr) && any_call.logits == cuda;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  const int times = argc > 1 ? std::atoi(argv[1]) : 20;
+  return check("sample", sample_agrees, times) | check("truncation", truncation_agrees, times / 2) |
+         check("penalties", penalties_agree, times) | check("counting", counting_agrees, times) |
+         check("suppression", suppression_agrees, times);
+}

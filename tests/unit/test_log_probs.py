@@ -1,0 +1,34 @@
+"""Log-probabilities, against log_softmax where that is defined."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft.ops.log_probs import log_probs
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_drawn_token_and_the_largest(dtype: torch.dtype) -> None:
+    logits, token = (torch.randn(6, 300) * 4).to(dtype), torch.randint(0, 300, (6,))
+    logits[:, 5:90] = -INF
+    values, ids = log_probs(logits, token, 7)
+    expected = logits.double().log_softmax(1).float()
+    assert (values.dtype, ids.dtype, values.shape) == (torch.float32, torch.int64, (6, 8))
+    assert torch.equal(ids[:, 0], token)
+    torch.testing.assert_close(values, expected.gather(1, ids))
+    torch.testing.assert_close(values[:, 1:], expected.topk(7, 1).values)
+
+
+def test_no_token_no_largest_and_rows_without_any() -> None:
+    logits = torch.zeros(4, 10)
+    logits[1] = -INF
+    logits[2] = NAN
+    logits[3, 1:] = NAN
+    values, ids = log_probs(logits, torch.tensor([-1, 4, 4, 0]), 2)
+    assert values[0].tolist() == pytest.approx([-INF, -2.302585, -2.302585])
+    assert values[1:].tolist() == [[-INF] * 3, [-INF] * 3, [0.0, 0.0, -INF]]
+    assert ids[:, 0].tolist() == [-1, 4, 4, 0]
+    assert log_probs(logits, torch.zeros(4, dtype=torch.int64), 0)[0].shape == (4, 1)
