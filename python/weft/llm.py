@@ -64,15 +64,16 @@ class LLM:
         self.tokenizer = load_tokenizer(self.model_path)
         max_drafts = self.speculation.max_draft_tokens
         config = (engine or EngineConfig()).resolved(target.config.max_position_embeddings, max_drafts)
-        assert config.num_pages is not None
+        assert config.num_pages is not None and config.max_seq_len is not None
         drafting = Drafting.load(
             DrafterContext(
                 self.speculation,
                 self.model_path,
                 target,
-                config.max_batch,
-                config.num_pages,
-                config.page_size,
+                num_slots=config.max_batch,
+                num_pages=config.num_pages,
+                page_size=config.page_size,
+                max_seq_len=config.max_seq_len,
             )
         )
         vocabulary = Vocabulary.from_huggingface(

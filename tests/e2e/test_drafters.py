@@ -5,6 +5,7 @@ temperature 1, in one graph, in split graphs and eager, in batches, at every dra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,8 +199,11 @@ def test_each_mask_is_filled_once(
 ) -> None:
     """K + 1 fills for a guided row in an iteration, drafting and verification together; fewer with fewer drafts."""
     speculation = DRAFTERS[drafter](random_drafters, num_drafts)
-    guide = make_guide(("regex", r"[a-z0-9 ]{60}"))  # refuses few drafts, ends late
-    with LLM(tiny.path, device="cpu", speculation=speculation, engine=EngineConfig(max_batch=2)) as llm:
+    if drafter in ("eagle3", "mtp", "draft_model"):
+        speculation = replace(speculation, guide_drafts=True)
+    guide = make_guide(("regex", r"[a-z0-9 ]{400}"))  # refuses few drafts, does not end here
+    engine = EngineConfig(max_batch=2, max_seq_len=512)
+    with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
         state = llm.engine.lane.state
 
         def fills() -> int:

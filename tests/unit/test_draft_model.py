@@ -31,7 +31,7 @@ def target_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def context(target_path: Path, path: Path | None, dtype: str = "auto") -> DrafterContext:
     target = load_model(target_path, dtype=dtype)
     speculation = Speculation.draft_model(path, num_draft_tokens=4)
-    return DrafterContext(speculation, target_path, target, SLOTS, SLOTS * PAGES + 1, PAGE)
+    return DrafterContext(speculation, target_path, target, SLOTS, SLOTS * PAGES + 1, PAGE, PAGES * PAGE)
 
 
 def transformers_oracle(model: Any) -> Oracle:
@@ -125,9 +125,9 @@ def test_a_smaller_vocabulary_may_lack_the_last_tokens(tmp_path: Path, target_pa
 
 
 def test_a_model_that_ends_early_is_warned_of(tmp_path: Path, target_path: Path) -> None:
-    save_draft_model(tmp_path, max_position_embeddings=64)
+    save_draft_model(tmp_path, max_position_embeddings=32)
     with pytest.warns(
-        UserWarning, match=r"'max_position_embeddings' is 64, but requests may have 228 positions"
+        UserWarning, match=r"'max_position_embeddings' is 32, but requests may have 56 positions"
     ):
         DraftModel.load(context(target_path, tmp_path))
 

@@ -284,7 +284,7 @@ def test_a_bin_file_is_refused(directory: Path, target: Model) -> None:
 
 def context(target: Model, path: Path, num_draft_tokens: int) -> DrafterContext:
     speculation = Speculation.eagle3(path, num_draft_tokens=num_draft_tokens)
-    return DrafterContext(speculation, path, target, SLOTS, SLOTS * PAGES + 1, PAGE)
+    return DrafterContext(speculation, path, target, SLOTS, SLOTS * PAGES + 1, PAGE, PAGES * PAGE)
 
 
 @pytest.mark.parametrize("seed", range(3))

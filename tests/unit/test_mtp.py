@@ -36,7 +36,7 @@ def target() -> Model:
 
 def context(target: Model, path: Path, num_draft_tokens: Any, given: bool = True) -> DrafterContext:
     speculation = Speculation.mtp(path if given else None, num_draft_tokens=num_draft_tokens)
-    return DrafterContext(speculation, path, target, SLOTS, SLOTS * PAGES + 1, PAGE)
+    return DrafterContext(speculation, path, target, SLOTS, SLOTS * PAGES + 1, PAGE, PAGES * PAGE)
 
 
 def rms(x: Tensor, weight: Tensor) -> Tensor:

@@ -193,7 +193,7 @@ class Engine:
             request.is_shaped = sampling.needs_shaping
             self._attach[slot] = request.compiled.matcher() if request.compiled is not None else None
             if self.lane.proposals is not None:
-                self.lane.proposals.open(slot, request.prompt)
+                self.lane.proposals.open(slot, request.prompt, request.sampling.max_tokens)
             row = PromptRow(self.runtime, slot, request.prompt, request.pages, sampling)
             plan = self._plan([request], 1, 0)
             prefill(self._eager, self.lane, self.parts, self._prefill, row, plan, lambda: self._push([slot]))

@@ -58,12 +58,11 @@ class Iteration:
 def decode_step(it: Iteration) -> None:
     """Verify K drafts and sample one more token for every row, then draft K tokens for the next iteration."""
     plan, stream, lane, parts, buf = it.plan, it.stream, it.lane, it.parts, it.buffers
-    num_drafts, slots_B = plan.num_drafts, buf.slots_B
-    has_proposals = parts.has_proposals and num_drafts > 0
+    num_drafts, slots_B, has_proposals = plan.num_drafts, buf.slots_B, parts.has_proposals
 
     if plan.guided:
         lane.verify_masks(stream, slots_B, num_drafts)
-    elif parts.has_proposals:
+    elif has_proposals:
         lane.follow(stream)
     stream.launch(target_forward, plan, parts, buf)
     if plan.guided:
@@ -75,7 +74,7 @@ def decode_step(it: Iteration) -> None:
         lane.propose(stream, num_drafts, is_committed=plan.guided)
 
     if parts.drafter is None:
-        if has_proposals:
+        if has_proposals and num_drafts:
             lane.wait_proposals(stream)
             stream.launch(take_proposals, parts, lane.proposed, buf)
     elif num_drafts == 0:
@@ -92,7 +91,7 @@ def decode_step(it: Iteration) -> None:
             if plan.guided_drafts and j < num_drafts:
                 lane.extend_masks(stream, j, slots_B)
 
-    if plan.guided or parts.has_proposals:
+    if plan.guided or has_proposals:
         lane.join(stream, num_drafts)
 
 

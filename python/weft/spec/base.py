@@ -29,6 +29,7 @@ class DrafterContext:
     num_slots: int
     num_pages: int
     page_size: int
+    max_seq_len: int
 
 
 @dataclass(frozen=True)

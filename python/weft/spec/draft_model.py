@@ -121,7 +121,7 @@ def _tokens(file: Path, vocab_size: int) -> dict[int, str]:
 
 def _check_positions(path: Path, model: Model, context: DrafterContext) -> None:
     """Warn if requests may be longer than the model can read."""
-    longest = min(context.target.config.max_position_embeddings, context.num_pages * context.page_size)
+    longest = context.max_seq_len
     own = model.config.max_position_embeddings
     if own < longest:
         warnings.warn(
