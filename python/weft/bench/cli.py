@@ -11,15 +11,20 @@ import typer
 from rich.console import Console
 
 from weft.bench.report import Report
+from weft.config import MAX_DRAFT_TOKENS
 
 app = typer.Typer(no_args_is_help=True, help="Measure weft; each command prints a table and can write JSON.")
 
-BENCHES = ("replay", "hostfunc", "mask", "grammar")
+BENCHES = ("replay", "hostfunc", "mask", "grammar", "acceptance", "rejection", "overhead", "speed")
 
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 OutOption = Annotated[
     Path | None, typer.Option(help="Write NAME.json, with machine, versions and commit, to this folder.")
 ]
+ModelOption = Annotated[
+    Path | None, typer.Option(help="A model directory with its drafters. Default: weft-tiny.")
+]
+PromptsOption = Annotated[int, typer.Option(min=1, help="Held-out prompts of each set.")]
 
 
 def load(name: str) -> Callable[..., Report]:
@@ -57,6 +62,86 @@ def mask(device: DeviceOption = "auto", out: OutOption = None) -> None:
 def grammar(out: OutOption = None) -> None:
     """Calls of a grammar matcher: native beside Python."""
     finish(load("grammar")(), out)
+
+
+@app.command()
+def acceptance(
+    model: ModelOption = None,
+    prompts: PromptsOption = 32,
+    max_k: Annotated[
+        int, typer.Option(min=1, max=MAX_DRAFT_TOKENS, help="Drafts per iteration: 1 to this.")
+    ] = MAX_DRAFT_TOKENS,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="0 is greedy; at 1, `weft bench rejection` runs behind.")
+    ] = 0.0,
+    simulate_acceptance: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            max=MAX_DRAFT_TOKENS + 1,
+            help="Force so many tokens per iteration, whatever the model says: for timing models with random "
+            "weights. Every figure says that it is simulated.",
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+) -> None:
+    """Tokens per iteration of every drafter, drafts guided and not, by the number of drafts; with a plot."""
+    from weft.bench.acceptance import plot
+
+    report = load("acceptance")(device, model, prompts, max_k, temperature, simulate_acceptance)
+    finish(report, out)
+    if out is not None:
+        plot(report, out / f"{report.name}.svg")
+    if temperature == 1 and simulate_acceptance is None:
+        finish(load("rejection")(device, model, prompts), out)
+
+
+@app.command()
+def rejection(
+    model: ModelOption = None,
+    prompts: PromptsOption = 32,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+) -> None:
+    """Coupled sampling beside rejection sampling at temperature 1: what each accepts of the same drafts."""
+    finish(load("rejection")(device, model, prompts), out)
+
+
+@app.command()
+def overhead(
+    model: ModelOption = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Layers of a random Llama in the model's place.")
+    ] = None,
+    hidden: Annotated[int, typer.Option(min=64, help="Its hidden size.")] = 768,
+    vocab: Annotated[int, typer.Option(min=1024, help="Its vocabulary.")] = 32768,
+    max_batch: Annotated[int, typer.Option(min=1, help="Batch sizes: powers of two up to this.")] = 64,
+    iterations: Annotated[int, typer.Option(min=8, help="Timed iterations of each kind.")] = 64,
+    random: Annotated[
+        bool, typer.Option(help="Measure a random model of 120 million parameters, too.")
+    ] = True,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+) -> None:
+    """Time per iteration, guided beside unguided, by batch size; --out writes a trace of the worst, too."""
+    from weft.bench.engines import Shape
+
+    shape = Shape(layers, hidden, vocab) if layers is not None else None
+    batches = [1 << i for i in range(max_batch.bit_length())]
+    finish(load("overhead")(device, model, shape, batches, iterations, out, random), out)
+
+
+@app.command()
+def speed(
+    model: ModelOption = None,
+    prompts: PromptsOption = 48,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds over all prompts.")] = 3,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+) -> None:
+    """Tokens per second at batch 1, guided: every drafter at its best number of drafts; one graph and split."""
+    finish(load("speed")(device, model, prompts, rounds), out)
 
 
 @app.command("all")

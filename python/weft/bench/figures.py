@@ -1,0 +1,53 @@
+"""Figures of the benchmarks, as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from weft.errors import InterfaceError
+
+Points = Sequence[tuple[float, float]]
+
+COLOURS = ("#33658a", "#f26419", "#758e4f", "#d1495b", "#f6ae2d", "#2f4858", "#86bbd8")
+
+
+def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str, x: str, y: str) -> None:
+    """A panel for each entry, a line for each of its entries, saved to `path` (svg or png). Needs `weft[plot]`.
+
+    A line called like another with " unguided" behind has its colour, dashed.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InterfaceError(
+            'the figure needs matplotlib; install it with pip install "weft[plot]"'
+        ) from error
+    figure = Figure(figsize=(5.2 * len(panels), 4.6))
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, (name, drawn) in zip(axes, panels.items(), strict=True):
+        for label, points in drawn.items():
+            colour, style = look(label, list(drawn))
+            axis.plot(*zip(*points, strict=True), label=label, color=colour, linestyle=style, marker=".")
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel(x)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel(y)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.suptitle(title, fontsize=11)
+    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=8)
+    figure.tight_layout(rect=(0, 0.05 * -(-len(labels) // 4), 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.hashsalt": "weft"}):  # the same figure is the same file
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def look(label: str, labels: Sequence[str]) -> tuple[str, str]:
+    """Colour and line style of a line among all of them."""
+    base = label.removesuffix(" unguided")
+    bases = list(dict.fromkeys(other.removesuffix(" unguided") for other in labels))
+    return COLOURS[bases.index(base) % len(COLOURS)], "--" if base != label else "-"

@@ -1,0 +1,73 @@
+"""Prompts that weft-tiny was not trained on, with the guides of their answers, and how they are answered."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.bench.records import Record, Split, example, schema_only
+from weft.core import Output, SamplingParams
+from weft.grammar.guide import Guide
+from weft.grammar.xgrammar import CompiledXGrammar
+from weft.llm import LLM
+
+SEED = 77
+
+MAKERS: dict[str, Callable[[random.Random, Split], Record]] = {
+    "extraction": example,
+    "schema only": schema_only,
+}
+"""The answer stands in the prompt; or the prompt holds its schema alone."""
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """Prompts, and a guide for each."""
+
+    name: str
+    prompts: list[str]
+    guides: list[Guide]
+
+    def answer(self, llm: LLM, temperature: float = 0.0, max_tokens: int = 192) -> list[Output]:
+        """Answer every prompt, with its number as the seed. Raises the first error."""
+        sampling = [
+            SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=i)
+            for i in range(len(self.prompts))
+        ]
+        outputs: list[Output] = llm.generate(self.prompts, guide=self.guides, sampling=sampling)
+        for output in outputs:
+            if output.error is not None:
+                raise output.error
+        return outputs
+
+
+def prompt_set(name: str, count: int, llm: LLM) -> PromptSet:
+    """`count` held-out prompts of the set; `llm` compiles the schemas once, for every LLM of its vocabulary."""
+    rng = random.Random(SEED)
+    records = [MAKERS[name](rng, "heldout") for _ in range(count)]
+    guides = [Guide.json_schema(record.schema) for record in records]
+    compiling = [llm.compile(guide) for guide in guides]
+    for i, future in enumerate(compiling):
+        compiled = future.result()
+        if isinstance(compiled, CompiledXGrammar):
+            guides[i] = Guide.of(compiled.compiled)
+    return PromptSet(name, [record.prompt for record in records], guides)
+
+
+def prompt_sets(count: int, llm: LLM) -> list[PromptSet]:
+    """Both sets."""
+    return [prompt_set(name, count, llm) for name in MAKERS]
+
+
+def acceptance_length(outputs: list[Output]) -> float:
+    """Mean tokens per iteration that verified drafts, over all requests together; 1 where none did."""
+    drafted = sum(output.stats.drafted_iterations for output in outputs)
+    accepted = sum(output.stats.accepted_drafts for output in outputs)
+    return 1 + accepted / drafted if drafted else 1.0
+
+
+def count_differing(outputs: list[Output], reference: list[Output]) -> int:
+    """Answers whose tokens are not the reference's."""
+    pairs = zip(outputs, reference, strict=True)
+    return sum(output.token_ids != other.token_ids for output, other in pairs)
