@@ -2,35 +2,120 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
-#include "multiversion.h"
+#include "vector_exp.h"
 
 namespace weft {
 namespace {
 
-// One query over `length` keys: softmax(q k^T) v. `scores` has room for `length`.
-WEFT_MULTIVERSION void attend(const float *q, const float *const *tokens, std::int64_t length, std::int64_t values,
-                              std::int64_t head_dim, float scale, float *scores, float *out) {
-  float highest = -INFINITY;
-  for (std::int64_t n = 0; n < length; ++n) {
-    const float *key = tokens[n];
-    float dot = 0;
-    for (std::int64_t d = 0; d < head_dim; ++d) dot += q[d] * key[d];
-    scores[n] = dot * scale;
-    highest = std::max(highest, scores[n]);
+#define WEFT_INLINE [[gnu::always_inline]] inline
+
+constexpr std::int64_t kTile = 16;  // keys at once
+
+typedef float Lanes __attribute__((vector_size(kTile * sizeof(float))));
+
+WEFT_INLINE Lanes load(const float *from) {
+  Lanes lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
+}
+
+WEFT_INLINE void store(float *to, const Lanes &lanes) { std::memcpy(to, &lanes, sizeof lanes); }
+
+// The queries that share one head of keys and values: softmax(q k^T) v for each over its own keys.
+struct Group {
+  const float *const *queries;
+  const std::int64_t *lengths;  // keys that each query sees
+  float *const *outs;
+  std::int64_t count;
+  const float *const *tokens;  // [length] each token's key; its value is `values` floats behind
+  std::int64_t length, values, head_dim;
+  float scale;
+  float *keys;    // room for [head_dim, kTile]
+  float *scores;  // room for [count, stride]
+  std::int64_t stride;
+};
+
+// Scores of all keys, a tile of them turned so that a vector holds one dimension of each.
+WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
+  for (std::int64_t first = 0; first < g.length; first += kTile) {
+    const std::int64_t last = g.length - 1 - first;
+    for (std::int64_t n = 0; n < kTile; ++n) {
+      const float *key = g.tokens[first + std::min(n, last)];
+      for (std::int64_t d = 0; d < head_dim; ++d) g.keys[d * kTile + n] = key[d];
+    }
+    for (std::int64_t m = 0; m < g.count; ++m) {
+      const float *q = g.queries[m];
+      Lanes even = {}, odd = {};
+      for (std::int64_t d = 0; d + 1 < head_dim; d += 2) {
+        even += q[d] * load(g.keys + d * kTile);
+        odd += q[d + 1] * load(g.keys + (d + 1) * kTile);
+      }
+      if (head_dim % 2) even += q[head_dim - 1] * load(g.keys + (head_dim - 1) * kTile);
+      store(g.scores + m * g.stride + first, (even + odd) * g.scale);
+    }
   }
-  float total = 0;
+}
+
+// A row of scores becomes weights, not yet divided by their sum, which is returned.
+WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
+  float highest = -INFINITY, total = 0;
+  for (std::int64_t n = 0; n < length; ++n) highest = std::max(highest, scores[n]);
   for (std::int64_t n = 0; n < length; ++n) {
-    scores[n] = std::exp(scores[n] - highest);
+    scores[n] = vector_exp(scores[n] - highest);
     total += scores[n];
   }
-  for (std::int64_t d = 0; d < head_dim; ++d) out[d] = 0;
-  for (std::int64_t n = 0; n < length; ++n) {
-    const float weight = scores[n] / total;
-    const float *value = tokens[n] + values;
-    for (std::int64_t d = 0; d < head_dim; ++d) out[d] += weight * value[d];
+  return total;
+}
+
+// kVectors vectors of one query's output from dimension `first` on.
+template <int kVectors>
+WEFT_INLINE void weigh(const Group &g, std::int64_t m, std::int64_t first, float scale) {
+  const float *weights = g.scores + m * g.stride;
+  Lanes sums[kVectors] = {};
+  for (std::int64_t n = 0; n < g.lengths[m]; ++n) {
+    const float *value = g.tokens[n] + g.values + first;
+    for (int v = 0; v < kVectors; ++v) sums[v] += weights[n] * load(value + v * kTile);
   }
+  for (int v = 0; v < kVectors; ++v) store(g.outs[m] + first + v * kTile, sums[v] * scale);
+}
+
+WEFT_INLINE void attend(const Group &g) {
+  score(g, g.head_dim);
+  for (std::int64_t m = 0; m < g.count; ++m) {
+    float *weights = g.scores + m * g.stride;
+    const float scale = 1 / exponentiate(weights, g.lengths[m]);
+    std::int64_t d = 0;
+    for (; d + 2 * kTile <= g.head_dim; d += 2 * kTile) weigh<2>(g, m, d, scale);
+    for (; d + kTile <= g.head_dim; d += kTile) weigh<1>(g, m, d, scale);
+    for (; d < g.head_dim; ++d) {
+      float sum = 0;
+      for (std::int64_t n = 0; n < g.lengths[m]; ++n) sum += weights[n] * g.tokens[n][g.values + d];
+      g.outs[m][d] = sum * scale;
+    }
+  }
+}
+
+using Attend = void (*)(const Group &);
+
+void attend_plain(const Group &g) { attend(g); }
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) void attend_avx2(const Group &g) { attend(g); }
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512"))) void attend_avx512(
+    const Group &g) {
+  attend(g);
+}
+#endif
+
+Attend best_attend() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) return attend_avx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return attend_avx2;
+#endif
+  return attend_plain;
 }
 
 }  // namespace
@@ -47,27 +132,33 @@ void kv_plan_cpu(const PlanCall &call) {
 }
 
 void paged_attention_cpu(const AttentionCall &call) {
-  thread_local std::vector<const float *> tokens;
-  thread_local std::vector<float> scores;
+  static const Attend attend_group = best_attend();
+  thread_local std::vector<const float *> tokens, queries;
+  thread_local std::vector<float *> outs;
+  thread_local std::vector<std::int64_t> lengths;
+  thread_local std::vector<float> keys, scores;
   const std::int64_t values = call.kv_heads * call.head_dim, token = 2 * values, group = call.heads / call.kv_heads;
+  const std::int64_t count = call.width * group, capacity = call.table_width * call.page_size;
+  queries.resize(count), outs.resize(count), lengths.resize(count), keys.resize(call.head_dim * kTile);
   for (std::int64_t b = 0; b < call.rows; ++b) {
     const std::int64_t *positions = call.positions + b * call.width;
-    const std::int64_t capacity = call.table_width * call.page_size;
     const std::int64_t longest = std::min(positions[call.width - 1] + 1, capacity);
-    tokens.resize(std::max<std::int64_t>(longest, 1));
-    scores.resize(tokens.size());
+    const std::int64_t stride = (longest + kTile - 1) / kTile * kTile;
+    tokens.resize(longest), scores.resize(count * stride);
     for (std::int64_t h = 0; h < call.kv_heads; ++h) {
       for (std::int64_t n = 0; n < longest; ++n) {
         const std::int64_t page = call.page_table[b * call.table_width + n / call.page_size];
         tokens[n] = call.cache + (page * call.page_size + n % call.page_size) * token + h * call.head_dim;
       }
-      for (std::int64_t t = 0; t < call.width; ++t) {
-        const std::int64_t length = std::min(positions[t] + 1, longest);
-        for (std::int64_t head = h * group; head < (h + 1) * group; ++head)
-          attend(call.q + b * call.q_row + t * call.q_token + head * call.head_dim, tokens.data(), length, values,
-                 call.head_dim, call.scale, scores.data(),
-                 call.out + ((b * call.width + t) * call.heads + head) * call.head_dim);
+      for (std::int64_t t = 0, m = 0; t < call.width; ++t) {
+        for (std::int64_t head = h * group; head < (h + 1) * group; ++head, ++m) {
+          queries[m] = call.q + b * call.q_row + t * call.q_token + head * call.head_dim;
+          outs[m] = call.out + ((b * call.width + t) * call.heads + head) * call.head_dim;
+          lengths[m] = std::min(positions[t] + 1, longest);
+        }
       }
+      attend_group({queries.data(), lengths.data(), outs.data(), count, tokens.data(), longest, values, call.head_dim,
+                    call.scale, keys.data(), scores.data(), stride});
     }
   }
 }

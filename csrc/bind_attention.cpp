@@ -4,6 +4,7 @@
 
 #include "attention.h"
 #include "bind.h"
+#include "few_rows.h"
 #include "row_ops.h"
 
 namespace nb = nanobind;
@@ -36,6 +37,13 @@ void bind_attention(nb::module_ &m) {
   m.def("silu_mul_cpu", [](std::uintptr_t gate_up, std::uintptr_t out, std::int64_t rows, std::int64_t inner) {
     silu_mul_cpu(reinterpret_cast<const float *>(gate_up), reinterpret_cast<float *>(out), rows, inner);
   });
+  m.def("few_rows_cpu",
+        [](std::uintptr_t x, std::uintptr_t panels, std::uintptr_t out, std::int64_t rows, std::int64_t inputs,
+           std::int64_t outputs, std::int64_t x_row, std::int64_t out_row, bool add, int threads) {
+          few_rows_cpu({reinterpret_cast<const float *>(x), reinterpret_cast<const float *>(panels),
+                        reinterpret_cast<float *>(out), rows, inputs, outputs, x_row, out_row, add},
+                       threads);
+        });
   m.def("rotate_write_cpu", [](std::uintptr_t qkv, std::uintptr_t cache, std::uintptr_t slots, std::uintptr_t rotary,
                                std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
     rotate_write_cpu(reinterpret_cast<float *>(qkv), reinterpret_cast<float *>(cache),

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "multiversion.h"
+#include "vector_exp.h"
 
 namespace weft {
 
@@ -19,7 +20,7 @@ WEFT_MULTIVERSION void rms_norm_cpu(const float *x, const float *weight, float *
 
 WEFT_MULTIVERSION void silu_mul_cpu(const float *gate_up, float *out, std::int64_t rows, std::int64_t inner) {
   for (std::int64_t r = 0; r < rows; ++r, gate_up += 2 * inner, out += inner)
-    for (std::int64_t i = 0; i < inner; ++i) out[i] = gate_up[i] / (1 + std::exp(-gate_up[i])) * gate_up[inner + i];
+    for (std::int64_t i = 0; i < inner; ++i) out[i] = gate_up[i] / (1 + vector_exp(-gate_up[i])) * gate_up[inner + i];
 }
 
 WEFT_MULTIVERSION void rotate_write_cpu(float *qkv, float *cache, const std::int64_t *slots, const float *rotary,

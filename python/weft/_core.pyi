@@ -336,6 +336,19 @@ def kv_plan_cpu(
 ) -> None: ...
 def rms_norm_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: float, /) -> None: ...
 def silu_mul_cpu(arg0: int, arg1: int, arg2: int, arg3: int, /) -> None: ...
+def few_rows_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: bool,
+    arg9: int,
+    /,
+) -> None: ...
 def rotate_write_cpu(
     arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, /
 ) -> None: ...

@@ -115,6 +115,8 @@ def read_chunk(
     if stop < row.length:
         return
     step.verified.base_B.fill_(row.length - 1)
+    step.temperature_B.fill_(row.sampling.temperature)
+    step.seed_B.fill_(row.sampling.seed)
     step.logits_BTV.copy_(parts.model.logits(hidden.last[:, -1:]))
     if plan.logprobs:
         step.raw_logits_BTV.copy_(step.logits_BTV)

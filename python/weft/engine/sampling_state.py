@@ -94,6 +94,7 @@ class SamplingRow:
         self.needs_shaping = bool(
             active or s.min_tokens or (s.temperature and (s.top_k or s.top_p < 1 or s.min_p))
         )
+        self.temperature, self.seed = s.temperature, seed
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         self.floats = pinned((s.temperature, s.top_p, s.min_p, *penalties), torch.float32)
         self.longs = pinned((seed, len(prompt) + s.min_tokens), torch.int64)

@@ -11,7 +11,6 @@ from torch import Tensor
 from weft.engine.sampling_state import SamplingState
 from weft.engine.state import SlotState, StepBuffers
 from weft.ops.penalties import penalize_
-from weft.ops.sampling import sample
 from weft.ops.truncation import truncation_floor
 from weft.spec.base import repeat_rows
 
@@ -36,23 +35,12 @@ def shape_drafts(state: SlotState, buf: StepBuffers, j: int, d2t: Tensor | None)
     penalize_(buf.draft.logits_BD, slots_B, state.sampling.penalties, length_B, drafts_BK, seen_B, d2t)
 
 
-def draw(
-    sampling: SamplingState,
-    logits: Tensor,
-    slots: Tensor,
-    positions: Tensor,
-    d2t: Tensor | None,
-    is_shaped: bool,
-) -> Tensor:
-    """One token for each row of `logits` [n, V], [n] int64: truncation, then coupled sampling. -1: nothing is left."""
-    temperature = sampling.temperature.index_select(0, slots)
-    floor = None
-    if is_shaped:
-        floor = truncation_floor(
-            logits,
-            temperature,
-            sampling.top_k.index_select(0, slots),
-            sampling.top_p.index_select(0, slots),
-            sampling.min_p.index_select(0, slots),
-        )
-    return sample(logits, temperature, sampling.seed.index_select(0, slots), positions, d2t, floor)
+def truncation(sampling: SamplingState, logits: Tensor, slots: Tensor, temperature: Tensor) -> Tensor:
+    """[n] float32: the lowest logit of each row of `logits` [n, V] that its slot's truncation keeps."""
+    return truncation_floor(
+        logits,
+        temperature,
+        sampling.top_k.index_select(0, slots),
+        sampling.top_p.index_select(0, slots),
+        sampling.min_p.index_select(0, slots),
+    )

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from weft.core import MAX_LOGPROBS
-from weft.engine.shaping import draw, shape_drafts, shape_target
+from weft.engine.shaping import shape_drafts, shape_target, truncation
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
 from weft.models.base import KVIndex
 from weft.ops.log_probs import log_probs
 from weft.ops.penalties import count_tokens_
+from weft.ops.sampling import sample
 from weft.ops.suppress_ends import suppress_ends_
 from weft.runtime.interface import Stream
 from weft.runtime.segments import SegmentedStream
@@ -100,6 +101,8 @@ def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     state, verified, slots_B, num_drafts = parts.state, buf.verified, buf.slots_B, plan.num_drafts
     torch.index_select(state.length, 0, slots_B, out=verified.base_B)
     torch.index_select(state.page_table, 0, slots_B, out=verified.page_table_BP)
+    torch.index_select(state.sampling.temperature, 0, slots_B, out=buf.temperature_B)
+    torch.index_select(state.sampling.seed, 0, slots_B, out=buf.seed_B)
     last_B1 = state.last_token.index_select(0, slots_B)[:, None]
     drafts_KB = state.drafts.narrow(0, 0, num_drafts).index_select(1, slots_B)
     torch.cat((last_B1, drafts_KB.T), 1, out=buf.tokens_BT)
@@ -117,12 +120,15 @@ def sample_and_verify(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     """Sample every position, count the drafts that were right, and advance the slots by what is committed."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     rows, width = buf.tokens_BT.shape
-    slots_N = repeat_rows(slots_B, width)
+    temperature_N, seed_N = repeat_rows(buf.temperature_B, width), repeat_rows(buf.seed_B, width)
     positions_N = row_positions(verified.base_B + 1, width).view(-1)
     logits_NV = buf.logits_BTV.flatten(0, 1)
+    floor_N = None
     if plan.shaped:
+        slots_N = repeat_rows(slots_B, width)
         suppress_ends_(logits_NV, slots_N, state.sampling.ends, state.sampling.until, positions_N)
-    tokens_BT = draw(state.sampling, logits_NV, slots_N, positions_N, None, plan.shaped).view(rows, width)
+        floor_N = truncation(state.sampling, logits_NV, slots_N, temperature_N)
+    tokens_BT = sample(logits_NV, temperature_N, seed_N, positions_N, None, floor_N).view(rows, width)
     drafts_BK = buf.tokens_BT.narrow(1, 1, width - 1)
     if parts.simulated is None:
         count_B = count_accepted(tokens_BT, drafts_BK)
@@ -183,7 +189,10 @@ def pick_draft(
     assert parts.drafter is not None and buf.draft is not None
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     position_B = (verified.base_B + verified.count_B).add_(1 + j)
-    token_B = draw(state.sampling, buf.draft.logits_BD, slots_B, position_B, parts.drafter.d2t, plan.shaped)
+    logits_BD, temperature_B, floor_B = buf.draft.logits_BD, buf.temperature_B, None
+    if plan.shaped:
+        floor_B = truncation(state.sampling, logits_BD, slots_B, temperature_B)
+    token_B = sample(logits_BD, temperature_B, buf.seed_B, position_B, parts.drafter.d2t, floor_B)
     if proposed is not None:
         proposed_B = proposed[j - 1].index_select(0, slots_B)
         token_B = torch.where(proposed_B >= 0, proposed_B, token_B)

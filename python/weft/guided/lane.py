@@ -76,6 +76,7 @@ class GrammarLane:
         self.token_mask = torch.zeros_like(self.token_mask_host, device=runtime.device)
         self.proposals = make_proposals(self.state) if make_proposals is not None else None
         self.proposed = torch.full_like(self.drafts, -1)
+        self._offsets_P1 = torch.arange(self.num_positions, device=runtime.device)[:, None]
         self._rows: dict[int, Tensor] = {}
 
     def reserve(self, batch: int) -> None:
@@ -186,7 +187,7 @@ class GrammarLane:
         self.stream.synchronize()
 
     def _begin(self, stream: Stream, slots_B: Tensor) -> None:
-        stream.launch(_compute_rows, slots_B, self._rows_of(slots_B))
+        stream.launch(_compute_rows, slots_B, self._offsets_P1, self._rows_of(slots_B))
         if self.num_positions > 1:
             stream.copy(self.drafts_host, self.drafts)
         self._enter(stream)
@@ -211,10 +212,8 @@ class GrammarLane:
         return self._rows[slots_B.shape[0]]
 
 
-def _compute_rows(slots_B: Tensor, rows_PB: Tensor) -> None:
-    positions = rows_PB.shape[0]
-    offsets_P = torch.arange(positions, device=slots_B.device)
-    rows_PB.copy_(slots_B[None, :] * positions + offsets_P[:, None])
+def _compute_rows(slots_B: Tensor, offsets_P1: Tensor, rows_PB: Tensor) -> None:
+    torch.add(offsets_P1, slots_B, alpha=rows_PB.shape[0], out=rows_PB)
 
 
 def _copy_rows(masks: Tensor, masks_host: Tensor, flags: Tensor, flags_host: Tensor, rows: Tensor) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.models.base import KVIndex, PagedKV, WeightSource
 from weft.models.config import ModelConfig
 from weft.ops.attention import kv_plan, paged_attention, rotate_write_
+from weft.ops.few_rows import FEW_ROWS, few_rows_linear, few_rows_linear_add_, panels_of
 from weft.ops.rms_norm import rms_norm
 from weft.ops.silu_mul import silu_mul
 
@@ -25,22 +26,27 @@ _PACK_ELEMENTS = 1 << 20
 class Linear:
     """x @ weight.T (+ bias) on [N, in], for a weight [out, in].
 
-    On the CPU in float32 the weight is kept in the layout that few rows multiply fastest with: transposed if
-    small, oneDNN's own if large.
+    On the CPU in float32 the weight is kept in the layouts that multiply fastest with it: if small, panels for
+    few rows and transposed for many; if large, oneDNN's own.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.bias = bias
         self.weight = weight.t()
         self._packed: Tensor | None = None
+        self._panels: Tensor | None = None
         if weight.device.type == "cpu" and weight.dtype == torch.float32:
             if weight.numel() >= _PACK_ELEMENTS and torch.backends.mkldnn.is_available():
                 self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8)
                 self.weight = weight.new_empty(0)
             else:
                 self.weight = self.weight.contiguous()
+                self._panels = panels_of(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._panels is not None and x.shape[0] <= FEW_ROWS:
+            product = few_rows_linear(x, self._panels, self.weight.shape[1])
+            return product if self.bias is None else product.add_(self.bias)
         if self._packed is not None:
             out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
             return out
@@ -52,6 +58,11 @@ class Linear:
         """residual += self(x), in place."""
         if self._packed is not None:
             residual.add_(self(x))
+            return
+        if self._panels is not None and x.shape[0] <= FEW_ROWS:
+            few_rows_linear_add_(residual, x, self._panels)
+            if self.bias is not None:
+                residual.add_(self.bias)
             return
         residual.addmm_(x, self.weight)
         if self.bias is not None:

@@ -1,0 +1,29 @@
+// exp in float32, in operations that a loop over it becomes vector code with.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace weft {
+
+// To 2 units in the last place for x from -87 to 88; below it stays at exp(-87), above at exp(88).
+[[gnu::always_inline]] inline float vector_exp(float x) {
+  x = std::min(std::max(x, -87.0f), 88.0f);
+  const float whole = std::rint(x * 0x1.715476p+0f);  // in units of log 2
+  const float rest = (x - whole * 0x1.62e400p-1f) - whole * 0x1.7f7d1cp-20f;
+  float p = 0x1.a0d2cep-13f;  // Taylor's, the last coefficients fitted to |rest| <= log(2) / 2
+  p = p * rest + 0x1.6e8a3cp-10f;
+  p = p * rest + 0x1.111100p-7f;
+  p = p * rest + 0x1.5554a8p-5f;
+  p = p * rest + 0x1.555556p-3f;
+  p = p * rest + 0.5f;
+  p = p * rest * rest + rest + 1.0f;
+  const std::int32_t bits = (static_cast<std::int32_t>(whole) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return p * power;
+}
+
+}  // namespace weft
