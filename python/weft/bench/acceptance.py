@@ -25,7 +25,7 @@ NONE = "none"
 def run(
     device: str = "auto",
     model: Path | None = None,
-    prompts: int = 32,
+    prompts: int = 64,
     max_k: int = MAX_DRAFT_TOKENS,
     temperature: float = 0.0,
     simulate: float | None = None,

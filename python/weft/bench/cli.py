@@ -67,7 +67,7 @@ def grammar(out: OutOption = None) -> None:
 @app.command()
 def acceptance(
     model: ModelOption = None,
-    prompts: PromptsOption = 32,
+    prompts: PromptsOption = 64,
     max_k: Annotated[
         int, typer.Option(min=1, max=MAX_DRAFT_TOKENS, help="Drafts per iteration: 1 to this.")
     ] = MAX_DRAFT_TOKENS,
@@ -100,7 +100,7 @@ def acceptance(
 @app.command()
 def rejection(
     model: ModelOption = None,
-    prompts: PromptsOption = 32,
+    prompts: PromptsOption = 64,
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
@@ -119,7 +119,7 @@ def overhead(
     max_batch: Annotated[int, typer.Option(min=1, help="Batch sizes: powers of two up to this.")] = 64,
     iterations: Annotated[int, typer.Option(min=8, help="Timed iterations of each kind.")] = 64,
     random: Annotated[
-        bool, typer.Option(help="Measure a random model of 120 million parameters, too.")
+        bool, typer.Option(help="Measure a random model of 110 million parameters, too.")
     ] = True,
     device: DeviceOption = "auto",
     out: OutOption = None,

@@ -92,7 +92,7 @@ class Bench:
         weights: Any = RandomHead(config, 1, runtime.device)
         with torch.inference_mode():
             head = Eagle3Head(config, aux_layers, vocabulary.vocab_size, weights, model)
-        name = f"random, {shape.layers} layers of {shape.hidden}"
+        name = f"random {shape.layers}x{shape.hidden}"
         return cls(name, runtime, model, head, vocabulary, GuideCompiler(vocabulary))
 
     def engine(self, batch: int, max_seq_len: int, num_drafts: int, simulate: float | None) -> Engine:

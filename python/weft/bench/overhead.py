@@ -27,7 +27,7 @@ from weft.trace import recording
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 RANDOM_BATCHES = (1, 8)
-RANDOM_SHAPE = Shape(layers=12, hidden=768)
+RANDOM_SHAPE = Shape(layers=8, hidden=768)
 NUM_DRAFTS = 3
 SIMULATED = 3.0
 MAX_SEQ_LEN = 512
@@ -113,17 +113,17 @@ def run(
     batches: Sequence[int] = BATCHES,
     iterations: int = 64,
     out: Path | None = None,
-    random: bool = True,
+    with_random: bool = True,
 ) -> Report:
     """A row for each model, batch size, and speculation. Times are medians of `iterations` or more.
 
-    The model is that of a directory or, with a `shape`, random; after it comes a random one of 120 million parameters,
-    unless `random` is False. With `out`, `overhead-trace.json` there shows a guided iteration at the batch size with
-    the worst ratio.
+    The model is that of a directory or, with a `shape`, random; after it comes a random one of 110 million parameters,
+    unless `with_random` is False. With `out`, `overhead-trace.json` there shows a guided iteration at the batch size
+    of the worst ratio.
     """
     first = Bench.random(device, shape) if shape else Bench.load(device, model)
     cases = [(first, batch, drafts) for drafts in (NUM_DRAFTS, 0) for batch in batches]
-    second = Bench.random(device, RANDOM_SHAPE) if random and shape is None else None
+    second = Bench.random(device, RANDOM_SHAPE) if with_random and shape is None else None
     if second is not None:
         cases += [(second, b, drafts) for drafts in (NUM_DRAFTS, 0) for b in RANDOM_BATCHES]
     rows = [
@@ -132,6 +132,7 @@ def run(
     ]
     summary: dict[str, Any] = {
         "device": str(first.runtime.device),
+        "drafter": f"EAGLE3, {NUM_DRAFTS} drafts",
         "guide": f"JSON schema: an object of {len(FIELDS)} texts",
         "tokens_per_iteration": f"simulated with drafts: {SIMULATED} forced",
         "worst_ratio": min(row["ratio"] for row in rows),
@@ -166,13 +167,13 @@ def row(model: str, batch: int, num_drafts: int, guided: Side, plain: Side) -> d
     grammar_us = median(guided.grammar_seconds) * 1e6
     return {
         "model": model,
-        "drafts": f"EAGLE3, {num_drafts}" if num_drafts else "none",
+        "drafts": num_drafts,
         "batch": batch,
         "unguided_us": round(plain_us),
         "guided_us": round(guided_us),
         "ratio": round(plain_us / guided_us, 3),
-        "exposed_us": round(guided_us - plain_us, 1),
-        "grammar_us": round(grammar_us, 1),
+        "exposed_us": round(guided_us - plain_us),
+        "grammar_us": round(grammar_us),
         "hidden_percent": hidden_percent(guided_us - plain_us, grammar_us),
         "tokens_guided": round(guided.tokens_per_iteration, 2),
         "tokens_unguided": round(plain.tokens_per_iteration, 2),

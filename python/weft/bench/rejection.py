@@ -21,7 +21,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from weft.bench.heldout import PromptSet, acceptance_length, prompt_sets
+from weft.bench.heldout import PromptSet, prompt_sets
 from weft.bench.report import Report
 from weft.bench.variants import DRAFTERS, Variant
 from weft.bench.watched_steps import Kept, WatchedSteps
@@ -81,7 +81,7 @@ def before_end(drafts_BK: Tensor, end_ids: Sequence[int]) -> Tensor:
 def run(
     device: str = "auto",
     model: Path | None = None,
-    prompts: int = 32,
+    prompts: int = 64,
     drafts: Sequence[int] = (3, 5),
     variants: Sequence[Variant] = DRAFTERS,
 ) -> Report:
@@ -114,7 +114,7 @@ def watch(
 def row(prompts: str, drafter: str, k: int, tally: Tally, outputs: list[Output]) -> dict[str, Any]:
     """One line of the report: tokens per iteration that verified drafts."""
     iterations = sum(output.stats.drafted_iterations for output in outputs)
-    coupled, rejection = acceptance_length(outputs), 1 + tally.rejection / max(1, iterations)
+    coupled, rejection = (1 + sums / max(1, iterations) for sums in (tally.coupled, tally.rejection))
     return {
         "prompts": prompts,
         "drafter": drafter,
