@@ -251,6 +251,10 @@ class Engine:
         )
 
     def _push(self, slots: list[int], num_drafts: int = 0) -> None:
+        if self.lane.state.num_pending:  # an iteration's whose launch failed: the next one must not take it
+            self.runtime.synchronize()
+            while self.lane.state.num_pending:
+                self.lane.state.fetch()
         attach, self._attach = self._attach, {}
         self.lane.push(slots, attach, num_drafts)
 
