@@ -21,9 +21,9 @@ void GuidedState::fetch() {
     }
   }
   if (missing) {
-    for (int slot : current_)
-      if (slot < shape_.num_slots)
-        fail(slot, SlotStatus::kEpoch, "no snapshot was pushed for this iteration; push one before each launch");
+    // Slots without a guide have nothing to lose: their rows stay as they are.
+    for (int slot : guided_)
+      fail(slot, SlotStatus::kEpoch, "no snapshot was pushed for this iteration; push one before each launch");
     return;
   }
   for (const auto &[slot, matcher] : snapshot.attach) detach(slot);
@@ -36,11 +36,10 @@ void GuidedState::fetch() {
   const std::uint64_t expected = fetched_epoch_.load(std::memory_order_relaxed) + 1;
   fetched_epoch_.store(snapshot.epoch, std::memory_order_release);
   if (snapshot.epoch == expected) return;
-  for (int slot : current_)
-    if (slot < shape_.num_slots)
-      fail(slot, SlotStatus::kEpoch,
-           "the snapshot is of iteration " + std::to_string(snapshot.epoch) + ", this is iteration " +
-               std::to_string(expected));
+  for (int slot : guided_)
+    fail(slot, SlotStatus::kEpoch,
+         "the snapshot is of iteration " + std::to_string(snapshot.epoch) + ", this is iteration " +
+             std::to_string(expected));
 }
 
 void GuidedState::detach(int number) {
