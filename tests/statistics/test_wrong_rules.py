@@ -1,0 +1,147 @@
+"""The test of whole outputs finds rules that are wrong: each of these is refused beyond any doubt.
+
+And what drafts are drawn with does not matter to the rule that is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from chi_square import CHANCE, least_p_value
+from exact_outputs import distribution
+from many_requests import ManyRequests
+from small_world import Case, case, good_draft_model
+from torch import Tensor
+
+from weft.engine import step
+from weft.engine.sampling_state import SamplingState
+from weft.engine.shaping import draw
+
+SAMPLES = 40_000
+REFUSED = 1e-12
+WARM = case()
+K = 3
+
+
+def p_of(many: ManyRequests, what: Case = WARM) -> float:
+    samples = many.sample(SAMPLES, first_seed=77 << 20)
+    many.close()
+    return least_p_value(samples.counts(0), distribution(what))
+
+
+def drafting() -> ManyRequests:
+    return ManyRequests([WARM], 800, good_draft_model, K)
+
+
+def count_leading(right_BK: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tensor:
+    """How many leading drafts are `right_BK`; they are committed, whatever the target's tokens are."""
+    right_BK = right_BK & (drafts_BK >= 0)
+    count_B = right_BK.cumprod(1).sum(1)
+    kept_BK = torch.arange(K) < count_B[:, None]
+    tokens_BT[:, :K] = torch.where(kept_BK, drafts_BK, tokens_BT[:, :K])
+    return count_B
+
+
+def first_always(_: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tensor:
+    """The first draft is right, whatever it is."""
+    right_BK = tokens_BT[:, :K] == drafts_BK
+    right_BK[:, 0] = True
+    return count_leading(right_BK, tokens_BT, drafts_BK)
+
+
+def likely_enough(shares_BTV: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tensor:
+    """A draft is right that the target gives a fifth of its probability."""
+    shares_BK = shares_BTV[:, :K].gather(2, drafts_BK.clamp(min=0)[..., None])[..., 0]
+    return count_leading(shares_BK > 0.2, tokens_BT, drafts_BK)
+
+
+def target_best(shares_BTV: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tensor:
+    """A draft is right that is the target's most likely token."""
+    return count_leading(shares_BTV[:, :K].argmax(2) == drafts_BK, tokens_BT, drafts_BK)
+
+
+def by_chance(shares_BTV: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tensor:
+    """A draft is right with the target's probability of it; the token behind a wrong one is the target's own.
+
+    The rule of rejection sampling without what makes it exact: the drafter's probability, and the remainder.
+    """
+    shares_BK = shares_BTV[:, :K].gather(2, drafts_BK.clamp(min=0)[..., None])[..., 0]
+    generator = torch.Generator().manual_seed(int(shares_BK.double().sum() * 1e6))
+    return count_leading(torch.rand(shares_BK.shape, generator=generator) < shares_BK, tokens_BT, drafts_BK)
+
+
+def without_shared_noise(
+    sampling: SamplingState,
+    logits: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    d2t: Tensor | None,
+    is_shaped: bool,
+) -> Tensor:
+    """Drafts are the drafter's most likely tokens; the target is sampled as ever."""
+    if logits.shape[0] == slots.unique().shape[0]:
+        return logits.argmax(1)
+    return draw(sampling, logits, slots, positions, d2t, is_shaped)
+
+
+Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@pytest.mark.parametrize(
+    ("rule", "shared_noise"),
+    [
+        (first_always, True),
+        (first_always, False),
+        (likely_enough, True),
+        (target_best, False),
+        (by_chance, False),
+    ],
+)
+def test_a_wrong_acceptance_rule_is_found(
+    monkeypatch: pytest.MonkeyPatch, rule: Rule, shared_noise: bool
+) -> None:
+    many = drafting()
+
+    def count(tokens_BT: Tensor, drafts_BK: Tensor) -> Tensor:
+        return rule(many.buffers.logits_BTV.softmax(2), tokens_BT, drafts_BK)
+
+    monkeypatch.setattr(step, "count_accepted", count)
+    if not shared_noise:
+        monkeypatch.setattr(step, "draw", without_shared_noise)
+    assert p_of(many) < REFUSED
+
+
+def test_the_right_rule_needs_no_shared_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = drafting()
+    monkeypatch.setattr(step, "draw", without_shared_noise)
+    assert p_of(many) > CHANCE
+
+
+@pytest.mark.parametrize("num_drafts", [0, K])
+def test_noise_used_twice_is_found(monkeypatch: pytest.MonkeyPatch, num_drafts: int) -> None:
+    """Each token alone has the right distribution; two neighbours do not."""
+
+    def repeated(
+        sampling: SamplingState, logits: Tensor, slots: Tensor, positions: Tensor, *rest: object
+    ) -> Tensor:
+        return draw(sampling, logits, slots, positions // 2, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(step, "draw", repeated)
+    many = ManyRequests([WARM], 800, good_draft_model if num_drafts else None, num_drafts)
+    assert p_of(many) < REFUSED
+
+
+@pytest.mark.parametrize(
+    ("done", "promised"),
+    [
+        (case(temperature=1.08), WARM),
+        (case(top_p=0.95), WARM),
+        (case(frequency_penalty=0.4), WARM),
+        (case(guided=True), case(guided=True, min_tokens=2)),
+    ],
+    ids=["temperature", "top-p", "frequency", "an end too early"],
+)
+def test_slightly_wrong_parameters_are_found(done: Case, promised: Case) -> None:
+    assert p_of(ManyRequests([done], 800), promised) < CHANCE
