@@ -16,10 +16,10 @@ from small_world import Case, case, good_draft_model
 from torch import Tensor
 
 from weft.engine import step
-from weft.engine.sampling_state import SamplingState
-from weft.engine.shaping import draw
+from weft.ops.sampling import sample
 
 SAMPLES = 40_000
+SLOTS = 800
 REFUSED = 1e-12
 WARM = case()
 K = 3
@@ -32,7 +32,7 @@ def p_of(many: ManyRequests, what: Case = WARM) -> float:
 
 
 def drafting() -> ManyRequests:
-    return ManyRequests([WARM], 800, good_draft_model, K)
+    return ManyRequests([WARM], SLOTS, good_draft_model, K)
 
 
 def count_leading(right_BK: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tensor:
@@ -72,18 +72,18 @@ def by_chance(shares_BTV: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tenso
     return count_leading(torch.rand(shares_BK.shape, generator=generator) < shares_BK, tokens_BT, drafts_BK)
 
 
-def without_shared_noise(
-    sampling: SamplingState,
+def most_likely_drafts(
     logits: Tensor,
-    slots: Tensor,
-    positions: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    position: Tensor,
     d2t: Tensor | None,
-    is_shaped: bool,
+    floor: Tensor | None,
 ) -> Tensor:
-    """Drafts are the drafter's most likely tokens; the target is sampled as ever."""
-    if logits.shape[0] == slots.unique().shape[0]:
+    """In the place of `sample`: drafts without noise, one row of logits for each slot; the target's tokens as ever."""
+    if logits.shape[0] == SLOTS:
         return logits.argmax(1)
-    return draw(sampling, logits, slots, positions, d2t, is_shaped)
+    return sample(logits, temperature, seed, position, d2t, floor)
 
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -109,13 +109,13 @@ def test_a_wrong_acceptance_rule_is_found(
 
     monkeypatch.setattr(step, "count_accepted", count)
     if not shared_noise:
-        monkeypatch.setattr(step, "draw", without_shared_noise)
+        monkeypatch.setattr(step, "sample", most_likely_drafts)
     assert p_of(many) < REFUSED
 
 
 def test_the_right_rule_needs_no_shared_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     many = drafting()
-    monkeypatch.setattr(step, "draw", without_shared_noise)
+    monkeypatch.setattr(step, "sample", most_likely_drafts)
     assert p_of(many) > CHANCE
 
 
@@ -124,12 +124,12 @@ def test_noise_used_twice_is_found(monkeypatch: pytest.MonkeyPatch, num_drafts: 
     """Each token alone has the right distribution; two neighbours do not."""
 
     def repeated(
-        sampling: SamplingState, logits: Tensor, slots: Tensor, positions: Tensor, *rest: object
+        logits: Tensor, temperature: Tensor, seed: Tensor, position: Tensor, *rest: Tensor | None
     ) -> Tensor:
-        return draw(sampling, logits, slots, positions // 2, *rest)  # type: ignore[arg-type]
+        return sample(logits, temperature, seed, position // 2, *rest)
 
-    monkeypatch.setattr(step, "draw", repeated)
-    many = ManyRequests([WARM], 800, good_draft_model if num_drafts else None, num_drafts)
+    monkeypatch.setattr(step, "sample", repeated)
+    many = ManyRequests([WARM], SLOTS, good_draft_model if num_drafts else None, num_drafts)
     assert p_of(many) < REFUSED
 
 
@@ -144,4 +144,4 @@ def test_noise_used_twice_is_found(monkeypatch: pytest.MonkeyPatch, num_drafts: 
     ids=["temperature", "top-p", "frequency", "an end too early"],
 )
 def test_slightly_wrong_parameters_are_found(done: Case, promised: Case) -> None:
-    assert p_of(ManyRequests([done], 800), promised) < CHANCE
+    assert p_of(ManyRequests([done], SLOTS), promised) < CHANCE
