@@ -86,10 +86,10 @@ def eagle3(path: Path) -> Callable[[int], Drafter]:
 RUNS = {
     "no drafter": Run(PLAIN),
     "no drafter, shaped": Run(SHAPED),
-    "good drafts, K=1": Run(some(SHAPED, "penalties", "everything guided"), 1, good, (0.6, 1.0)),
+    "good drafts, K=1": Run(some(SHAPED, "penalties", "bad words guided"), 1, good, (0.6, 1.0)),
     "good drafts, K=3": Run(some(PLAIN, "cold", "hot", "warm guided"), 3, good, (0.6, 1.0)),
     "good drafts, K=3, shaped": Run(
-        some(SHAPED, "bias and bad words", "everything", "everything guided"), 3, good, (0.4, 1.0)
+        some(SHAPED, "bias and bad words", "everything guided"), 3, good, (0.4, 1.0)
     ),
     "poor drafts, K=3, eager": Run(some(PLAIN, "warm"), 3, poor, (0.05, 0.5), {"graphs": "none"}),
     "random EAGLE3, K=1": Run(
