@@ -109,7 +109,8 @@ class SamplingParams:
 class OutputStats:
     """What one request cost. Times in seconds.
 
-    `drafted_iterations` verified drafts; `accepted_drafts` of these are in the answer. `guided_valid` is None without
+    `drafted_iterations` verified drafts, all but a request's first; they gave `drafted_tokens` tokens of the answer.
+    `accepted_drafts` tokens of the whole answer were drafted. `guided_valid` is None without
     a guide; else whether the grammar reached its end (False where the answer was cut).
     """
 
@@ -117,6 +118,7 @@ class OutputStats:
     output_tokens: int = 0
     iterations: int = 0
     drafted_iterations: int = 0
+    drafted_tokens: int = 0
     accepted_drafts: int = 0
     compile_s: float = 0.0
     time_to_first_token_s: float = 0.0
@@ -125,10 +127,8 @@ class OutputStats:
 
     @property
     def acceptance_length(self) -> float:
-        """Mean tokens per iteration that verified drafts (the bonus token counts); 1.0 where nothing was drafted."""
-        if not self.drafted_iterations:
-            return 1.0
-        return 1.0 + self.accepted_drafts / self.drafted_iterations
+        """Mean tokens of the answer per iteration that verified drafts; 1.0 where nothing was drafted."""
+        return self.drafted_tokens / self.drafted_iterations if self.drafted_iterations else 1.0
 
     @property
     def tokens_per_second(self) -> float:

@@ -86,10 +86,10 @@ def measure(llm: LLM, records: list[Record], guided: bool) -> list[str]:
             outputs.append(output)
     stats = [output.stats for output in outputs]
     drafted = sum(s.drafted_iterations for s in stats)
-    accepted = sum(s.accepted_drafts for s in stats)
+    tokens = sum(s.drafted_tokens for s in stats)
     return [
         f"{statistics.median(s.tokens_per_second for s in stats):.0f}",
-        f"{1 + accepted / drafted:.2f}" if drafted else "-",
+        f"{tokens / drafted:.2f}" if drafted else "-",
         f"{sum(s.output_tokens for s in stats) / max(1, sum(s.iterations for s in stats)):.2f}",
         f"{sum(is_json(output.text) for output in outputs)}/{len(outputs)}",
     ]

@@ -214,3 +214,12 @@ def test_a_missing_wait_is_found(
         found += output.error is not None or output.token_ids != expected
         cpu.synchronize()
     assert found > 0
+
+
+def test_requests_with_one_guide_are_admitted_together(
+    make: Any, tiny: Checkpoint, prompts: list[str], tiny_references: Cached
+) -> None:
+    """They wait for one compilation; when it is done none is left behind."""
+    llm = make(tiny, "plain", max_batch=8)
+    llm.generate(prompts[:8], guide=make_guide(GUIDES[3]), sampling=GREEDY)
+    assert llm.num_iterations < 2 * MAX_TOKENS

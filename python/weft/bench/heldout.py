@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import takewhile
 
 from weft.bench.records import Record, Split, example, schema_only
 from weft.core import Output, SamplingParams
@@ -62,20 +61,10 @@ def prompt_sets(count: int, llm: LLM) -> list[PromptSet]:
 
 
 def acceptance_length(outputs: list[Output]) -> float:
-    """Mean tokens per iteration that verified drafts, over all requests together; 1 where none did.
-
-    A request's first iteration counts for nobody: behind the prompt the host may have proposed drafts, but no drafter
-    has made any.
-    """
-    drafting = [output for output in outputs if output.stats.drafted_iterations]
-    iterations = sum(output.stats.iterations - 1 for output in drafting)
-    accepted = sum(output.stats.accepted_drafts - first_accepted(output) for output in drafting)
-    return 1 + accepted / iterations if iterations else 1.0
-
-
-def first_accepted(output: Output) -> int:
-    """Drafts that a request's first iteration accepted: those right behind the prompt's token."""
-    return len(list(takewhile(bool, output.drafted[1:])))
+    """Mean tokens per iteration that verified drafts, over all requests together; 1 where none did."""
+    iterations = sum(output.stats.drafted_iterations for output in outputs)
+    tokens = sum(output.stats.drafted_tokens for output in outputs)
+    return tokens / iterations if iterations else 1.0
 
 
 def count_differing(outputs: list[Output], reference: list[Output]) -> int:

@@ -112,8 +112,8 @@ def watch(
 
 
 def row(prompts: str, drafter: str, k: int, tally: Tally, outputs: list[Output]) -> dict[str, Any]:
-    """One line of the report: tokens per iteration that verified drafts."""
-    iterations = sum(output.stats.drafted_iterations for output in outputs)
+    """One line of the report: tokens per iteration, with the one behind the drafts."""
+    iterations = sum(output.stats.iterations for output in outputs)
     coupled, rejection = (1 + sums / max(1, iterations) for sums in (tally.coupled, tally.rejection))
     return {
         "prompts": prompts,

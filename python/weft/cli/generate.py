@@ -208,7 +208,7 @@ def statistics(llm: Any, outputs: list[Any]) -> dict[str, Any]:
     """What `--stats-json` writes."""
     stats = [output.stats for output in outputs]
     drafted = sum(s.drafted_iterations for s in stats)
-    accepted = sum(s.accepted_drafts for s in stats)
+    tokens = sum(s.drafted_tokens for s in stats)
     seconds = max((s.total_s for s in stats), default=0.0)
     valid = [s.guided_valid for s in stats if s.guided_valid is not None]
     return {
@@ -219,7 +219,7 @@ def statistics(llm: Any, outputs: list[Any]) -> dict[str, Any]:
         "prompt_tokens": sum(s.prompt_tokens for s in stats),
         "output_tokens": sum(s.output_tokens for s in stats),
         "iterations": llm.num_iterations,
-        "acceptance_length": 1.0 + accepted / drafted if drafted else 1.0,
+        "acceptance_length": tokens / drafted if drafted else 1.0,
         "graphs": llm.config.graphs,
         "graph_replays": llm.num_graph_replays,
         "tokens_per_second": sum(s.output_tokens for s in stats) / seconds if seconds else 0.0,
