@@ -171,6 +171,7 @@ void GuidedState::commit_slot(int number) {
   };
   // Tokens behind the end are not the grammar's business.
   if (kept > 0 && slot.matcher->is_terminated()) return end();
+  if (accepted > extended && dead_end) slot.committed.fetch_add(1, std::memory_order_acq_rel);  // it was legal itself
   if (accepted > extended)
     return dead_end
                ? fail(number, SlotStatus::kDeadEnd, "no token may follow token " + std::to_string(verified[1 + kept]))

@@ -161,10 +161,12 @@ class Engine:
 
     def _collect_guides(self) -> None:
         """Move requests whose guide is compiled to the queue; wait for one if there is nothing else to do."""
-        compiling = {r.guide: r for r in self._waiting if r.stage is Stage.COMPILING and r.guide is not None}
+        compiling = [
+            (r, r.guide) for r in self._waiting if r.stage is Stage.COMPILING and r.guide is not None
+        ]
         if compiling and len(compiling) == len(self._waiting) and not self._running:
-            wait(compiling, return_when=FIRST_COMPLETED)
-        for future, request in compiling.items():
+            wait({future for _, future in compiling}, return_when=FIRST_COMPLETED)
+        for request, future in compiling:
             if not future.done():
                 continue
             error = future.exception()
@@ -234,9 +236,11 @@ class Engine:
         for request in rows:
             stats = request.output.stats
             stats.iterations += 1
-            if num_drafts and (stats.iterations > 1 or self.parts.has_proposals):
-                stats.drafted_iterations += 1
+            before, drafts = len(request.output.token_ids), num_drafts > 0 and stats.iterations > 1
             self._commit(request, results)
+            if drafts:
+                stats.drafted_iterations += 1
+                stats.drafted_tokens += len(request.output.token_ids) - before
 
     def _plan(self, rows: list[Request], batch: int, num_drafts: int) -> Plan:
         guided = any(request.compiled is not None for request in rows)

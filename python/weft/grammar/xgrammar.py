@@ -8,6 +8,7 @@ so.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import re
@@ -205,10 +206,17 @@ def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
     return _tokenizer_info(vocabulary.fingerprint, vocabulary)
 
 
-@functools.lru_cache(maxsize=4)
 def token_texts(vocabulary: Vocabulary) -> _core.TokenTexts:
     """What spells forced text in a vocabulary; built once for each of the last few."""
+    return _token_texts(vocabulary.fingerprint, vocabulary)
+
+
+@functools.lru_cache(maxsize=4)
+def _token_texts(fingerprint: str, vocabulary: Vocabulary) -> _core.TokenTexts:
     return _core.TokenTexts(vocabulary.tokens)
+
+
+atexit.register(_token_texts.cache_clear)  # native objects go before their types do
 
 
 class CompiledXGrammar:
