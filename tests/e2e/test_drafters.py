@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from checkpoints import save_draft_model, save_eagle3, save_mtp
 from e2e.conftest import Checkpoint, compile_reference, make_guide
+from e2e.drafters import DRAFTERS, save_random_drafters
 from e2e.oracle import assert_same
 from e2e.sampling_oracle import decode
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
@@ -37,34 +37,9 @@ ROWS = [(guide, temperature) for guide in range(len(GUIDED)) for temperature in 
 MAX_TOKENS = 20
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with random drafters that fit weft-tiny: they draft badly."""
-    path = tmp_path_factory.mktemp("drafters")
-    config = tiny.model.config
-    vocab, hidden = config.vocab_size, config.hidden_size
-    save_eagle3(path / "eagle3", vocab, hidden, config.num_hidden_layers)
-    save_mtp(path / "mtp", vocab, hidden)
-    save_mtp(path / "chain", vocab, hidden, modules=8)
-    save_draft_model(path / "draft")
-    return path
-
-
-DRAFTERS: dict[str, Callable[[Path, int], Speculation]] = {
-    "eagle3": lambda _, k: Speculation.eagle3(num_draft_tokens=k),
-    "eagle3-unguided": lambda _, k: Speculation.eagle3(num_draft_tokens=k, guide_drafts=False),
-    "mtp": lambda _, k: Speculation.mtp(num_draft_tokens=k),
-    "draft_model": lambda _, k: Speculation.draft_model(num_draft_tokens=k),
-    "ngram": lambda _, k: Speculation.ngram(num_draft_tokens=k),
-    "ngram-unguided": lambda _, k: Speculation.ngram(num_draft_tokens=k, guide_drafts=False),
-    "forced": lambda _, k: Speculation.forced(num_draft_tokens=k),
-    "forced+eagle3": lambda _, k: Speculation.forced(Speculation.eagle3(num_draft_tokens=k)),
-    "forced+ngram": lambda _, k: Speculation.forced(Speculation.ngram(num_draft_tokens=k)),
-    "random eagle3": lambda p, k: Speculation.eagle3(p / "eagle3", num_draft_tokens=k),
-    "random mtp": lambda p, k: Speculation.mtp(p / "mtp", num_draft_tokens=k, guide_drafts=True),
-    "random mtp chain": lambda p, k: Speculation.mtp(p / "chain", num_draft_tokens=k),
-    "random draft_model": lambda p, k: Speculation.draft_model(p / "draft", num_draft_tokens=k),
-}
+    return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from checkpoints import save_eagle3
 from e2e.conftest import Checkpoint
-from e2e.random_drafters import save_random_drafters
-from e2e.test_drafters import DRAFTERS
+from e2e.drafters import DRAFTERS, save_random_drafters
 from weft import (
     LLM,
     EngineConfig,
@@ -240,6 +239,25 @@ def test_dead_ends(
             assert outputs[1].token_ids == paths[1][: len(outputs[1].token_ids)]
             assert len(outputs[1].token_ids) < 5
             assert outputs[2].token_ids == paths[2][:12]
+
+
+@pytest.mark.parametrize("graphs", ["one", "split"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_dead_ends_behind_the_last_token_are_of_no_account(
+    prompts: list[str], plain: LLM, drafters: Path, drafter: str, graphs: Graphs
+) -> None:
+    """Drafts reach beyond the answer; it ends as it does without them."""
+    path = plain.generate(prompts[0], sampling=SamplingParams(max_tokens=24)).token_ids
+    with make(DRAFTERS[drafter](drafters, 3), graphs=graphs) as llm:
+        for llm_or_plain, dies_behind in itertools.product((plain, llm), (11, 12, 13, 14)):
+            guide = Guide.matcher(lambda dies_behind=dies_behind: OnlyOnPath(path, dies_behind))
+            sampling = SamplingParams(max_tokens=12)
+            (output,) = llm_or_plain.generate([prompts[0]], guide=guide, sampling=sampling)
+            if dies_behind < 12:
+                assert isinstance(output.error, GuideStateError)
+            else:
+                assert output.error is None, f"{dies_behind}: {output.error}"
+                assert (output.token_ids, output.finish_reason) == (path[:12], "length")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -14,8 +14,7 @@ import pytest
 import xgrammar as xgr
 
 from e2e.conftest import Checkpoint, compile_reference, make_guide
-from e2e.random_drafters import save_random_drafters
-from e2e.test_drafters import DRAFTERS
+from e2e.drafters import DRAFTERS, save_random_drafters
 from guides import GUIDES
 from weft import LLM, EngineConfig, SamplingParams
 from weft.bench.records import example, schema_only
