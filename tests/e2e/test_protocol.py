@@ -341,6 +341,9 @@ def test_a_snapshot_without_its_launch_ends_its_requests(
     """A launch that fails leaves no snapshot to the next one."""
     speculation = DRAFTERS[drafter](drafters, 3) if drafter is not None else None
     with make(speculation, graphs=graphs) as llm:
+        for guide in GUIDES[:3]:
+            if guide is not None:
+                llm.compile(guide).result()  # so that all three are in the launch that fails
         run, launched = llm.engine.graphs.run, 0
 
         def failing(plan: Any) -> None:

@@ -29,9 +29,6 @@ from weft.spec.eagle3 import Eagle3
 from weft.spec.load import Drafting
 from weft.text import load_tokenizer
 
-HEAD_DIM = 64
-
-
 @dataclass(frozen=True)
 class Shape:
     """A random Llama: `intermediate` defaults to 3.5 times `hidden`; four query heads share a head of the KV."""
@@ -43,7 +40,8 @@ class Shape:
 
     def config(self, dtype: torch.dtype, vocab_size: int) -> ModelConfig:
         """What a config.json would say."""
-        heads = max(1, self.hidden // HEAD_DIM)
+        head_dim = 128 if self.hidden >= 2048 else 64
+        heads = max(1, self.hidden // head_dim)
         return ModelConfig(
             architecture="LlamaForCausalLM",
             vocab_size=vocab_size,
@@ -52,7 +50,7 @@ class Shape:
             num_layers=self.layers,
             num_heads=heads,
             num_kv_heads=max(1, heads // 4),
-            head_dim=HEAD_DIM,
+            head_dim=head_dim,
             max_position_embeddings=4096,
             dtype=dtype,
         )
