@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.errors import InputError
-from weft.ops.penalties import Penalties, count_tokens_, penalize_, penalize_reference_
+from weft.ops.penalties import Penalties, count_tokens_, penalize_
+from weft.ops.penalties_reference import penalize_reference_
 
 INF, NAN = float("inf"), float("nan")
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

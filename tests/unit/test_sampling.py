@@ -260,7 +260,7 @@ def test_ties_among_drafts_go_to_the_lowest_target_token() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"logits": torch.zeros(2, 8, dtype=torch.int64)}, "must be floating point"),
+        ({"logits": torch.zeros(2, 8, dtype=torch.int64)}, "must be float32, float16 or bfloat16"),
         ({"logits": torch.zeros(8)}, r"must be \[n, vocab\]"),
         ({"logits": torch.zeros(8, 2).T}, "last dimension of logits"),
         ({"temperature": torch.zeros(2, dtype=torch.float64)}, r"temperature must be \[2\] float32"),

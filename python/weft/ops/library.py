@@ -49,6 +49,17 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def check_logits(logits: Tensor, in_place: bool) -> None:
+    """`logits` is [n, vocab] of a dtype of DTYPE_CODES, its last dimension contiguous; for what only reads them, or
+    changes them in place."""
+    if logits.dtype in DTYPE_CODES and logits.dim() == 2 and (logits.stride(1) == 1 or logits.shape[1] <= 1):
+        return
+    require(logits.dtype in DTYPE_CODES, f"logits must be float32, float16 or bfloat16, not {logits.dtype}")
+    require(logits.dim() == 2, f"logits must be [n, vocab], not {list(logits.shape)}; use view or unsqueeze")
+    advice = ", since they are changed in place" if in_place else "; pass logits.contiguous()"
+    raise InputError(f"the last dimension of logits must be contiguous{advice}")
+
+
 def check_vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], size: int, like: Tensor) -> None:
     """`tensor` is a contiguous vector of `size`, of one of `dtypes`, on the device of `like`."""
     fits = tensor.dtype in dtypes and tensor.dim() == 1 and tensor.shape[0] == size

@@ -18,15 +18,14 @@ import torch
 from torch import Tensor
 
 from weft import _core
-from weft.errors import InputError
 from weft.ops.library import (
     DTYPE_CODES,
     check_cuda,
+    check_logits,
     check_vector,
     device_of,
     multiprocessors,
     register,
-    require,
     require_cuda_kernels,
     stream_of,
 )
@@ -48,7 +47,8 @@ def sample(
 ) -> Tensor:
     """One token per row, [n] int64, in target ids.
 
-    logits: [n, vocab] of any float dtype; the last dimension contiguous, rows any distance apart. Unchanged.
+    logits: [n, vocab] float32, float16 or bfloat16, or float64, which is rounded to float32; the last dimension
+        contiguous, rows any distance apart. Unchanged.
     temperature: [n] float32. seed, position: [n] int64; `position` is that of the token to be drawn.
     d2t: [vocab] int64; column i stands for token i + d2t[i], at least 0 and below 2^32, and draws with that
         token's noise.
@@ -56,6 +56,8 @@ def sample(
     A row whose logits are all -inf or NaN gives -1: no token. A NaN never wins. Of equal sums that of the
     lowest token id wins.
     """
+    if logits.dtype is torch.float64:
+        logits = logits.float()
     token: Tensor = _SAMPLE(logits, temperature, seed, position, d2t, floor)
     return token
 
@@ -142,8 +144,7 @@ def _check_sample(
     d2t: Tensor | None = None,
     floor: Tensor | None = None,
 ) -> Tensor:
-    if not (logits.is_floating_point() and logits.dim() == 2 and logits.stride(1) == 1):
-        _refuse_logits(logits)
+    check_logits(logits, in_place=False)
     n = logits.shape[0]
     check_vector("temperature", temperature, (torch.float32,), n, logits)
     check_vector("seed", seed, (torch.int64,), n, logits)
@@ -155,13 +156,6 @@ def _check_sample(
     return logits.new_empty(n, dtype=torch.int64)
 
 
-def _refuse_logits(logits: Tensor) -> None:
-    require(logits.is_floating_point(), f"logits must be floating point, not {logits.dtype}")
-    require(logits.dim() == 2, f"logits must be [n, vocab], not {list(logits.shape)}; use view or unsqueeze")
-    contiguous = logits.stride(1) == 1 or logits.shape[1] <= 1
-    require(contiguous, "the last dimension of logits must be contiguous; pass logits.contiguous()")
-
-
 def _arguments(
     logits: Tensor,
     temperature: Tensor,
@@ -171,12 +165,9 @@ def _arguments(
     floor: Tensor | None,
     out: Tensor,
 ) -> tuple[int, int, int, int, int, int, int, int, int, int, int]:
-    code = DTYPE_CODES.get(logits.dtype)
-    if code is None:
-        raise InputError(f"logits must be float32, float16, bfloat16 or float64, not {logits.dtype}")
     return (
         logits.data_ptr(),
-        code,
+        DTYPE_CODES[logits.dtype],
         logits.shape[0],
         logits.shape[1],
         logits.stride(0),
@@ -198,8 +189,6 @@ def _sample_cpu(
     floor: Tensor | None = None,
 ) -> Tensor:
     out = _check_sample(logits, temperature, seed, position, d2t, floor)
-    if logits.dtype is torch.float64:
-        logits = logits.float()
     _core.sample_cpu(
         *_arguments(logits, temperature, seed, position, d2t, floor, out), torch.get_num_threads()
     )
@@ -216,8 +205,6 @@ def _sample_cuda(
 ) -> Tensor:
     require_cuda_kernels()
     out = _check_sample(logits, temperature, seed, position, d2t, floor)
-    if logits.dtype is torch.float64:
-        logits = logits.float()
     arguments = _arguments(logits, temperature, seed, position, d2t, floor, out)
     sms = multiprocessors(logits.get_device())
     splits = _core.sample_splits_cuda(logits.shape[0], logits.shape[1], sms)

@@ -9,6 +9,7 @@ from weft import _core
 from weft.ops.library import (
     DTYPE_CODES,
     check_cuda,
+    check_logits,
     check_vector,
     device_of,
     register,
@@ -44,12 +45,7 @@ def suppress_ends_reference_(
 
 
 def _check_suppress(logits: Tensor, slot: Tensor, ends: Tensor, until: Tensor, position: Tensor) -> None:
-    require(logits.dtype in DTYPE_CODES, f"logits must be float32, float16 or bfloat16, not {logits.dtype}")
-    require(logits.dim() == 2, f"logits must be [n, vocab], not {list(logits.shape)}; use view or unsqueeze")
-    require(
-        logits.stride(1) == 1 or logits.shape[1] <= 1,
-        "the last dimension of logits must be contiguous, since they are changed in place",
-    )
+    check_logits(logits, in_place=True)
     fits = ends.dtype is torch.int32 and ends.dim() == 2 and ends.is_contiguous()
     require(
         fits and ends.device == logits.device,

@@ -14,6 +14,7 @@ from weft.errors import InputError
 from weft.ops.library import (
     DTYPE_CODES,
     check_cuda,
+    check_logits,
     check_vector,
     device_of,
     multiprocessors,
@@ -94,8 +95,7 @@ def _check_apply(
     token_mask: Tensor | None = None,
     d2t: Tensor | None = None,
 ) -> None:
-    if not (logits.dtype in DTYPE_CODES and logits.dim() == 2 and logits.stride(1) == 1):
-        _refuse_logits(logits)
+    check_logits(logits, in_place=True)
     if not (bitmask.dtype is torch.int32 and bitmask.dim() == 2 and bitmask.stride(1) == 1):
         _refuse_masks("bitmask", bitmask)
     if bitmask.device != logits.device:
@@ -113,15 +113,6 @@ def _check_apply(
         check_vector("token_mask", token_mask, (torch.int32,), n, logits)
     if d2t is not None:
         check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
-
-
-def _refuse_logits(logits: Tensor) -> None:
-    require(logits.dtype in DTYPE_CODES, f"logits must be float32, float16 or bfloat16, not {logits.dtype}")
-    require(logits.dim() == 2, f"logits must be [n, vocab], not {list(logits.shape)}; use view or unsqueeze")
-    require(
-        logits.stride(1) == 1 or logits.shape[1] <= 1,
-        "the last dimension of logits must be contiguous, since they are changed in place",
-    )
 
 
 def _refuse_masks(name: str, masks: Tensor) -> None:

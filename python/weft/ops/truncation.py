@@ -15,6 +15,7 @@ from weft import _core
 from weft.ops.library import (
     DTYPE_CODES,
     check_cuda,
+    check_logits,
     check_vector,
     device_of,
     register,
@@ -78,8 +79,7 @@ def truncation_floor_reference(
 
 
 def _check_floor(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    if not (logits.dtype in DTYPE_CODES and logits.dim() == 2 and logits.stride(1) == 1):
-        _refuse_logits(logits)
+    check_logits(logits, in_place=False)
     n, vocab = logits.shape
     require(vocab <= MOST_COLUMNS, f"logits have {vocab} columns; at most {MOST_COLUMNS} can be truncated")
     check_vector("temperature", temperature, (torch.float32,), n, logits)
@@ -87,13 +87,6 @@ def _check_floor(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tens
     check_vector("top_p", top_p, (torch.float32,), n, logits)
     check_vector("min_p", min_p, (torch.float32,), n, logits)
     return torch.empty_like(temperature)
-
-
-def _refuse_logits(logits: Tensor) -> None:
-    require(logits.dtype in DTYPE_CODES, f"logits must be float32, float16 or bfloat16, not {logits.dtype}")
-    require(logits.dim() == 2, f"logits must be [n, vocab], not {list(logits.shape)}; use view or unsqueeze")
-    contiguous = logits.stride(1) == 1 or logits.shape[1] <= 1
-    require(contiguous, "the last dimension of logits must be contiguous; pass logits.contiguous()")
 
 
 def _arguments(
