@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from weft.errors import InputError
 from weft.ops.log_probs import log_probs
 
 INF, NAN = float("inf"), float("nan")
@@ -32,3 +33,10 @@ def test_no_token_no_largest_and_rows_without_any() -> None:
     assert values[1:].tolist() == [[-INF] * 3, [-INF] * 3, [0.0, 0.0, -INF]]
     assert ids[:, 0].tolist() == [-1, 4, 4, 0]
     assert log_probs(logits, torch.zeros(4, dtype=torch.int64), 0)[0].shape == (4, 1)
+
+
+def test_no_more_than_the_vocabulary() -> None:
+    logits, token = torch.randn(2, 5), torch.tensor([0, 4])
+    assert sorted(log_probs(logits, token, 5)[1][0, 1:].tolist()) == [0, 1, 2, 3, 4]
+    with pytest.raises(InputError, match="the 6 most probable tokens were asked for; the vocabulary has 5"):
+        log_probs(logits, token, 6)

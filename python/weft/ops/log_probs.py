@@ -5,16 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from weft.ops.library import require
+
 NEG_INF = float("-inf")
 
 
 def log_probs(logits: Tensor, token: Tensor, top: int) -> tuple[Tensor, Tensor]:
     """Values [n, 1 + top] float32 and ids [n, 1 + top] int64: log-softmax of `logits`, in float32.
 
-    logits: [n, vocab] of any float dtype. token: [n] int64, in columns of `logits`. top: at most vocab.
+    logits: [n, vocab] of any float dtype. token: [n] int64, in columns of `logits`. top: at most vocab;
+        more raises InputError.
     Column 0 is the token's, -inf where that is -1; the rest are the `top` largest in descending order. A NaN has
     no probability, and a row without any gives -inf everywhere.
     """
+    vocab = logits.shape[1]
+    require(top <= vocab, f"the {top} most probable tokens were asked for; the vocabulary has {vocab}")
     x_NV = logits.float().nan_to_num(nan=NEG_INF, posinf=float("inf"), neginf=NEG_INF)
     total_N1 = x_NV.logsumexp(1, keepdim=True)
     total_N1 = total_N1.masked_fill(total_N1 == NEG_INF, 0)  # less than nothing is nothing, and not NaN
