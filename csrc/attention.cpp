@@ -112,7 +112,9 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-widt
 
 Attend best_attend() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) return attend_avx512;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
+    return attend_avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return attend_avx2;
 #endif
   return attend_plain;

@@ -126,7 +126,9 @@ __attribute__((target("avx512f,avx512vl,avx512dq,fma,prefer-vector-width=512")))
 
 Panels best_panels() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) return panels_avx512;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("fma"))
+    return panels_avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return panels_avx2;
 #endif
   return panels_plain;
