@@ -36,7 +36,7 @@ class Speculation:
     guide_drafts: GuideDrafts = "auto"
 
     def __post_init__(self) -> None:
-        if self.guide_drafts not in ("auto", True, False):
+        if not (self.guide_drafts == "auto" or isinstance(self.guide_drafts, bool)):
             raise InputError(f'guide_drafts is {self.guide_drafts!r}; it must be "auto", True or False')
         if not self.drafters:
             if self.max_draft_tokens:
@@ -187,7 +187,12 @@ class EngineConfig:
 
     def resolved(self, max_position_embeddings: int, num_draft_tokens: int) -> EngineConfig:
         """The same config with every default replaced by a number."""
-        limit = max_position_embeddings
+        limit, simulated = max_position_embeddings, self.simulate_acceptance
+        if simulated is not None and simulated > num_draft_tokens + 1:
+            raise InputError(
+                f"simulate_acceptance is {simulated}; with {num_draft_tokens} drafts it can be {num_draft_tokens + 1} "
+                "at most"
+            )
         length = self.max_seq_len if self.max_seq_len is not None else min(limit, 4096)
         if length > limit:
             raise InputError(f"max_seq_len is {length}, but the model ends at {limit} positions")

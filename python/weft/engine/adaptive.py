@@ -1,4 +1,5 @@
-"""Whether masking drafts pays: measured while the engine runs, for each batch size.
+"""Whether masking drafts pays: measured while the engine runs, for each batch size and
+number of drafts.
 
 Masked drafts are accepted more often, and each costs a wait for its mask. Both ways give the same tokens, so an engine
 may change between them at will.
@@ -9,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weft.config import GuideDrafts
+
+Kind = tuple[int, int]
+"""What iterations are compared within: batch size and number of drafts."""
 
 WARM_UP = 2
 """Iterations of each kind that are not counted: captures and cold caches."""
@@ -47,7 +51,7 @@ class _Arm:
 
 @dataclass
 class _Race:
-    """The two kinds at one batch size."""
+    """The two ways of one kind of iteration."""
 
     arms: dict[bool, _Arm] = field(default_factory=lambda: {True: _Arm(), False: _Arm()})
     iterations: int = 0
@@ -59,22 +63,22 @@ class DraftGuidance:
 
     def __init__(self, setting: GuideDrafts) -> None:
         self._setting = setting
-        self._races: dict[int, _Race] = {}
+        self._races: dict[Kind, _Race] = {}
 
-    def choose(self, batch: int) -> bool:
-        """Whether to mask the drafts of the next iteration over `batch` rows, of which some are guided."""
+    def choose(self, kind: Kind) -> bool:
+        """Whether to mask the drafts of the next iteration of a kind, of which some rows are guided."""
         if self._setting != "auto":
             return bool(self._setting)
-        race = self._races.setdefault(batch, _Race())
+        race = self._races.setdefault(kind, _Race())
         if race.decided is not None:
             return race.decided
         return race.iterations // BLOCK % 2 == 0
 
-    def observe(self, batch: int, masked: bool, seconds: float, tokens: int) -> None:
-        """An iteration took `seconds` and committed `tokens`."""
+    def observe(self, kind: Kind, masked: bool, seconds: float, tokens: int) -> None:
+        """An iteration took `seconds` and committed `tokens` of guided rows."""
         if self._setting != "auto":
             return
-        race = self._races.setdefault(batch, _Race())
+        race = self._races.setdefault(kind, _Race())
         race.iterations += 1
         if race.decided is None:
             race.arms[masked].observe(seconds, tokens)
@@ -82,8 +86,8 @@ class DraftGuidance:
                 race.decided = race.arms[True].tokens_per_second >= race.arms[False].tokens_per_second
                 race.iterations = 0
         elif race.iterations >= HOLD:
-            self._races[batch] = _Race()
+            self._races[kind] = _Race()
 
-    def decision(self, batch: int) -> bool | None:
-        """What was decided for a batch size; None while it is measured."""
-        return bool(self._setting) if self._setting != "auto" else self._races.get(batch, _Race()).decided
+    def decision(self, kind: Kind) -> bool | None:
+        """What was decided for a kind of iteration; None while it is measured."""
+        return bool(self._setting) if self._setting != "auto" else self._races.get(kind, _Race()).decided

@@ -23,7 +23,7 @@ def commit(
     is_broken = last < len(tokens) and tokens[last] < 0
     kept = tokens[: last if is_broken else last + 1][: room - len(output.token_ids)]
     reason: FinishReason | None = None
-    stopped = find_stop(request, kept)
+    stopped = find_stop(request, kept, end_tokens)
     if stopped is not None:
         kept, reason = kept[:stopped], "stop"
     elif kept and kept[-1] in end_tokens:
@@ -42,15 +42,17 @@ def commit(
     return reason
 
 
-def find_stop(request: Request, tokens: list[int]) -> int | None:
-    """How many of `tokens` there are up to a stop word or stop token id; None without one."""
+def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
+    """How many of `tokens` there are up to a stop word or stop token id; None without one. An end token ends the answer
+    by itself."""
     sampling, output = request.sampling, request.output
-    if request.stop_words is None and not sampling.stop_token_ids:
+    stop_ids = frozenset(sampling.stop_token_ids) - end_tokens
+    if request.stop_words is None and not stop_ids:
         return None
     for i, token in enumerate(tokens, 1):
         counts = len(output.token_ids) + i > sampling.min_tokens
         word = request.stop_words.feed(token) if request.stop_words is not None else None
-        by = token if token in sampling.stop_token_ids else word
+        by = token if token in stop_ids else word
         if counts and by is not None:
             output.stopped_by = by
             return i

@@ -7,11 +7,13 @@ grammar's is a graph.
 
 from __future__ import annotations
 
+import torch
+
 from weft.config import Graphs
 from weft.engine.state import DecodeParts, StepBuffers
 from weft.engine.step import Iteration, Plan, decode_step
-from weft.guided.host_lane import HostLane
-from weft.guided.lane import GrammarLane
+from weft.guided.protocol import Lane
+from weft.runtime.buffers import PinnedRing
 from weft.runtime.dump import GraphDump, dump_graph
 from weft.runtime.interface import Graph, Runtime, Stream
 from weft.runtime.segments import SegmentedStream
@@ -29,14 +31,15 @@ class StepGraphs:
         self,
         runtime: Runtime,
         stream: Stream,
-        lane: GrammarLane | HostLane,
+        lane: Lane,
         parts: DecodeParts,
         graphs: Graphs,
     ) -> None:
         self._runtime, self._stream, self._lane, self._parts = runtime, stream, lane, parts
         self._mode = graphs
         self._num_replays = 0
-        self._slots: dict[int, StepBuffers] = {}
+        self._slots: dict[int, PinnedRing] = {}  # rings around each batch size's `slots_B`
+        self._sent: dict[int, list[int]] = {}  # what the device has there
         self._buffers: dict[tuple[int, int, bool], StepBuffers] = {}
         self._graphs: dict[Plan, Graph] = {}
         self._segments: dict[Plan, SegmentedStream] = {}
@@ -51,35 +54,44 @@ class StepGraphs:
         key = (plan.batch, plan.num_drafts, plan.logprobs)
         if key not in self._buffers:
             parts = self._parts
-            shared = self._slots.get(plan.batch)
+            if plan.batch not in self._slots:
+                slots_B = torch.full_like(parts.state.length[:1], parts.state.dummy).repeat(plan.batch)
+                self._slots[plan.batch] = PinnedRing(self._runtime, slots_B)
             self._buffers[key] = StepBuffers.allocate(
-                plan.batch,
+                self._slots[plan.batch].device_tensor,
                 plan.num_drafts + 1,
                 parts.model,
                 parts.state,
                 parts.drafter,
                 keeps_raw_logits=plan.logprobs,
-                slots_B=shared.slots_B if shared is not None else None,
             )
-            self._slots.setdefault(plan.batch, self._buffers[key])
         return self._buffers[key]
 
     def is_ready(self, plan: Plan) -> bool:
         """Whether an iteration of this kind runs without a capture first."""
         return self._mode == "none" or plan in self._graphs or plan in self._segments
 
+    def send_slots(self, plan: Plan, slots: list[int]) -> None:
+        """Say which slots the rows of the next iteration are; rows beyond them only pad."""
+        padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
+        self.buffers(plan)
+        if self._sent.get(plan.batch) != padded:
+            self._slots[plan.batch].send(self._stream, torch.tensor(padded))
+            self._sent[plan.batch] = padded
+
     def prepare(self, plan: Plan) -> None:
         """Warm up and capture. Needs an idle engine: the warm-up runs rows that only pad, under an empty snapshot."""
         if self.is_ready(plan):
             return
-        self._stream.launch(self.buffers(plan).slots_B.fill_, self._parts.state.dummy)
+        self.send_slots(plan, [])
         if self._mode == "split":
-            self._segments[plan] = SegmentedStream(self._runtime, self._stream)
+            segments = SegmentedStream(self._runtime, self._stream)
             for _ in range(2):
                 self._lane.push([], {})
-                self._run_segments(plan)
-            self._segments[plan].num_replays = 0
+                self._run_segments(plan, segments)
             self._stream.synchronize()
+            segments.num_replays = 0
+            self._segments[plan] = segments
             return
         if plan.guided or self._parts.has_proposals:
             self._lane.push([], {})
@@ -95,7 +107,7 @@ class StepGraphs:
         if self._mode == "none":
             decode_step(self._iteration(plan, self._stream))
         elif self._mode == "split":
-            self._run_segments(plan)
+            self._run_segments(plan, self._segments[plan])
         else:
             self._graphs[plan].replay()
             self._num_replays += 1
@@ -115,11 +127,10 @@ class StepGraphs:
         iteration = self._iteration(plan, self._stream)
         return dump_graph(self._runtime, self._stream, lambda: decode_step(iteration))
 
-    def _run_segments(self, plan: Plan) -> None:
-        segments = self._segments[plan]
+    def _run_segments(self, plan: Plan, segments: SegmentedStream) -> None:
         segments.begin()
         decode_step(self._iteration(plan, segments))
         segments.flush()
 
-    def _iteration(self, plan: Plan, stream: Stream | SegmentedStream) -> Iteration:
+    def _iteration(self, plan: Plan, stream: Stream) -> Iteration:
         return Iteration(plan, stream, self._lane, self._parts, self.buffers(plan))

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import contextmanager
-
-import torch
+from dataclasses import replace
 
 from weft.config import EngineConfig, Speculation
 from weft.core import FinishReason
@@ -32,8 +31,8 @@ from weft.errors import CapacityError, GuideError, InputError, RequestError
 from weft.grammar.base import Matcher
 from weft.guided.host_lane import HostLane
 from weft.guided.lane import GrammarLane
+from weft.guided.protocol import Lane
 from weft.models.base import Model, PagedKV
-from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream
 from weft.runtime.scope import FailureScope
 from weft.runtime.segments import SegmentedStream
@@ -67,10 +66,10 @@ class Engine:
         max_drafts = self._speculation.max_draft_tokens
         shape = (config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
         make_proposals = drafting.proposals_maker(runtime)
-        self.lane: GrammarLane | HostLane
+        self.lane: Lane
         if config.graphs == "split":
             self.lane = HostLane(runtime, self._stream, *shape, make_proposals=make_proposals)
-            self._eager: Stream | SegmentedStream = SegmentedStream(runtime, self._stream, capture=False)
+            self._eager: Stream = SegmentedStream(runtime, self._stream, capture=False)
         else:
             self.lane = GrammarLane(runtime, *shape, make_proposals=make_proposals)
             self._eager = self._stream
@@ -89,8 +88,6 @@ class Engine:
         self._pages = PageAllocator(config.num_pages)
         self._prefill = PrefillBuffers(self.parts, config.prefill_chunk)
         self._results = StepResults(runtime, self._stream, self.parts.state)
-        self._slots_in: dict[int, PinnedRing] = {}
-        self._sent: dict[int, list[int]] = {}  # what the device has as each batch size's slots
         self._free_slots = list(range(config.max_batch - 1, -1, -1))
         self._attach: dict[int, Matcher | None] = {}
         self._waiting: deque[Request] = deque()
@@ -197,7 +194,7 @@ class Engine:
             if self.lane.proposals is not None:
                 self.lane.proposals.open(slot, request.prompt, request.sampling.max_tokens)
             row = PromptRow(self.runtime, slot, request.prompt, request.pages, sampling)
-            plan = self._plan([request], 1, 0)
+            plan = self._plan([request], 1, 0, masks_drafts=False)
             prefill(self._eager, self.lane, self.parts, self._prefill, row, plan, lambda: self._push([slot]))
             results = self._results.read(plan.logprobs)
             self.runtime.check()
@@ -213,12 +210,14 @@ class Engine:
         rows = list(self._running)
         slots = [request.slot for request in rows]
         num_drafts = self._speculation.draft_tokens(len(rows))
-        plan = self._plan(rows, bucket(len(rows), self.config.max_batch), num_drafts)
+        batch = bucket(len(rows), self.config.max_batch)
+        masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
+        plan = self._plan(rows, batch, num_drafts, masks_drafts)
+        if self.lane.proposals is not None:
+            self.lane.proposals.set_guided(masks_drafts)
         try:
-            if not self.graphs.is_ready(plan):
-                self.graphs.prepare(plan)
-                self._sent.pop(plan.batch, None)
-            self._send_slots(slots, plan)
+            self._prepare(plan)
+            self.graphs.send_slots(plan, slots)
             began = time.perf_counter()
             if plan.guided or self.parts.has_proposals:
                 self._push(slots, num_drafts)
@@ -230,9 +229,10 @@ class Engine:
                 self._end(request, "error", error)
             return
         self.num_iterations += 1
-        if plan.guided and self.parts.drafter is not None and num_drafts:
-            committed = sum(results.count(slot) + 1 for slot in slots)
-            self.guidance.observe(plan.batch, plan.guided_drafts, time.perf_counter() - began, committed)
+        if plan.guided and num_drafts:
+            committed = sum(results.count(r.slot) + 1 for r in rows if r.compiled is not None)
+            seconds = time.perf_counter() - began
+            self.guidance.observe((plan.batch, num_drafts), masks_drafts, seconds, committed)
         for request in rows:
             stats = request.output.stats
             stats.iterations += 1
@@ -242,34 +242,47 @@ class Engine:
                 stats.drafted_iterations += 1
                 stats.drafted_tokens += len(request.output.token_ids) - before
 
-    def _plan(self, rows: list[Request], batch: int, num_drafts: int) -> Plan:
+    def warm_up(self) -> None:
+        """Capture the graphs of every batch size and number of drafts in use, with guides and without.
+
+        Those of requests with more sampling parameters than temperature and seed, or with log-probabilities, are
+        captured when such a request comes.
+        """
+        with self._scope, collection_postponed():
+            for rows in range(1, self.config.max_batch + 1):
+                batch, num_drafts = bucket(rows, self.config.max_batch), self._speculation.draft_tokens(rows)
+                for guided in (False, True):
+                    self._prepare(self._plan_of(batch, num_drafts, guided, masks_drafts=True))
+
+    def _prepare(self, plan: Plan) -> None:
+        if not self.graphs.is_ready(plan):
+            self._drop_snapshots()
+            self.graphs.prepare(plan)
+
+    def _plan_of(self, batch: int, num_drafts: int, guided: bool, masks_drafts: bool) -> Plan:
+        """A plan without more sampling than temperature and seed."""
+        has_masked_drafts = guided and masks_drafts and num_drafts > 0 and self.parts.drafter is not None
+        return Plan(batch, num_drafts, guided, has_masked_drafts, shaped=False, logprobs=False)
+
+    def _plan(self, rows: list[Request], batch: int, num_drafts: int, masks_drafts: bool) -> Plan:
         guided = any(request.compiled is not None for request in rows)
-        masks_drafts = guided and num_drafts > 0 and self.guidance.choose(batch)
-        return Plan(
-            batch=batch,
-            num_drafts=num_drafts,
-            guided=guided,
-            guided_drafts=masks_drafts and self.parts.drafter is not None,
+        return replace(
+            self._plan_of(batch, num_drafts, guided, masks_drafts),
             shaped=any(request.is_shaped for request in rows),
             logprobs=any(request.sampling.logprobs is not None for request in rows),
         )
 
     def _push(self, slots: list[int], num_drafts: int = 0) -> None:
-        if self.lane.state.num_pending:  # an iteration's whose launch failed: the next one must not take it
-            self.runtime.synchronize()
-            while self.lane.state.num_pending:
-                self.lane.state.fetch()
+        self._drop_snapshots()
         attach, self._attach = self._attach, {}
         self.lane.push(slots, attach, num_drafts)
 
-    def _send_slots(self, slots: list[int], plan: Plan) -> None:
-        padded = slots + [self.parts.state.dummy] * (plan.batch - len(slots))
-        if self._sent.get(plan.batch) == padded:
-            return
-        if plan.batch not in self._slots_in:
-            self._slots_in[plan.batch] = PinnedRing(self.runtime, self.graphs.buffers(plan).slots_B)
-        self._slots_in[plan.batch].send(self._stream, torch.tensor(padded))
-        self._sent[plan.batch] = padded
+    def _drop_snapshots(self) -> None:
+        """Take what iterations left whose launch failed: the next one must not."""
+        if self.lane.state.num_pending:
+            self.runtime.synchronize()
+            while self.lane.state.num_pending:
+                self.lane.state.fetch()
 
     # -- results
 
@@ -279,7 +292,7 @@ class Engine:
         grammar = self.lane.state if request.compiled is not None else None
         try:
             reason = commit(request, results, room, self._end_tokens, grammar)
-        except RequestError as error:
+        except Exception as error:  # whatever it is, the others' tokens are committed on the device
             self._end(request, "error", error)
             return
         if reason is not None:

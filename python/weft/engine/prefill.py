@@ -8,7 +8,6 @@ prepare the next chunk at once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +16,9 @@ from weft.engine.sampling_state import SamplingRow, write_slot
 from weft.engine.shaping import shape_target
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.step import Plan, sample_and_verify
+from weft.guided.protocol import Lane
 from weft.models.base import KVIndex
 from weft.runtime.interface import Runtime, Stream
-from weft.runtime.segments import SegmentedStream
 
 
 class PrefillBuffers:
@@ -29,9 +28,8 @@ class PrefillBuffers:
         config, device = parts.model.config, parts.state.length.device
         width = len(parts.aux_layers) * config.hidden_size
         self.chunk = chunk
-        self.step = StepBuffers.allocate(
-            1, 1, parts.model, parts.state, None, keeps_raw_logits=True, slots_B=None
-        )
+        slot_1 = torch.full_like(parts.state.length[:1], parts.state.dummy)
+        self.step = StepBuffers.allocate(slot_1, 1, parts.model, parts.state, None, keeps_raw_logits=True)
         self.aux_1CF = torch.zeros(1, chunk, width, dtype=config.dtype, device=device)
 
 
@@ -51,8 +49,8 @@ class PromptRow:
 
 
 def prefill(
-    stream: Stream | SegmentedStream,
-    lane: Any,
+    stream: Stream,
+    lane: Lane,
     parts: DecodeParts,
     buf: PrefillBuffers,
     row: PromptRow,

@@ -99,18 +99,32 @@ class SamplingRow:
         self.floats = pinned((s.temperature, s.top_p, s.min_p, *penalties), torch.float32)
         self.longs = pinned((seed, len(prompt) + s.min_tokens), torch.int64)
         self.ints = pinned((s.top_k, active, bool(bias)), torch.int32)
-        if not self.needs_shaping:
-            return
+        self.text = _Text(runtime, prompt, vocab_size) if active else None
+        self.bad_words: Tensor | None = None
+        self.ends: Tensor | None = None
+        self.bias: Tensor | None = None
+        if rules.bad_words:
+            words = [token for word in rules.bad_words for token in (*word, -1)]
+            self.bad_words = pinned(words + [-1] * (MAX_BAD_WORD_TOKENS - len(words)), torch.int32)
+        if s.min_tokens:
+            self.ends = pinned([*rules.ends] + [-1] * (MAX_END_TOKENS - len(rules.ends)), torch.int32)
+        if bias:
+            dense = torch.zeros(vocab_size)
+            dense[list(bias)] = torch.tensor([float(value) for value in bias.values()])
+            self.bias = pinned(dense, torch.float32)
+
+
+class _Text:
+    """What penalties need to know of a prompt: its tokens in order, and which there are as bits."""
+
+    def __init__(self, runtime: Runtime, prompt: list[int], vocab_size: int) -> None:
         bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
         bits[prompt] = 1
-        self.prompt = pinned(np.packbits(bits, bitorder="little").view(np.int32), torch.int32)
-        self.tokens = pinned(prompt, torch.int32)
-        words = [token for word in rules.bad_words for token in (*word, -1)]
-        self.bad_words = pinned(words + [-1] * (MAX_BAD_WORD_TOKENS - len(words)), torch.int32)
-        self.ends = pinned([*rules.ends] + [-1] * (MAX_END_TOKENS - len(rules.ends)), torch.int32)
-        dense = torch.zeros(vocab_size)
-        dense[list(bias)] = torch.tensor([float(value) for value in bias.values()])
-        self.bias = pinned(dense, torch.float32)
+        words = np.packbits(bits, bitorder="little").view(np.int32)
+        self.tokens = runtime.pinned((len(prompt),), torch.int32)
+        self.tokens.copy_(torch.tensor(prompt, dtype=torch.int32))
+        self.bits = runtime.pinned(words.shape, torch.int32)
+        self.bits.copy_(torch.from_numpy(words))
 
 
 def write_slot(state: SamplingState, row: SamplingRow, slot: int) -> None:
@@ -118,12 +132,17 @@ def write_slot(state: SamplingState, row: SamplingRow, slot: int) -> None:
     state.floats[:, slot].copy_(row.floats, non_blocking=True)
     state.longs[:, slot].copy_(row.longs, non_blocking=True)
     state.ints[:, slot].copy_(row.ints, non_blocking=True)
-    if not row.needs_shaping:
-        return
     penalties = state.penalties
+    if row.ends is not None:
+        state.ends[slot].copy_(row.ends, non_blocking=True)
+    if row.text is None:
+        return
     penalties.counts[slot].zero_()
-    penalties.prompt[slot].copy_(row.prompt, non_blocking=True)
-    penalties.bias[slot].copy_(row.bias, non_blocking=True)
-    penalties.bad_words[slot].copy_(row.bad_words, non_blocking=True)
-    penalties.history[slot, : row.tokens.shape[0]].copy_(row.tokens, non_blocking=True)
-    state.ends[slot].copy_(row.ends, non_blocking=True)
+    penalties.prompt[slot].copy_(row.text.bits, non_blocking=True)
+    penalties.history[slot, : row.text.tokens.shape[0]].copy_(row.text.tokens, non_blocking=True)
+    if row.bad_words is None:
+        penalties.bad_words[slot].fill_(-1)
+    else:
+        penalties.bad_words[slot].copy_(row.bad_words, non_blocking=True)
+    if row.bias is not None:
+        penalties.bias[slot].copy_(row.bias, non_blocking=True)

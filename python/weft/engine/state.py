@@ -13,8 +13,7 @@ from torch import Tensor
 
 from weft.core import MAX_LOGPROBS
 from weft.engine.sampling_state import SamplingState
-from weft.guided.host_lane import HostLane
-from weft.guided.lane import GrammarLane
+from weft.guided.protocol import Lane
 from weft.models.base import Model, PagedKV
 from weft.spec.base import DraftBuffers, Drafter, Verified
 
@@ -27,7 +26,7 @@ class SlotState:
     `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest.
     """
 
-    def __init__(self, lane: GrammarLane | HostLane, pages_per_slot: int, max_seq_len: int) -> None:
+    def __init__(self, lane: Lane, pages_per_slot: int, max_seq_len: int) -> None:
         self.drafts, self.verified, device = lane.drafts, lane.verified, lane.drafts.device
         rows = self.verified.shape[0]
         self.dummy = rows - 1
@@ -36,7 +35,8 @@ class SlotState:
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
         written = max_seq_len + 2 * self.verified.shape[1]  # an iteration may go beyond the end
         self.sampling = SamplingState(rows, lane.state.vocab_size, written, device)
-        logprobs = (rows, self.verified.shape[1] - 1, 1 + MAX_LOGPROBS)
+        likeliest = min(MAX_LOGPROBS, lane.state.vocab_size)
+        logprobs = (rows, self.verified.shape[1] - 1, 1 + likeliest)
         self.logprobs = torch.zeros(logprobs, dtype=torch.float32, device=device)
         self.logprob_ids = torch.zeros(logprobs, dtype=torch.int64, device=device)
 
@@ -58,22 +58,19 @@ class StepBuffers:
     @classmethod
     def allocate(
         cls,
-        batch: int,
+        slots_B: Tensor,
         width: int,
         model: Model,
         state: SlotState,
         drafter: Drafter | None,
         *,
         keeps_raw_logits: bool,
-        slots_B: Tensor | None,
     ) -> StepBuffers:
-        """Buffers of `batch` rows and `width` positions, around `slots_B` where graphs share it."""
-        config, device = model.config, state.length.device
+        """Buffers of `width` positions around `slots_B`, which graphs of one batch size share."""
+        config, device, batch = model.config, state.length.device, slots_B.shape[0]
         aux = len(drafter.aux_layers) if drafter is not None else 0
         logits = (batch, width, config.vocab_size)
         raw_logits = logits if keeps_raw_logits else (0, width, config.vocab_size)
-        if slots_B is None:
-            slots_B = torch.full((batch,), state.dummy, dtype=torch.int64, device=device)
 
         def integers(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.int64, device=device)

@@ -10,20 +10,18 @@ Suffixes: B rows, T = 1 + K positions, K drafts, V vocabulary, N = B * T logits 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from weft.core import MAX_LOGPROBS
 from weft.engine.shaping import shape_drafts, shape_target, truncation
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
+from weft.guided.protocol import Lane
 from weft.models.base import KVIndex
 from weft.ops.log_probs import log_probs
 from weft.ops.penalties import count_tokens_
 from weft.ops.sampling import sample
 from weft.ops.suppress_ends import suppress_ends_
 from weft.runtime.interface import Stream
-from weft.runtime.segments import SegmentedStream
 from weft.spec.base import repeat_rows, row_positions
 from weft.spec.verify import count_accepted, count_simulated
 
@@ -50,8 +48,8 @@ class Iteration:
     """One iteration's parts."""
 
     plan: Plan
-    stream: Stream | SegmentedStream
-    lane: Any  # GrammarLane, or HostLane on a SegmentedStream
+    stream: Stream
+    lane: Lane
     parts: DecodeParts
     buffers: StepBuffers
 
@@ -134,7 +132,7 @@ def sample_and_verify(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
         count_B = count_accepted(tokens_BT, drafts_BK)
     else:
         count_B, tokens_BT = count_simulated(
-            parts.simulated, verified.base_B, buf.logits_BTV, tokens_BT, drafts_BK
+            parts.simulated, slots_B, verified.base_B, buf.logits_BTV, tokens_BT, drafts_BK
         )
     verified.tokens_BT.copy_(tokens_BT)
     verified.count_B.copy_(count_B)
@@ -142,7 +140,9 @@ def sample_and_verify(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     if plan.shaped:
         count_tokens_(state.sampling.penalties, slots_B, tokens_BT, count_B + 1, verified.base_B + 1)
     if plan.logprobs:
-        values, ids = log_probs(buf.raw_logits_BTV.flatten(0, 1), tokens_BT.view(-1), MAX_LOGPROBS)
+        values, ids = log_probs(
+            buf.raw_logits_BTV.flatten(0, 1), tokens_BT.view(-1), state.logprobs.shape[2] - 1
+        )
         state.logprobs.narrow(1, 0, width).index_copy_(0, slots_B, values.view(rows, width, -1))
         state.logprob_ids.narrow(1, 0, width).index_copy_(0, slots_B, ids.view(rows, width, -1))
 

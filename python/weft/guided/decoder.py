@@ -226,15 +226,17 @@ class GuidedDecoder:
         logits_NV = logits.view(-1, logits.shape[-1])
         if logits_NV.shape[0] != len(rows):
             raise InputError(f"the logits have {logits_NV.shape[0]} rows; the batch has {len(rows)}")
-        rows_N = torch.tensor(rows, dtype=torch.int32, device=self._masks.device)
+        rows_host = self._runtime.pinned((len(rows),), torch.int32)
+        rows_host.copy_(torch.tensor(rows, dtype=torch.int32))
         if self._stream is None:
-            self._mask(logits_NV, rows_N, d2t)
+            self._mask(logits_NV, rows_host, d2t)
         else:
-            self._stream.launch(self._mask, logits_NV, rows_N, d2t)
+            self._stream.launch(self._mask, logits_NV, rows_host, d2t)
         self._in_flight = True
 
-    def _mask(self, logits_NV: Tensor, rows_N: Tensor, d2t: Tensor | None) -> None:
+    def _mask(self, logits_NV: Tensor, rows_host: Tensor, d2t: Tensor | None) -> None:
         state = self.state
+        rows_N = rows_host.to(self._masks.device, non_blocking=True)
         copy_mask_rows(self._masks, state.masks_host, self._token_mask, state.token_mask_host, rows_N)
         apply_token_bitmask_(
             logits_NV, self._masks, rows=rows_N, token_mask=self._token_mask[rows_N], d2t=d2t

@@ -79,62 +79,64 @@ class HostLane:
             ]
         self.decoder.add_batch(requests)
 
-    def verify_masks(self, stream: SegmentedStream, slots_B: Tensor, num_drafts: int) -> None:
+    def verify_masks(self, stream: Stream, slots_B: Tensor, num_drafts: int) -> None:
         """The masks are made while the target's forward runs: `apply_verify`."""
 
-    def follow(self, stream: SegmentedStream) -> None:
+    def follow(self, stream: Stream) -> None:
         """Nothing to take: `push` told the decoder."""
 
-    def first_mask(self, stream: SegmentedStream, slots_B: Tensor) -> None:
+    def first_mask(self, stream: Stream, slots_B: Tensor) -> None:
         """Made by `apply_verify`."""
 
-    def apply_verify(self, stream: SegmentedStream, logits_BTV: Tensor, slots_B: Tensor) -> None:
+    def apply_verify(
+        self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor, d2t: Tensor | None = None
+    ) -> None:
         """Issue the forward, make the masks meanwhile, and mask the target's logits [B, T, V]."""
-        stream.flush()
+        _flush(stream)
         if self._slots:
-            self.decoder.execute(logits_BTV[: len(self._slots)].flatten(0, 1))
+            self.decoder.execute(logits_BTV[: len(self._slots)].flatten(0, 1), d2t)
 
-    def commit_masks(self, stream: SegmentedStream, slots_B: Tensor) -> None:
+    def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """Wait for what was verified, and tell the decoder."""
-        stream.flush()
+        _flush(stream)
         self._num_drafted = 0
         if not self._slots:
             return
         rows = self._verified_out.receive(self._stream)[self._slots].tolist()
         self.decoder.rollback_rejected_tokens([row[0] for row in rows], [row[1 + row[0]] for row in rows])
 
-    def propose(self, stream: SegmentedStream, num_drafts: int, is_committed: bool) -> None:
+    def propose(self, stream: Stream, num_drafts: int, is_committed: bool) -> None:
         """Let the host propose drafts, and send them."""
         assert self.proposals is not None
         if not is_committed:
             self.commit_masks(stream, self.verified)
-        stream.flush()
+        _flush(stream)
         if self._slots:
             self.decoder.advance()
             self._stream.hostfunc(self.proposals.task(num_drafts))
         self._stream.copy(self.proposed, self.proposals.proposed_host)
 
-    def wait_proposals(self, stream: SegmentedStream) -> None:
+    def wait_proposals(self, stream: Stream) -> None:
         """They are in the stream's own order."""
 
     def apply_draft(
-        self, stream: SegmentedStream, logits_BD: Tensor, slots_B: Tensor, j: int, d2t: Tensor | None = None
+        self, stream: Stream, logits_BD: Tensor, slots_B: Tensor, j: int, d2t: Tensor | None = None
     ) -> None:
         """Issue the drafter's forward and mask its logits [B, Vd] of draft j."""
-        stream.flush()
+        _flush(stream)
         if self._slots:
             self.decoder.execute_draft_batch(logits_BD[: len(self._slots)], d2t)
 
-    def extend_masks(self, stream: SegmentedStream, j: int, slots_B: Tensor) -> None:
+    def extend_masks(self, stream: Stream, j: int, slots_B: Tensor) -> None:
         """Wait for draft j, and tell the decoder."""
-        stream.flush()
+        _flush(stream)
         if self._slots:
             drafts = self._drafts_out.receive(self._stream)
             self._tell(drafts, j)
 
-    def join(self, stream: SegmentedStream, num_drafts: int = 0) -> None:
+    def join(self, stream: Stream, num_drafts: int = 0) -> None:
         """Issue what is left, commit meanwhile, and tell the decoder of the drafts that it does not know."""
-        stream.flush()
+        _flush(stream)
         self.decoder.advance()
         if self._slots and self._num_drafted < num_drafts:
             self._tell(self._drafts_out.receive(self._stream), num_drafts)
@@ -147,3 +149,9 @@ class HostLane:
         for j in range(self._num_drafted, count):
             self.decoder.add_draft_batch(drafts[j, self._slots].tolist())
         self._num_drafted = count
+
+
+def _flush(stream: Stream) -> None:
+    """Issue what was collected."""
+    assert isinstance(stream, SegmentedStream)
+    stream.flush()

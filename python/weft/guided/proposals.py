@@ -33,6 +33,17 @@ class NgramSettings:
 
 
 @dataclass(frozen=True)
+class Sources:
+    """What proposes: text that a grammar forces first, n-grams (None: none) behind it."""
+
+    forced: bool = False
+    ngram: NgramSettings | None = None
+
+    def __or__(self, other: Sources) -> Sources:
+        return Sources(self.forced or other.forced, self.ngram or other.ngram)
+
+
+@dataclass(frozen=True)
 class ProposalCounters:
     """Since the proposals were made: calls, tokens proposed by each source, seconds in total and of the longest
     call.

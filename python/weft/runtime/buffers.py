@@ -41,7 +41,7 @@ class PinnedRing:
 
     def __init__(self, runtime: Runtime, device_tensor: torch.Tensor) -> None:
         shape, dtype = tuple(device_tensor.shape), device_tensor.dtype
-        self._device_tensor = device_tensor
+        self.device_tensor = device_tensor
         self._slots = [(runtime.pinned(shape, dtype), runtime.event()) for _ in range(DEPTH)]
         self._next = 0
 
@@ -49,13 +49,13 @@ class PinnedRing:
         """Copy host `value` to the device tensor in `stream`'s order; `value` is free on return."""
         buffer, event = self._take()
         buffer.copy_(value)
-        stream.copy(self._device_tensor, buffer)
+        stream.copy(self.device_tensor, buffer)
         stream.record(event)
 
     def start_receive(self, stream: Stream) -> Received:
         """Copy the device tensor to the host in `stream`'s order."""
         buffer, event = self._take()
-        stream.copy(buffer, self._device_tensor)
+        stream.copy(buffer, self.device_tensor)
         stream.record(event)
         return Received(buffer, event)
 

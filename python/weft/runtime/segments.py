@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.runtime.interface import Graph, Runtime, Stream
+import torch
+
+from weft.runtime.interface import Event, Graph, NativeTask, Runtime, Stream
 
 
 class SegmentedStream:
@@ -40,6 +42,36 @@ class SegmentedStream:
             self.inner.launch(fn, *args)
             return
         self._pending.append((fn, args))
+
+    @property
+    def handle(self) -> int:
+        """The inner stream's."""
+        return self.inner.handle
+
+    def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
+        """Host work behind what was collected."""
+        self.flush()
+        self.inner.hostfunc(task, *args)
+
+    def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
+        """A copy behind what was collected."""
+        self.flush()
+        self.inner.copy(dst, src)
+
+    def record(self, event: Event) -> None:
+        """Record behind what was collected."""
+        self.flush()
+        self.inner.record(event)
+
+    def wait(self, event: Event) -> None:
+        """Wait behind what was collected."""
+        self.flush()
+        self.inner.wait(event)
+
+    def synchronize(self) -> None:
+        """Wait for all of it."""
+        self.flush()
+        self.inner.synchronize()
 
     def flush(self) -> None:
         """Issue the segment that was collected."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from weft.config import Speculation
+from weft.guided.proposals import Sources
 from weft.models.base import Model
 
 
@@ -87,12 +88,13 @@ class Drafter(Protocol):
         """Read draft `step` - 1 from `buffers.token_B` and write the logits of draft `step` (2..K)."""
 
 
+@runtime_checkable
 class Proposer(Protocol):
     """Drafts on the host, natively (`guided/proposals.py`); a drafter may continue behind it."""
 
     @property
-    def sources(self) -> dict[str, Any]:
-        """The keywords of `Proposals` that switch it on."""
+    def sources(self) -> Sources:
+        """What it adds to the proposals."""
 
 
 def repeat_rows(values_B: Tensor, width: int) -> Tensor:

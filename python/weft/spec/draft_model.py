@@ -25,9 +25,10 @@ class DraftModel:
     """Drafter of a model over its own paged KV, with the target's page numbers.
 
     Where its vocabulary is shorter than the target's, `d2t` is zeros: ids are the same, the last ones are never
-    drafted.
+    drafted. `directory` is where a model directory keeps its own.
     """
 
+    directory = "draft"
     aux_layers: tuple[int, ...] = ()
 
     def __init__(self, model: Model, kv: PagedKV, target_vocab_size: int) -> None:
@@ -42,7 +43,7 @@ class DraftModel:
     def load(cls, context: DrafterContext) -> DraftModel:
         """The model at `speculation.path`, or the one in the model directory's `draft/`, in the target's dtype."""
         given, target = context.speculation.path, context.target
-        path = Path(given) if given else context.model_path / "draft"
+        path = Path(given) if given else context.model_path / cls.directory
         if not path.is_dir():
             raise ModelError(
                 f"{path}: no draft model there; give its directory to Speculation.draft_model(path), "

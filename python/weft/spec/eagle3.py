@@ -11,13 +11,15 @@ from weft.spec.recurrent import RecurrentDrafter
 
 
 class Eagle3(RecurrentDrafter):
-    """Drafter of an EAGLE3 head."""
+    """Drafter of an EAGLE3 head; `directory` is where a model directory keeps its own."""
+
+    directory = "eagle3"
 
     @classmethod
     def load(cls, context: DrafterContext) -> Eagle3:
         """The head at `speculation.path`, or the one in the model directory's `eagle3/`."""
         given = context.speculation.path
-        path = Path(given) if given else context.model_path / "eagle3"
+        path = Path(given) if given else context.model_path / cls.directory
         if not path.is_dir():
             raise ModelError(
                 f"{path}: no EAGLE3 head there; give its directory to Speculation.eagle3(path), "

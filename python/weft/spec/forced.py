@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from weft.guided.proposals import Sources
 from weft.spec.base import DrafterContext
 
 
@@ -15,6 +14,6 @@ class Forced:
         return cls()
 
     @property
-    def sources(self) -> dict[str, Any]:
-        """The keywords that it adds to `Proposals`."""
-        return {"forced": True}
+    def sources(self) -> Sources:
+        """What it adds to the proposals."""
+        return Sources(forced=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import or_
 
 from weft import registry
 from weft.config import Speculation
@@ -31,11 +32,13 @@ class Drafting:
         proposers: list[Proposer] = []
         for name in speculation.drafters:
             loaded = registry.load("drafters", name).load(context)
-            if hasattr(loaded, "sources"):
+            if isinstance(loaded, Proposer):
                 if drafters:
                     raise InputError(
                         f"{name} proposes on the host and can't continue behind {speculation.drafters[0]}; put it first"
                     )
+                if loaded.sources.forced and proposers:
+                    raise InputError(f"{name} can't continue behind {speculation.drafters[0]}; put it first")
                 proposers.append(loaded)
             else:
                 drafters.append(loaded)
@@ -47,8 +50,5 @@ class Drafting:
         """What makes the host's proposals over a grammar's state; None where nothing proposes."""
         if not self.proposers:
             return None
-        settings: dict[str, Any] = {}
-        for proposer in self.proposers:
-            settings |= proposer.sources
-        guided = self.speculation.guide_drafts is not False
-        return lambda state: Proposals(state, runtime.pinned, guided=guided, **settings)
+        sources = reduce(or_, (proposer.sources for proposer in self.proposers))
+        return lambda state: Proposals(state, runtime.pinned, forced=sources.forced, ngram=sources.ngram)

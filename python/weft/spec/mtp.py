@@ -12,7 +12,10 @@ from weft.spec.recurrent import RecurrentDrafter
 
 
 class Mtp(RecurrentDrafter):
-    """Drafter of one MTP module, which reads its own output from the second draft on."""
+    """Drafter of one MTP module, which reads its own output from the second draft on; `directory` is where a model
+    directory keeps its own."""
+
+    directory = "mtp"
 
     @classmethod
     def load(cls, context: DrafterContext) -> Mtp | MtpChain:
@@ -35,7 +38,7 @@ class Mtp(RecurrentDrafter):
 
 
 def _directory(context: DrafterContext) -> Path:
-    given, own = context.speculation.path, context.model_path / "mtp"
+    given, own = context.speculation.path, context.model_path / Mtp.directory
     if given or own.is_dir():
         path = Path(given) if given else own
         if not path.is_dir():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from weft.guided.proposals import NgramSettings
+from weft.guided.proposals import NgramSettings, Sources
 from weft.spec.base import DrafterContext
 
 
@@ -19,6 +17,6 @@ class Ngram:
         return cls()
 
     @property
-    def sources(self) -> dict[str, Any]:
-        """The keywords that it adds to `Proposals`."""
-        return {"ngram": self.settings}
+    def sources(self) -> Sources:
+        """What it adds to the proposals."""
+        return Sources(ngram=self.settings)

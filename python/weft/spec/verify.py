@@ -21,7 +21,12 @@ def count_accepted(sampled_BT: Tensor, drafts_BK: Tensor) -> Tensor:
 
 
 def count_simulated(
-    length: float, base_B: Tensor, logits_BTV: Tensor, sampled_BT: Tensor, drafts_BK: Tensor
+    length: float,
+    slots_B: Tensor,
+    base_B: Tensor,
+    logits_BTV: Tensor,
+    sampled_BT: Tensor,
+    drafts_BK: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Count as if `length` tokens per iteration came out, on average over positions, whatever the target says: for
     timing models with random weights. Returns the count and the tokens with the drafts that it keeps.
@@ -30,8 +35,8 @@ def count_simulated(
     """
     num_drafts = drafts_BK.shape[1]
     whole = int(length - 1)
-    # A row's base changes from one iteration to the next, and with it whether the fraction counts.
-    spread_B = (base_B * 40503 % 1009).float() / 1009
+    # Whether the fraction counts changes from row to row and, with a row's base, from one iteration to the next.
+    spread_B = ((base_B * 40503 + slots_B * 9973) % 65537 * 75 % 65537).float() / 65537
     wanted_B = whole + (spread_B < (length - 1 - whole)).long()
     kept_logits_BK = logits_BTV.narrow(1, 0, num_drafts).gather(2, drafts_BK.clamp(min=0)[..., None])[..., 0]
     legal_BK = (drafts_BK >= 0) & (kept_logits_BK > float("-inf"))
