@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Literal
 
 from weft.errors import InputError, RequestError
@@ -13,6 +14,10 @@ FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1000
+MAX_LOGIT = 1e4
+"""What is added to logits, or divides them, is at most this: sums over a whole answer stay finite in float32."""
+SMALLEST = 2.0**-126
+"""The smallest positive normal number of float32."""
 
 
 @dataclass(frozen=True)
@@ -21,21 +26,26 @@ class SamplingParams:
 
     In the order in which they act on the logits of a position:
 
-    - `repetition_penalty` (1: none) divides positive and multiplies negative logits of tokens in the prompt or the
-      answer; `presence_penalty` and `frequency_penalty` (0: none) are subtracted from those in the answer, once or once
-      for each time. `logit_bias` is added to the logits of the token ids it names, at most 1,000 (-inf forbids).
-      `bad_words`, texts or lists of token ids, are never completed.
+    - `repetition_penalty` (0.001 to 1,000; 1: none) divides positive and multiplies negative logits of tokens in the
+      prompt or the answer; `presence_penalty` and `frequency_penalty` (-10,000 to 10,000; 0: none) are subtracted from
+      those in the answer, once or once for each time. `logit_bias` is added to the logits of the token ids it names,
+      at most 1,000 (-10,000 to 10,000; -inf forbids). `bad_words` holds lists of token ids, whose last token is never
+      drawn behind the others, and texts. A text stands for such lists: as the tokenizer spells it, by itself and after
+      a space, and, as long as there is room, as other tokens of the vocabulary spell the two, up to 32 each, the
+      fewest tokens first. Not blocked is a text whose first token begins, or whose last token ends, outside it.
     - The guide's mask. Until `min_tokens` are out no end token and no stop token id is drawn, unless the guide allows
       nothing else; stop words that are complete before do not count.
-    - `temperature` 0 is greedy. Otherwise, of softmax(logits / temperature), `top_k` (0: all) keeps the k most likely
-      tokens, `top_p` (1: all) of those the fewest whose share reaches it, `min_p` (0: all) those at least so many
-      times as likely as the likeliest.
+    - `temperature`, at most 10,000: 0 is greedy, and so is what is below 0.00001. Otherwise, of softmax(logits /
+      temperature), `top_k` (0: all) keeps the k most likely tokens, `top_p` (1: all) of those the fewest whose share
+      reaches it, `min_p` (0: all) those at least so many times as likely as the likeliest.
 
     `seed` (64 bits; drawn afresh if None) decides the text completely: the same seed gives the same text alone or in
     any batch, with any drafter. The answer ends after `max_tokens`, at the model's end tokens, at one of
     `stop_token_ids`, or with one of the texts `stop`, which is not part of the answer's text. `logprobs` asks for the
     logarithm of each token's probability and those of the `logprobs` likeliest (0 to 20), as the model has them: before
     all of the above.
+
+    Raises `InputError` for a value of another type or outside its bounds.
     """
 
     max_tokens: int = 256
@@ -55,30 +65,23 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise InputError(f"max_tokens is {self.max_tokens}; it must be at least 1")
-        if not 0 <= self.min_tokens <= self.max_tokens:
+        for name, (kind, lowest, highest, valid) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is None and name in OPTIONAL:
+                continue
+            if not kind.holds(value):
+                raise InputError(f"{name} is {value!r}; it must be {kind.value}: {valid}")
+            if not lowest <= value <= highest:
+                raise InputError(f"{name} is {value}; it must be {valid}")
+        if self.min_tokens > self.max_tokens:
             raise InputError(
                 f"min_tokens is {self.min_tokens}; it must be 0 to max_tokens, {self.max_tokens}"
             )
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise InputError(f"temperature is {self.temperature}; it must be 0 (greedy) or a positive number")
-        if not 0 <= self.top_k < 2**31:
-            raise InputError(f"top_k is {self.top_k}; it must be 0 (all) or a positive number of tokens")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"top_p is {self.top_p}; it must be above 0 and at most 1 (all)")
-        if not 0 <= self.min_p <= 1:
-            raise InputError(f"min_p is {self.min_p}; it must be 0 (all) to 1")
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise InputError(f"repetition_penalty is {self.repetition_penalty}; it must be above 0 (1: none)")
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not math.isfinite(getattr(self, name)):
-                raise InputError(f"{name} is {getattr(self, name)}; it must be a number (0: none)")
-        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
-            raise InputError(f"seed is {self.seed}; it must fit 64 bits, signed")
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise InputError(f"logprobs is {self.logprobs}; it must be 0 to {MAX_LOGPROBS}, or None for none")
-        self._check_words()
+        if not isinstance(self.stop, str):
+            check_entries("stop", self.stop, Kind.TEXT)
+        check_words("stop", self.stop_words)
+        check_entries("stop_token_ids", self.stop_token_ids, Kind.INTEGER)
+        check_words("bad_words", self.bad_words)
         self._check_bias()
 
     @property
@@ -86,23 +89,78 @@ class SamplingParams:
         """`stop` as a tuple."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
-    def _check_words(self) -> None:
-        if isinstance(self.bad_words, str):
-            raise InputError(f"bad_words is a text; give a list: [{self.bad_words!r}]")
-        for name, words in (("stop", self.stop_words), ("bad_words", self.bad_words)):
-            for word in words:
-                if not isinstance(word, str) and (name == "stop" or not isinstance(word, Sequence)):
-                    raise InputError(f"{name} holds a {type(word).__name__}; its entries are texts")
-                if not word:
-                    raise InputError(f"{name} holds an empty word, which would always match; leave it out")
-
     def _check_bias(self) -> None:
-        bias = self.logit_bias or {}
+        bias = self.logit_bias if self.logit_bias is not None else {}
+        if not isinstance(bias, Mapping):
+            raise InputError(f"logit_bias is {bias!r}; it must map token ids to numbers")
         if len(bias) > MAX_LOGIT_BIAS:
             raise InputError(f"logit_bias names {len(bias)} tokens; it may name {MAX_LOGIT_BIAS}")
         for token, value in bias.items():
-            if math.isnan(value) or value == math.inf:
-                raise InputError(f"logit_bias of token {token} is {value}; it must be a number or -inf")
+            if not Kind.INTEGER.holds(token):
+                raise InputError(f"logit_bias names token {token!r}; token ids are whole numbers")
+            allowed = Kind.NUMBER.holds(value) and (value == -math.inf or abs(value) <= MAX_LOGIT)
+            if not allowed:
+                raise InputError(
+                    f"logit_bias of token {token} is {value!r}; it must be a number, -10000 to 10000, or -inf"
+                )
+
+
+class Kind(Enum):
+    """What a parameter may be; the value is how messages say it."""
+
+    INTEGER = "a whole number"
+    NUMBER = "a number"
+    TEXT = "a text"
+
+    def holds(self, value: object) -> bool:
+        """Whether `value` is of this kind. True and False are no numbers."""
+        if self is Kind.TEXT:
+            return isinstance(value, str)
+        if isinstance(value, bool):
+            return False
+        return hasattr(value, "__index__") or (self is Kind.NUMBER and isinstance(value, float))
+
+
+BOUNDS: dict[str, tuple[Kind, float, float, str]] = {
+    "max_tokens": (Kind.INTEGER, 1, 2**31 - 1, "at least 1 (and below 2**31)"),
+    "min_tokens": (Kind.INTEGER, 0, 2**31 - 1, "0 to max_tokens"),
+    "temperature": (Kind.NUMBER, 0, MAX_LOGIT, "0 (greedy) to 10000"),
+    "top_k": (Kind.INTEGER, 0, 2**31 - 1, "0 (all) or a positive number of tokens (below 2**31)"),
+    "top_p": (Kind.NUMBER, SMALLEST, 1, "above 0 and at most 1 (all)"),
+    "min_p": (Kind.NUMBER, 0, 1, "0 (all) to 1"),
+    "repetition_penalty": (Kind.NUMBER, 1e-3, 1e3, "0.001 to 1000 (1: none)"),
+    "presence_penalty": (Kind.NUMBER, -MAX_LOGIT, MAX_LOGIT, "-10000 to 10000 (0: none)"),
+    "frequency_penalty": (Kind.NUMBER, -MAX_LOGIT, MAX_LOGIT, "-10000 to 10000 (0: none)"),
+    "seed": (Kind.INTEGER, -(2**63), 2**63 - 1, "64 bits, signed (or None: drawn afresh)"),
+    "logprobs": (Kind.INTEGER, 0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS} (or None: none)"),
+}
+"""Kind, lowest, highest, and how messages say the two, of each parameter that is one number."""
+
+OPTIONAL = {"seed", "logprobs"}
+
+
+def check_entries(name: str, values: object, kind: Kind) -> None:
+    """Raise `InputError` unless `values` is a sequence (no text, no bytes) whose entries are all of `kind`."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise InputError(f"{name} is {values!r}; it must be a list, each entry {kind.value}")
+    for value in values:
+        if not kind.holds(value):
+            raise InputError(f"{name} holds {value!r}; each entry must be {kind.value}")
+
+
+def check_words(name: str, words: object) -> None:
+    """Raise `InputError` unless `words` are texts or lists of token ids, none of them empty."""
+    if isinstance(words, str):
+        raise InputError(f"{name} is a text; give a list: [{words!r}]")
+    if not isinstance(words, Sequence) or isinstance(words, bytes):
+        raise InputError(f"{name} is {words!r}; it must be a list of texts or of lists of token ids")
+    for word in words:
+        if not isinstance(word, str):
+            check_entries(f"an entry of {name}", word, Kind.INTEGER)
+        elif any("\ud800" <= character <= "\udfff" for character in word):
+            raise InputError(f"{name} holds {word!r}, which is not text that UTF-8 can hold")
+        if not word:
+            raise InputError(f"{name} holds an empty word, which would always match; leave it out")
 
 
 @dataclass

@@ -18,7 +18,7 @@ from weft.config import EngineConfig, Speculation, package_model_path
 from weft.core import Output, Piece, SamplingParams
 from weft.engine.lifecycle import Request
 from weft.engine.loop import Engine
-from weft.engine.sampling_state import TokenRules
+from weft.engine.sampling_state import MAX_BAD_WORD_TOKENS, TokenRules
 from weft.errors import InputError, ModelError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import GuideCompiler
@@ -29,7 +29,7 @@ from weft.models.weights import load_model
 from weft.runtime import get as get_runtime
 from weft.spec.base import DrafterContext
 from weft.spec.load import Drafting
-from weft.text import RunningText, load_tokenizer, word_tokens
+from weft.text import RunningText, Speller, decode, load_tokenizer
 
 Prompt = str | Sequence[int]
 
@@ -83,8 +83,11 @@ class LLM:
         self.config = config
         self._end_ids = tuple(vocabulary.end_ids)
         self._compiler = GuideCompiler(vocabulary)
+        self._speller = Speller(self.tokenizer, vocabulary.tokens)
         self._engine = Engine(self.runtime, target, kv, drafting, list(self._end_ids), config)
         self._lock = threading.RLock()
+        if self.runtime.device.type == "cuda":
+            self._engine.warm_up()
 
     # -- generating
 
@@ -163,6 +166,11 @@ class LLM:
         """The engine beneath."""
         return self._engine
 
+    def warm_up(self) -> None:
+        """Capture the graphs in use ahead of the first requests (`Engine.warm_up`); on a GPU this is done at once."""
+        with self._lock:
+            self._engine.warm_up()
+
     def close(self) -> None:
         """Cancel what runs and let go of graphs and pages."""
         with self._lock:
@@ -196,9 +204,7 @@ class LLM:
 
     def _rules(self, sampling: SamplingParams, vocab_size: int) -> TokenRules:
         """What the sampling parameters say in token ids, checked against the vocabulary."""
-        words: set[tuple[int, ...]] = set()
-        for word in sampling.bad_words:
-            words |= word_tokens(self.tokenizer, word) if isinstance(word, str) else {tuple(word)}
+        words = self._speller.bad_words(sampling.bad_words, MAX_BAD_WORD_TOKENS)
         named = {
             "bad_words": [token for word in words for token in word],
             "stop_token_ids": sampling.stop_token_ids,
@@ -267,9 +273,7 @@ class LLM:
         """Write the answer's text: without the stop word, or the stop token, that ended it."""
         output = request.output
         by, tokens = output.stopped_by, output.token_ids
-        output.text = self.tokenizer.decode(
-            tokens[:-1] if isinstance(by, int) else tokens, skip_special_tokens=True
-        )
+        output.text = decode(self.tokenizer, tokens[:-1] if isinstance(by, int) else tokens)
         if isinstance(by, str) and isinstance(request.stop_words, RunningText):
             output.text = output.text[: request.stop_words.found_at]
         return output

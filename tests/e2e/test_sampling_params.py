@@ -13,8 +13,10 @@ from e2e.conftest import Checkpoint, compile_reference, make_guide
 from e2e.oracle import assert_same
 from e2e.sampling_oracle import Words, decode
 from weft import LLM, EngineConfig, SamplingParams, Speculation
+from weft.engine.sampling_state import MAX_BAD_WORD_TOKENS
 from weft.errors import InputError, RequestError
-from weft.text import word_tokens
+from weft.grammar.tokenizer import Vocabulary
+from weft.text import Speller
 
 MIXES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -67,13 +69,12 @@ ROWS = list(itertools.product(MIXES, range(len(GUIDED))))
 def expected(tiny: Checkpoint, prompts: list[str]) -> list[Any]:
     """What the reference gives for each row of ROWS."""
     found = []
+    speller = Speller(tiny.tokenizer, Vocabulary.from_huggingface(tiny.tokenizer).tokens)
     for i, (mix, guide) in enumerate(ROWS):
         entry = GUIDED[guide]
         compiled = compile_reference(tiny.compiler, entry) if entry is not None else None
         sampling = params(mix, i)
-        words = set()
-        for word in sampling.bad_words:
-            words |= word_tokens(tiny.tokenizer, word) if isinstance(word, str) else {tuple(word)}
+        words = speller.bad_words(sampling.bad_words, MAX_BAD_WORD_TOKENS)
         prompt = tiny.tokenizer.encode(prompts[i])
         found.append(decode(tiny.model, prompt, compiled, tiny.end_ids, sampling, Words(sorted(words))))
     return found
@@ -202,7 +203,7 @@ def test_what_leaves_no_token_ends_its_own_request(prompts: list[str], llm: LLM)
         ({"top_k": -1}, "top_k is -1"),
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": math.nan}, "temperature"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; it must be above 0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; it must be 0.001 to 1000"),
         ({"presence_penalty": math.inf}, "presence_penalty"),
         ({"frequency_penalty": math.nan}, "frequency_penalty"),
         ({"stop": ""}, "stop holds an empty word|empty"),
@@ -218,11 +219,118 @@ def test_what_leaves_no_token_ends_its_own_request(prompts: list[str], llm: LLM)
         ({"logit_bias": {3: math.inf}}, "logit_bias of token 3"),
         ({"logit_bias": dict.fromkeys(range(1001), 1.0)}, "1001 tokens; it may name 1000"),
         ({"seed": 2**63}, "seed"),
+        ({"temperature": 10_001}, "temperature is 10001; it must be 0 .greedy. to 10000"),
+        ({"temperature": 10**400}, "temperature is 1000"),
+        ({"top_p": 1e-50}, "top_p"),
+        ({"repetition_penalty": 1e39}, "0.001 to 1000"),
+        ({"repetition_penalty": 1e-46}, "0.001 to 1000"),
+        ({"presence_penalty": -1e39}, "-10000 to 10000"),
+        ({"frequency_penalty": 10_001.0}, "-10000 to 10000"),
+        ({"logit_bias": {5: 1e39}}, "-10000 to 10000, or -inf"),
+        ({"logit_bias": {5: -10_001}}, "-10000 to 10000, or -inf"),
     ],
 )
 def test_bad_parameters_are_refused_when_given(given: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         SamplingParams(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"max_tokens": 2.5}, "max_tokens is 2.5; it must be a whole number"),
+        ({"min_tokens": 1.5}, "min_tokens is 1.5; it must be a whole number"),
+        ({"max_tokens": None}, "max_tokens is None; it must be a whole number"),
+        ({"top_k": 1.5}, "top_k is 1.5; it must be a whole number"),
+        ({"top_k": True}, "top_k is True; it must be a whole number"),
+        ({"seed": 1.5}, "seed is 1.5; it must be a whole number"),
+        ({"logprobs": True}, "logprobs is True; it must be a whole number"),
+        ({"temperature": "hot"}, "temperature is 'hot'; it must be a number"),
+        ({"temperature": False}, "temperature is False; it must be a number"),
+        ({"top_p": None}, "top_p is None; it must be a number"),
+        ({"stop": None}, "stop is None; it must be a list, each entry a text"),
+        ({"stop": b"ab"}, "stop is b'ab'; it must be a list"),
+        ({"stop": [3]}, "stop holds 3; each entry must be a text"),
+        ({"stop": [["a"]]}, "each entry must be a text"),
+        ({"stop_token_ids": 5}, "stop_token_ids is 5; it must be a list, each entry a whole number"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids holds 'a'; each entry must be a whole number"),
+        ({"stop_token_ids": "5"}, "stop_token_ids is '5'; it must be a list"),
+        ({"stop_token_ids": [5.5]}, "stop_token_ids holds 5.5"),
+        ({"bad_words": None}, "bad_words is None; it must be a list of texts or of lists"),
+        ({"bad_words": [3]}, "an entry of bad_words is 3; it must be a list, each entry a whole number"),
+        ({"bad_words": [[1.5]]}, "an entry of bad_words holds 1.5; each entry must be a whole number"),
+        ({"bad_words": ["\ud800"]}, "not text that UTF-8 can hold"),
+        ({"logit_bias": [(1, 2.0)]}, "logit_bias is .*; it must map token ids to numbers"),
+        ({"logit_bias": {"5": 1.0}}, "logit_bias names token '5'; token ids are whole numbers"),
+        ({"logit_bias": {5: "1"}}, "logit_bias of token 5 is '1'; it must be a number"),
+        ({"logit_bias": {5: True}}, "logit_bias of token 5 is True; it must be a number"),
+    ],
+)
+def test_values_of_another_type_are_refused_when_given(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        SamplingParams(**given)
+
+
+def test_the_bounds_themselves_give_an_answer(prompts: list[str], llm: LLM) -> None:
+    """Every logit stays a number: what the extremes allow is what comes out."""
+    extremes: list[dict[str, Any]] = [
+        {"temperature": 10_000, "min_p": 0.5, "top_p": 2.0**-126},
+        {"repetition_penalty": 1000, "frequency_penalty": -1e4, "presence_penalty": -1e4},
+        {"repetition_penalty": 0.001, "frequency_penalty": 1e4, "presence_penalty": 1e4},
+        {"logit_bias": {5: 1e4, 6: -math.inf}, "repetition_penalty": 1000},
+        {"temperature": 1e-5, "logit_bias": {7: 1e4}},
+    ]
+    given = [SamplingParams(max_tokens=8, seed=1, logprobs=0, **entry) for entry in extremes]
+    outputs = llm.generate([prompts[0]] * len(given), sampling=given)
+    for output in outputs:
+        assert output.error is None
+        assert output.token_ids
+        assert output.logprobs is not None
+        assert all(math.isfinite(entry.logprob) for entry in output.logprobs)
+    assert outputs[1].token_ids[1:] == outputs[1].token_ids[:1] * 7
+    assert len(set(outputs[2].token_ids)) == len(outputs[2].token_ids)
+    assert set(outputs[3].token_ids) == {5}
+    assert set(outputs[4].token_ids) == {7}
+
+
+def test_temperatures_below_the_lowest_are_greedy(prompts: list[str], llm: LLM) -> None:
+    cold = llm.generate(prompts[0], sampling=SamplingParams(max_tokens=8, temperature=9e-6, seed=1))
+    assert cold.token_ids == llm.generate(prompts[0], sampling=SamplingParams(max_tokens=8)).token_ids
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    import numpy as np
+
+    given = SamplingParams(top_k=np.int64(5), stop_token_ids=[np.int32(3)], temperature=np.float64(0.5))  # type: ignore[arg-type, list-item]
+    assert given.top_k == 5
+
+
+@pytest.mark.parametrize("longer", [[], ["q" * 30]])
+def test_stop_words_complete_before_min_tokens_do_not_count(
+    prompts: list[str], llm: LLM, longer: list[str]
+) -> None:
+    """Nor afterwards, because another stop word is longer."""
+    whole = llm.generate(prompts[0], sampling=SamplingParams(max_tokens=40))
+    count = 6
+    start = llm.tokenizer.decode(whole.token_ids[:count], skip_special_tokens=True)
+    word = start[-3:]
+    assert whole.text.count(word) == 1
+    stop = SamplingParams(max_tokens=40, min_tokens=count, stop=[word, *longer])
+    output = llm.generate(prompts[0], sampling=stop)
+    assert output.text == whole.text
+    assert output.stopped_by is None
+
+
+def test_bad_words_are_blocked_in_other_spellings(prompts: list[str], llm: LLM) -> None:
+    """A grammar that leaves nothing else finds no way round through smaller tokens."""
+    for text, word in (("unknown", "unknown"), ("street", "street"), ("the street", "street")):
+        output = llm.generate(
+            [prompts[0]],
+            guide=make_guide(("choice", [text])),
+            sampling=SamplingParams(max_tokens=30, bad_words=[word]),
+        )[0]
+        assert output.error is not None, f"{text!r} without {word!r} came out as {output.token_ids}"
+        assert "bad_words" in str(output.error)
 
 
 @pytest.mark.parametrize(
