@@ -24,6 +24,7 @@ RANKS = {
     "spec": 4,
     "engine": 5,
     "text": 6,
+    "prompts": 6,
     "executor": 6,
     "llm": 7,
     "trace": 7,

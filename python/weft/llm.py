@@ -5,14 +5,10 @@ from __future__ import annotations
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeGuard
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import cast, overload
 
 from weft.config import EngineConfig, Speculation, package_model_path
 from weft.core import Output, Piece, SamplingParams
@@ -26,12 +22,11 @@ from weft.grammar.guide import Guide
 from weft.grammar.tokenizer import Vocabulary
 from weft.models.base import PagedKV
 from weft.models.weights import load_model
+from weft.prompts import Prompt, is_prompt, progress, single, spread
 from weft.runtime import get as get_runtime
 from weft.spec.base import DrafterContext
 from weft.spec.load import Drafting
 from weft.text import RunningText, Speller, decode, load_tokenizer
-
-Prompt = str | Sequence[int]
 
 
 class LLM:
@@ -91,13 +86,27 @@ class LLM:
 
     # -- generating
 
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts too; this comes first
+        self, prompts: Prompt, *, guide: Guide | None = None, sampling: SamplingParams | None = None
+    ) -> Output: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        guide: Guide | Sequence[Guide | None] | None = None,
+        sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
+    ) -> list[Output]: ...
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
         guide: Guide | Sequence[Guide | None] | None = None,
-        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> Any:
+        sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
+    ) -> Output | list[Output]:
         """Answer a prompt (an `Output`) or a list of prompts (a list of `Output`s, in their order).
 
         A prompt is text or token ids. For a list, `guide` and `sampling` may be lists of the same length. A failed
@@ -109,7 +118,7 @@ class LLM:
             if output.error is not None:
                 raise output.error
             return output
-        many: list[Any] = list(prompts)
+        many = cast("Sequence[Prompt]", prompts)
         guides = spread(guide, len(many), "guide")
         samplings = spread(sampling, len(many), "sampling")
         requests = [self._request(p, g, s) for p, g, s in zip(many, guides, samplings, strict=True)]
@@ -135,8 +144,7 @@ class LLM:
         sampling: SamplingParams | None = None,
     ) -> Output:
         """Answer a conversation, rendered by the tokenizer's chat template."""
-        output: Output = self.generate(self.chat_tokens(messages), guide=guide, sampling=sampling)
-        return output
+        return self.generate(self.chat_tokens(messages), guide=guide, sampling=sampling)
 
     def chat_tokens(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The token ids of a conversation under the tokenizer's chat template."""
@@ -277,42 +285,3 @@ class LLM:
         if isinstance(by, str) and isinstance(request.stop_words, RunningText):
             output.text = output.text[: request.stop_words.found_at]
         return output
-
-
-def is_prompt(prompts: object) -> TypeGuard[Prompt]:
-    """Whether this is one prompt: a text, or a sequence of ids."""
-    if isinstance(prompts, str):
-        return True
-    if not isinstance(prompts, Sequence):
-        raise InputError(f"a prompt is a text or a list of token ids, not a {type(prompts).__name__}")
-    return len(prompts) > 0 and isinstance(prompts[0], int)
-
-
-def single(value: Any, name: str) -> Any:
-    """The value for a single prompt."""
-    if isinstance(value, list | tuple):
-        raise InputError(f"{name} is a list, but there is one prompt; give one {name}, or a list of prompts")
-    return value
-
-
-def spread(value: Any, count: int, name: str) -> list[Any]:
-    """One value for each of `count` prompts."""
-    if isinstance(value, list | tuple):
-        if len(value) != count:
-            raise InputError(
-                f"{name} has {len(value)} entries for {count} prompts; give one each, or one for all"
-            )
-        return list(value)
-    return [value] * count
-
-
-@contextmanager
-def progress(total: int, enabled: bool) -> Iterator[Callable[[int], object]]:
-    """Show a bar of `total` requests on stderr, if `enabled`; gives the function that advances it."""
-    if not enabled:
-        yield lambda count: None
-        return
-    columns = (TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("generating", total=total)
-        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,54 @@
+"""What `LLM.generate` takes: one prompt or several, and a guide and sampling parameters for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeGuard, TypeVar, cast
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from weft.errors import InputError
+
+Prompt = str | Sequence[int]
+T = TypeVar("T")
+
+
+def is_prompt(prompts: object) -> TypeGuard[Prompt]:
+    """Whether this is one prompt: a text, or a sequence of ids."""
+    if isinstance(prompts, str):
+        return True
+    if not isinstance(prompts, Sequence):
+        raise InputError(f"a prompt is a text or a list of token ids, not a {type(prompts).__name__}")
+    return len(prompts) > 0 and isinstance(prompts[0], int)
+
+
+def single(value: T | Sequence[T], name: str) -> T:
+    """The value for a single prompt."""
+    if isinstance(value, list | tuple):
+        raise InputError(f"{name} is a list, but there is one prompt; give one {name}, or a list of prompts")
+    return cast("T", value)
+
+
+def spread(value: T | Sequence[T], count: int, name: str) -> list[T]:
+    """One value for each of `count` prompts."""
+    if isinstance(value, list | tuple):
+        if len(value) != count:
+            raise InputError(
+                f"{name} has {len(value)} entries for {count} prompts; give one each, or one for all"
+            )
+        return list(value)
+    return [cast("T", value)] * count
+
+
+@contextmanager
+def progress(total: int, enabled: bool) -> Iterator[Callable[[int], object]]:
+    """Show a bar of `total` requests on stderr, if `enabled`; gives the function that advances it."""
+    if not enabled:
+        yield lambda count: None
+        return
+    columns = (TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("generating", total=total)
+        yield lambda count: bar.advance(task, count)
