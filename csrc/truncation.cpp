@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "columns.h"
+#include "few_keys.h"
 #include "row_pool.h"
 #include "truncation_rule.h"
 
@@ -15,6 +16,7 @@ namespace {
 struct Scratch {
   std::vector<float> block_top, order;
   std::uint64_t bins[kBins];
+  FewKeys few;
 };
 
 template <class T>
@@ -23,6 +25,18 @@ struct RowLogits {
   std::int64_t vocab;
   const float *block_top;  // the largest of each block
   float top, scale;        // the row's largest; log2(e) / temperature
+
+  // Leaves the range's logits in `few` and returns true, unless they are too many.
+  WEFT_INLINE bool gather(KeyRange range, FewKeys &few) const {
+    float x[kBlock];
+    few.clear();
+    for (std::int64_t b = 0; b < num_blocks(vocab); ++b) {
+      if (key_of(block_top[b]) < range.low) continue;
+      load_block(logits, b * kBlock, vocab, x);
+      if (!few.take_block(x, range)) return false;
+    }
+    return true;
+  }
 
   // Adds up the range's counts or masses by parts, and returns their sum. Blocks without a key in it are not read.
   template <bool kMass>
@@ -57,13 +71,15 @@ struct RowLogits {
   // The largest key of the range with as much as is wanted at it or above, or 0 where there is not so much. `wanted`
   // tells how much that is of the whole range's.
   template <bool kMass, class Wanted>
-  WEFT_INLINE std::uint32_t select(KeyRange range, std::uint64_t *bins, Wanted wanted) const {
-    std::uint64_t missing = 0;
+  WEFT_INLINE std::uint32_t select(KeyRange range, Scratch &scratch, Wanted wanted) const {
+    std::uint64_t *bins = scratch.bins, missing = 0;
     for (bool first = true;; first = false) {
       const int shift = range.shift();
-      const std::uint64_t sum = histogram<kMass>(range, shift, bins);
+      const bool is_few = gather(range, scratch.few);
+      const std::uint64_t sum = is_few ? scratch.few.weigh<kMass>(top, scale) : histogram<kMass>(range, shift, bins);
       if (first) missing = wanted(sum);
       if (missing > sum) return 0;
+      if (is_few) return scratch.few.select<kMass>(range, missing);
       std::uint32_t part = 0;
       for (; bins[part] < missing; ++part) missing -= bins[part];
       range = range.of_part(part, shift);
@@ -95,12 +111,12 @@ WEFT_INLINE float row_floor(const Cuts &cuts, const T *logits, std::int64_t voca
   std::uint32_t key = 0;
   if (cuts.top_k > 0) {
     const KeyRange range{lower_bound_of_kth(scratch.block_top, cuts.top_k, scratch.order), key_of(top)};
-    key = row.template select<false>(range, scratch.bins, [&](std::uint64_t) { return cuts.top_k; });
+    key = row.template select<false>(range, scratch, [&](std::uint64_t) { return cuts.top_k; });
   }
   if (cuts.by_mass()) {
     const KeyRange range{std::max(key, lowest_with_mass(top, row.scale)), key_of(top)};
-    key = row.template select<true>(range, scratch.bins,
-                                    [&](std::uint64_t total) { return wanted_mass(cuts.top_p, total); });
+    key =
+        row.template select<true>(range, scratch, [&](std::uint64_t total) { return wanted_mass(cuts.top_p, total); });
   }
   const float floor = key > 0 ? unordered(key) : -kInfinity;
   const float least = cuts.min_p > 0 ? min_p_floor(cuts.min_p, top, cuts.temperature) : -kInfinity;

@@ -30,7 +30,7 @@ struct AnySampling {
 };
 
 struct AnyTruncation {
-  std::int64_t rows = any(1, 3), vocab = one_of<std::int64_t>({1, 3, 4, 63, 64, 65, 1023, 5000});
+  std::int64_t rows = any(1, 3), vocab = one_of<std::int64_t>({1, 3, 4, 63, 64, 65, 256, 300, 1023, 5000});
   AnyLogits logits{any_dtype(), rows, vocab};
   std::vector<float> temperature =
       filled<float>(rows, [] { return any(0, 9) ? 2 * uniform() : one_of({0.0f, 1e-5f, 1e9f, INFINITY, NAN}); });

@@ -150,6 +150,21 @@ def test_half_precision_is_compared_after_widening() -> None:
             assert truncation_floor(logits, *asked) == truncation_floor(logits.float(), *asked)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab", [1, 8, 64, 200, 256])
+def test_few_logits_are_cut_as_many_are(vocab: int, dtype: torch.dtype) -> None:
+    """Columns that are candidates without any mass make a histogram of what else is a bisection."""
+    logits, temperature, top_k, top_p, min_p = mixed(60, vocab, seed=vocab)
+    logits, temperature = logits.to(dtype), temperature.where(temperature > 0.5, 1.0)
+    top = logits.float().nan_to_num(nan=-INF, neginf=-INF).amax(1, keepdim=True)
+    massless = (top - 41.5 * 0.6931472 * temperature[:, None]).to(dtype)
+    many = torch.cat((massless.expand(-1, 3000), logits), 1)
+    cuts = (top_k > 0) & (top_k < (logits > -INF).sum(1)) | (top_p < 1) & ~(top_k > 0)
+    asked = temperature, top_k, top_p, min_p
+    expected, floor = truncation_floor(many, *asked), truncation_floor(logits, *asked)
+    assert torch.equal(floor[cuts], expected[cuts])
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_row_does_not_depend_on_its_batch(threads: int) -> None:
     logits, *asked = mixed(40, 6001)
