@@ -12,9 +12,11 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation, WeftError
+from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation, WeftError, registry
 from weft.bench.records import example
 from weft.cli import app
+from weft.cli.inputs import DEFAULT, Drafter, Guided, choose_speculation, own_directory
+from weft.errors import RequestError
 
 SAMPLING = SamplingParams(max_tokens=160)
 
@@ -173,6 +175,10 @@ def test_inspect() -> None:
         (["x", "--model", "nowhere"], "no such directory"),
         (["--file", "nowhere.txt"], "--file: can't read"),
         ([""], "the prompt is empty"),
+        (["x", "--stats-json", "nowhere/stats.json"], "--stats-json: there is no directory 'nowhere'"),
+        (["x", "--trace", "nowhere/trace.json"], "--trace: there is no directory 'nowhere'"),
+        (["x", "--trace", "."], "--trace: '.' is a directory"),
+        (["x", "--head", "somewhere", "--speculation", "ngram"], "--head is for eagle3, mtp, draft_model;"),
     ],
 )
 def test_bad_arguments_are_said_in_a_line(arguments: list[str], message: str) -> None:
@@ -180,6 +186,77 @@ def test_bad_arguments_are_said_in_a_line(arguments: list[str], message: str) ->
     assert result.exit_code != 0
     assert isinstance(result.exception, WeftError)
     assert message in str(result.exception)
+
+
+def test_logprobs_go_into_the_statistics(llm: LLM, tmp_path: Path) -> None:
+    """And nothing but the text to standard output; for one prompt and for several."""
+    prompt, stats, file = "Record: the quick brown fox", tmp_path / "stats.json", tmp_path / "prompt.txt"
+    file.write_text(prompt)
+    sampling = SamplingParams(max_tokens=6, logprobs=2)
+    output = llm.generate(prompt, sampling=sampling)
+    assert output.logprobs is not None
+    expected = [
+        {
+            "token_id": token,
+            "logprob": pytest.approx(entry.logprob, abs=1e-3),
+            "top": {str(i): pytest.approx(value, abs=1e-3) for i, value in entry.top.items()},
+        }
+        for token, entry in zip(output.token_ids, output.logprobs, strict=True)
+    ]
+    arguments = ["generate", "--device", "cpu", prompt, "-n", "6", "--stats-json", str(stats)]
+    result = CliRunner().invoke(app, [*arguments, "--logprobs", "2"])
+    assert (result.exit_code, result.stdout) == (0, output.text + "\n")
+    found = json.loads(stats.read_text())
+    assert found["logprobs"] == [expected]
+    assert found["finish_reason"] == "length"
+    result = CliRunner().invoke(app, [*arguments, "--logprobs", "2", "-f", str(file)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(stats.read_text())
+    assert found["logprobs"] == [expected, expected]
+    assert found["finish_reason"] == ["length", "length"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert json.loads(stats.read_text())["logprobs"] is None
+
+
+def test_a_failed_prompt_leaves_statistics(tmp_path: Path) -> None:
+    stats, file = tmp_path / "stats.json", tmp_path / "prompt.txt"
+    file.write_text("y")
+    arguments = ["generate", "--device", "cpu", "x", "--choice", "yes", "--bad-word", "yes"]
+    arguments += ["--stats-json", str(stats)]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, RequestError)
+    assert result.stdout.strip() in ("", "y", "ye")
+    assert json.loads(stats.read_text())["finish_reason"] == "error"
+    result = CliRunner().invoke(app, [*arguments, "-f", str(file)])
+    assert result.exit_code == 1
+    assert json.loads(stats.read_text())["finish_reason"] == ["error", "error"]
+
+
+def test_the_command_line_takes_every_drafter_there_is() -> None:
+    assert {drafter.value for drafter in Drafter} == {"auto", "none", *registry.names("drafters")}
+    for name in registry.names("drafters"):
+        chosen = choose_speculation(Drafter(name), None, "2", Guided.on, False, None)
+        assert chosen.drafters == (name,)
+        assert chosen.num_draft_tokens == 2
+        if own_directory(name):
+            chosen = choose_speculation(Drafter(name), Path("there"), "2", Guided.on, True, None)
+            assert (chosen.drafters, chosen.path) == (("forced", name), "there")
+    assert [own_directory(name) for name in ("eagle3", "mtp", "draft_model", "ngram")] == [
+        "eagle3",
+        "mtp",
+        "draft",
+        None,
+    ]
+
+
+def test_auto_drafts_where_there_is_a_head(tmp_path: Path) -> None:
+    def chosen(path: Path | None = None) -> Speculation:
+        return choose_speculation(DEFAULT, path, "3", Guided.off, False, tmp_path)
+
+    assert chosen() == Speculation.none()
+    assert chosen(tmp_path) == Speculation.eagle3(tmp_path, guide_drafts=False)
+    (tmp_path / "eagle3").mkdir()
+    assert chosen() == Speculation.eagle3(guide_drafts=False)
 
 
 def test_a_cut_answer_is_said() -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from weft.cli.generate import Device, DeviceOption, ModelOption, generate
-from weft.cli.inputs import Drafter, Guided, choose_speculation
+from weft.cli.inputs import DEFAULT, Guided, choose_speculation
 from weft.config import is_debug, package_model_path
 from weft.errors import ModelError, WeftError
 
@@ -41,7 +41,7 @@ def inspect(
     for line in inspection.report(path):
         console.print(line, markup=False)
     if graph:
-        chosen = choose_speculation(Drafter.auto, None, "3", Guided.auto, False, model)
+        chosen = choose_speculation(DEFAULT, None, "3", Guided.auto, False, model)
         for line in inspection.graph_dump(model, device.value, chosen):
             console.print(line, markup=False)
 

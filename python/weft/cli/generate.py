@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from weft.cli.answers import Run, statistics
 from weft.cli.inputs import (
+    DEFAULT,
     Drafter,
     Guided,
+    check_output,
     choose_speculation,
     read_bias,
     read_guide,
@@ -64,7 +65,7 @@ def generate(
     ] = None,
     speculation: Annotated[
         Drafter, typer.Option(help="What drafts; auto is the model directory's own EAGLE3 head, or nothing.")
-    ] = Drafter.auto,
+    ] = DEFAULT,
     head: Annotated[
         Path | None, typer.Option(help="Directory of an EAGLE3 head, of MTP layers or of a draft model.")
     ] = None,
@@ -105,7 +106,12 @@ def generate(
         typer.Option(help="TOKEN_ID=BIAS, -inf forbids; again for each.", rich_help_panel=SAMPLING),
     ] = None,
     bad_word: Annotated[
-        list[str] | None, typer.Option(help="Never written; again for each.", rich_help_panel=SAMPLING)
+        list[str] | None,
+        typer.Option(
+            help="A text not to be written: blocked are its spellings in tokens, by itself and after a space, up to 32 "
+            "other ones of each, but no tokens that reach beyond it; again for each.",
+            rich_help_panel=SAMPLING,
+        ),
     ] = None,
     stop: Annotated[
         list[str] | None,
@@ -119,7 +125,20 @@ def generate(
         int | None,
         typer.Option(help="Decides the text; drawn afresh if not given.", rich_help_panel=SAMPLING),
     ] = None,
-    stats_json: Annotated[Path | None, typer.Option(help="Write statistics of the run to this file.")] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Log-probabilities of each token and of so many likeliest, 0 to 20; they go into --stats-json.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    stats_json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write statistics of the run to this file. finish_reason is a text for one prompt and a list for "
+            "several; logprobs is a list for each prompt."
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write a Chrome/Perfetto trace of the run to this file.")
     ] = None,
@@ -129,6 +148,8 @@ def generate(
     from weft.core import SamplingParams
     from weft.llm import LLM
 
+    check_output(stats_json, "--stats-json")
+    check_output(trace, "--trace")
     prompts = read_prompts(prompt, file or [])
     guide = read_guide(any_json, json_schema, regex, ebnf, choice)
     chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
@@ -147,6 +168,7 @@ def generate(
         stop=stop or (),
         stop_token_ids=stop_token_id or (),
         seed=seed,
+        logprobs=logprobs,
     )
     engine = EngineConfig(graphs=graphs.value)
     with LLM(model, device=device.value, dtype=dtype, speculation=chosen, engine=engine) as llm:
@@ -160,72 +182,11 @@ def generate(
                 outputs = run(prompts)
         if stats_json is not None:
             stats_json.write_text(json.dumps(statistics(llm, outputs), indent=2) + "\n")
+    if len(outputs) == 1 and outputs[0].error is not None:
+        raise outputs[0].error
     for output in outputs:
         if output.stats.guided_valid is False and output.finish_reason == "length":
             tokens = len(output.token_ids)
             typer.echo(f"weft: an answer was cut after {tokens} tokens, before its guide ended", err=True)
     if any(output.error is not None for output in outputs):
         raise typer.Exit(1)
-
-
-@dataclass
-class Run:
-    """Answers prompts and prints them."""
-
-    llm: Any
-    guide: Any
-    chat: bool
-    sampling: Any
-
-    def __call__(self, prompts: list[str]) -> list[Any]:
-        inputs = [self.llm.chat_tokens([{"role": "user", "content": p}]) if self.chat else p for p in prompts]
-        if len(inputs) == 1:
-            return [self._stream(inputs[0])]
-        outputs: list[Any] = self.llm.generate(inputs, guide=self.guide, sampling=self.sampling)
-        for output in outputs:
-            if output.error is not None:
-                typer.echo(f"error: {output.error}", err=True)
-            print(output.text)
-        return outputs
-
-    def _stream(self, prompt: Any) -> Any:
-        from weft.text import coloured
-
-        console = Console(highlight=False, soft_wrap=True)
-        output = None
-        for piece in self.llm.stream(prompt, guide=self.guide, sampling=self.sampling):
-            console.print(
-                coloured(self.llm.tokenizer, piece) if console.is_terminal else piece.text,
-                end="",
-                markup=False,
-            )
-            output = piece.output or output
-        console.print()
-        return output
-
-
-def statistics(llm: Any, outputs: list[Any]) -> dict[str, Any]:
-    """What `--stats-json` writes."""
-    stats = [output.stats for output in outputs]
-    drafted = sum(s.drafted_iterations for s in stats)
-    tokens = sum(s.drafted_tokens for s in stats)
-    seconds = max((s.total_s for s in stats), default=0.0)
-    valid = [s.guided_valid for s in stats if s.guided_valid is not None]
-    return {
-        "device": str(llm.runtime.device),
-        "model": str(llm.model_path),
-        "speculation": llm.speculation.name,
-        "num_draft_tokens": llm.speculation.max_draft_tokens,
-        "prompt_tokens": sum(s.prompt_tokens for s in stats),
-        "output_tokens": sum(s.output_tokens for s in stats),
-        "iterations": llm.num_iterations,
-        "acceptance_length": tokens / drafted if drafted else 1.0,
-        "graphs": llm.config.graphs,
-        "graph_replays": llm.num_graph_replays,
-        "tokens_per_second": sum(s.output_tokens for s in stats) / seconds if seconds else 0.0,
-        "time_to_first_token_s": min((s.time_to_first_token_s for s in stats), default=0.0),
-        "guided_valid": all(valid) if valid else None,
-        "finish_reason": outputs[0].finish_reason
-        if len(outputs) == 1
-        else [o.finish_reason for o in outputs],
-    }

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from weft.config import MAX_DRAFT_TOKENS, DraftTokens, Speculation, package_model_path
+from weft import registry
+from weft.config import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Speculation, package_model_path
 from weft.errors import InputError
 
+if TYPE_CHECKING:
+    from weft.grammar.guide import Guide
 
-class Drafter(StrEnum):
-    auto = "auto"
-    none = "none"
-    eagle3 = "eagle3"
-    mtp = "mtp"
-    draft_model = "draft_model"
-    ngram = "ngram"
-    forced = "forced"
+
+if TYPE_CHECKING:
+    Drafter = StrEnum  # its members are known when it runs
+else:
+    Drafter = StrEnum("Drafter", {name: name for name in ("auto", "none", *registry.names("drafters"))})
+    """What --speculation takes: what the registry has, and auto and none."""
 
 
 class Guided(StrEnum):
@@ -29,8 +31,27 @@ class Guided(StrEnum):
     off = "off"
 
 
-PATHS = {"eagle3": "eagle3", "mtp": "mtp", "draft_model": "draft"}
-"""Where a model directory keeps each drafter's own directory."""
+DEFAULT = Drafter("auto")
+AUTO = "eagle3"
+"""What auto takes where a model directory has one."""
+
+
+def own_directory(drafter: str) -> str | None:
+    """What a model directory calls the directory of such a drafter; None where it needs none."""
+    name: str | None = getattr(registry.load("drafters", drafter), "directory", None)
+    return name
+
+
+def check_output(path: Path | None, option: str) -> None:
+    """Raise `InputError` if a file that a run is to end with can't be written."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f"{option}: {str(path)!r} is a directory; give the name of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{option}: there is no directory {str(path.parent)!r} to write to; make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"{option}: {str(path)!r} can't be written; its permissions forbid it")
 
 
 def read_text(path: Path, what: str) -> str:
@@ -65,7 +86,7 @@ def read_prompts(prompt: str | None, files: list[Path]) -> list[str]:
 
 def read_guide(
     any_json: bool, schema: str | None, regex: str | None, ebnf: Path | None, choice: list[str] | None
-) -> Any:
+) -> Guide | None:
     """The one guide of the command line, or None."""
     from weft.grammar.guide import Guide
 
@@ -119,19 +140,20 @@ def choose_speculation(
             f"--num-draft-tokens is {count}; it must be 1 to {MAX_DRAFT_TOKENS} "
             "(for no drafts use --speculation none)"
         )
-    drafts: Any = {"auto": "auto", "on": True, "off": False}[guided.value]
-    if drafter is Drafter.auto:
-        own = (model or package_model_path()) / "eagle3"
-        drafter = Drafter.eagle3 if path is not None or own.is_dir() else Drafter.none
-    if path is not None and drafter.value not in PATHS:
-        raise InputError(f"--head is for {', '.join(PATHS)}; --speculation is {drafter.value}")
-    settings: dict[str, Any] = {"num_draft_tokens": count, "guide_drafts": drafts}
-    if drafter in (Drafter.none, Drafter.forced):
-        if forced or drafter is Drafter.forced:
-            return Speculation.forced(num_draft_tokens=count)
-        return Speculation.none()
-    make = getattr(Speculation, drafter.value)
-    chosen: Speculation = make(path, **settings) if drafter.value in PATHS else make(**settings)
+    drafts: GuideDrafts = "auto" if guided is Guided.auto else guided is Guided.on
+    name = drafter.value
+    if name == "auto":
+        own = (model or package_model_path()) / str(own_directory(AUTO))
+        name = AUTO if path is not None or own.is_dir() else "none"
+    if path is not None and (name == "none" or own_directory(name) is None):
+        takers = [known for known in registry.names("drafters") if own_directory(known)]
+        raise InputError(f"--head is for {', '.join(takers)}; --speculation is {name}")
+    if name == "none":
+        return Speculation.forced(num_draft_tokens=count) if forced else Speculation.none()
+    if name == "forced":
+        return Speculation.forced(num_draft_tokens=count)
+    given = {} if path is None else {"path": path}
+    chosen: Speculation = getattr(Speculation, name)(**given, num_draft_tokens=count, guide_drafts=drafts)
     return Speculation.forced(chosen) if forced else chosen
 
 
