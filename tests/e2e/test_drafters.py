@@ -11,30 +11,12 @@ from typing import Any
 
 import pytest
 
-from e2e.conftest import Checkpoint, compile_reference, make_guide
+from e2e.conftest import Checkpoint, make_guide
 from e2e.drafters import DRAFTERS, save_random_drafters
-from e2e.oracle import assert_same
-from e2e.sampling_oracle import decode
-from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
+from e2e.drafting_requests import GUIDED, ROWS, check, references, run
+from e2e.oracle import Reference
+from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.runtime import cpu
-
-GUIDED: list[tuple[str, Any] | None] = [
-    None,
-    ("json", None),
-    (
-        "json_schema",
-        {
-            "type": "object",
-            "properties": {"name": {"type": "string", "maxLength": 9}, "count": {"type": "integer"}},
-            "required": ["name", "count"],
-        },
-    ),
-    ("regex", r"(ab|[0-9]{1,3}-)*END"),
-    ("ebnf", 'root ::= "[" item ("," item)* "]"\nitem ::= [a-z]+ | root'),
-    ("choice", ["north by northwest", "north", "south", "southern cross"]),
-]
-ROWS = [(guide, temperature) for guide in range(len(GUIDED)) for temperature in (0.0, 1.0)]
-MAX_TOKENS = 20
 
 
 @pytest.fixture(scope="module")
@@ -43,34 +25,8 @@ def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def expected(tiny: Checkpoint, prompts: list[str]) -> list[Any]:
-    """What transformers, xgrammar and the sampling reference give without speculation."""
-    found = []
-    for i, (guide, temperature) in enumerate(ROWS):
-        entry = GUIDED[guide]
-        compiled = compile_reference(tiny.compiler, entry) if entry is not None else None
-        prompt = tiny.tokenizer.encode(prompts[i])
-        found.append(decode(tiny.model, prompt, compiled, tiny.end_ids, params(i, temperature)))
-    return found
-
-
-def params(seed: int, temperature: float) -> SamplingParams:
-    return SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature, seed=seed)
-
-
-def run(llm: LLM, prompts: list[str]) -> list[Output]:
-    outputs: list[Output] = llm.generate(
-        prompts[: len(ROWS)],
-        guide=[make_guide(e) if (e := GUIDED[g]) is not None else None for g, _ in ROWS],
-        sampling=[params(i, temperature) for i, (_, temperature) in enumerate(ROWS)],
-    )
-    return outputs
-
-
-def check(outputs: list[Output], expected: list[Any]) -> None:
-    for output, reference, (guide, temperature) in zip(outputs, expected, ROWS, strict=True):
-        assert output.error is None, f"guide {GUIDED[guide]}: {output.error}"
-        assert_same(output.token_ids, reference, f"guide {GUIDED[guide]}, temperature {temperature}")
+def expected(tiny: Checkpoint, prompts: list[str]) -> list[Reference]:
+    return references(tiny, prompts)
 
 
 @pytest.mark.parametrize("num_drafts", [1, 3, 8])
@@ -80,7 +36,7 @@ def check(outputs: list[Output], expected: list[Any]) -> None:
 def test_tokens_are_those_without_speculation(
     tiny: Checkpoint,
     prompts: list[str],
-    expected: list[Any],
+    expected: list[Reference],
     random_drafters: Path,
     drafter: str,
     graphs: Any,
@@ -99,7 +55,7 @@ def test_tokens_are_those_without_speculation(
 
 @pytest.mark.parametrize("drafter", sorted(DRAFTERS))
 def test_eager_and_in_small_chunks(
-    tiny: Checkpoint, prompts: list[str], expected: list[Any], random_drafters: Path, drafter: str
+    tiny: Checkpoint, prompts: list[str], expected: list[Reference], random_drafters: Path, drafter: str
 ) -> None:
     engine = EngineConfig(max_batch=5, max_seq_len=512, graphs="none", prefill_chunk=7)
     speculation = DRAFTERS[drafter](random_drafters, 4)
@@ -115,7 +71,7 @@ def test_eager_and_in_small_chunks(
 def test_draft_lengths_by_batch_size(
     tiny: Checkpoint,
     prompts: list[str],
-    expected: list[Any],
+    expected: list[Reference],
     random_drafters: Path,
     drafter: str,
     graphs: Any,

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import torch
 
+from e2e.conftest import Checkpoint, load
+from e2e.drafters import DRAFTERS, save_random_drafters
+from e2e.drafting_requests import check, references, run
+from e2e.oracle import Reference
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.bench.records import Record, example
+from weft.config import package_model_path
 from weft.engine.step import Plan
 
 pytestmark = [
@@ -42,32 +48,64 @@ def answer(llm: LLM, records: list[Record]) -> list[list[int]]:
     return [output.token_ids for output in outputs]
 
 
+@pytest.fixture(scope="module")
+def tiny() -> Checkpoint:
+    return load(package_model_path())
+
+
+@pytest.fixture(scope="module")
+def prompts(records: list[Record]) -> list[str]:
+    return [record.prompt for record in records]
+
+
+@pytest.fixture(scope="module")
+def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
+
+
+@pytest.fixture(scope="module")
+def reference(tiny: Checkpoint, prompts: list[str]) -> list[Reference]:
+    """Plain decoding on the CPU."""
+    return references(tiny, prompts)
+
+
+@pytest.mark.parametrize("num_drafts", [1, 3, 8])
+@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("graphs", ["one", "split"])
+@pytest.mark.parametrize("drafter", sorted(DRAFTERS))
+def test_tokens_are_the_cpus_without_speculation(
+    tiny: Checkpoint,
+    prompts: list[str],
+    reference: list[Reference],
+    random_drafters: Path,
+    drafter: str,
+    graphs: Any,
+    batch: int,
+    num_drafts: int,
+) -> None:
+    speculation = DRAFTERS[drafter](random_drafters, num_drafts)
+    engine = EngineConfig(max_batch=batch, max_seq_len=512, graphs=graphs)
+    with LLM(tiny.path, device="cuda", speculation=speculation, engine=engine) as llm:
+        check(run(llm, prompts), reference)
+        assert llm.num_graph_replays > 0
+
+
 SPECULATIONS = {
     "plain": Speculation.none(),
     "eagle3": Speculation.eagle3(),
-    "eagle3-unguided": Speculation.eagle3(guide_drafts=False),
-    "mtp": Speculation.mtp(num_draft_tokens=1),
-    "draft_model": Speculation.draft_model(num_draft_tokens=8),
-    "ngram": Speculation.ngram(num_draft_tokens=5),
-    "forced": Speculation.forced(num_draft_tokens=3),
-    "forced+eagle3": Speculation.forced(Speculation.eagle3(num_draft_tokens=5)),
     "by batch size": Speculation.eagle3(num_draft_tokens={1: 5, 2: 3, 6: 0}),
 }
 
 
-@pytest.fixture(params=sorted(SPECULATIONS))
-def speculation(request: pytest.FixtureRequest) -> Speculation:
-    return SPECULATIONS[request.param]
-
-
 @pytest.mark.parametrize("graphs", ["none", "one", "split"])
 @pytest.mark.parametrize("batch", [1, 3, 8])
-def test_cuda_gives_the_cpus_tokens(
-    records: list[Record], expected: list[list[int]], speculation: Speculation, batch: int, graphs: Any
+@pytest.mark.parametrize("speculation", sorted(SPECULATIONS))
+def test_long_answers_are_the_cpus(
+    records: list[Record], expected: list[list[int]], speculation: str, batch: int, graphs: Any
 ) -> None:
     """In f32; a few answers may part where two logits lie within rounding, and then both obey the schema."""
     config = EngineConfig(max_batch=batch, graphs=graphs)
-    with LLM(device="cuda", speculation=speculation, engine=config) as llm:
+    with LLM(device="cuda", speculation=SPECULATIONS[speculation], engine=config) as llm:
         got = answer(llm, records)
         assert (llm.num_graph_replays > 0) == (graphs != "none")
         same = sum(a == b for a, b in zip(got, expected, strict=True))
