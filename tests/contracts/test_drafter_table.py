@@ -1,0 +1,18 @@
+"""Every drafter that can be chosen by name stands in the table from which the end-to-end tests take theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.drafters import DRAFTERS
+from weft import registry
+
+
+@pytest.mark.parametrize("name", registry.names("drafters"))
+def test_is_compared_with_decoding_without(name: str) -> None:
+    speculations = [make(Path("random"), 1) for make in DRAFTERS.values()]
+    assert any(name in speculation.drafters for speculation in speculations), (
+        f"add Speculation.{name} to DRAFTERS in tests/e2e/drafters.py"
+    )
