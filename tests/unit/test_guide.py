@@ -419,3 +419,24 @@ def test_no_warning_for_plain_guides() -> None:
         compiled(Guide.json()).matcher().fill(row)
     assert allowed(row)
     assert row.dtype == np.int32
+
+
+@pytest.mark.parametrize("text", ["\x01b", "\x7fa", "\x1b[0m", "a\tb\n", 'x\\y"z', "\x02\x03f"])
+def test_a_choice_is_spelt_as_it_is(text: str) -> None:
+    """A control character before a hexadecimal digit, too."""
+    matcher = xgr.GrammarMatcher(compile_for_bytes(Guide.choice([text])))
+    for byte in text.encode():
+        assert matcher.accept_token(byte)
+    assert matcher.accept_token(256)
+
+
+@pytest.mark.parametrize("choices", [["a\0b"], 5, [5], []])
+def test_choices_that_can_not_be_are_refused(choices: Any) -> None:
+    with pytest.raises(GuideError, match="choice"):
+        Guide.choice(choices)
+
+
+def compile_for_bytes(guide: Guide) -> xgr.CompiledGrammar:
+    tokens = [bytes([i]) for i in range(256)] + [b""]
+    info = xgr.TokenizerInfo(tokens, vocab_type=xgr.VocabType.RAW, vocab_size=257, stop_token_ids=[256])
+    return xgr.GrammarCompiler(info).compile_grammar(guide.grammar())

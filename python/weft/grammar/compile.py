@@ -177,7 +177,10 @@ class GuideCompiler:
         self.close()
 
     def _check(self, guide: Guide) -> None:
-        size = len(guide.source.encode())
+        try:
+            size = len(guide.source.encode())
+        except UnicodeEncodeError as error:
+            raise GuideError(f"the guide is not text that UTF-8 can hold: {error.reason}") from None
         if size > self.limits.max_source_bytes:
             raise GuideError(
                 f"the guide has {size} bytes; at most {self.limits.max_source_bytes} are allowed"

@@ -86,10 +86,14 @@ class Guide:
     @classmethod
     def choice(cls, choices: Sequence[str]) -> Guide:
         """One of the given texts."""
-        if isinstance(choices, str) or not choices:
+        if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
             raise GuideError("choice needs a list of at least one text")
         if not all(isinstance(choice, str) and choice for choice in choices):
             raise GuideError("choice needs texts that are not empty")
+        if any("\0" in choice for choice in choices):
+            raise GuideError(
+                "a choice holds a NUL character, which XGrammar's grammars can't spell; leave it out"
+            )
         return cls.ebnf("root ::= " + " | ".join(dict.fromkeys(_ebnf_literal(choice) for choice in choices)))
 
     @classmethod
@@ -180,4 +184,5 @@ def _need_text(what: str, text: object) -> None:
 def _ebnf_literal(text: str) -> str:
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     escaped = "".join(escapes.get(char, char) for char in text)
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", escaped) + '"'
+    # A literal of its own ends behind each: XGrammar takes hexadecimal digits that follow for the escape's.
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f'\\x{ord(match[0]):02x}" "', escaped) + '"'
