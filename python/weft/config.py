@@ -38,6 +38,11 @@ class Speculation:
     def __post_init__(self) -> None:
         if not (self.guide_drafts == "auto" or isinstance(self.guide_drafts, bool)):
             raise InputError(f'guide_drafts is {self.guide_drafts!r}; it must be "auto", True or False')
+        if not isinstance(self.drafters, tuple) or not all(isinstance(name, str) for name in self.drafters):
+            raise InputError(
+                f"drafters is {self.drafters!r}; make a Speculation with eagle3(), mtp(), draft_model(), ngram() "
+                "or forced()"
+            )
         if not self.drafters:
             if self.max_draft_tokens:
                 raise InputError("num_draft_tokens needs a drafter; Speculation.none() drafts nothing")
@@ -134,6 +139,10 @@ class Speculation:
         """
         if then is None:
             return cls(("forced",), 3 if num_draft_tokens is None else num_draft_tokens)
+        if not isinstance(then, Speculation):
+            raise InputError(
+                f"forced continues with {then!r}; give a Speculation, such as Speculation.eagle3()"
+            )
         if num_draft_tokens is not None:
             raise InputError("num_draft_tokens is given twice; give it to the drafter that continues")
         if not then.drafters:
@@ -166,6 +175,10 @@ class EngineConfig:
     simulate_acceptance: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("max_batch", "max_seq_len", "page_size", "num_pages", "prefill_chunk"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise InputError(f"{name} is {value!r}; it must be a whole number")
         for name in ("max_batch", "page_size", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -77,6 +77,8 @@ def model_lines(path: Path) -> Iterator[str]:
             )
         else:
             yield "  EAGLE3 head: none (no eagle3/ in the directory)"
+        for name, directory in (("MTP layers", "mtp"), ("draft model", "draft")):
+            yield f"  {name}: {f'in {directory}/' if (path / directory).is_dir() else f'none (no {directory}/)'}"
     except WeftError as error:
         yield f"  {type(error).__name__}: {error}"
 

@@ -22,7 +22,7 @@ from weft.grammar.guide import Guide
 from weft.grammar.tokenizer import Vocabulary
 from weft.models.base import PagedKV
 from weft.models.weights import load_model
-from weft.prompts import Prompt, is_prompt, progress, single, spread
+from weft.prompts import Prompt, is_prompt, progress, single, spread, token_ids
 from weft.runtime import get as get_runtime
 from weft.spec.base import DrafterContext
 from weft.spec.load import Drafting
@@ -53,7 +53,11 @@ class LLM:
             raise ModelError(
                 f"{self.model_path}: no such directory; give the directory of a Hugging Face checkpoint"
             )
-        self.speculation = speculation or Speculation.none()
+        self.speculation = speculation if speculation is not None else Speculation.none()
+        if not isinstance(self.speculation, Speculation):
+            raise InputError(f"speculation is {speculation!r}; give one such as Speculation.eagle3()")
+        if not isinstance(engine, EngineConfig | None):
+            raise InputError(f"engine is {engine!r}; give an EngineConfig")
         self.runtime = get_runtime(device)
         target = load_model(self.model_path, self.runtime.device, dtype)
         self.tokenizer = load_tokenizer(self.model_path)
@@ -80,6 +84,7 @@ class LLM:
         self._compiler = GuideCompiler(vocabulary)
         self._speller = Speller(self.tokenizer, vocabulary.tokens)
         self._engine = Engine(self.runtime, target, kv, drafting, list(self._end_ids), config)
+        self._is_closed = False
         self._lock = threading.RLock()
         if self.runtime.device.type == "cuda":
             self._engine.warm_up()
@@ -152,6 +157,14 @@ class LLM:
             raise InputError(
                 f"{self.model_path}: the tokenizer has no chat template; use generate with a text"
             )
+        fits = isinstance(messages, Sequence) and all(
+            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+            for m in messages
+        )
+        if not (messages and fits):
+            raise InputError(
+                'messages must be a list of {"role": ..., "content": ...}, both texts, and not empty'
+            )
         text = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
@@ -182,6 +195,7 @@ class LLM:
     def close(self) -> None:
         """Cancel what runs and let go of graphs and pages."""
         with self._lock:
+            self._is_closed = True
             self._engine.close()
             self._compiler.close()
 
@@ -194,12 +208,14 @@ class LLM:
     # -- beneath
 
     def _request(self, prompt: Prompt, guide: Guide | None, sampling: SamplingParams | None) -> Request:
+        if self._is_closed:
+            raise InputError("the LLM is closed; make a new one")
         sampling = sampling or SamplingParams()
         if not isinstance(sampling, SamplingParams):
             raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingParams")
         if guide is not None and not isinstance(guide, Guide):
             guide = Guide.of(guide)
-        tokens = self._encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        tokens = self._encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
         vocab_size = self._engine.parts.model.config.vocab_size
         bad = next((t for t in tokens if not 0 <= t < vocab_size), None)
         if bad is not None:

@@ -19,9 +19,21 @@ def is_prompt(prompts: object) -> TypeGuard[Prompt]:
     """Whether this is one prompt: a text, or a sequence of ids."""
     if isinstance(prompts, str):
         return True
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
         raise InputError(f"a prompt is a text or a list of token ids, not a {type(prompts).__name__}")
-    return len(prompts) > 0 and isinstance(prompts[0], int)
+    return len(prompts) > 0 and not isinstance(prompts[0], str | Sequence)
+
+
+def token_ids(prompt: Sequence[int]) -> list[int]:
+    """The ids of a prompt that is given as such."""
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise InputError(f"a prompt is a text or a list of token ids, not a {type(prompt).__name__}")
+    for token in prompt:
+        if not isinstance(token, int) or isinstance(token, bool):
+            raise InputError(
+                f"the prompt holds {token!r}; a prompt is a text or a list of whole numbers, token ids"
+            )
+    return list(prompt)
 
 
 def single(value: T | Sequence[T], name: str) -> T:

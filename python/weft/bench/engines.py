@@ -29,6 +29,7 @@ from weft.spec.eagle3 import Eagle3
 from weft.spec.load import Drafting
 from weft.text import load_tokenizer
 
+
 @dataclass(frozen=True)
 class Shape:
     """A random Llama: `intermediate` defaults to 3.5 times `hidden`; four query heads share a head of the KV."""

@@ -33,9 +33,9 @@ class Run:
         if len(inputs) == 1:
             return [self._stream(inputs[0])]
         outputs = self.llm.generate(inputs, guide=self.guide, sampling=self.sampling)
-        for output in outputs:
+        for number, output in enumerate(outputs, 1):
             if output.error is not None:
-                typer.echo(f"error: {output.error}", err=True)
+                typer.echo(f"weft: prompt {number}: {type(output.error).__name__}: {output.error}", err=True)
             print(output.text)
         return outputs
 
@@ -58,7 +58,7 @@ class Run:
         except (RequestError, InputError) as error:
             output.finish_reason, output.error = "error", error
         if output.text or output.error is None:
-            console.print()
+            console.print()  # a line of its own for what follows
         return output
 
 

@@ -185,8 +185,11 @@ def generate(
     if len(outputs) == 1 and outputs[0].error is not None:
         raise outputs[0].error
     for output in outputs:
-        if output.stats.guided_valid is False and output.finish_reason == "length":
-            tokens = len(output.token_ids)
-            typer.echo(f"weft: an answer was cut after {tokens} tokens, before its guide ended", err=True)
+        if output.error is None and output.stats.guided_valid is False:
+            by = f"by {output.stopped_by!r}" if output.stopped_by is not None else "by --max-tokens"
+            typer.echo(
+                f"weft: an answer of {len(output.token_ids)} tokens was cut {by}, before its guide ended",
+                err=True,
+            )
     if any(output.error is not None for output in outputs):
         raise typer.Exit(1)

@@ -90,5 +90,8 @@ def nothing_left(request: Request, grammar: GuidedState | None) -> str:
     if grammar is not None and grammar.status(request.slot)[0] not in ("", "refused"):
         return grammar.status(request.slot)[1]
     if forbidding:
-        return f"no token is left for {place} or one soon after: together {', '.join(forbidding)} forbid every one"
+        return (
+            f"no token is left for {place} or one soon after: {' and '.join(forbidding)} forbid every one together; "
+            "allow more tokens, or another guide"
+        )
     return f"the model's logits for {place} or one soon after are all NaN or -inf"
