@@ -65,6 +65,11 @@ class DraftGuidance:
         self._setting = setting
         self._races: dict[Kind, _Race] = {}
 
+    @property
+    def ways(self) -> tuple[bool, ...]:
+        """What `choose` may say."""
+        return (True, False) if self._setting == "auto" else (bool(self._setting),)
+
     def choose(self, kind: Kind) -> bool:
         """Whether to mask the drafts of the next iteration of a kind, of which some rows are guided."""
         if self._setting != "auto":

@@ -251,8 +251,9 @@ class Engine:
         with self._scope, collection_postponed():
             for rows in range(1, self.config.max_batch + 1):
                 batch, num_drafts = bucket(rows, self.config.max_batch), self._speculation.draft_tokens(rows)
-                for guided in (False, True):
-                    self._prepare(self._plan_of(batch, num_drafts, guided, masks_drafts=True))
+                self._prepare(self._plan_of(batch, num_drafts, guided=False, masks_drafts=False))
+                for masks_drafts in self.guidance.ways:
+                    self._prepare(self._plan_of(batch, num_drafts, guided=True, masks_drafts=masks_drafts))
 
     def _prepare(self, plan: Plan) -> None:
         if not self.graphs.is_ready(plan):
