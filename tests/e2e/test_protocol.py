@@ -288,7 +288,7 @@ def test_rows_left_empty_behind_drafts(
     assert outputs[0].token_ids == alone[0]
     assert outputs[2].token_ids == alone[2]
     assert isinstance(outputs[1].error, RequestError)
-    assert f"together the guide, {by} forbid every one" in str(outputs[1].error)
+    assert f"the guide and {by} forbid every one together" in str(outputs[1].error)
     assert re.fullmatch("[a-y]{0,9}", outputs[1].text)
 
 
