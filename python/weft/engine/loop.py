@@ -213,7 +213,7 @@ class Engine:
         batch = bucket(len(rows), self.config.max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
         plan = self._plan(rows, batch, num_drafts, masks_drafts)
-        if self.lane.proposals is not None:
+        if self.lane.proposals is not None and num_drafts:
             self.lane.proposals.set_guided(masks_drafts)
         try:
             self._prepare(plan)

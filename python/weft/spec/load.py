@@ -51,4 +51,7 @@ class Drafting:
         if not self.proposers:
             return None
         sources = reduce(or_, (proposer.sources for proposer in self.proposers))
-        return lambda state: Proposals(state, runtime.pinned, forced=sources.forced, ngram=sources.ngram)
+        guided = self.speculation.guide_drafts is not False
+        return lambda state: Proposals(
+            state, runtime.pinned, forced=sources.forced, ngram=sources.ngram, guided=guided
+        )
