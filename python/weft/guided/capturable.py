@@ -117,7 +117,8 @@ class CapturableGuidedDecoder:
         j = self._num_drafts
         self._stream.launch(_write_draft, self.drafts[j - 1], self.slots, draft_tokens)
         # The last draft's mask is for verification only: it is made beside the next forward.
-        self.lane.extend_masks(self._stream, j, self.slots, fill=j < self.state.max_drafts)
+        if j < self.state.max_drafts:
+            self.lane.extend_masks(self._stream, j, self.slots)
 
     def execute_draft_batch(self, logits: Tensor, d2t: Tensor | None = None) -> None:
         """Mask the drafter's logits [B, Vd] of the next draft in place; `d2t` as in `execute`."""

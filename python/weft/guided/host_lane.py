@@ -56,27 +56,18 @@ class HostLane:
         """The slots of the next iteration, and who gets which matcher. Every slot has `num_drafts` drafts, none of
         which may be a token."""
         self._slots = list(slots)
-        requests = [GuidedRequest(slot, attach.get(slot), is_new=slot in attach) for slot in self._slots]
-        gone = [slot for slot in attach if slot not in self._slots]
-        self.decoder.detach(gone)
-        stale = [
+        self.decoder.detach([slot for slot in attach if slot not in self._slots])
+        stale = {
             slot for slot in self._slots if slot in attach or self.decoder.num_drafts(slot) != num_drafts
-        ]
+        }
+        drafts: dict[int, tuple[int, ...]] = dict.fromkeys(stale, ())
         if stale and num_drafts:
-            drafts = self._drafts_out.receive(self._stream)
-            requests = [
-                GuidedRequest(
-                    r.slot, r.matcher, r.is_new, draft_tokens=tuple(drafts[:num_drafts, r.slot].tolist())
-                )
-                if r.slot in stale
-                else r
-                for r in requests
-            ]
-        elif stale:
-            requests = [
-                GuidedRequest(r.slot, r.matcher, r.is_new, draft_tokens=()) if r.slot in stale else r
-                for r in requests
-            ]
+            known = self._drafts_out.receive(self._stream)
+            drafts = {slot: tuple(known[:num_drafts, slot].tolist()) for slot in stale}
+        requests = [
+            GuidedRequest(slot, attach.get(slot), is_new=slot in attach, draft_tokens=drafts.get(slot))
+            for slot in self._slots
+        ]
         self.decoder.add_batch(requests)
 
     def verify_masks(self, stream: Stream, slots_B: Tensor, num_drafts: int) -> None:

@@ -157,10 +157,8 @@ class GrammarLane:
         """Let `stream` wait for what was proposed."""
         stream.wait(self.proposal_event)
 
-    def extend_masks(self, stream: Stream, j: int, slots_B: Tensor, fill: bool = True) -> None:
-        """After draft j was written: take it, and send the masks behind it; without `fill` it stays owed."""
-        if not fill:
-            return
+    def extend_masks(self, stream: Stream, j: int, slots_B: Tensor) -> None:
+        """After draft j was written: take it, and send the masks behind it. The last one stays owed."""
         stream.copy(self.drafts_host[j - 1], self.drafts[j - 1])
         self._enter(stream)
         self.stream.hostfunc(self.state.task("extend", j))
