@@ -77,7 +77,17 @@ def opened_schema(schema: Any) -> Any:
 
 
 def grammar_of(guide: Guide) -> xgr.Grammar:
-    """The guide, translated. Raises `GuideError`."""
+    """The guide, translated, with a root that no rule names. Raises `GuideError`.
+
+    XGrammar fills the masks of the root as if nothing could follow it. Where the root stands within itself,
+    tokens that close two of its levels at once ("]]") would be forbidden.
+    """
+    grammar = _translate(guide)
+    root_names = re.findall(r"\broot\b(?! ::=)", str(grammar))
+    return xgr.Grammar.union(grammar) if root_names else grammar
+
+
+def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind == "matcher":
         raise GuideError("a guide over a matcher of your own is no grammar")
     if guide.kind == "json_schema":
