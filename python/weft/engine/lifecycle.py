@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,14 +23,16 @@ class Stage(Enum):
 
     COMPILING = "compiling"  # its guide is not ready
     QUEUED = "queued"  # waits for a slot and pages
-    RUNNING = "running"  # holds a slot
+    CONTEXT = "context"  # holds a slot; its prompt is being read
+    GENERATION = "generation"  # holds a slot; decodes
     FINISHED = "finished"
 
 
 TRANSITIONS: dict[Stage, frozenset[Stage]] = {
     Stage.COMPILING: frozenset({Stage.QUEUED, Stage.FINISHED}),
-    Stage.QUEUED: frozenset({Stage.RUNNING, Stage.FINISHED}),
-    Stage.RUNNING: frozenset({Stage.FINISHED}),
+    Stage.QUEUED: frozenset({Stage.CONTEXT, Stage.FINISHED}),
+    Stage.CONTEXT: frozenset({Stage.GENERATION, Stage.QUEUED, Stage.FINISHED}),  # back when preempted
+    Stage.GENERATION: frozenset({Stage.QUEUED, Stage.FINISHED}),
     Stage.FINISHED: frozenset(),
 }
 
@@ -45,7 +48,13 @@ class StopWords(Protocol):
 
 @dataclass(eq=False)
 class Request:
-    """One prompt on its way to an answer. `slot` and `pages` are held while RUNNING, and only then."""
+    """One prompt on its way to an answer. `slot` and `pages` are held in CONTEXT and GENERATION, and only then.
+
+    `priority`, 0 to 1, goes first where it is higher. `deadline` is a moment of `time.perf_counter` at which the
+    request ends with "timeout". `max_drafts` bounds its drafts (None: as the engine has it; 0: none).
+    `on_progress` is called on the engine's thread after each iteration that added to `output`, and when the request is
+    finished; it must not raise.
+    """
 
     prompt: list[int]
     sampling: SamplingParams
@@ -53,6 +62,10 @@ class Request:
     rules: TokenRules = field(default_factory=TokenRules)
     stop_words: StopWords | None = None
     guide: Future[CompiledGuide] | None = None
+    priority: float = 0.5
+    deadline: float | None = None
+    max_drafts: int | None = None
+    on_progress: Callable[[Request], None] | None = None
     id: int = field(default_factory=lambda: next(_ids))
     stage: Stage = Stage.QUEUED
     slot: int = -1
@@ -75,6 +88,11 @@ class Request:
     def is_finished(self) -> bool:
         return self.stage is Stage.FINISHED
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it holds a slot."""
+        return self.stage in (Stage.CONTEXT, Stage.GENERATION)
+
     def move(self, stage: Stage) -> None:
         """Change the stage, by the table."""
         assert stage in TRANSITIONS[self.stage], f"{self.stage} -> {stage}"
@@ -88,6 +106,12 @@ class Request:
         now = time.perf_counter()
         self.output.stats.total_s = now - (self.started or self.created)
         self.output.stats.output_tokens = len(self.output.token_ids)
+        self.report()
+
+    def report(self) -> None:
+        """Tell whoever watches that something happened."""
+        if self.on_progress is not None:
+            self.on_progress(self)
 
     def fail(self, error: RequestError | InputError) -> None:
         """End the request with an error."""

@@ -23,7 +23,7 @@ from weft.engine.graphs import StepGraphs, bucket
 from weft.engine.kv_cache import PageAllocator
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.prefill import PrefillBuffers, PromptRow, prefill
-from weft.engine.results import StepResults
+from weft.engine.results import ResultRings, StepResults
 from weft.engine.sampling_state import SamplingRow
 from weft.engine.state import DecodeParts, SlotState
 from weft.engine.step import Plan
@@ -87,7 +87,7 @@ class Engine:
         self.guidance = DraftGuidance(self._speculation.guide_drafts)
         self._pages = PageAllocator(config.num_pages)
         self._prefill = PrefillBuffers(self.parts, config.prefill_chunk)
-        self._results = StepResults(runtime, self._stream, self.parts.state)
+        self._results = ResultRings(runtime, self._stream, self.parts.state)
         self._free_slots = list(range(config.max_batch - 1, -1, -1))
         self._attach: dict[int, Matcher | None] = {}
         self._waiting: deque[Request] = deque()
@@ -150,7 +150,7 @@ class Engine:
             if pages is None:
                 return
             self._waiting.remove(request)
-            request.move(Stage.RUNNING)
+            request.move(Stage.CONTEXT)
             request.slot, request.pages = self._free_slots.pop(), pages
             request.started = time.perf_counter()
             self._running.append(request)
@@ -196,11 +196,12 @@ class Engine:
             row = PromptRow(self.runtime, slot, request.prompt, request.pages, sampling)
             plan = self._plan([request], 1, 0, masks_drafts=False)
             prefill(self._eager, self.lane, self.parts, self._prefill, row, plan, lambda: self._push([slot]))
-            results = self._results.read(plan.logprobs)
+            results = self._results.start(plan.logprobs).wait()
             self.runtime.check()
         except Exception as error:
             self._end(request, "error", error)
             return
+        request.move(Stage.GENERATION)
         request.output.stats.time_to_first_token_s = time.perf_counter() - request.created
         self._commit(request, results)
 
@@ -222,7 +223,7 @@ class Engine:
             if plan.guided or self.parts.has_proposals:
                 self._push(slots, num_drafts)
             self.graphs.run(plan)
-            results = self._results.read(plan.logprobs)
+            results = self._results.start(plan.logprobs).wait()
             self.runtime.check()
         except Exception as error:
             for request in rows:
@@ -298,10 +299,12 @@ class Engine:
             return
         if reason is not None:
             self._end(request, reason)
+        else:
+            request.report()
 
     def _end(self, request: Request, reason: FinishReason, error: BaseException | None = None) -> None:
         """Finish a request and give back what it holds."""
-        if request.stage is Stage.RUNNING:
+        if request.is_active:
             if request.compiled is not None:
                 request.output.stats.guided_valid = (
                     reason == "stop"

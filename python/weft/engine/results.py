@@ -6,46 +6,57 @@ import torch
 
 from weft.core import TokenLogprob
 from weft.engine.state import SlotState
-from weft.runtime.buffers import PinnedRing
+from weft.runtime.buffers import PinnedRing, Received
 from weft.runtime.interface import Runtime, Stream
 
 
-class StepResults:
-    """Copies of the slots' verified tokens and log-probabilities; good until the next `read`."""
+class ResultRings:
+    """Where iterations leave their results on the host; at most two at a time are under way."""
 
     def __init__(self, runtime: Runtime, stream: Stream, state: SlotState) -> None:
         self._stream = stream
-        self._verified_out = PinnedRing(runtime, state.verified)
-        self._logprobs_out = PinnedRing(runtime, state.logprobs)
-        self._ids_out = PinnedRing(runtime, state.logprob_ids)
-        self._verified = torch.empty(0)
-        self._logprobs: torch.Tensor | None = None
-        self._ids = torch.empty(0)
+        self._verified = PinnedRing(runtime, state.verified)
+        self._logprobs = PinnedRing(runtime, state.logprobs)
+        self._ids = PinnedRing(runtime, state.logprob_ids)
 
-    def read(self, logprobs: bool) -> StepResults:
-        """Wait for the work issued so far and take its results, log-probabilities too if asked for."""
-        if logprobs:
-            values, ids = (
-                self._logprobs_out.start_receive(self._stream),
-                self._ids_out.start_receive(self._stream),
-            )
-        self._verified = self._verified_out.receive(self._stream)
-        if logprobs:
-            self._logprobs, self._ids = values.wait(), ids.wait()
+    def start(self, logprobs: bool) -> StepResults:
+        """Copy the results of the work issued so far, log-probabilities too if asked for; does not wait."""
+        extra = (
+            (self._logprobs.start_receive(self._stream), self._ids.start_receive(self._stream))
+            if logprobs
+            else None
+        )
+        return StepResults(self._verified.start_receive(self._stream), extra)
+
+
+class StepResults:
+    """Copies of the slots' verified tokens and log-probabilities; to be read after `wait`, and before two more
+    iterations were started."""
+
+    def __init__(self, verified: Received, logprobs: tuple[Received, Received] | None) -> None:
+        self._received = verified
+        self._extra = logprobs
+        self._verified: list[list[int]] = []
+        self._logprobs = self._ids = torch.empty(0)
+
+    def wait(self) -> StepResults:
+        """Wait for the work of the iteration."""
+        self._verified = self._received.wait().tolist()
+        if self._extra is not None:
+            self._logprobs, self._ids = (received.wait().clone() for received in self._extra)
         return self
 
     def count(self, slot: int) -> int:
         """Accepted drafts."""
-        return int(self._verified[slot, 0])
+        return self._verified[slot][0]
 
     def tokens(self, slot: int) -> list[int]:
         """The committed tokens: accepted drafts and the one behind them."""
-        row: list[int] = self._verified[slot].tolist()
+        row = self._verified[slot]
         return row[1 : row[0] + 2]
 
     def logprobs(self, slot: int, count: int, top: int) -> list[TokenLogprob]:
         """Of the first `count` committed tokens: each one's own, and the `top` likeliest."""
-        assert self._logprobs is not None
         values = self._logprobs[slot, :count, : 1 + top].tolist()
         ids = self._ids[slot, :count, : 1 + top].tolist()
         return [

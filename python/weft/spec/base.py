@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.config import Speculation
 from weft.guided.proposals import Sources
-from weft.models.base import Model
+from weft.models.base import Model, PagedKV
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,31 @@ class Drafter(Protocol):
     def d2t(self) -> Tensor | None:
         """[D] int64 offsets: target id = draft id + d2t[draft id]. None where the vocabularies are the same."""
 
+    @property
+    def kv(self) -> PagedKV | None:
+        """Its own keys and values, with the target's page numbers; None without any. Pages are copied along with the
+        target's."""
+
+    @property
+    def reuse_margin(self) -> int:
+        """How many of the last positions of a prefix that was found again it must read anew: its entries there depend
+        on tokens behind them, or it needs them to go on."""
+
     def draft_buffers(self, batch: int) -> DraftBuffers:
         """Buffers for graphs of `batch` rows."""
 
     def prefill(
-        self, slot_1: Tensor, tokens_1N: Tensor, start: int, aux_1TF: Tensor, page_table_1P: Tensor
+        self,
+        slot_1: Tensor,
+        tokens_1N: Tensor,
+        start: int,
+        aux_1TF: Tensor,
+        page_table_1P: Tensor,
+        first: int = 0,
     ) -> None:
         """Read a chunk of a prompt, positions start..start+T-1: `tokens_1N` [1, T+1] are the tokens at positions
-        start..start+T, the last of them the token that follows the chunk; `aux_1TF` the hidden states."""
+        start..start+T, the last of them the token that follows the chunk; `aux_1TF` the hidden states. `first` is the
+        position at which reading began: what is before it was found in pages of another request."""
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         """Read what was committed and write the logits of draft 1. Called without a draft to make, too, so that the

@@ -30,6 +30,7 @@ class DraftModel:
 
     directory = "draft"
     aux_layers: tuple[int, ...] = ()
+    reuse_margin = 0
 
     def __init__(self, model: Model, kv: PagedKV, target_vocab_size: int) -> None:
         self.model = model
@@ -66,7 +67,13 @@ class DraftModel:
         )
 
     def prefill(
-        self, slot_1: Tensor, tokens_1N: Tensor, start: int, aux_1TF: Tensor, page_table_1P: Tensor
+        self,
+        slot_1: Tensor,
+        tokens_1N: Tensor,
+        start: int,
+        aux_1TF: Tensor,
+        page_table_1P: Tensor,
+        first: int = 0,
     ) -> None:
         positions = torch.arange(start, start + tokens_1N.shape[1], device=tokens_1N.device)[None]
         self._forward(tokens_1N, positions, page_table_1P)

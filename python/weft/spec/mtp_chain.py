@@ -51,6 +51,9 @@ class MtpChain:
         self.kv = kv
         self.num_drafts = num_drafts
         self.kept = kept = num_drafts - 1
+        self.reuse_margin = (
+            2 * num_drafts
+        )  # K tokens behind an entry, and the window that the next iteration reads
         self.aux_layers = modules.aux_layers
         sizes = (num_slots + 1, kept)
         hidden = modules.hidden_size
@@ -75,12 +78,18 @@ class MtpChain:
         )
 
     def prefill(
-        self, slot_1: Tensor, tokens_1N: Tensor, start: int, aux_1TF: Tensor, page_table_1P: Tensor
+        self,
+        slot_1: Tensor,
+        tokens_1N: Tensor,
+        start: int,
+        aux_1TF: Tensor,
+        page_table_1P: Tensor,
+        first: int = 0,
     ) -> None:
         width = aux_1TF.shape[1]
         hidden, tokens = self._with_kept(slot_1, aux_1TF, tokens_1N[:, 1:])
         self._keep(slot_1, hidden, tokens, torch.full_like(slot_1, width - 1))
-        before = min(start, self.kept)
+        before = min(start - first, self.kept)
         width += before
         window, known = (x.narrow(1, self.kept - before, width) for x in (hidden, tokens))
         tokens_1X = torch.cat((known, known.new_zeros(1, self.kept)), 1)

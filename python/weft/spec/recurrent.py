@@ -39,6 +39,8 @@ class DraftHead(Protocol):
 class RecurrentDrafter:
     """Drafter of a head over its own one-layer paged KV, with the target's page numbers."""
 
+    reuse_margin = 1  # an entry holds the token behind it
+
     def __init__(self, head: DraftHead, kv: PagedKV) -> None:
         self.head = head
         self.kv = kv
@@ -49,7 +51,13 @@ class RecurrentDrafter:
         return head_buffers(self.head, batch)
 
     def prefill(
-        self, slot_1: Tensor, tokens_1N: Tensor, start: int, aux_1TF: Tensor, page_table_1P: Tensor
+        self,
+        slot_1: Tensor,
+        tokens_1N: Tensor,
+        start: int,
+        aux_1TF: Tensor,
+        page_table_1P: Tensor,
+        first: int = 0,
     ) -> None:
         positions = torch.arange(start, start + aux_1TF.shape[1], device=tokens_1N.device)[None]
         self._forward(tokens_1N[:, 1:], self.head.combine(aux_1TF), positions, page_table_1P)

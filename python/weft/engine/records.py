@@ -1,0 +1,59 @@
+"""What the engine tells of one turn: whom it served, and what that took. Everything statistics are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class KvUsage:
+    """Pages of keys and values at one moment, and what prefixes gave since the engine was made.
+
+    `max_pages` there are; `free_pages` nobody holds (of which `cached_pages` keep what may be found again);
+    `used_pages` belong to requests. `allocated_pages` were handed out fresh and `reused_pages` found again (shared or
+    copied) so far; `missed_pages` were full pages of prompts that could not be found.
+    """
+
+    page_size: int = 0
+    max_pages: int = 0
+    free_pages: int = 0
+    cached_pages: int = 0
+    used_pages: int = 0
+    allocated_pages: int = 0
+    reused_pages: int = 0
+    missed_pages: int = 0
+
+
+@dataclass
+class TurnRecord:
+    """One turn of the engine. Times in seconds, `time.perf_counter`'s clock.
+
+    `context` and `generation` are ids of the requests that read a part of their prompt and that decoded; `paused` of
+    those that were preempted. `context_tokens` prompt tokens were read. `new_active` requests were admitted, having
+    waited `new_active_queue_s` in sum; `completed` ended. What was read of an earlier iteration counts here:
+    `generated_tokens`, and of `drafted_tokens` that were verified, `accepted_tokens`. `active` and `queued` are
+    numbers of requests at the turn's end (`queued` ones wait for a guide, a slot or pages).
+
+    `model_s` is how long the turn waited for the device, `grammar_s` what grammar tasks took meanwhile, on any
+    thread; `total_s` is the turn.
+    """
+
+    number: int
+    started: float
+    total_s: float = 0.0
+    model_s: float = 0.0
+    grammar_s: float = 0.0
+    context: list[int] = field(default_factory=list)
+    generation: list[int] = field(default_factory=list)
+    paused: list[int] = field(default_factory=list)
+    context_tokens: int = 0
+    new_active: int = 0
+    new_active_queue_s: float = 0.0
+    completed: int = 0
+    generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    speculating: int = 0
+    active: int = 0
+    queued: int = 0
+    kv: KvUsage = field(default_factory=KvUsage)
