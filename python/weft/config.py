@@ -13,6 +13,8 @@ from weft.errors import InputError
 
 GuideDrafts = Literal["auto"] | bool
 Graphs = Literal["one", "split", "none"]
+Policy = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
+Chunking = Literal["first_come", "equal_progress"]
 DraftTokens = int | Mapping[int, int]
 
 MAX_DRAFT_TOKENS = 8
@@ -160,6 +162,17 @@ class EngineConfig:
     model can, at most 4096). Keys and values live in `num_pages` pages of `page_size` tokens (default: enough for
     every slot). Prompts are read in chunks of `prefill_chunk` tokens.
 
+    A turn reads parts of prompts and decodes, `max_num_tokens` tokens at most (default: 2048, or what a full batch
+    decodes and one page more). `policy` says who is admitted: `"guaranteed_no_evict"`, whoever has pages for all of
+    its answer; `"max_utilization"`, whoever has pages for its prompt: when they run out, the last and least important
+    request gives its own back and goes on later; `"static_batch"`, a batch when the one before it is done. `chunking`
+    says who reads: `"first_come"`, or all in `"equal_progress"`; with `chunked` False a prompt is read in one turn or
+    not yet. A request that was preempted and is not admitted again for `max_idle_s` seconds ends with "timeout".
+
+    With `overlap` an iteration is launched before the host has read the one before it, so that the device does not
+    wait for the host; `"auto"` does so on a GPU. A prompt that begins as an earlier text did takes its keys and values
+    (`reuse`), also in the middle of a page (`partial_reuse`), whose beginning is copied (`copy_on_partial_reuse`).
+
     `graphs` says what is captured: `"one"` graph for a whole iteration; `"split"`, the target's and the drafter's
     parts apart, with the grammar's work on the host between them; or `"none"`, every iteration issued eagerly. The
     tokens are the same. `simulate_acceptance`, 1 to K+1, makes verification accept drafts until that many tokens per
@@ -171,19 +184,36 @@ class EngineConfig:
     page_size: int = 16
     num_pages: int | None = None
     prefill_chunk: int = 256
+    max_num_tokens: int | None = None
+    policy: Policy = "guaranteed_no_evict"
+    chunking: Chunking = "first_come"
+    chunked: bool = True
+    max_idle_s: float = 180.0
+    overlap: bool | Literal["auto"] = "auto"
+    reuse: bool = True
+    partial_reuse: bool = True
+    copy_on_partial_reuse: bool = True
     graphs: Graphs = "one"
     simulate_acceptance: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "max_seq_len", "page_size", "num_pages", "prefill_chunk"):
+        for name in ("max_batch", "max_seq_len", "page_size", "num_pages", "prefill_chunk", "max_num_tokens"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise InputError(f"{name} is {value!r}; it must be a whole number")
         for name in ("max_batch", "page_size", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.graphs not in ("one", "split", "none"):
-            raise InputError(f'graphs is {self.graphs!r}; it must be "one", "split" or "none"')
+        for name, names in CHOICES.items():
+            if getattr(self, name) not in names:
+                known = ", ".join(repr(each) for each in names[:-1])
+                raise InputError(f"{name} is {getattr(self, name)!r}; it must be {known} or {names[-1]!r}")
+        if self.overlap is True and self.graphs == "split":
+            raise InputError(
+                'overlap needs graphs="one" or "none": split graphs have the host between their parts'
+            )
+        if not (math.isfinite(self.max_idle_s) and self.max_idle_s > 0):
+            raise InputError(f"max_idle_s is {self.max_idle_s}; it must be above 0 seconds")
         simulated = self.simulate_acceptance
         if simulated is not None and not (
             math.isfinite(simulated) and 1 <= simulated <= MAX_DRAFT_TOKENS + 1
@@ -212,12 +242,41 @@ class EngineConfig:
         pages = self.num_pages
         if pages is None:
             pages = 1 + self.max_batch * self.pages_for(length, num_draft_tokens)
-        return replace(self, max_seq_len=length, num_pages=pages)
+        least = self.max_batch * (num_draft_tokens + 1) + self.page_size
+        tokens = self.max_num_tokens if self.max_num_tokens is not None else max(2048, least)
+        if tokens < least:
+            raise InputError(
+                f"max_num_tokens is {tokens}; a full batch decodes {least - self.page_size} tokens, and {self.page_size} "
+                f"more must be left for prompts: it must be at least {least}"
+            )
+        if not self.chunked and tokens < length + self.max_batch * (num_draft_tokens + 1):
+            raise InputError(
+                f"max_num_tokens is {tokens}; without chunked prompts a turn must hold the longest one, {length}, and "
+                f"what a full batch decodes: at least {length + self.max_batch * (num_draft_tokens + 1)}"
+            )
+        return replace(self, max_seq_len=length, num_pages=pages, max_num_tokens=tokens)
 
     def pages_for(self, tokens: int, num_draft_tokens: int) -> int:
         """Pages that hold `tokens` and what two iterations in flight may write beyond them."""
-        ahead = 2 * (num_draft_tokens + 1) + num_draft_tokens
-        return -(-(tokens + ahead) // self.page_size)
+        return -(-(tokens + positions_ahead(num_draft_tokens)) // self.page_size)
+
+
+CHOICES: dict[str, tuple[object, ...]] = {
+    "graphs": ("one", "split", "none"),
+    "policy": ("guaranteed_no_evict", "max_utilization", "static_batch"),
+    "chunking": ("first_come", "equal_progress"),
+    "chunked": (True, False),
+    "overlap": ("auto", True, False),
+    "reuse": (True, False),
+    "partial_reuse": (True, False),
+    "copy_on_partial_reuse": (True, False),
+}
+"""What the settings of an `EngineConfig` that name something may be."""
+
+
+def positions_ahead(num_draft_tokens: int) -> int:
+    """Positions that two iterations in flight may write beyond what the host knows to be committed."""
+    return 2 * (num_draft_tokens + 1) + num_draft_tokens
 
 
 def package_model_path() -> Path:

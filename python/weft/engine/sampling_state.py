@@ -6,6 +6,7 @@ untouched: only batches with a request that `needs_shaping` read it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +71,8 @@ class SamplingState:
 
 
 class SamplingRow:
-    """One request's sampling parameters in pinned memory: what `write_slot` copies to the device."""
+    """One request's sampling parameters in pinned memory: what `write_slot` copies to the device. `answer` is what a
+    request has said that goes on after a pause."""
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class SamplingRow:
         rules: TokenRules,
         prompt: list[int],
         vocab_size: int,
+        answer: Sequence[int] = (),
     ) -> None:
         def pinned(values: object, dtype: torch.dtype) -> Tensor:
             given = torch.as_tensor(values, dtype=dtype)
@@ -99,7 +102,7 @@ class SamplingRow:
         self.floats = pinned((s.temperature, s.top_p, s.min_p, *penalties), torch.float32)
         self.longs = pinned((seed, len(prompt) + s.min_tokens), torch.int64)
         self.ints = pinned((s.top_k, active, bool(bias)), torch.int32)
-        self.text = _Text(runtime, prompt, vocab_size) if active else None
+        self.text = _Text(runtime, prompt, answer, vocab_size) if active else None
         self.bad_words: Tensor | None = None
         self.ends: Tensor | None = None
         self.bias: Tensor | None = None
@@ -115,14 +118,19 @@ class SamplingRow:
 
 
 class _Text:
-    """What penalties need to know of a prompt: its tokens in order, and which there are as bits."""
+    """What penalties need to know of a text: its tokens in order, which the prompt has as bits, and how often the
+    answer has each."""
 
-    def __init__(self, runtime: Runtime, prompt: list[int], vocab_size: int) -> None:
+    def __init__(self, runtime: Runtime, prompt: list[int], answer: Sequence[int], vocab_size: int) -> None:
         bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
         bits[prompt] = 1
         words = np.packbits(bits, bitorder="little").view(np.int32)
-        self.tokens = runtime.pinned((len(prompt),), torch.int32)
-        self.tokens.copy_(torch.tensor(prompt, dtype=torch.int32))
+        self.tokens = runtime.pinned((len(prompt) + len(answer),), torch.int32)
+        self.tokens.copy_(torch.tensor([*prompt, *answer], dtype=torch.int32))
+        self.counts: Tensor | None = None
+        if answer:
+            self.counts = runtime.pinned((vocab_size,), torch.int32)
+            self.counts.copy_(torch.bincount(torch.tensor(answer), minlength=vocab_size))
         self.bits = runtime.pinned(words.shape, torch.int32)
         self.bits.copy_(torch.from_numpy(words))
 
@@ -137,7 +145,10 @@ def write_slot(state: SamplingState, row: SamplingRow, slot: int) -> None:
         state.ends[slot].copy_(row.ends, non_blocking=True)
     if row.text is None:
         return
-    penalties.counts[slot].zero_()
+    if row.text.counts is None:
+        penalties.counts[slot].zero_()
+    else:
+        penalties.counts[slot].copy_(row.text.counts, non_blocking=True)
     penalties.prompt[slot].copy_(row.text.bits, non_blocking=True)
     penalties.history[slot, : row.text.tokens.shape[0]].copy_(row.text.tokens, non_blocking=True)
     if row.bad_words is None:

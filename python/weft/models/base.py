@@ -39,6 +39,11 @@ class PagedKV:
         self.layers = data.unbind(0)
         self.k, self.v = data.unbind(3)
 
+    def copy_pages(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy whole pages of every layer: numbers int64 [n] each, no target a source. A device function."""
+        for layer in self.layers:
+            layer.index_copy_(0, targets, layer.index_select(0, sources))
+
     @classmethod
     def for_model(cls, model: Model, num_pages: int, page_size: int) -> PagedKV:
         """Room for all layers of `model`, where it is and in its dtype."""
