@@ -98,7 +98,7 @@ class WatchedStream:
         if fn is pick_draft:
             self.inner.launch(keep_draft, *args[1:], self._kept.picked_KS)
         elif fn is take_proposals:
-            self.inner.launch(keep_proposals, args[1], args[2], self._kept.picked_KS)
+            self.inner.launch(keep_proposals, args[2], args[3], self._kept.picked_KS)
 
     def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
         self.inner.hostfunc(task, *args)

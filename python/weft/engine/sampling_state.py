@@ -20,6 +20,7 @@ from weft.runtime.interface import Runtime
 
 MAX_BAD_WORD_TOKENS = 1024
 MAX_END_TOKENS = 64
+_NO_LIMIT = torch.iinfo(torch.int32).max
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class TokenRules:
 
 
 class SamplingState:
-    """Sampling parameters by slot; `write_slot` makes a slot a request's."""
+    """Sampling parameters by slot, and how many drafts each may have; `write_slot` makes a slot a request's."""
 
     def __init__(self, rows: int, vocab_size: int, max_seq_len: int, device: torch.device) -> None:
         def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -51,10 +52,10 @@ class SamplingState:
 
         self.floats = zeros(6, rows, dtype=torch.float32)
         self.longs = zeros(2, rows, dtype=torch.int64)
-        self.ints = zeros(3, rows, dtype=torch.int32)
+        self.ints = zeros(4, rows, dtype=torch.int32)
         self.temperature, self.top_p, self.min_p, repetition, presence, frequency = self.floats.unbind(0)
         self.seed, self.until = self.longs.unbind(0)
-        self.top_k, active, biased = self.ints.unbind(0)
+        self.top_k, active, biased, self.max_drafts = self.ints.unbind(0)
         self.ends = zeros(rows, MAX_END_TOKENS, dtype=torch.int32) - 1
         self.penalties = Penalties(
             active=active,
@@ -72,7 +73,9 @@ class SamplingState:
 
 class SamplingRow:
     """One request's sampling parameters in pinned memory: what `write_slot` copies to the device. `answer` is what a
-    request has said that goes on after a pause."""
+    request has said that goes on after a pause, `max_drafts` its own limit of drafts (None: as many as the engine
+    makes).
+    """
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class SamplingRow:
         prompt: list[int],
         vocab_size: int,
         answer: Sequence[int] = (),
+        max_drafts: int | None = None,
     ) -> None:
         def pinned(values: object, dtype: torch.dtype) -> Tensor:
             given = torch.as_tensor(values, dtype=dtype)
@@ -95,13 +99,17 @@ class SamplingRow:
         penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
         active = bool(penalised or bias or rules.bad_words)
         self.needs_shaping = bool(
-            active or s.min_tokens or (s.temperature and (s.top_k or s.top_p < 1 or s.min_p))
+            active
+            or s.min_tokens
+            or (s.temperature and (s.top_k or s.top_p < 1 or s.min_p))
+            or max_drafts is not None
         )
         self.temperature, self.seed = s.temperature, seed
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         self.floats = pinned((s.temperature, s.top_p, s.min_p, *penalties), torch.float32)
         self.longs = pinned((seed, len(prompt) + s.min_tokens), torch.int64)
-        self.ints = pinned((s.top_k, active, bool(bias)), torch.int32)
+        limit = max_drafts if max_drafts is not None else _NO_LIMIT
+        self.ints = pinned((s.top_k, active, bool(bias), limit), torch.int32)
         self.text = _Text(runtime, prompt, answer, vocab_size) if active else None
         self.bad_words: Tensor | None = None
         self.ends: Tensor | None = None

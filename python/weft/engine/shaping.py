@@ -1,4 +1,4 @@
-"""What sampling parameters do to logits, for the target's positions and the drafter's.
+"""What sampling parameters do to logits, for the target's positions and the drafter's, and to drafts.
 
 A drafter's logits are shaped like the target's: what it picks is then likelier to be what the target samples.
 """
@@ -33,6 +33,12 @@ def shape_drafts(state: SlotState, buf: StepBuffers, j: int, d2t: Tensor | None)
     drafts_BK = state.drafts[: j - 1].index_select(1, slots_B).T.contiguous()
     seen_B = torch.full_like(slots_B, j - 1)
     penalize_(buf.draft.logits_BD, slots_B, state.sampling.penalties, length_B, drafts_BK, seen_B, d2t)
+
+
+def limit_drafts(sampling: SamplingState, slots: Tensor, drafts: Tensor, first: int = 1) -> Tensor:
+    """`drafts` [k, n] of the slots [n], draft number `first` in the first row; -1 beyond each slot's own limit."""
+    number_K1 = torch.arange(first, first + drafts.shape[0], device=drafts.device)[:, None]
+    return torch.where(number_K1 <= sampling.max_drafts.index_select(0, slots), drafts, -1)
 
 
 def truncation(sampling: SamplingState, logits: Tensor, slots: Tensor, temperature: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.engine.shaping import shape_drafts, shape_target, truncation
+from weft.engine.shaping import limit_drafts, shape_drafts, shape_target, truncation
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
 from weft.guided.protocol import Lane
 from weft.models.base import KVIndex
@@ -75,7 +75,7 @@ def decode_step(it: Iteration) -> None:
     if parts.drafter is None:
         if has_proposals and num_drafts:
             lane.wait_proposals(stream)
-            stream.launch(take_proposals, parts, lane.proposed, buf)
+            stream.launch(take_proposals, plan, parts, lane.proposed, buf)
     elif num_drafts == 0:
         stream.launch(draft_forward, plan, parts, buf, 1)  # its KV stays whole
     else:
@@ -163,10 +163,12 @@ def advance(state: SlotState, buf: StepBuffers) -> None:
         beyond.index_fill_(1, slots_B, -1)
 
 
-def take_proposals(parts: DecodeParts, proposed: torch.Tensor, buf: StepBuffers) -> None:
-    """What the host proposed are the drafts."""
+def take_proposals(plan: Plan, parts: DecodeParts, proposed: torch.Tensor, buf: StepBuffers) -> None:
+    """What the host proposed are the drafts, up to each request's own limit."""
     num_drafts = buf.tokens_BT.shape[1] - 1
     proposed_KB = proposed[:num_drafts].index_select(1, buf.slots_B)
+    if plan.shaped:
+        proposed_KB = limit_drafts(parts.state.sampling, buf.slots_B, proposed_KB)
     parts.state.drafts[:num_drafts].index_copy_(1, buf.slots_B, proposed_KB)
 
 
@@ -184,8 +186,8 @@ def draft_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers, j: int) -> N
 def pick_draft(
     plan: Plan, parts: DecodeParts, proposed: torch.Tensor | None, buf: StepBuffers, j: int
 ) -> None:
-    """Pick draft j with the noise that the target will have at its position; -1 where the mask left nothing. What the
-    host proposed goes before."""
+    """Pick draft j with the noise that the target will have at its position; -1 where the mask left nothing, and
+    beyond the request's own limit. What the host proposed goes before."""
     assert parts.drafter is not None and buf.draft is not None
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     position_B = (verified.base_B + verified.count_B).add_(1 + j)
@@ -196,5 +198,7 @@ def pick_draft(
     if proposed is not None:
         proposed_B = proposed[j - 1].index_select(0, slots_B)
         token_B = torch.where(proposed_B >= 0, proposed_B, token_B)
+    if plan.shaped:
+        token_B = limit_drafts(state.sampling, slots_B, token_B[None], j)[0]
     buf.draft.token_B.copy_(token_B)
     state.drafts[j - 1].index_copy_(0, slots_B, token_B)
