@@ -87,7 +87,12 @@ void bind_token_texts(nb::module_ &m) {
 void bind_matcher(nb::module_ &m) {
   nb::class_<Matcher>(m, "Matcher", "Follows one sequence of tokens. Used by one thread at a time.")
       .def(
-          "accept", [](Matcher &self, std::int32_t token) { return checked(self, self.ref->accept(token)) == 1; },
+          "accept",
+          [](Matcher &self, std::int32_t token) {
+            const bool taken = checked(self, self.ref->accept(token)) == 1;
+            self.ref->position += taken;
+            return taken;
+          },
           "token"_a, "Take a token; False if it is refused, with the state unchanged.")
       .def(
           "validate",
@@ -107,18 +112,29 @@ void bind_matcher(nb::module_ &m) {
           },
           "row"_a.noconvert(), "Write the mask of what may follow, int32 [words]; False where nothing is blocked.")
       .def(
-          "rollback", [](Matcher &self, int count) { checked(self, self.ref->rollback(count)); }, "count"_a = 1,
-          "Take back the last tokens.")
+          "rollback",
+          [](Matcher &self, int count) {
+            checked(self, self.ref->rollback(count));
+            self.ref->position -= count;
+          },
+          "count"_a = 1, "Take back the last tokens.")
       .def(
           "fork",
           [](Matcher &self) {
             void *forked = self.ref->fork();
             if (!forked) raise("GuideStateError", self.ref->error());
-            return own({self.ref->ops(), forked});
+            Matcher fork = own({self.ref->ops(), forked});
+            fork.ref->position = self.ref->position;
+            return fork;
           },
           "An independent matcher in the same state.")
       .def(
-          "reset", [](Matcher &self) { checked(self, self.ref->reset()); }, "Back to the start.")
+          "reset",
+          [](Matcher &self) {
+            checked(self, self.ref->reset());
+            self.ref->position = 0;
+          },
+          "Back to the start.")
       .def(
           "forced",
           [](Matcher &self, int capacity) {
@@ -128,7 +144,11 @@ void bind_matcher(nb::module_ &m) {
           },
           "capacity"_a, "A guess of tokens that spell what must follow whatever is sampled; the state does not change.")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
-      .def_prop_ro("slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.");
+      .def_prop_ro("slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")
+      .def_prop_ro("serial", [](Matcher &self) { return self.ref->serial; }, "No other matcher of the process has it.")
+      .def_prop_ro(
+          "position", [](Matcher &self) { return self.ref->position; },
+          "How many tokens it has taken for good; while it has a slot, as of when it got it.");
 
   m.def(
       "python_matcher", [](nb::object object) { return own(python_matcher(std::move(object))); }, "object"_a,
@@ -202,6 +222,19 @@ void bind_state(nb::module_ &m) {
       .def_prop_ro("num_failed", &GuidedState::num_failed)
       .def_prop_ro("num_pending", &GuidedState::num_pending)
       .def_prop_ro("epoch", &GuidedState::epoch)
+      .def_prop_ro("pushed_epoch", &GuidedState::pushed_epoch)
+      .def(
+          "record", [](GuidedState &self, std::size_t num_bytes) { self.record(num_bytes / sizeof(std::int64_t)); },
+          "num_bytes"_a, released)
+      .def("recorded",
+           [](const GuidedState &self) {
+             std::vector<std::int64_t> words;
+             {
+               nb::gil_scoped_release release;
+               words = self.recorded();
+             }
+             return nb::bytes(words.data(), words.size() * sizeof words[0]);
+           })
       .def(
           "counters",
           [](const GuidedState &self, const std::string &operation) {
@@ -212,15 +245,22 @@ void bind_state(nb::module_ &m) {
           "operation"_a);
 }
 
-// The proposals, and the source of them that the host speaks to.
+// The proposals, and the sources of them that the host speaks to.
 struct BoundProposals {
+  GivenSource *given = nullptr;
   NgramSource *ngram = nullptr;
   std::vector<std::string> names;
   std::unique_ptr<Proposals> native;
 
-  BoundProposals(GuidedState &state, std::uintptr_t verified, std::uintptr_t proposed, bool forced,
+  BoundProposals(GuidedState &state, std::uintptr_t verified, std::uintptr_t proposed, bool has_given, bool forced,
                  std::optional<NgramSettings> settings) {
     std::vector<std::unique_ptr<DraftSource>> sources;
+    if (has_given) {
+      auto source = std::make_unique<GivenSource>(state);
+      given = source.get();
+      sources.push_back(std::move(source));
+      names.push_back("given");
+    }
     if (forced) {
       sources.push_back(std::make_unique<ForcedSource>(state));
       names.push_back("forced");
@@ -240,19 +280,25 @@ void bind_proposals(nb::module_ &m) {
   nb::class_<NgramSettings>(m, "NgramSettings")
       .def(nb::init<int, int, int>(), "min_length"_a, "max_length"_a, "candidates"_a);
   nb::class_<BoundProposals>(m, "Proposals")
-      .def(nb::init<GuidedState &, std::uintptr_t, std::uintptr_t, bool, std::optional<NgramSettings>>(), "state"_a,
-           "verified"_a, "proposed"_a, "forced"_a, "ngram"_a.none(), nb::keep_alive<1, 2>())
+      .def(nb::init<GuidedState &, std::uintptr_t, std::uintptr_t, bool, bool, std::optional<NgramSettings>>(),
+           "state"_a, "verified"_a, "proposed"_a, "given"_a, "forced"_a, "ngram"_a.none(), nb::keep_alive<1, 2>())
       .def(
           "open",
-          [](BoundProposals &self, int slot, const std::vector<std::int32_t> &tokens, int max_new_tokens) {
-            if (!self.ngram) return;
+          [](BoundProposals &self, int slot, const std::vector<std::int32_t> &tokens, int max_new_tokens,
+             const std::vector<std::int32_t> &given, int num_answered) {
+            const auto count = static_cast<int>(tokens.size());
+            if (num_answered < 0 || num_answered > count)
+              throw std::invalid_argument("the answer can't have " + std::to_string(num_answered) + " of " +
+                                          std::to_string(count) + " tokens");
             nb::gil_scoped_release release;
-            self.ngram->open(slot, tokens.data(), static_cast<int>(tokens.size()), max_new_tokens);
+            if (self.given) self.given->open(slot, given, tokens.data() + count - num_answered, num_answered);
+            if (self.ngram) self.ngram->open(slot, tokens.data(), count, max_new_tokens);
           },
-          "slot"_a, "tokens"_a, "max_new_tokens"_a)
+          "slot"_a, "tokens"_a, "max_new_tokens"_a, "given"_a, "num_answered"_a)
       .def(
           "set_guided",
           [](BoundProposals &self, bool guided) {
+            if (self.given) self.given->set_guided(guided);
             if (self.ngram) self.ngram->set_guided(guided);
           },
           "guided"_a)

@@ -1,6 +1,7 @@
 #include "draft_sources.h"
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -11,59 +12,58 @@ constexpr int kMaxCandidates = 32;
 
 }  // namespace
 
+void GivenSource::open(int slot, const std::vector<std::int32_t> &text, const std::int32_t *answer, int num_answered) {
+  for (std::int32_t token : text)
+    if (token < 0 || token >= state_.shape().vocab_size)
+      throw std::invalid_argument("the given text holds token id " + std::to_string(token) + "; ids are 0 to " +
+                                  std::to_string(state_.shape().vocab_size - 1));
+  auto opened = text.empty() ? nullptr : std::make_unique<GivenText>(text);
+  for (int i = 0; opened && i < num_answered; ++i) opened->append(answer[i]);
+  texts_.open(slot, std::move(opened));
+}
+
+void GivenSource::commit(int slot, const std::int64_t *tokens, int count) {
+  GivenText *text = texts_.of(slot);
+  for (int i = 0; text && i < count; ++i) text->append(static_cast<std::int32_t>(tokens[i]));
+}
+
+int GivenSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
+  const GivenText *text = texts_.of(slot);
+  // It goes on behind the committed text, not behind other sources' drafts.
+  if (!text || have > 0) return 0;
+  const int count = text->next(tokens, capacity);
+  if (count == 0 || !guided_.load(std::memory_order_relaxed) || !state_.is_guided(slot)) return count;
+  return state_.validate(slot, tokens, count);
+}
+
 int ForcedSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
   // The matcher is at the committed text, not behind other sources' drafts.
   return have > 0 ? 0 : state_.forced(slot, tokens, capacity);
 }
 
-NgramSource::NgramSource(GuidedState &state, NgramSettings settings) : state_(state), settings_(settings) {
+NgramSource::NgramSource(GuidedState &state, NgramSettings settings)
+    : state_(state), settings_(settings), texts_(state) {
   NgramIndex(settings.min_length, settings.max_length, 0);  // throws
   if (settings.candidates < 1 || settings.candidates > kMaxCandidates)
     throw std::invalid_argument("the grammar chooses among 1 to " + std::to_string(kMaxCandidates) + " places");
-  texts_.resize(static_cast<std::size_t>(state.shape().num_slots));
-  opened_.reserve(texts_.size());
-  closed_.reserve(2 * texts_.size());
 }
 
 void NgramSource::open(int slot, const std::int32_t *tokens, int count, int max_new_tokens) {
-  if (slot < 0 || slot >= state_.shape().num_slots)
-    throw std::invalid_argument("slot " + std::to_string(slot) + " is out of range");
   // An iteration commits up to K tokens beyond the last that counts, and two are in flight.
   const int room = std::max(max_new_tokens, 0) + 2 * (state_.shape().max_drafts + 1);
   auto text = std::make_unique<NgramIndex>(settings_.min_length, settings_.max_length,
                                            static_cast<std::size_t>(count) + static_cast<std::size_t>(room));
   for (int i = 0; i < count; ++i) text->append(tokens[i]);
-  std::vector<std::unique_ptr<NgramIndex>> garbage;
-  garbage.reserve(closed_.capacity());
-  std::lock_guard<std::mutex> lock(mutex_);
-  garbage.swap(closed_);
-  opened_.push_back({slot, state_.pushed_epoch(), std::move(text)});
-  has_opened_.store(true, std::memory_order_release);
-}
-
-void NgramSource::begin() {
-  if (!has_opened_.load(std::memory_order_acquire)) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::size_t kept = 0;
-  for (Opened &opened : opened_) {
-    if (opened.after_epoch < state_.epoch()) {
-      std::swap(texts_[static_cast<std::size_t>(opened.slot)], opened.text);
-      if (opened.text) closed_.push_back(std::move(opened.text));
-    } else {
-      std::swap(opened_[kept++], opened);
-    }
-  }
-  opened_.resize(kept);
-  has_opened_.store(!opened_.empty(), std::memory_order_relaxed);
+  texts_.open(slot, std::move(text));
 }
 
 void NgramSource::commit(int slot, const std::int64_t *tokens, int count) {
-  NgramIndex *text = texts_[static_cast<std::size_t>(slot)].get();
+  NgramIndex *text = texts_.of(slot);
   for (int i = 0; text && i < count; ++i) text->append(static_cast<std::int32_t>(tokens[i]));
 }
 
 int NgramSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
-  const NgramIndex *text = texts_[static_cast<std::size_t>(slot)].get();
+  const NgramIndex *text = texts_.of(slot);
   if (!text || have >= capacity) return 0;
   if (guided_.load(std::memory_order_relaxed) && state_.is_guided(slot))
     return choose(slot, *text, tokens, have, capacity);

@@ -3,13 +3,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <mutex>
-#include <utility>
 #include <vector>
 
+#include "given_text.h"
 #include "guided_state.h"
 #include "ngram.h"
+#include "slot_texts.h"
 
 namespace weft {
 
@@ -26,6 +25,27 @@ class DraftSource {
   // Goes on behind `tokens[0..have)`, drafts that follow the committed text: writes tokens up to `tokens[capacity)` and
   // returns how many.
   virtual int propose(int slot, std::int32_t *tokens, int have, int capacity) = 0;
+};
+
+// The text that was given with the request, while the answer is in it (GivenText).
+class GivenSource final : public DraftSource {
+ public:
+  explicit GivenSource(GuidedState &state) : state_(state), texts_(state) {}
+
+  // Host side, before the push that first names the slot: the text, none of it for a request without; and the answer so
+  // far of a request that goes on. Throws std::invalid_argument for a token that is not in the vocabulary.
+  void open(int slot, const std::vector<std::int32_t> &text, const std::int32_t *answer, int num_answered);
+  // Whether, of guided slots, the grammar cuts what it refuses. At any time.
+  void set_guided(bool guided) { guided_.store(guided, std::memory_order_relaxed); }
+
+  void begin() override { texts_.begin(); }
+  void commit(int slot, const std::int64_t *tokens, int count) override;
+  int propose(int slot, std::int32_t *tokens, int have, int capacity) override;
+
+ private:
+  GuidedState &state_;
+  std::atomic<bool> guided_{false};
+  SlotTexts<GivenText> texts_;
 };
 
 // What the grammar forces.
@@ -55,28 +75,17 @@ class NgramSource final : public DraftSource {
   // Whether, of guided slots, the grammar chooses among the places and cuts what it refuses. At any time.
   void set_guided(bool guided) { guided_.store(guided, std::memory_order_relaxed); }
 
-  void begin() override;
+  void begin() override { texts_.begin(); }
   void commit(int slot, const std::int64_t *tokens, int count) override;
   int propose(int slot, std::int32_t *tokens, int have, int capacity) override;
 
  private:
-  // A text is in use from the first iteration that was pushed after it was opened.
-  struct Opened {
-    int slot = 0;
-    std::uint64_t after_epoch = 0;
-    std::unique_ptr<NgramIndex> text;
-  };
-
   int choose(int slot, const NgramIndex &text, std::int32_t *tokens, int have, int capacity) const;
 
   GuidedState &state_;
   const NgramSettings settings_;
   std::atomic<bool> guided_{false};
-  std::vector<std::unique_ptr<NgramIndex>> texts_;  // [S] callback side
-  std::atomic<bool> has_opened_{false};
-  std::mutex mutex_;
-  std::vector<Opened> opened_;
-  std::vector<std::unique_ptr<NgramIndex>> closed_;  // let go of by the next `open`
+  SlotTexts<NgramIndex> texts_;
 };
 
 }  // namespace weft

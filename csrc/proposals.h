@@ -1,4 +1,5 @@
-// Drafts that the host proposes: what the grammar forces, what followed the same tokens before. Python-free.
+// Drafts that the host proposes: what was given with the request, what the grammar forces, what followed the same
+// tokens before. Python-free.
 //
 // `run` is a task of the grammar's stream, behind the `commit` of an iteration. Sources are asked in order; each goes
 // on behind what those before it gave.

@@ -454,9 +454,17 @@ class NgramSettings:
 
 class Proposals:
     def __init__(
-        self, state: GuidedState, verified: int, proposed: int, forced: bool, ngram: NgramSettings | None
+        self,
+        state: GuidedState,
+        verified: int,
+        proposed: int,
+        given: bool,
+        forced: bool,
+        ngram: NgramSettings | None,
     ) -> None: ...
-    def open(self, slot: int, tokens: Sequence[int], max_new_tokens: int) -> None: ...
+    def open(
+        self, slot: int, tokens: Sequence[int], max_new_tokens: int, given: Sequence[int], num_answered: int
+    ) -> None: ...
     def set_guided(self, guided: bool) -> None: ...
     def run(self, num_drafts: int) -> None: ...
     def task(self, num_drafts: int) -> tuple: ...

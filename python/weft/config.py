@@ -22,7 +22,8 @@ MAX_DRAFT_TOKENS = 8
 
 @dataclass(frozen=True)
 class Speculation:
-    """How tokens are drafted. Make one with `none()`, `eagle3()`, `mtp()`, `draft_model()`, `ngram()` or `forced()`.
+    """How tokens are drafted. Make one with `none()`, `eagle3()`, `mtp()`, `draft_model()`, `ngram()`, `forced()` or
+    `given()`.
 
     `num_draft_tokens` is the number of tokens drafted and verified in an iteration, 1 to 8; or a mapping from the
     batch size from which a number holds, such as `{1: 5, 4: 3, 16: 0}`: below the first none are drafted, and a 0
@@ -42,8 +43,8 @@ class Speculation:
             raise InputError(f'guide_drafts is {self.guide_drafts!r}; it must be "auto", True or False')
         if not isinstance(self.drafters, tuple) or not all(isinstance(name, str) for name in self.drafters):
             raise InputError(
-                f"drafters is {self.drafters!r}; make a Speculation with eagle3(), mtp(), draft_model(), ngram() "
-                "or forced()"
+                f"drafters is {self.drafters!r}; make a Speculation with eagle3(), mtp(), draft_model(), ngram(), "
+                "forced() or given()"
             )
         if not self.drafters:
             if self.max_draft_tokens:
@@ -139,19 +140,37 @@ class Speculation:
 
         `num_draft_tokens` is 3 by itself, and the other drafter's with one.
         """
+        return cls._first("forced", then, num_draft_tokens, alone=3)
+
+    @classmethod
+    def given(
+        cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
+    ) -> Speculation:
+        """Drafts are text that a request brings along as what its answer may be; `then` another drafter, forced text
+        too, continues behind it and drafts for requests that bring none.
+
+        `num_draft_tokens` is 8 by itself, and the other drafter's with one.
+        """
+        return cls._first("given", then, num_draft_tokens, alone=MAX_DRAFT_TOKENS)
+
+    @classmethod
+    def _first(
+        cls, name: str, then: Speculation | None, num_draft_tokens: DraftTokens | None, alone: int
+    ) -> Speculation:
+        """Drafter `name` before those of `then`; by itself it drafts `alone` tokens where no number is given."""
         if then is None:
-            return cls(("forced",), 3 if num_draft_tokens is None else num_draft_tokens)
+            return cls((name,), alone if num_draft_tokens is None else num_draft_tokens)
         if not isinstance(then, Speculation):
             raise InputError(
-                f"forced continues with {then!r}; give a Speculation, such as Speculation.eagle3()"
+                f"{name} continues with {then!r}; give a Speculation, such as Speculation.eagle3()"
             )
         if num_draft_tokens is not None:
             raise InputError("num_draft_tokens is given twice; give it to the drafter that continues")
         if not then.drafters:
-            return replace(then, drafters=("forced",), num_draft_tokens=3)
-        if "forced" in then.drafters:
-            raise InputError("the drafter that continues behind forced text drafts forced text itself")
-        return replace(then, drafters=("forced", *then.drafters))
+            return replace(then, drafters=(name,), num_draft_tokens=alone)
+        if name in then.drafters:
+            raise InputError(f"the drafter that continues behind {name} text drafts {name} text itself")
+        return replace(then, drafters=(name, *then.drafters))
 
 
 @dataclass(frozen=True)

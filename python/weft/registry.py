@@ -19,6 +19,7 @@ DRAFTERS = {
     "draft_model": "weft.spec.draft_model:DraftModel",
     "ngram": "weft.spec.ngram:Ngram",
     "forced": "weft.spec.forced:Forced",
+    "given": "weft.spec.given:Given",
 }
 
 MODELS = {

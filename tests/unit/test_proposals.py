@@ -23,7 +23,7 @@ class Iterations:
 
     def __init__(self, num_slots: int = 3, num_drafts: int = 4, **options: object) -> None:
         self.state = GuidedState(num_slots, num_drafts, small_vocabulary().vocab_size, [END])
-        settings = {"forced": True, "ngram": NgramSettings()} | options
+        settings: dict[str, object] = {"forced": True, "ngram": NgramSettings()} | options
         self.proposals = Proposals(self.state, host_memory, **settings)  # type: ignore[arg-type]
 
     def run(

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     Drafter = StrEnum  # its members are known when it runs
 else:
-    Drafter = StrEnum("Drafter", {name: name for name in ("auto", "none", *registry.names("drafters"))})
-    """What --speculation takes: what the registry has, and auto and none."""
+    _drafters = [name for name in registry.names("drafters") if name != "given"]  # no text comes along
+    Drafter = StrEnum("Drafter", {name: name for name in ("auto", "none", *_drafters)})
+    """What --speculation takes: what the registry has for a prompt alone, and auto and none."""
 
 
 class Guided(StrEnum):

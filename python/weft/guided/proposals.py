@@ -1,8 +1,9 @@
-"""Drafts that the host proposes, by slot: text that the grammar forces, and what followed the same tokens before.
+"""Drafts that the host proposes, by slot: text given with the request, text that the grammar forces, and what followed
+the same tokens before.
 
 They are made in C++ (`csrc/proposals.h`); here they get their host memory, and become host tasks. A task runs on the
-grammar's stream behind the `commit` of an iteration, for the slots of its snapshot. Forced text comes first, n-grams
-go on behind it.
+grammar's stream behind the `commit` of an iteration, for the slots of its snapshot. Given text comes first, forced text
+where there is none; n-grams go on behind either.
 
 S slots and one more for padding, K drafts.
 """
@@ -19,6 +20,11 @@ from weft.errors import InputError
 from weft.guided.state import GuidedState, HostMemory
 from weft.runtime.interface import NativeTask
 
+NO_GIVEN_TEXT = (
+    "text is given as drafts, but this engine makes none of it; make it with Speculation.given(), or "
+    "Speculation.given(then) before another drafter"
+)
+
 
 @dataclass(frozen=True)
 class NgramSettings:
@@ -34,13 +40,19 @@ class NgramSettings:
 
 @dataclass(frozen=True)
 class Sources:
-    """What proposes: text that a grammar forces first, n-grams (None: none) behind it."""
+    """What proposes, in this order: text given with the request, text that a grammar forces, n-grams (None: none)."""
 
+    given: bool = False
     forced: bool = False
     ngram: NgramSettings | None = None
 
     def __or__(self, other: Sources) -> Sources:
-        return Sources(self.forced or other.forced, self.ngram or other.ngram)
+        return Sources(self.given or other.given, self.forced or other.forced, self.ngram or other.ngram)
+
+    @property
+    def places(self) -> list[int]:
+        """Which places of the order they take."""
+        return [place for place, source in enumerate((self.given, self.forced, self.ngram)) if source]
 
 
 @dataclass(frozen=True)
@@ -62,8 +74,8 @@ class Proposals:
     there is none, and then behind it, too. The padding slot's stay -1. What was verified is read from the state's
     `verified_host`.
 
-    `forced` and `ngram` (None: none) are the sources. With `guided`, what n-grams propose for a guided slot is chosen
-    and cut by its grammar. Raises `InputError` for settings that make no sense.
+    `given`, `forced` and `ngram` (None: none) are the sources. With `guided`, what n-grams propose for a guided slot is
+    chosen and cut by its grammar, and given text is cut. Raises `InputError` for settings that make no sense.
     """
 
     def __init__(
@@ -71,6 +83,7 @@ class Proposals:
         state: GuidedState,
         pinned: HostMemory,
         *,
+        given: bool = False,
         forced: bool = False,
         ngram: NgramSettings | None = None,
         guided: bool = True,
@@ -86,23 +99,47 @@ class Proposals:
                 state.native,
                 state.verified_host.data_ptr(),
                 self.proposed_host.data_ptr(),
+                given,
                 forced,
                 settings,
             )
         except ValueError as error:
             raise InputError(str(error)) from error
+        self._takes_given = given
         self.set_guided(guided)
 
-    def open(self, slot: int, tokens: Sequence[int], max_new_tokens: int = 1024) -> None:
+    def open(
+        self,
+        slot: int,
+        tokens: Sequence[int],
+        max_new_tokens: int = 1024,
+        given: Sequence[int] = (),
+        num_answered: int = 0,
+    ) -> None:
         """Give the slot a new text: the prompt, before the push of the first iteration that names the slot for it.
 
+        `given` is the text that the request expects as its answer, from the answer's beginning; () for none. While the
+        answer is in it, what comes next in it are the drafts. An answer that has left it is back where its last 4
+        tokens stand in it, up to 1024 tokens behind the place where it left.
+
+        A request that goes on after a pause has its prompt and its answer so far as `tokens`, of which the last
+        `num_answered` are the answer.
+
         The text is in use from that push on; iterations in flight keep the old one. Tokens beyond `max_new_tokens`
-        cost memory to be allocated while they come. Raises `ValueError` for a slot that is none.
+        cost memory to be allocated while they come. Raises `ValueError` for a slot that is none, and `InputError` for
+        given text without a source for it, or with ids that are no tokens.
         """
-        self._native.open(slot, list(tokens), max_new_tokens)
+        if given and not self._takes_given:
+            raise InputError(NO_GIVEN_TEXT)
+        size = self.state.vocab_size
+        bad = next((token for token in given if not 0 <= token < size), None)
+        if bad is not None:
+            raise InputError(f"the given text holds token id {bad}; ids of this model are 0 to {size - 1}")
+        self._native.open(slot, list(tokens), max_new_tokens, list(given), num_answered)
 
     def set_guided(self, guided: bool) -> None:
-        """Whether the grammar chooses and cuts what n-grams propose; at any time, from the next task on."""
+        """Whether the grammar chooses and cuts what n-grams and given text propose; at any time, from the next task
+        on."""
         self._native.set_guided(guided)
 
     def run(self, num_drafts: int) -> None:
@@ -118,5 +155,5 @@ class Proposals:
         return NativeTask(name, function, data, self)
 
     def counters(self) -> ProposalCounters:
-        """What it has cost and brought so far; the names of `tokens` are "forced" and "ngram"."""
+        """What it has cost and brought so far; the names of `tokens` are "given", "forced" and "ngram"."""
         return ProposalCounters(*self._native.counters())

@@ -37,8 +37,12 @@ class Drafting:
                     raise InputError(
                         f"{name} proposes on the host and can't continue behind {speculation.drafters[0]}; put it first"
                     )
-                if loaded.sources.forced and proposers:
-                    raise InputError(f"{name} can't continue behind {speculation.drafters[0]}; put it first")
+                before = [place for proposer in proposers for place in proposer.sources.places]
+                if before and max(before) >= min(loaded.sources.places):
+                    raise InputError(
+                        f"{name} can't continue behind {speculation.drafters[len(proposers) - 1]}; the host proposes "
+                        "given text first, then forced text, then n-grams, each once"
+                    )
                 proposers.append(loaded)
             else:
                 drafters.append(loaded)
@@ -53,5 +57,10 @@ class Drafting:
         sources = reduce(or_, (proposer.sources for proposer in self.proposers))
         guided = self.speculation.guide_drafts is not False
         return lambda state: Proposals(
-            state, runtime.pinned, forced=sources.forced, ngram=sources.ngram, guided=guided
+            state,
+            runtime.pinned,
+            given=sources.given,
+            forced=sources.forced,
+            ngram=sources.ngram,
+            guided=guided,
         )
