@@ -11,5 +11,6 @@ void bind_sampling(nanobind::module_ &m);
 void bind_penalties(nanobind::module_ &m);
 void bind_attention(nanobind::module_ &m);
 void bind_guided(nanobind::module_ &m);
+void bind_recording(nanobind::module_ &m);
 
 }  // namespace weft

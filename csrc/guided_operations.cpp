@@ -24,6 +24,7 @@ void GuidedState::fetch() {
     // Slots without a guide have nothing to lose: their rows stay as they are.
     for (int slot : guided_)
       fail(slot, SlotStatus::kEpoch, "no snapshot was pushed for this iteration; push one before each launch");
+    log_fetch({}, true);
     return;
   }
   for (const auto &[slot, matcher] : snapshot.attach) detach(slot);
@@ -35,11 +36,12 @@ void GuidedState::fetch() {
     if (slots_[slot].matcher) guided_.push_back(slot);
   const std::uint64_t expected = fetched_epoch_.load(std::memory_order_relaxed) + 1;
   fetched_epoch_.store(snapshot.epoch, std::memory_order_release);
-  if (snapshot.epoch == expected) return;
-  for (int slot : guided_)
-    fail(slot, SlotStatus::kEpoch,
-         "the snapshot is of iteration " + std::to_string(snapshot.epoch) + ", this is iteration " +
-             std::to_string(expected));
+  if (snapshot.epoch != expected)
+    for (int slot : guided_)
+      fail(slot, SlotStatus::kEpoch,
+           "the snapshot is of iteration " + std::to_string(snapshot.epoch) + ", this is iteration " +
+               std::to_string(expected));
+  log_fetch(snapshot.attach, false);
 }
 
 void GuidedState::detach(int number) {
@@ -47,6 +49,7 @@ void GuidedState::detach(int number) {
   if (slot.matcher) {
     // Its owner may attach it again elsewhere: it leaves with the committed text. If it can't, its next fill says so.
     if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
+    slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
     std::lock_guard<std::mutex> lock(queue_mutex_);
     detached_.push_back(std::move(slot.matcher));
   }
@@ -66,6 +69,7 @@ void GuidedState::detach(int number) {
 void GuidedState::attach(int number, MatcherRef matcher) {
   Slot &slot = slots_[number];
   slot.matcher = std::move(matcher);
+  slot.start = slot.matcher->position;
   slot.guided.store(true, std::memory_order_release);
   end_rows(number, 1);
   if (slot.matcher->is_terminated()) {
@@ -90,6 +94,7 @@ void GuidedState::each_guided(Operation operation, Body body) {
 void GuidedState::extend(int draft) {
   if (draft < 1 || draft > shape_.max_drafts) return;
   each_guided(kExtend, [&](int slot) { extend_slot(slot, draft); });
+  log_operation(kExtend, draft);
 }
 
 void GuidedState::extend_through(int count) {
@@ -99,10 +104,12 @@ void GuidedState::extend_through(int count) {
       extend_slot(slot, draft);
     }
   });
+  log_operation(kExtendThrough, std::min(count, shape_.max_drafts));
 }
 
 void GuidedState::commit() {
   each_guided(kCommit, [&](int slot) { commit_slot(slot); });
+  log_operation(kCommit, 0);
 }
 
 void GuidedState::extend_slot(int number, int draft) {
@@ -230,6 +237,8 @@ GuidedState::Fill GuidedState::fill(int number, int position, Operation operatio
                     std::to_string(fill_limit_ns_ / 1000000) + " ms"),
            Fill::kFailed;
   buffers_.token_mask[row_index(number, position)] = outcome;
+  if (log_)
+    slot.hashes[static_cast<std::size_t>(position)] = hash_row(target, shape_.words(), last_word_bits_, outcome);
   return is_empty(target) ? Fill::kEmpty : Fill::kDone;
 }
 

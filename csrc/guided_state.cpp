@@ -54,6 +54,7 @@ GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens
   for (Slot &slot : slots_) {
     slot.taken.resize(static_cast<std::size_t>(shape.max_drafts));
     slot.rows.assign(static_cast<std::size_t>(shape.max_drafts) + 1, Row::kStale);
+    slot.hashes.assign(slot.rows.size(), kRowUnknown);
   }
   attached_.resize(slots_.size());
   current_.reserve(slots_.size());
@@ -67,6 +68,8 @@ GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens
 }
 
 GuidedState::~GuidedState() {
+  for (Slot &slot : slots_)
+    if (slot.matcher) slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
   for (const MatcherRef &matcher : attached_)
     if (matcher) matcher->slot = -1;
 }
@@ -120,6 +123,7 @@ std::uint64_t GuidedState::push(std::vector<int> slots, Attach attach, std::uint
 void GuidedState::release(int number) {
   const Slot &slot = slots_.at(static_cast<std::size_t>(number));
   if (slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk) take_back(number, 0);
+  log_release(number);
 }
 
 std::pair<SlotStatus, std::string> GuidedState::status(int number) const {
@@ -152,6 +156,8 @@ void GuidedState::run_task(void *data) {
       return task.state->extend(task.draft);
     case kExtendThrough:
       return task.state->extend_through(task.draft);
+    case kRelease:
+      return;  // the host's
   }
 }
 

@@ -16,7 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "flight_log.h"
 #include "matcher_handle.h"
+#include "row_hash.h"
 #include "work_pool.h"
 
 namespace weft {
@@ -55,7 +57,7 @@ struct OperationCounters {
 class GuidedState {
  public:
   using Attach = std::vector<std::pair<int, MatcherRef>>;
-  enum Operation { kFetch, kExtend, kCommit, kExtendThrough };
+  enum Operation { kFetch, kExtend, kCommit, kExtendThrough, kRelease };
 
   // `end_tokens` are what a row allows that has nothing else to allow. `workers` threads help with the matchers of a
   // phase that turns out long; 0 keeps all of it on the calling thread.
@@ -98,6 +100,12 @@ class GuidedState {
   // Host side, with nothing in flight: back to the committed text; the matcher stays attached.
   void release(int slot);
 
+  // Keep records of the last operations in `capacity_words` words (0: none, and forget what there is); their layout is
+  // that of guided_recording.cpp. Host side, with nothing in flight. Throws std::invalid_argument for too few words.
+  void record(std::size_t capacity_words);
+  // Those records, oldest first. At any time, on any thread.
+  std::vector<std::int64_t> recorded() const;
+
   // The operations as host tasks: `run(data)`, named `name`; all of it lives as long as the state. `draft` is that of
   // kExtend, and the number of drafts of kExtendThrough.
   struct Call {
@@ -131,12 +139,14 @@ class GuidedState {
     std::atomic<std::int64_t> committed{0};
     std::atomic<int> extended{0};
     std::atomic<SlotStatus> status{SlotStatus::kOk};
-    bool stopped = false;             // the draft behind the taken ones was refused:
-    std::int64_t refused = 0;         // ... this one
-    bool dead_end = false;            // ... because nothing could have followed it
-    std::vector<std::int64_t> taken;  // the drafts that the matcher took, [K]
-    std::vector<Row> rows;            // [K+1]
-    std::string message;              // under status_mutex_
+    bool stopped = false;               // the draft behind the taken ones was refused:
+    std::int64_t refused = 0;           // ... this one
+    bool dead_end = false;              // ... because nothing could have followed it
+    std::vector<std::int64_t> taken;    // the drafts that the matcher took, [K]
+    std::vector<Row> rows;              // [K+1]
+    std::vector<std::uint64_t> hashes;  // [K+1] of filled rows, while recording
+    std::int64_t start = 0;             // the matcher's position when it was attached
+    std::string message;                // under status_mutex_
   };
 
   struct Snapshot {
@@ -183,6 +193,12 @@ class GuidedState {
   void fail(int slot, SlotStatus status, std::string message);
   void fail_matcher(int slot, const char *during);
 
+  // What an operation left, to the log if there is one. `through` is the last row that an extend answers for.
+  void log_fetch(const Attach &attach, bool is_missing);
+  void log_operation(Operation operation, int argument);
+  void log_release(int slot);
+  void log_slot(int slot, int through, Operation operation = kFetch);
+
   const GuidedShape shape_;
   const GuidedBuffers buffers_;
   const std::int64_t fill_limit_ns_;
@@ -204,6 +220,7 @@ class GuidedState {
   std::vector<MatcherRef> attached_;  // [S+1] what the host has attached, as of the last push
 
   // Callback side.
+  std::unique_ptr<FlightLog> log_;
   std::vector<int> current_;  // slots of the snapshot in work
   std::vector<int> guided_;   // those of them with a matcher
 };

@@ -1,6 +1,7 @@
 // A matcher that is owned, for C++.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -11,7 +12,7 @@ namespace weft {
 // Owns one matcher; destroyed with its last reference. A matcher is attached to at most one slot.
 class MatcherHandle {
  public:
-  explicit MatcherHandle(weft_matcher matcher) : matcher_(matcher) {}
+  explicit MatcherHandle(weft_matcher matcher) : serial(next_serial()), matcher_(matcher) {}
   MatcherHandle(const MatcherHandle &) = delete;
   MatcherHandle &operator=(const MatcherHandle &) = delete;
   ~MatcherHandle() { matcher_.ops->destroy(matcher_.self); }
@@ -27,9 +28,17 @@ class MatcherHandle {
   const char *error() { return matcher_.ops->error(matcher_.self); }
   const weft_matcher_ops *ops() const { return matcher_.ops; }
 
-  int slot = -1;  // where the host has attached it; only `push` and the state's end touch it
+  int slot = -1;              // where the host has attached it; only `push` and the state's end touch it
+  const std::int64_t serial;  // no other matcher of the process has it; 1, 2, ...
+  // Tokens that it has taken for good from its start; while it is attached, as of then. Whoever moves it keeps it.
+  std::int64_t position = 0;
 
  private:
+  static std::int64_t next_serial() {
+    static std::atomic<std::int64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
   weft_matcher matcher_;
 };
 using MatcherRef = std::shared_ptr<MatcherHandle>;

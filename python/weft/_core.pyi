@@ -399,6 +399,16 @@ class Matcher:
     def slot(self) -> int:
         """The slot it is attached to, or -1."""
 
+    @property
+    def serial(self) -> int:
+        """No other matcher of the process has it."""
+
+    @property
+    def position(self) -> int:
+        """
+        How many tokens it has taken for good; while it has a slot, as of when it got it.
+        """
+
 def python_matcher(object: object) -> Matcher:
     """
     A matcher over a Python object with accept, fill, rollback and is_terminated.
@@ -447,6 +457,10 @@ class GuidedState:
     def num_pending(self) -> int: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def pushed_epoch(self) -> int: ...
+    def record(self, num_bytes: int) -> None: ...
+    def recorded(self) -> bytes: ...
     def counters(self, operation: str) -> tuple: ...
 
 class NgramSettings:
@@ -469,3 +483,14 @@ class Proposals:
     def run(self, num_drafts: int) -> None: ...
     def task(self, num_drafts: int) -> tuple: ...
     def counters(self) -> tuple: ...
+
+def hash_mask_rows(
+    masks: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    flags: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    vocab_size: int,
+    hashes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """
+    Hash rows of masks int32 [R, W] with their flags int32 [R]: of rows int32 [N] to hashes int64 [N].
+    """
