@@ -51,7 +51,8 @@ class Request:
     """One prompt on its way to an answer. `slot` and `pages` are held in CONTEXT and GENERATION, and only then.
 
     `priority`, 0 to 1, goes first where it is higher. `deadline` is a moment of `time.perf_counter` at which the
-    request ends with "timeout". `max_drafts` bounds its drafts (None: as the engine has it; 0: none).
+    request ends with "timeout". `max_drafts` bounds its drafts (None: as the engine has it; 0: none). `given` is the
+    text that its caller expects as its answer: drafts, for an engine with `Speculation.given`.
     `on_progress` is called on the engine's thread after each iteration that added to `output`, and when the request is
     finished; it must not raise.
     """
@@ -65,6 +66,7 @@ class Request:
     priority: float = 0.5
     deadline: float | None = None
     max_drafts: int | None = None
+    given: tuple[int, ...] = ()
     on_progress: Callable[[Request], None] | None = None
     id: int = field(default_factory=lambda: next(_ids))
     stage: Stage = Stage.QUEUED
