@@ -1,0 +1,194 @@
+"""Fields that check what they are given: each is declared once, with its default, its bounds, or why it is refused."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import field, fields
+from datetime import timedelta
+from typing import Any, cast
+
+from weft.core import BOUNDS, Kind, check_entries, check_words
+from weft.errors import InputError
+from weft.executor.types.plain import Plain
+
+Parser = Callable[[str, Any], Any]
+
+
+class Checked(Plain):
+    """A frozen dataclass whose fields are checked, and brought into one form, when it is made."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if "refused" in one.metadata:
+                _refuse(type(self).__name__, one.name, value, one.default, one.metadata["refused"])
+            elif parse := one.metadata.get("parse"):
+                object.__setattr__(self, one.name, parse(one.name, value))
+
+
+def refused(instead: str, *, default: Any = None) -> Any:
+    """A field of TensorRT-LLM's that only its default is taken for; `instead` says why, and what to do."""
+    return field(default=default, repr=False, metadata={"refused": instead})
+
+
+def _refuse(owner: str, name: str, value: Any, default: Any, instead: str) -> None:
+    if value is default or (type(value) is type(default) and value == default):
+        return
+    if isinstance(value, int | float) and isinstance(default, int | float) and value == default:
+        return
+    raise InputError(f"{owner}.{name} is not supported: {instead}")
+
+
+def required(parse: Parser) -> dict[str, Any]:
+    """The metadata of a field without default: `field(metadata=required(...))`, which type checkers understand."""
+    return {"parse": parse}
+
+
+def parsed(parse: Parser, *, default: Any, optional: bool = False) -> Any:
+    """A field whose value `parse(name, value)` checks and gives back; None passes where it is `optional`."""
+
+    def parse_given(name: str, value: Any) -> Any:
+        return None if value is None and optional else parse(name, value)
+
+    return field(default=default, metadata={"parse": parse_given})
+
+
+def flag(default: bool) -> Any:
+    """True or False."""
+
+    def parse(name: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise InputError(f"{name} is {value!r}; it must be True or False")
+        return value
+
+    return parsed(parse, default=default)
+
+
+def number(kind: Kind, lowest: float, highest: float, valid: str, *, default: Any) -> Any:
+    """A number within bounds, `valid` in words. A default of None makes it optional."""
+    return parsed(number_parser(kind, lowest, highest, valid), default=default, optional=default is None)
+
+
+def number_parser(kind: Kind, lowest: float, highest: float, valid: str) -> Parser:
+    """Takes a number of this kind within bounds."""
+
+    def parse(name: str, value: Any) -> int | float:
+        if not kind.holds(value):
+            raise InputError(f"{name} is {value!r}; it must be {kind.value}: {valid}")
+        if not lowest <= value <= highest:
+            raise InputError(f"{name} is {value}; it must be {valid}")
+        return operator.index(value) if hasattr(value, "__index__") else float(value)
+
+    return parse
+
+
+def shared(name: str) -> Any:
+    """An optional number with the bounds that `weft.core.SamplingParams` has for it."""
+    kind, lowest, highest, valid = BOUNDS[name]
+    return number(kind, lowest, highest, valid, default=None)
+
+
+def count(default: int | None, *, lowest: int = 1) -> Any:
+    """A whole number that counts something. A default of None makes it optional."""
+    return parsed(count_parser(lowest), default=default, optional=default is None)
+
+
+def count_parser(lowest: int = 1) -> Parser:
+    """Takes a whole number, at least `lowest`."""
+    return number_parser(Kind.INTEGER, lowest, 2**31 - 1, f"at least {lowest}")
+
+
+def duration_ms() -> Any:
+    """Milliseconds as a number or a timedelta, kept as a number; or None."""
+
+    def parse(name: str, value: Any) -> float:
+        if isinstance(value, timedelta):
+            value = value / timedelta(milliseconds=1)
+        if not (Kind.NUMBER.holds(value) and 0 <= value < math.inf):
+            raise InputError(f"{name} is {value!r}; it must be milliseconds, at least 0, or a timedelta")
+        return float(value)
+
+    return parsed(parse, default=None, optional=True)
+
+
+def seconds(milliseconds: float | timedelta | None) -> float | None:
+    """What a field of `duration_ms` holds, in seconds."""
+    return None if milliseconds is None else cast(float, milliseconds) / 1000
+
+
+def text() -> Any:
+    """An optional text that is not empty."""
+    return parsed(parse_text, default=None, optional=True)
+
+
+def parse_text(name: str, value: Any) -> str:
+    """Takes a text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{name} is {value!r}; it must be a text that is not empty")
+    return value
+
+
+def instance(cls: type, *, default: Any) -> Any:
+    """An object of class `cls` (a member, if it is an enum). A default of None makes it optional."""
+    return parsed(instance_parser(cls), default=default, optional=default is None)
+
+
+def instance_parser(cls: type) -> Parser:
+    """Takes an object of class `cls`."""
+
+    def parse(name: str, value: Any) -> Any:
+        if not isinstance(value, cls):
+            members = getattr(cls, "__members__", None)
+            right = f"one of {cls.__name__}: {', '.join(members)}" if members else f"a {cls.__name__}"
+            raise InputError(f"{name} is {value!r}; it must be {right}")
+        return value
+
+    return parse
+
+
+def instances(cls: type) -> Any:
+    """A list of objects of class `cls`, kept as a tuple; None is an empty one."""
+
+    def parse(name: str, value: Any) -> tuple[Any, ...]:
+        if value is None:
+            return ()
+        if not isinstance(value, Sequence) or not all(isinstance(entry, cls) for entry in value):
+            raise InputError(f"{name} is {value!r}; it must be a list of {cls.__name__}")
+        return tuple(value)
+
+    return parsed(parse, default=())
+
+
+def function() -> Any:
+    """Something that can be called, or None."""
+
+    def parse(name: str, value: Any) -> Any:
+        if not callable(value):
+            raise InputError(f"{name} is {value!r}; it must be a function")
+        return value
+
+    return parsed(parse, default=None, optional=True)
+
+
+def parse_tokens(name: str, value: Any) -> tuple[int, ...]:
+    """Takes a list of token ids that is not empty."""
+    check_entries(name, value, Kind.INTEGER)
+    if not value:
+        raise InputError(f"{name} is empty; give at least one token id")
+    if min(value) < 0:
+        raise InputError(f"{name} holds {min(value)}; token ids are at least 0")
+    return tuple(map(operator.index, value))
+
+
+def words() -> Any:
+    """Texts and lists of token ids, none of them empty, kept as tuples."""
+
+    def parse(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
+        check_words(name, value)
+        return tuple(
+            word if isinstance(word, str) else parse_tokens(f"an entry of {name}", word) for word in value
+        )
+
+    return parsed(parse, default=None, optional=True)

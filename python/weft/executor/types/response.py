@@ -1,0 +1,127 @@
+"""What comes back: a `Response` holds a `Result` or an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+
+from weft.errors import InputError, RequestError
+from weft.executor.types.metrics import PerfMetrics
+from weft.executor.types.plain import Plain
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended."""
+
+    NOT_FINISHED = 0
+    END_ID = 1
+    STOP_WORDS = 2
+    LENGTH = 3
+    TIMED_OUT = 4
+    CANCELLED = 5
+
+
+@dataclass(eq=False)
+class AdditionalOutput(Plain):
+    """A tensor of the model's, by name: a row for each token of the answer, [tokens, ...]; of the prompt where the name
+    begins with "context_".
+    """
+
+    name: str
+    output: torch.Tensor
+
+
+@dataclass(eq=False)
+class Result(Plain):
+    """Tokens of one sequence, or of all beams (the first dimension of lists and of `generation_logits`).
+
+    `is_sequence_final`: nothing more of sequence `sequence_index` follows; `is_final`: nothing more of the request.
+    `output_token_ids` hold what the iteration added, where the request streams; else the answer, behind the prompt
+    unless that is excluded. `finish_reasons` is one for each beam. `log_probs` (natural logarithms) and
+    `cum_log_probs`, their sum so far, where asked for; `top_log_probs` maps, for each token, the likeliest to theirs.
+    `context_logits` [prompt, vocab_size] and `generation_logits` [beams, tokens, vocab_size], float32, on the CPU.
+    `decoding_iter` is the iteration, from 0, that the request is in. `encoder_output`, `context_phase_params` and
+    `spec_dec_fast_logits_info` are always None: weft refuses what would fill them.
+    """
+
+    is_final: bool = False
+    output_token_ids: list[list[int]] = field(default_factory=list)
+    cum_log_probs: list[float] | None = None
+    log_probs: list[list[float]] | None = None
+    context_logits: torch.Tensor | None = None
+    generation_logits: torch.Tensor | None = None
+    spec_dec_fast_logits_info: None = None
+    encoder_output: None = None
+    finish_reasons: list[FinishReason] = field(default_factory=list)
+    context_phase_params: None = None
+    decoding_iter: int = 0
+    sequence_index: int = 0
+    is_sequence_final: bool = False
+    request_perf_metrics: PerfMetrics | None = None
+    additional_outputs: list[AdditionalOutput] = field(default_factory=list)
+    top_log_probs: list[list[dict[int, float]]] | None = None
+
+
+class Response:
+    """An answer to request `request_id`: a `result`, or the message of an error. Asking for the other one raises."""
+
+    def __init__(
+        self,
+        request_id: int,
+        result: Result | None = None,
+        *,
+        error_msg: str | None = None,
+        client_id: int | None = None,
+    ) -> None:
+        if (result is None) == (error_msg is None):
+            raise InputError("a response holds either a result or an error message; give one of them")
+        self._request_id = request_id
+        self._result = result
+        self._error_msg = error_msg
+        self._client_id = client_id
+
+    @property
+    def request_id(self) -> int:
+        """The number that `enqueue_request` gave."""
+        return self._request_id
+
+    @property
+    def client_id(self) -> int | None:
+        """The number that the request brought along."""
+        return self._client_id
+
+    def has_error(self) -> bool:
+        """Whether the request failed."""
+        return self._error_msg is not None
+
+    @property
+    def error_msg(self) -> str:
+        """What went wrong. Raises `InputError` where nothing did."""
+        if self._error_msg is None:
+            raise InputError(
+                f"request {self._request_id} has no error; ask has_error() first, or take its result"
+            )
+        return self._error_msg
+
+    @property
+    def result(self) -> Result:
+        """The result. Raises `RequestError`, with the message, where the request failed."""
+        if self._result is None:
+            raise RequestError(f"request {self._request_id} has no result: {self._error_msg}")
+        return self._result
+
+    def clear_context_logits(self) -> None:
+        """Let go of the result's context logits."""
+        if self._result is not None:
+            self._result.context_logits = None
+
+    def clear_generation_logits(self) -> None:
+        """Let go of the result's generation logits."""
+        if self._result is not None:
+            self._result.generation_logits = None
+
+    def __repr__(self) -> str:
+        held = repr(self._result) if self._error_msg is None else f"error_msg={self._error_msg!r}"
+        return f"Response({self._request_id}, {held}, client_id={self._client_id})"

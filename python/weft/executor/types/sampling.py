@@ -1,0 +1,80 @@
+"""How the tokens of a request are chosen: `SamplingConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from weft.core import BOUNDS, MAX_LOGIT, Kind
+from weft.errors import InputError
+from weft.executor.types.fields import Checked, count, number, refused, shared
+
+_TOP_P_VALID = BOUNDS["top_p"][3]
+
+
+@dataclass(frozen=True)
+class SamplingConfig(Checked):
+    """How the tokens of a request are chosen. What is None has the meaning of `weft.SamplingParams`' default, except:
+
+    - Without `temperature`, `top_k` and `top_p` the likeliest token is taken, and so it is with a temperature of 0, a
+      `top_k` of 1 or a `top_p` of 0. Otherwise `temperature` is 1 where it is not given.
+    - `beam_width` above 1 searches by beams, with `length_penalty` (at least 0: sequences are compared by the sum of
+      their log-probabilities over their length to this power), `early_stopping` (at least 0) and
+      `beam_search_diversity_rate` (at least 0); the three compare beams, so that with one there is nothing for them to
+      change. `num_return_sequences` (beam width: at most `beam_width`) is how many
+      sequences come out; without beams each is drawn with its own seed, `seed` + its index.
+
+    Raises `InputError` for a value of another type, outside its bounds, or of a field that weft refuses.
+    """
+
+    beam_width: int = count(1)
+    _: KW_ONLY
+    top_k: int | None = shared("top_k")
+    top_p: float | None = number(Kind.NUMBER, 0, 1, f"0 (greedy), or {_TOP_P_VALID}", default=None)
+    top_p_min: float | None = refused("give a fixed top_p, or min_p, which follows the likeliest token")
+    top_p_reset_ids: int | None = refused("top_p does not decay, so nothing is reset; leave it out")
+    top_p_decay: float | None = refused("give a fixed top_p, or min_p, which follows the likeliest token")
+    seed: int | None = shared("seed")
+    temperature: float | None = shared("temperature")
+    min_tokens: int | None = shared("min_tokens")
+    beam_search_diversity_rate: float | None = number(Kind.NUMBER, 0, MAX_LOGIT, "0 to 10000", default=None)
+    repetition_penalty: float | None = shared("repetition_penalty")
+    presence_penalty: float | None = shared("presence_penalty")
+    frequency_penalty: float | None = shared("frequency_penalty")
+    length_penalty: float | None = number(Kind.NUMBER, 0, 100, "0 to 100", default=None)
+    early_stopping: int | None = count(None, lowest=0)
+    no_repeat_ngram_size: int | None = refused(
+        "use frequency_penalty or bad_words, or a logits post-processor that forbids the tokens"
+    )
+    num_return_sequences: int | None = count(None)
+    min_p: float | None = shared("min_p")
+    beam_width_array: Sequence[int] | None = refused(
+        "the beam width stays the same throughout an answer; give beam_width"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beam_width > 1 and (self.num_return_sequences or 1) > self.beam_width:
+            raise InputError(
+                f"num_return_sequences is {self.num_return_sequences}; beams of width {self.beam_width} give "
+                f"1 to {self.beam_width} sequences"
+            )
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences come out: `num_return_sequences`, or else as many as there are beams."""
+        return self.num_return_sequences if self.num_return_sequences is not None else self.beam_width
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        given = (self.temperature, self.top_k, self.top_p)
+        return given == (None, None, None) or self.temperature == 0 or self.top_k == 1 or self.top_p == 0
+
+    def parameters(self) -> dict[str, Any]:
+        """The fields that `weft.SamplingParams` has too, as keyword arguments for it; what is not given is left out."""
+        names = ("seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty")
+        chosen = names if self.is_greedy else (*names, "temperature", "top_k", "top_p", "min_p")
+        given = {name: getattr(self, name) for name in chosen if getattr(self, name) is not None}
+        return {"temperature": 0.0 if self.is_greedy else 1.0} | given

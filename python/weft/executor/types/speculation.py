@@ -1,0 +1,31 @@
+"""How an executor drafts, and the drafts that a request brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from weft.config import Speculation
+from weft.executor.types.fields import Checked, instance_parser, parse_tokens, refused, required
+
+_EXACT = "drafts are verified exactly, by the token that the target samples; give the tokens alone"
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig(Checked):
+    """How the executor drafts: `SpeculativeConfig(weft.Speculation.eagle3())`, or any other `Speculation`."""
+
+    speculation: Speculation = field(metadata=required(instance_parser(Speculation)))
+    fast_logits: bool = refused("drafter and target run in one engine, which sends no logits", default=False)
+
+
+@dataclass(frozen=True)
+class ExternalDraftTokensConfig(Checked):
+    """What the answer is expected to be, from its first token on. As long as the answer is that, it is drafted; where
+    it differs, nothing is lost but time. Needs an executor with `Speculation.given()`.
+    """
+
+    tokens: Sequence[int] = field(metadata=required(parse_tokens))
+    logits: None = refused(_EXACT)
+    acceptance_threshold: float | None = refused(_EXACT)
+    fast_logits: bool | None = refused(_EXACT)

@@ -1,0 +1,140 @@
+"""Statistics of an executor: one `IterationStats` an iteration, one `RequestStats` a request and iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from weft.executor.types.plain import Plain
+
+
+@dataclass
+class KvCacheStats(Plain):
+    """Blocks of the cache now (`free_num_blocks` counts those that keep what may be found again), and since the
+    executor was made: how many were given out, how many of these were fresh, found again, and not found.
+    """
+
+    max_num_blocks: int = 0
+    free_num_blocks: int = 0
+    used_num_blocks: int = 0
+    tokens_per_block: int = 0
+    alloc_total_blocks: int = 0
+    alloc_new_blocks: int = 0
+    reused_blocks: int = 0
+    missed_blocks: int = 0
+    cache_hit_rate: float = 0.0
+
+
+@dataclass
+class StaticBatchingStats(Plain):
+    """An iteration under STATIC_BATCH. `empty_gen_slots` belong to requests of the batch that have ended."""
+
+    num_scheduled_requests: int = 0
+    num_context_requests: int = 0
+    num_ctx_tokens: int = 0
+    num_gen_tokens: int = 0
+    empty_gen_slots: int = 0
+
+
+@dataclass
+class InflightBatchingStats(Plain):
+    """An iteration of in-flight batching: requests that read their prompt, that decoded, that were preempted."""
+
+    num_scheduled_requests: int = 0
+    num_context_requests: int = 0
+    num_gen_requests: int = 0
+    num_paused_requests: int = 0
+    num_ctx_tokens: int = 0
+    micro_batch_id: int = 0
+    avg_num_decoded_tokens_per_iter: float = 0.0
+
+
+@dataclass
+class SpecDecodingStats(Plain):
+    """Drafts verified in an iteration. `acceptance_length` is the mean of tokens that a request with drafts got from
+    it; `draft_overhead` the share of the iteration that drafting took (0.0 where graphs hold both).
+    """
+
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_requests_with_draft_tokens: int = 0
+    acceptance_length: float = 0.0
+    iter_latency_ms: float = 0.0
+    draft_overhead: float = 0.0
+
+
+@dataclass
+class IterationStats(Plain):
+    """One iteration. Times in milliseconds, memory in bytes; `timestamp` is "%m-%d-%Y %H:%M:%S.%f".
+
+    `new_active_requests_queue_latency_ms` is what the requests admitted in this iteration had waited, in sum.
+    `num_active_requests` hold a slot at its end. Limits are as made (static) and in force (runtime); no tuner
+    recommends others, so that those are 0. `model_latency_ms` is how long the host waited for the device,
+    `grammar_latency_ms` what grammars took meanwhile, on any thread; `num_compiling_requests` wait for their guide.
+    """
+
+    timestamp: str = ""
+    iter: int = 0
+    iter_latency_ms: float = 0.0
+    new_active_requests_queue_latency_ms: float = 0.0
+    num_new_active_requests: int = 0
+    num_active_requests: int = 0
+    num_queued_requests: int = 0
+    num_completed_requests: int = 0
+    max_num_active_requests: int = 0
+    max_batch_size_static: int = 0
+    max_batch_size_tuner_recommended: int = 0
+    max_batch_size_runtime: int = 0
+    max_num_tokens_static: int = 0
+    max_num_tokens_tuner_recommended: int = 0
+    max_num_tokens_runtime: int = 0
+    gpu_mem_usage: int = 0
+    cpu_mem_usage: int = 0
+    pinned_mem_usage: int = 0
+    kv_cache_stats: KvCacheStats | None = None
+    cross_kv_cache_stats: KvCacheStats | None = None
+    static_batching_stats: StaticBatchingStats | None = None
+    inflight_batching_stats: InflightBatchingStats | None = None
+    specdec_stats: SpecDecodingStats | None = None
+    model_latency_ms: float = 0.0
+    grammar_latency_ms: float = 0.0
+    num_compiling_requests: int = 0
+
+
+class RequestStage(Enum):
+    """Where a request is. No model has an encoder, so ENCODER_IN_PROGRESS does not occur."""
+
+    QUEUED = 0
+    ENCODER_IN_PROGRESS = 1
+    CONTEXT_IN_PROGRESS = 2
+    GENERATION_IN_PROGRESS = 3
+    GENERATION_COMPLETE = 4
+
+
+@dataclass
+class RequestStats(Plain):
+    """One request at an iteration's end: `scheduled` in it, or `paused` (preempted). `context_prefill_position` tokens
+    of its prompt are read. `dis_serving_stats` is always None.
+    """
+
+    id: int
+    stage: RequestStage = RequestStage.QUEUED
+    context_prefill_position: int = 0
+    num_generated_tokens: int = 0
+    avg_num_decoded_tokens_per_iter: float = 0.0
+    scheduled: bool = False
+    paused: bool = False
+    dis_serving_stats: None = None
+    alloc_total_blocks_per_request: int = 0
+    alloc_new_blocks_per_request: int = 0
+    reused_blocks_per_request: int = 0
+    missed_blocks_per_request: int = 0
+    kv_cache_hit_rate_per_request: float = 0.0
+
+
+@dataclass
+class RequestStatsPerIteration(Plain):
+    """The requests of iteration `iter`."""
+
+    iter: int = 0
+    request_stats: list[RequestStats] = field(default_factory=list)
