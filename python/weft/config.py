@@ -225,8 +225,10 @@ class EngineConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name, names in CHOICES.items():
             if getattr(self, name) not in names:
-                known = ", ".join(repr(each) for each in names[:-1])
-                raise InputError(f"{name} is {getattr(self, name)!r}; it must be {known} or {names[-1]!r}")
+                *others, last = (f'"{each}"' if isinstance(each, str) else repr(each) for each in names)
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}; it must be {', '.join(others)} or {last}"
+                )
         if self.overlap is True and self.graphs == "split":
             raise InputError(
                 'overlap needs graphs="one" or "none": split graphs have the host between their parts'
@@ -265,8 +267,8 @@ class EngineConfig:
         tokens = self.max_num_tokens if self.max_num_tokens is not None else max(2048, least)
         if tokens < least:
             raise InputError(
-                f"max_num_tokens is {tokens}; a full batch decodes {least - self.page_size} tokens, and {self.page_size} "
-                f"more must be left for prompts: it must be at least {least}"
+                f"max_num_tokens is {tokens}; a full batch decodes {least - self.page_size} tokens, and a page of "
+                f"{self.page_size} more must be left for prompts: it must be at least {least}"
             )
         if not self.chunked and tokens < length + self.max_batch * (num_draft_tokens + 1):
             raise InputError(

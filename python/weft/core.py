@@ -168,7 +168,8 @@ class OutputStats:
     """What one request cost. Times in seconds.
 
     `drafted_iterations` verified drafts, all but a request's first; they gave `drafted_tokens` tokens of the answer.
-    `accepted_drafts` tokens of the whole answer were drafted. `guided_valid` is None without
+    `accepted_drafts` tokens of the whole answer were drafted. `reused_tokens` of the prompt
+    were found read already. `guided_valid` is None without
     a guide; else whether the grammar reached its end (False where the answer was cut).
     """
 
@@ -178,6 +179,7 @@ class OutputStats:
     drafted_iterations: int = 0
     drafted_tokens: int = 0
     accepted_drafts: int = 0
+    reused_tokens: int = 0
     compile_s: float = 0.0
     time_to_first_token_s: float = 0.0
     total_s: float = 0.0

@@ -15,7 +15,9 @@ from weft.engine.sampling_state import TokenRules
 from weft.errors import InputError, RequestError
 
 if TYPE_CHECKING:
-    from weft.grammar.base import CompiledGuide
+    from weft.engine.kv_cache import KvSequence, Retention
+    from weft.engine.prefill import PromptRow
+    from weft.grammar.base import CompiledGuide, Matcher
 
 
 class Stage(Enum):
@@ -48,13 +50,18 @@ class StopWords(Protocol):
 
 @dataclass(eq=False)
 class Request:
-    """One prompt on its way to an answer. `slot` and `pages` are held in CONTEXT and GENERATION, and only then.
+    """One prompt on its way to an answer. `slot`, `row` and `kv` are held in CONTEXT and GENERATION; where
+    work in flight names them, a little longer. The `matcher` stays with a request that is preempted.
 
     `priority`, 0 to 1, goes first where it is higher. `deadline` is a moment of `time.perf_counter` at which the
     request ends with "timeout". `max_drafts` bounds its drafts (None: as the engine has it; 0: none). `given` is the
     text that its caller expects as its answer: drafts, for an engine with `Speculation.given`.
+    `retention` says how long its pages are worth keeping.
     `on_progress` is called on the engine's thread after each iteration that added to `output`, and when the request is
     finished; it must not raise.
+
+    `resumed_at` tokens of the answer were out when it was admitted last. Of the work in flight that names it, there are
+    `in_flight` turns, which add `surely` tokens at least.
     """
 
     prompt: list[int]
@@ -71,12 +78,19 @@ class Request:
     id: int = field(default_factory=lambda: next(_ids))
     stage: Stage = Stage.QUEUED
     slot: int = -1
-    pages: list[int] = field(default_factory=list)
+    kv: KvSequence | None = None
+    row: PromptRow | None = None
     compiled: CompiledGuide | None = None
+    matcher: Matcher | None = None
+    retention: Retention | None = None
     is_shaped: bool = False
+    resumed_at: int = 0
+    in_flight: int = 0
+    surely: int = 0
     output: Output = field(init=False)
     created: float = field(default_factory=time.perf_counter)
     started: float = 0.0
+    paused_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.output = Output(prompt_token_ids=self.prompt)
@@ -89,6 +103,16 @@ class Request:
     @property
     def is_finished(self) -> bool:
         return self.stage is Stage.FINISHED
+
+    @property
+    def text(self) -> list[int]:
+        """The prompt and the answer so far."""
+        return self.prompt + self.output.token_ids
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens `text` has."""
+        return len(self.prompt) + len(self.output.token_ids)
 
     @property
     def is_active(self) -> bool:

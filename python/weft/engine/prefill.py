@@ -1,19 +1,20 @@
-"""Reading one prompt: eager, in chunks, ending with the first token sampled under the request's guide.
+"""Reading prompts: eager, in chunks, ending with the first token sampled under the request's guide.
 
 The first token is sampled by the same function as those of a decode iteration, on one row without drafts; only the
 model reads many positions at once. Each chunk's device tensors are its own, held by the launched work, so the host may
-prepare the next chunk at once.
+prepare the next chunk at once. Prompts may be read in turns: what is kept between two chunks of one is in its slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.engine.sampling_state import SamplingRow, write_slot
-from weft.engine.shaping import shape_target
+from weft.engine.shaping import limit_drafts, shape_target
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.step import Plan, sample_and_verify
 from weft.guided.protocol import Lane
@@ -34,39 +35,70 @@ class PrefillBuffers:
 
 
 class PromptRow:
-    """One request's inputs in pinned memory of its own: what `open_slot` writes to the device."""
+    """One request's inputs in pinned memory of its own: what `open_slot` writes to the device.
+
+    `tokens` is the text so far; reading begins at `first`, once the pages `copies` (from, to) are copied. `error` is
+    what went wrong while it was read: the work behind it then leaves the slot alone.
+    """
 
     def __init__(
-        self, runtime: Runtime, slot: int, tokens: list[int], pages: list[int], sampling: SamplingRow
+        self,
+        runtime: Runtime,
+        slot: int,
+        tokens: Sequence[int],
+        pages: Sequence[int],
+        sampling: SamplingRow,
+        first: int = 0,
+        copies: Sequence[tuple[int, int]] = (),
     ) -> None:
+        def pinned(values: Sequence[int], dtype: torch.dtype) -> Tensor:
+            tensor = runtime.pinned((len(values),), dtype)
+            tensor.copy_(torch.tensor(values, dtype=dtype))
+            return tensor
+
         self.slot = slot
         self.length = len(tokens)
+        self.first = self.position = first
         self.sampling = sampling
-        self.tokens = runtime.pinned((len(tokens),), torch.int64)
-        self.tokens.copy_(torch.tensor(tokens))
-        self.pages = runtime.pinned((len(pages),), torch.int32)
-        self.pages.copy_(torch.tensor(pages, dtype=torch.int32))
+        self.error: BaseException | None = None
+        self.tokens = pinned(tokens, torch.int64)
+        self.pages = pinned(pages, torch.int32)
+        self.copies = [pinned(side, torch.int64) for side in zip(*copies, strict=True)] if copies else None
+
+    @property
+    def remaining(self) -> int:
+        """Tokens not read yet."""
+        return self.length - self.position
 
 
-def prefill(
+def open_row(stream: Stream, lane: Lane, parts: DecodeParts, row: PromptRow) -> None:
+    """Make the row's slot its own."""
+    stream.launch(guarded, row, open_slot, parts.state, lane.token_mask, row)
+    if row.copies is not None:
+        stream.launch(guarded, row, copy_pages, parts, *row.copies)
+
+
+def read_prompt(
     stream: Stream,
     lane: Lane,
     parts: DecodeParts,
     buf: PrefillBuffers,
     row: PromptRow,
+    count: int,
     plan: Plan,
     push_snapshot: Callable[[], object],
 ) -> None:
-    """Issue the whole prefill of `row`. `plan` is of one row and no drafts.
+    """Issue the reading of `count` more tokens of `row`; with the last of them the first token of the answer is
+    sampled. `plan` is of one row and no drafts.
 
     `push_snapshot` attaches the request's matcher; it is called right before the task that takes the snapshot is
     issued, so that whatever raises before leaves none behind.
     """
     slot_1, has_proposals = buf.step.slots_B, parts.has_proposals
-    stream.launch(open_slot, parts.state, lane.token_mask, buf, row)
-    for start in range(0, row.length, buf.chunk):
-        stop = min(start + buf.chunk, row.length)
-        stream.launch(read_chunk, plan, parts, buf, row, start, stop)
+    end = row.position + count
+    for start in range(row.position, end, buf.chunk):
+        stop = min(start + buf.chunk, end)
+        stream.launch(guarded, row, read_chunk, plan, parts, buf, row, start, stop)
         if stop == row.length:
             if plan.guided or has_proposals:
                 push_snapshot()
@@ -75,24 +107,36 @@ def prefill(
                 lane.apply_verify(stream, buf.step.logits_BTV, slot_1)
             elif has_proposals:
                 lane.follow(stream)
-            stream.launch(sample_and_verify, plan, parts, buf.step)
+            stream.launch(guarded, row, sample_and_verify, plan, parts, buf.step)
             if plan.guided:
                 lane.commit_masks(stream, slot_1)
             if has_proposals:
                 lane.propose(stream, parts.max_drafts, is_committed=plan.guided)
         if parts.drafter is not None:
-            stream.launch(draft_chunk, parts, buf, row, start, stop)
+            stream.launch(guarded, row, draft_chunk, parts, buf, row, start, stop)
+    row.position = end
+    if end < row.length:
+        return
     if has_proposals:
         lane.wait_proposals(stream)
-        stream.launch(take_first_proposals, parts.state, lane.proposed, slot_1)
+        stream.launch(guarded, row, take_first_proposals, plan, parts.state, lane.proposed, slot_1)
     if plan.guided or has_proposals:
         lane.join(stream)
 
 
-def open_slot(state: SlotState, token_mask: Tensor, buf: PrefillBuffers, row: PromptRow) -> None:
+def guarded(row: PromptRow, fn: Callable[..., None], *args: Any) -> None:
+    """`fn(*args)`, unless the row has failed; what it raises is the row's error, and no other request's."""
+    if row.error is not None:
+        return
+    try:
+        fn(*args)
+    except Exception as error:
+        row.error = error
+
+
+def open_slot(state: SlotState, token_mask: Tensor, row: PromptRow) -> None:
     """Make the slot the request's: its pages and parameters, no drafts, no mask yet."""
     slot = row.slot
-    buf.step.slots_B.fill_(slot)
     state.page_table[slot].zero_()
     state.page_table[slot, : row.pages.shape[0]] = row.pages.to(state.page_table.device, non_blocking=True)
     write_slot(state.sampling, row.sampling, slot)
@@ -100,11 +144,26 @@ def open_slot(state: SlotState, token_mask: Tensor, buf: PrefillBuffers, row: Pr
     token_mask.view(state.length.shape[0], -1)[slot].zero_()
 
 
+def write_pages(state: SlotState, slot: int, pages: Tensor) -> None:
+    """Say which pages a slot has by now: int32 [n], pinned."""
+    state.page_table[slot, : pages.shape[0]] = pages.to(state.page_table.device, non_blocking=True)
+
+
+def copy_pages(parts: DecodeParts, sources: Tensor, targets: Tensor) -> None:
+    """Copy the keys and values of whole pages, the drafter's too."""
+    device = parts.state.length.device
+    sources, targets = sources.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+    parts.kv.copy_pages(sources, targets)
+    if parts.drafter is not None and parts.drafter.kv is not None:
+        parts.drafter.kv.copy_pages(sources, targets)
+
+
 def read_chunk(
     plan: Plan, parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int
 ) -> None:
     """The target's forward over the prompt's positions start..stop-1, and the logits of the last."""
     step, device = buf.step, parts.state.length.device
+    step.slots_B.fill_(row.slot)
     tokens_1T = row.tokens[start:stop].to(device, non_blocking=True)[None]
     positions_1T = torch.arange(start, stop, device=device)[None]
     index = KVIndex.at(parts.state.page_table[row.slot][None], positions_1T)
@@ -130,9 +189,14 @@ def draft_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: 
     if stop == row.length:
         tokens = torch.cat([tokens, parts.state.last_token[slot_1]])
     page_table_1P = parts.state.page_table[row.slot][None]
-    parts.drafter.prefill(slot_1, tokens[None], start, buf.aux_1CF[:, : stop - start], page_table_1P)
+    parts.drafter.prefill(
+        slot_1, tokens[None], start, buf.aux_1CF[:, : stop - start], page_table_1P, row.first
+    )
 
 
-def take_first_proposals(state: SlotState, proposed: Tensor, slot_1: Tensor) -> None:
-    """What the host proposed behind the first token is the first iteration's drafts."""
-    state.drafts.index_copy_(1, slot_1, proposed.index_select(1, slot_1))
+def take_first_proposals(plan: Plan, state: SlotState, proposed: Tensor, slot_1: Tensor) -> None:
+    """What the host proposed behind the first token is the first iteration's drafts, up to the request's own limit."""
+    proposed_K1 = proposed.index_select(1, slot_1)
+    if plan.shaped:
+        proposed_K1 = limit_drafts(state.sampling, slot_1, proposed_K1)
+    state.drafts.index_copy_(1, slot_1, proposed_K1)

@@ -1,0 +1,75 @@
+"""Who is served in a turn: the order of those who wait, and how a turn's tokens are shared among prompts.
+
+Pure decisions; `loop.py` carries them out. Whoever waits stands in the order of priority, then arrival; a request that
+was preempted keeps its place.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+
+from weft.config import Chunking
+from weft.engine.lifecycle import Request
+
+
+class WaitingQueue:
+    """Requests without a slot, the most important first."""
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._requests
+
+    def add(self, request: Request) -> None:
+        """Queue a request at its place."""
+        bisect.insort(self._requests, request, key=place)
+
+    def remove(self, request: Request) -> None:
+        """Take a request out."""
+        self._requests.remove(request)
+
+
+def place(request: Request) -> tuple[float, int]:
+    """What orders requests: the least is served first."""
+    return (-request.priority, request.id)
+
+
+def victim(requests: Sequence[Request]) -> Request:
+    """Who is preempted: the least important, of those the last that came."""
+    return max(requests, key=place)
+
+
+def share_tokens(
+    remaining: Sequence[int], budget: int, chunking: Chunking, unit: int, *, whole: bool = False
+) -> list[int]:
+    """How many of its `remaining` tokens each prompt reads in a turn that may read `budget`.
+
+    `"first_come"`: one after another; `"equal_progress"`: all get the same, in steps of `unit`. `whole`: a prompt is
+    read at once or not at all.
+    """
+    shares = [0] * len(remaining)
+    if whole:
+        for i, count in enumerate(remaining):
+            if count > budget:
+                break
+            shares[i], budget = count, budget - count
+    elif chunking == "first_come":
+        for i, count in enumerate(remaining):
+            shares[i] = min(count, budget)
+            budget -= shares[i]
+    else:
+        waiting = [i for i, count in enumerate(remaining) if count]
+        while waiting and budget:
+            for i in waiting:
+                more = min(unit, remaining[i] - shares[i], budget)
+                shares[i], budget = shares[i] + more, budget - more
+            waiting = [i for i in waiting if shares[i] < remaining[i]]
+    return shares
