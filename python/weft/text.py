@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import islice, takewhile
@@ -79,6 +80,12 @@ class RunningText:
             self._ids, self._num_read = self._ids[self._num_read :], len(self._ids) - self._num_read
             self._settled, self._searched = len(self.text), ""
         return word
+
+    def fork(self) -> RunningText:
+        """Another one that has seen the same tokens, for a text that goes on otherwise."""
+        twin = copy(self)
+        twin._ids = list(self._ids)
+        return twin
 
     @property
     def num_shown(self) -> int:

@@ -1,0 +1,211 @@
+"""Beam search on the host: which continuations live on, which are done, and when no better can come.
+
+A search begins with one beam, the bare prompt. In every step each living beam offers its likeliest continuations; the
+best `width` of all that do not end become the beams of the next step, and of the best `width` of all, those that end
+are answers. Log-probabilities are sums; an answer's score is its sum over its length to the power of the length
+penalty. Nothing here knows of tensors, pages or grammars.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from weft.core import FinishReason, Kind
+from weft.errors import InputError
+
+Continuation = tuple[int, float]
+"""A token and the logarithm of its probability behind a beam."""
+
+
+@dataclass(frozen=True)
+class BeamParams:
+    """How a request searches.
+
+    `width` (2 or more) beams live at a time, and at most `num_return_sequences` (1 to `width`; None: `width`) answers
+    come out, best first. An answer's score is the sum of its log-probabilities over its length to the power of
+    `length_penalty` (0 to 100; 0: sums are compared, larger ones favour long answers).
+
+    `early_stopping` says when the search stops once there are `width` answers: 1, at once; 0, when no living beam
+    scores better, as long as it is, than the worst of the answers; 2 or more, when none could, however long it
+    became. `diversity_rate` (0 to 10,000) makes siblings compete less: a beam's continuations are compared with those
+    of others as if the r-th likeliest were r times the rate less likely (r from 0). The scores do not change by it.
+
+    Raises `InputError` for a value of another type or outside its bounds.
+    """
+
+    width: int
+    num_return_sequences: int | None = None
+    length_penalty: float = 0.0
+    early_stopping: int = 1
+    diversity_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check("beam width", self.width, Kind.INTEGER, 2, math.inf, "2 or more")
+        wanted = self.num_return_sequences
+        if wanted is not None:
+            _check(
+                "num_return_sequences", wanted, Kind.INTEGER, 1, self.width, f"1 to the width, {self.width}"
+            )
+        _check("length_penalty", self.length_penalty, Kind.NUMBER, 0, 100, "0 to 100")
+        _check("early_stopping", self.early_stopping, Kind.INTEGER, 0, math.inf, "0, 1 or more")
+        _check("diversity rate", self.diversity_rate, Kind.NUMBER, 0, 1e4, "0 to 10000")
+
+    @property
+    def num_answers(self) -> int:
+        """How many answers come out at most."""
+        return self.width if self.num_return_sequences is None else self.num_return_sequences
+
+    def score(self, cum_log_prob: float, length: int) -> float:
+        """What answers are compared by; `length` tokens, at least 1."""
+        return float(cum_log_prob / length**self.length_penalty)
+
+
+def _check(name: str, value: float, kind: Kind, lowest: float, highest: float, valid: str) -> None:
+    if not kind.holds(value):
+        raise InputError(f"the {name} is {value!r}; it must be {kind.value}: {valid}")
+    if not lowest <= value <= highest:
+        raise InputError(f"the {name} is {value}; it must be {valid}")
+
+
+@runtime_checkable
+class Words(Protocol):
+    """Watches the text of one beam for the words that end it."""
+
+    def feed(self, token: int) -> str | None:
+        """Take the next token; the stop word that the text now holds, if it does."""
+
+    def fork(self) -> Words:
+        """Another one that has seen the same tokens."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What ends an answer: `room` tokens; one of `end_tokens`; a stop word, or one of `stop_tokens`, that is not among
+    the first `min_tokens`."""
+
+    room: int
+    end_tokens: frozenset[int]
+    stop_tokens: frozenset[int] = frozenset()
+    min_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """An answer, or the beginning of one (`finish_reason` None). `log_probs[i]` is token i's, of the distribution that
+    the search ranked: penalised, masked and tempered. `stopped_by` is the stop word or stop token that ended it."""
+
+    token_ids: list[int]
+    log_probs: list[float]
+    cum_log_prob: float
+    score: float
+    finish_reason: FinishReason | None = None
+    stopped_by: str | int | None = None
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A text that is searched on from. `parent` is the number of the beam, a step before, that it continues."""
+
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    cum_log_prob: float = 0.0
+    parent: int = 0
+    words: Words | None = None
+
+
+class BeamSearch:
+    """One request's search. `beams` are those that live, best first; `answers` those that are done, best first."""
+
+    def __init__(self, params: BeamParams, ends: Ends, words: Words | None = None) -> None:
+        self.params = params
+        self.ends = ends
+        self.beams = [Beam(words=words)]
+        self.answers: list[Hypothesis] = []
+        self.is_done = False
+
+    @property
+    def num_needed(self) -> int:
+        """How many continuations each beam must offer: the likeliest, so many that `width` of them do not end. Stop
+        words may end any; as many more are offered then, which is not always enough: then fewer beams live on."""
+        ending = len(self.ends.end_tokens | self.ends.stop_tokens)
+        return self.params.width * (1 if self.beams[0].words is None else 2) + ending
+
+    def advance(self, offers: Sequence[Sequence[Continuation]]) -> list[tuple[int, Hypothesis]]:
+        """One step. `offers[b]` are beam b's continuations, the likeliest first; impossible ones are left out.
+
+        Returns the answers that came about, each with the number of the beam that it continues. Afterwards the
+        search is done, or there are beams.
+        """
+        width, is_last = self.params.width, len(self.beams[0].token_ids) + 1 == self.ends.room
+        beams: list[Beam] = []
+        found: list[tuple[int, Hypothesis]] = []
+        for place, (parent, token, log_prob) in enumerate(self._ranked(offers)):
+            if len(beams) == width or (is_last and place >= width):
+                break
+            ended = self._extend(parent, token, log_prob)
+            if isinstance(ended, Beam):
+                beams.append(ended)
+            elif place < width:
+                found.append((parent, ended))
+        self.beams = beams
+        kept = sorted([*self.answers, *(answer for _, answer in found)], key=lambda a: -a.score)[:width]
+        self.answers = kept
+        self.is_done = not self._may_improve()
+        return [(parent, answer) for parent, answer in found if any(answer is other for other in kept)]
+
+    def best(self) -> list[Hypothesis]:
+        """The best answers, as many as are wanted; before the search is done also what its beams are so far."""
+        living = [] if self.is_done else [self._hypothesis(beam) for beam in self.beams if beam.token_ids]
+        ranked = sorted([*self.answers, *living], key=lambda hypothesis: -hypothesis.score)
+        return ranked[: self.params.num_answers]
+
+    def _ranked(self, offers: Sequence[Sequence[Continuation]]) -> list[tuple[int, int, float]]:
+        """Every continuation as (beam, token, log-probability), the best first."""
+        rate = self.params.diversity_rate
+        ranked = [
+            (beam.cum_log_prob + log_prob - rate * rank, parent, token, log_prob)
+            for parent, (beam, offer) in enumerate(zip(self.beams, offers, strict=True))
+            for rank, (token, log_prob) in enumerate(offer)
+        ]
+        ranked.sort(key=lambda entry: -entry[0])  # stable: of equals the better beam's, the likelier token
+        return [(parent, token, log_prob) for _, parent, token, log_prob in ranked]
+
+    def _extend(self, parent: int, token: int, log_prob: float) -> Beam | Hypothesis:
+        """The beam with one more token, or the answer if that ends it."""
+        old, ends = self.beams[parent], self.ends
+        words = old.words.fork() if old.words is not None else None
+        beam = Beam(
+            [*old.token_ids, token], [*old.log_probs, log_prob], old.cum_log_prob + log_prob, parent, words
+        )
+        length = len(beam.token_ids)
+        word = words.feed(token) if words is not None else None
+        if token in ends.end_tokens:
+            return self._hypothesis(beam, "stop")
+        if length > ends.min_tokens:
+            by = token if token in ends.stop_tokens else word
+            if by is not None:
+                return self._hypothesis(beam, "stop", by)
+        return self._hypothesis(beam, "length") if length == ends.room else beam
+
+    def _hypothesis(
+        self, beam: Beam, reason: FinishReason | None = None, stopped_by: str | int | None = None
+    ) -> Hypothesis:
+        score = self.params.score(beam.cum_log_prob, len(beam.token_ids))
+        return Hypothesis(beam.token_ids, beam.log_probs, beam.cum_log_prob, score, reason, stopped_by)
+
+    def _may_improve(self) -> bool:
+        """Whether a further step may change the answers, as `early_stopping` judges it."""
+        params = self.params
+        if not self.beams:
+            return False
+        if len(self.answers) < params.width:
+            return True
+        if params.early_stopping == 1:
+            return False
+        # A sum can only fall, and is divided by the more the longer the answer becomes.
+        length = len(self.beams[0].token_ids) if params.early_stopping == 0 else self.ends.room
+        best = max(beam.cum_log_prob for beam in self.beams)
+        return params.score(best, length) > self.answers[-1].score
