@@ -43,7 +43,7 @@ _NO_ENCODER = "models have no encoder; give the whole text as input_token_ids"
 _NO_DISAGGREGATION = "prompt and answer are computed by the same executor; leave it out"
 _DRAFTER = "the executor decides how it drafts: ExecutorConfig(spec_dec_config=SpeculativeConfig(...))"
 
-LogitsPostProcessor = Callable[..., "torch.Tensor | None"]
+LogitsPostProcessor = Callable[..., torch.Tensor | None]
 """`(request_id, logits, tokens, stream, client_id)`: changes the logits in place, or returns others."""
 
 
@@ -108,7 +108,7 @@ class Request(Checked):
     external_draft_tokens_config: ExternalDraftTokensConfig | None = instance(
         ExternalDraftTokensConfig, default=None
     )
-    prompt_tuning_config: None = refused(_NO_ADAPTERS)
+    prompt_tuning_config: None = refused("prompts are tokens, not embeddings; give input_token_ids alone")
     multimodal_input: None = refused(_NO_IMAGES)
     multimodal_embedding: None = refused(_NO_IMAGES)
     mrope_config: None = refused(_NO_IMAGES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any, Self
 
 import torch
 
@@ -64,7 +66,7 @@ class Result(Plain):
     top_log_probs: list[list[dict[int, float]]] | None = None
 
 
-class Response:
+class Response(Plain):
     """An answer to request `request_id`: a `result`, or the message of an error. Asking for the other one raises."""
 
     def __init__(
@@ -121,6 +123,22 @@ class Response:
         """Let go of the result's generation logits."""
         if self._result is not None:
             self._result.generation_logits = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """`request_id`, `client_id`, and either `result` or `error_msg`, as plain data."""
+        held = {"error_msg": self._error_msg} if self._result is None else {"result": self._result.to_dict()}
+        return {"request_id": self._request_id, "client_id": self._client_id, **held}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave, made again."""
+        held = dict(data)
+        if "result" in held:
+            held["result"] = Result.from_dict(held["result"])
+        try:
+            return cls(**held)
+        except TypeError as error:
+            raise InputError(f"a Response can't be made of {sorted(data)}: {error}") from error
 
     def __repr__(self) -> str:
         held = repr(self._result) if self._error_msg is None else f"error_msg={self._error_msg!r}"
