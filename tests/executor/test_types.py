@@ -339,24 +339,22 @@ GREEDY = [
     ({"top_p": 0.0}, True),
     ({"temperature": 0.7}, False),
     ({"top_k": 5}, False),
+    ({"min_p": 0.5}, False),
     ({"top_p": 1.0}, False),
 ]
 
 
 @pytest.mark.parametrize(("given", "is_greedy"), GREEDY)
 def test_which_sampling_is_greedy(given: dict[str, Any], is_greedy: bool) -> None:
-    sampling = SamplingConfig(**given, min_p=0.5, seed=3, presence_penalty=1.0)
+    sampling = SamplingConfig(**given, seed=3, presence_penalty=1.0)
     assert sampling.is_greedy is is_greedy
     params = SamplingParams(**sampling.parameters())
     assert (params.temperature == 0) is is_greedy
     assert (params.seed, params.presence_penalty, params.min_tokens) == (3, 1.0, 0)
     if not is_greedy:
         assert params.temperature == given.get("temperature", 1.0)
-        assert (params.top_k, params.top_p, params.min_p) == (
-            given.get("top_k", 0),
-            given.get("top_p", 1.0),
-            0.5,
-        )
+        assert (params.top_k, params.top_p) == (given.get("top_k", 0), given.get("top_p", 1.0))
+        assert params.min_p == given.get("min_p", 0.0)
 
 
 def test_number_of_sequences() -> None:

@@ -31,7 +31,7 @@ class Plain:
         return made
 
     def to_json(self) -> str:
-        """`to_dict` as one line of JSON."""
+        """`to_dict` as one line of JSON; numbers that are not finite stand there as Python writes them: -Infinity."""
         return json.dumps(self.to_dict())
 
     @classmethod

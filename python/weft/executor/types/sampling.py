@@ -17,13 +17,16 @@ _TOP_P_VALID = BOUNDS["top_p"][3]
 class SamplingConfig(Checked):
     """How the tokens of a request are chosen. What is None has the meaning of `weft.SamplingParams`' default, except:
 
-    - Without `temperature`, `top_k` and `top_p` the likeliest token is taken, and so it is with a temperature of 0, a
-      `top_k` of 1 or a `top_p` of 0. Otherwise `temperature` is 1 where it is not given.
-    - `beam_width` above 1 searches by beams, with `length_penalty` (at least 0: sequences are compared by the sum of
-      their log-probabilities over their length to this power), `early_stopping` (at least 0) and
-      `beam_search_diversity_rate` (at least 0); the three compare beams, so that with one there is nothing for them to
-      change. `num_return_sequences` (beam width: at most `beam_width`) is how many
-      sequences come out; without beams each is drawn with its own seed, `seed` + its index.
+    - Without `temperature`, `top_k`, `top_p` and `min_p` the likeliest token is taken, and so it is with a temperature
+      of 0, a `top_k` of 1 or a `top_p` of 0. Otherwise `temperature` is 1 where it is not given.
+    - `num_return_sequences` sequences come out; without beams each is drawn with its own seed, `seed` + its index.
+
+    A `beam_width` above 1 searches by beams, and gives at most as many sequences, best first. They are compared by the
+    sum of their log-probabilities over their length to the power of `length_penalty` (0 to 100; default 0).
+    `early_stopping` says when the search ends once there are `beam_width` answers: 1 (the default), at once; 0, when no
+    living beam scores better, as long as it is, than the worst of them; 2 or more, when none could, however long it
+    became. With `beam_search_diversity_rate` (0 to 10,000) the r-th likeliest continuation of a beam is chosen as if it
+    were r times as much less likely. With one beam there is nothing for the three to change.
 
     Raises `InputError` for a value of another type, outside its bounds, or of a field that weft refuses.
     """
@@ -63,14 +66,14 @@ class SamplingConfig(Checked):
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences come out: `num_return_sequences`, or else as many as there are beams."""
+        """How many sequences come out (of beams: in one response): `num_return_sequences`, or else `beam_width`."""
         return self.num_return_sequences if self.num_return_sequences is not None else self.beam_width
 
     @property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken."""
-        given = (self.temperature, self.top_k, self.top_p)
-        return given == (None, None, None) or self.temperature == 0 or self.top_k == 1 or self.top_p == 0
+        given = (self.temperature, self.top_k, self.top_p, self.min_p)
+        return given == (None,) * 4 or self.temperature == 0 or self.top_k == 1 or self.top_p == 0
 
     def parameters(self) -> dict[str, Any]:
         """The fields that `weft.SamplingParams` has too, as keyword arguments for it; what is not given is left out."""
