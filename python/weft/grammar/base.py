@@ -48,6 +48,10 @@ class CompiledGuide(Protocol):
     """A guide, compiled for one vocabulary."""
 
     @property
+    def guide(self) -> Guide:
+        """What was compiled."""
+
+    @property
     def vocab_size(self) -> int:
         """Bits of a mask row."""
 

@@ -37,12 +37,12 @@ class CompiledFactory:
     memory_bytes = 0
 
     def __init__(self, guide: Guide, vocab_size: int) -> None:
-        self._factory = guide.payload
+        self.guide = guide
         self.vocab_size = vocab_size
 
     def matcher(self) -> Matcher:
         """What the factory makes, wrapped."""
-        return wrap_matcher(self._factory())
+        return wrap_matcher(self.guide.payload())
 
 
 class GuideCache:

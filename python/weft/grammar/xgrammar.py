@@ -230,9 +230,12 @@ atexit.register(_token_texts.cache_clear)  # native objects go before their type
 
 
 class CompiledXGrammar:
-    """A grammar compiled for a vocabulary."""
+    """A guide's grammar compiled for a vocabulary."""
 
-    def __init__(self, compiled: xgr.CompiledGrammar, vocabulary: Vocabulary, native: bool) -> None:
+    def __init__(
+        self, guide: Guide, compiled: xgr.CompiledGrammar, vocabulary: Vocabulary, native: bool
+    ) -> None:
+        self.guide = guide
         self.compiled = compiled
         self.vocabulary = vocabulary
         self._native = native
@@ -290,7 +293,7 @@ class XGrammarBackend:
         else:
             grammar = grammar_of(guide)
             compiled = _translated("guide", lambda: self._compile(grammar))
-        result = CompiledXGrammar(compiled, self.vocabulary, self._native)
+        result = CompiledXGrammar(guide, compiled, self.vocabulary, self._native)
         row = np.zeros(-(-self.vocabulary.vocab_size // 32), dtype=np.int32)
         result.matcher().fill(row)
         if not row.any():

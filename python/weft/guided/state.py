@@ -128,6 +128,18 @@ class GuidedState:
         """Take the slot back to its committed text; the matcher stays. With nothing in flight."""
         self.native.release(slot)
 
+    def record(self, max_bytes: int) -> None:
+        """Keep records of the last operations in `max_bytes` of memory (0: none), for `weft.guided.flight`; what there
+        was is forgotten. With nothing in flight. Raises `ValueError` for less than one operation may take.
+
+        Every mask row is hashed when it is filled (16 bytes a cycle, about), on the thread that fills it.
+        """
+        self.native.record(max_bytes)
+
+    def recorded(self) -> bytes:
+        """Those records, oldest first; `weft.guided.flight.operations` reads them. At any time, on any thread."""
+        return self.native.recorded()
+
     def task(self, operation: str, draft: int = 0) -> NativeTask:
         """`"fetch"`, `"commit"`, `"extend"` (its `draft`, 1..K) or `"extend_through"` (their number, 0..K) as a host
         task.
@@ -181,6 +193,12 @@ class GuidedState:
     def epoch(self) -> int:
         """The epoch of the last snapshot that was fetched."""
         epoch: int = self.native.epoch
+        return epoch
+
+    @property
+    def pushed_epoch(self) -> int:
+        """The epoch of the last snapshot that was pushed."""
+        epoch: int = self.native.pushed_epoch
         return epoch
 
     def counters(self, operation: str) -> OperationCounters:

@@ -1,0 +1,179 @@
+"""The file of a recording: operations of a guided state, the requests they were for, what it takes to do them again.
+
+JSON, compressed where the name ends in `.gz`. The prompts are not in it; the answers are.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.errors import InputError
+from weft.grammar.guide import Guide, Kind
+from weft.guided.flight import Operation
+
+FORMAT = "weft-flight-1"
+KEPT_KINDS: tuple[Kind, ...] = ("json_schema", "regex", "ebnf", "structural_tag")
+"""Guides that are text, and so are kept whole."""
+
+
+@dataclass(frozen=True)
+class RecordedGuide:
+    """A guide as a recording has it. Of one that is an object of the program, `source` is None."""
+
+    kind: str
+    source: str | None
+    max_whitespace: int | None = None
+
+    @classmethod
+    def of(cls, guide: Guide) -> RecordedGuide:
+        """What can be kept of a guide."""
+        if guide.kind in KEPT_KINDS:
+            return cls(guide.kind, guide.source, guide.max_whitespace)
+        return cls(guide.kind, None)
+
+    def guide(self) -> Guide | None:
+        """The guide again; None where it was not kept."""
+        kind = next((kind for kind in KEPT_KINDS if kind == self.kind), None)
+        if kind is None or self.source is None:
+            return None
+        return Guide(kind, self.source, self.max_whitespace)
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    """A request of a recording.
+
+    It had `slot` last, from the first iteration after epoch `since`; `matchers` are the serial numbers of those it had,
+    `guide` is an index into the recording's guides. `tokens` is its answer so far. `error` is what it failed with.
+    """
+
+    id: int
+    slot: int
+    since: int
+    matchers: tuple[int, ...]
+    guide: int | None
+    tokens: tuple[int, ...]
+    finish_reason: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The last operations of an engine's grammar.
+
+    `reason` is why it was written. `model` is the model's directory (None: weft-tiny), `fingerprint` that of its
+    vocabulary of `vocab_size` tokens, `versions` are those of the packages. The state had `num_slots` slots and up to
+    `max_drafts` drafts; `sources` names what proposed drafts on the host.
+    """
+
+    reason: str
+    versions: dict[str, str]
+    model: str | None
+    fingerprint: str
+    vocab_size: int
+    end_ids: tuple[int, ...]
+    num_slots: int
+    max_drafts: int
+    sources: tuple[str, ...]
+    guides: tuple[RecordedGuide, ...]
+    requests: tuple[RecordedRequest, ...]
+    operations: tuple[Operation, ...]
+
+    def request_of(self, matcher: int) -> RecordedRequest | None:
+        """Whose a matcher was."""
+        return next((r for r in self.requests if matcher in r.matchers), None)
+
+    @property
+    def num_iterations(self) -> int:
+        """Snapshots in it."""
+        return sum(operation.name == "fetch" for operation in self.operations)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file. Raises `OSError` where that fails."""
+        path = Path(path)
+        data = {"format": FORMAT, **asdict(self)}
+        data["operations"] = [operation.to_json() for operation in self.operations]
+        text = json.dumps(data, separators=(",", ":")).encode()
+        path.write_bytes(gzip.compress(text, 6) if path.suffix == ".gz" else text)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recording:
+        """Read what `save` wrote. Raises `InputError` for anything else, `OSError` for what can't be read."""
+        path = Path(path)
+        try:
+            content = path.read_bytes()
+            if path.suffix == ".gz":
+                content = gzip.decompress(content)
+            data = json.loads(content)
+            if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+                raise InputError(f"its format is not {FORMAT}")
+            return cls._of(data)
+        except (KeyError, TypeError, ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError(
+                f"{path}: not a recording that weft's flight recorder wrote ({error!r}); give such a file, or the "
+                "version of weft that wrote it"
+            ) from error
+
+    @classmethod
+    def _of(cls, data: dict[str, Any]) -> Recording:
+        recording = cls(
+            str(data["reason"]),
+            {str(name): str(version) for name, version in data["versions"].items()},
+            None if data["model"] is None else str(data["model"]),
+            str(data["fingerprint"]),
+            int(data["vocab_size"]),
+            tuple(int(token) for token in data["end_ids"]),
+            int(data["num_slots"]),
+            int(data["max_drafts"]),
+            tuple(str(name) for name in data["sources"]),
+            tuple(RecordedGuide(**guide) for guide in data["guides"]),
+            tuple(_request_of(request) for request in data["requests"]),
+            tuple(Operation.from_json(operation) for operation in data["operations"]),
+        )
+        recording._check()
+        return recording
+
+    def _check(self) -> None:
+        """Raise `InputError` for numbers that fit nothing."""
+        if self.num_slots < 1 or self.max_drafts < 0 or self.vocab_size < 1 or not self.end_ids:
+            raise InputError("it needs slots, a vocabulary and end tokens, and no negative number of drafts")
+        for request in self.requests:
+            if request.guide is not None and not 0 <= request.guide < len(self.guides):
+                raise InputError(f"request {request.id} has guide {request.guide}, which is not in the file")
+        if self.operations and self.operations[0].name != "fetch":
+            raise InputError("its first operation is no fetch")
+        for operation in self.operations:
+            slots = [*operation.slots, *operation.attached, *(entry.slot for entry in operation.entries)]
+            if any(not 0 <= slot < self.num_slots for slot in slots):
+                raise InputError(
+                    f"iteration {operation.epoch} names a slot that is not in 0..{self.num_slots - 1}"
+                )
+            is_extend = operation.name in ("extend", "extend_through")
+            if is_extend and not 0 <= operation.argument <= self.max_drafts:
+                raise InputError(f"iteration {operation.epoch} has more drafts than {self.max_drafts}")
+            longest = self.max_drafts + 2
+            if any(max(len(e.taken), len(e.rows), len(e.inputs)) > longest for e in operation.entries):
+                raise InputError(f"iteration {operation.epoch} has an entry that is too long")
+
+
+def _request_of(data: dict[str, Any]) -> RecordedRequest:
+    return RecordedRequest(
+        int(data["id"]),
+        int(data["slot"]),
+        int(data["since"]),
+        _integers(data["matchers"]),
+        None if data["guide"] is None else int(data["guide"]),
+        _integers(data["tokens"]),
+        data["finish_reason"],
+        data["error"],
+    )
+
+
+def _integers(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)

@@ -1,0 +1,127 @@
+"""Who had which slot in a recording, and which of them can be done again.
+
+A window begins in the middle of requests: their matchers are brought to the text that was committed by then, and take
+the drafts that had been taken. A slot is left out, with a note, while it holds what can't be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weft.errors import WeftError
+from weft.grammar.base import CompiledGuide, Matcher
+from weft.grammar.compile import GuideCompiler
+from weft.guided.flight import SlotEntry
+from weft.guided.recording import RecordedRequest, Recording
+
+Place = tuple[int, int]
+"""An operation and a slot."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A matcher to make: of `request`, with the first `position` tokens of its answer."""
+
+    request: RecordedRequest
+    compiled: CompiledGuide
+    position: int
+
+    def matcher(self) -> Matcher:
+        """A new one. Raises `RefusedAnswer` where the guide does not take the answer."""
+        matcher = self.compiled.matcher()
+        for i, token in enumerate(self.request.tokens[: self.position]):
+            if not matcher.accept(token):
+                raise RefusedAnswer(self.request, i, token)
+        return matcher
+
+
+class RefusedAnswer(Exception):
+    """The guide of `request` does not take token `index` of its answer."""
+
+    def __init__(self, request: RecordedRequest, index: int, token: int) -> None:
+        super().__init__(f"its guide does not take token {index + 1} of its answer, {token}")
+        self.request = request
+
+
+@dataclass
+class Tenancies:
+    """`seeds` are the slots that were under way when the window began: as they were, and whose. `comes` are the
+    matchers that were attached in it, by operation and slot. `compared` are the places where what was done again is
+    compared. `notes` say what is left out, and why.
+    """
+
+    seeds: dict[int, tuple[Tenant, SlotEntry]] = field(default_factory=dict)
+    comes: dict[Place, Tenant] = field(default_factory=dict)
+    compared: dict[Place, Tenant] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def tenancies(recording: Recording, compiler: GuideCompiler) -> Tenancies:
+    """Read who had which slot, and compile their guides."""
+    found = Tenancies()
+    guides = _compile(recording, compiler)
+    holders: dict[int, Tenant | None] = {}  # by slot; None: left out
+    for place, operation in enumerate(recording.operations):
+        for slot in operation.attached:
+            holders.pop(slot, None)
+        for entry in operation.entries:
+            if entry.matcher == 0:
+                continue
+            slot = entry.slot
+            if slot not in holders:
+                attaches = operation.attached.get(slot, False)
+                tenant, note = _tenant(recording, guides, entry, attaches)
+                holders[slot] = tenant
+                if note:
+                    found.notes.append(f"iteration {operation.epoch}, slot {slot}: {note}; left out")
+                elif tenant is not None and attaches:
+                    found.comes[place, slot] = tenant
+                elif tenant is not None:
+                    found.seeds[slot] = tenant, entry
+            tenant = holders[slot]
+            if tenant is not None and entry.status == "time_limit":
+                found.notes.append(
+                    f"iteration {operation.epoch}, slot {slot}: request {tenant.request.id} ran into the time limit "
+                    "of a mask, which is not done again; left out from here on"
+                )
+                holders[slot] = tenant = None
+            if tenant is not None:
+                found.compared[place, slot] = tenant
+    return found
+
+
+def _compile(recording: Recording, compiler: GuideCompiler) -> Mapping[int, CompiledGuide | str]:
+    """Each guide compiled, or why it can't be."""
+    compiled: dict[int, CompiledGuide | str] = {}
+    for i, recorded in enumerate(recording.guides):
+        try:
+            guide = recorded.guide()
+            compiled[i] = (
+                f"its guide is an object of the program ({recorded.kind}), which a file does not keep"
+                if guide is None
+                else compiler.compile(guide)
+            )
+        except WeftError as error:
+            compiled[i] = f"its guide does not compile: {error}"
+    return compiled
+
+
+def _tenant(
+    recording: Recording, guides: Mapping[int, CompiledGuide | str], entry: SlotEntry, attaches: bool
+) -> tuple[Tenant | None, str]:
+    """Who has a slot, or why that is not done again."""
+    request = recording.request_of(entry.matcher)
+    if request is None or request.guide is None:
+        return None, f"matcher {entry.matcher} belongs to no request that the recorder was told of"
+    compiled = guides[request.guide]
+    if isinstance(compiled, str):
+        return None, f"request {request.id}: {compiled}"
+    if not attaches and entry.status:
+        return None, f"request {request.id} had failed ({entry.status}) before the recording begins"
+    if entry.position > len(request.tokens):
+        return None, (
+            f"request {request.id} had ended before the recording begins: {entry.position} tokens were committed, its "
+            f"answer has {len(request.tokens)}"
+        )
+    return Tenant(request, compiled, entry.position), ""
