@@ -10,6 +10,7 @@ from weft.core import Output, OutputStats, Piece, SamplingParams
 from weft.errors import (
     CapacityError,
     DriverError,
+    ExecutorError,
     GraphError,
     GuideError,
     GuideStateError,
@@ -40,6 +41,7 @@ __all__ = [
     "CapacityError",
     "DriverError",
     "EngineConfig",
+    "ExecutorError",
     "GraphError",
     "Guide",
     "GuideError",

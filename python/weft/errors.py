@@ -9,6 +9,7 @@ WeftError
 │   ├── GuideError         a guide that does not compile, or can't be met
 │   ├── TokenizerError     a tokenizer that can't be read or does not fit the model
 │   └── ModelError         a model directory with missing, wrong or unknown parts
+├── ExecutorError          an executor that was shut down, or whose loop failed (also RuntimeError)
 └── RequestError           one request failed; its neighbours did not
     ├── GuideStateError    the grammar refused a token, reached a dead end, or its matcher failed
     └── CapacityError      the request does not fit the engine's limits
@@ -56,6 +57,10 @@ class TokenizerError(InputError):
 
 class ModelError(InputError):
     """A model directory with missing, wrong or unknown parts; names the file and the key."""
+
+
+class ExecutorError(WeftError, RuntimeError):
+    """An executor takes no more calls: it was shut down, or its loop failed (then the cause is chained)."""
 
 
 class RequestError(WeftError):

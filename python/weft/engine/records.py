@@ -32,7 +32,8 @@ class TurnRecord:
     those that were preempted. `context_tokens` prompt tokens were read. `new_active` requests were admitted, having
     waited `new_active_queue_s` in sum; `completed` ended. What was read of an earlier iteration counts here:
     `generated_tokens`, and of `drafted_tokens` that were verified, `accepted_tokens`. `active` and `queued` are
-    numbers of requests at the turn's end (`queued` ones wait for a guide, a slot or pages).
+    numbers of requests at the turn's end (`queued` ones wait for a guide, a slot or pages; `compiling` of them for a
+    guide).
 
     `model_s` is how long the turn waited for the device, `grammar_s` what grammar tasks took meanwhile, on any
     thread; `total_s` is the turn.
@@ -56,4 +57,5 @@ class TurnRecord:
     speculating: int = 0
     active: int = 0
     queued: int = 0
+    compiling: int = 0
     kv: KvUsage = field(default_factory=KvUsage)

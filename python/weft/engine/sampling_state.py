@@ -26,10 +26,12 @@ _NO_LIMIT = torch.iinfo(torch.int32).max
 @dataclass(frozen=True)
 class TokenRules:
     """What a request's sampling parameters say in token ids: `bad_words`, none of which may be completed, and `ends`,
-    which may not come before `min_tokens` are out. Raises `InputError` for more than a slot holds."""
+    which may not come before `min_tokens` are out. `bias` float32 [V] is added to the logits, with `logit_bias`. Raises
+    `InputError` for more than a slot holds."""
 
     bad_words: tuple[tuple[int, ...], ...] = ()
     ends: tuple[int, ...] = ()
+    bias: Tensor | None = None
 
     def __post_init__(self) -> None:
         needed = sum(len(word) + 1 for word in self.bad_words)
@@ -95,9 +97,9 @@ class SamplingRow:
             return tensor
 
         s = sampling
-        bias = dict(s.logit_bias or {})
+        bias, has_bias = dict(s.logit_bias or {}), bool(s.logit_bias) or rules.bias is not None
         penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
-        active = bool(penalised or bias or rules.bad_words)
+        active = bool(penalised or has_bias or rules.bad_words)
         self.needs_shaping = bool(
             active
             or s.min_tokens
@@ -109,7 +111,7 @@ class SamplingRow:
         self.floats = pinned((s.temperature, s.top_p, s.min_p, *penalties), torch.float32)
         self.longs = pinned((seed, len(prompt) + s.min_tokens), torch.int64)
         limit = max_drafts if max_drafts is not None else _NO_LIMIT
-        self.ints = pinned((s.top_k, active, bool(bias), limit), torch.int32)
+        self.ints = pinned((s.top_k, active, has_bias, limit), torch.int32)
         self.text = _Text(runtime, prompt, answer, vocab_size) if active else None
         self.bad_words: Tensor | None = None
         self.ends: Tensor | None = None
@@ -119,9 +121,9 @@ class SamplingRow:
             self.bad_words = pinned(words + [-1] * (MAX_BAD_WORD_TOKENS - len(words)), torch.int32)
         if s.min_tokens:
             self.ends = pinned([*rules.ends] + [-1] * (MAX_END_TOKENS - len(rules.ends)), torch.int32)
-        if bias:
-            dense = torch.zeros(vocab_size)
-            dense[list(bias)] = torch.tensor([float(value) for value in bias.values()])
+        if has_bias:
+            dense = rules.bias.clone() if rules.bias is not None else torch.zeros(vocab_size)
+            dense[list(bias)] += torch.tensor([float(value) for value in bias.values()])
             self.bias = pinned(dense, torch.float32)
 
 

@@ -4,6 +4,7 @@ for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -98,6 +99,30 @@ class Checkpoint:
             )
 
 
+class WeightsInMemory(Checkpoint):
+    """The tensors of a mapping, under the names that a directory's files would have."""
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device, where: Path
+    ) -> None:
+        self.directory = where
+        self.dtype = dtype
+        self.device = device
+        self._tensors = tensors
+        self._files = dict.fromkeys(tensors, where)
+        self._open = {}
+        self._left = set(tensors)
+
+    def take_raw(self, name: str, *shape: int) -> Tensor:
+        """Tensor `name` as it was given; `ModelError` unless it is there with this shape."""
+        tensor = self._tensors.get(name)
+        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
+            found = f"has shape {list(tensor.shape)}" if isinstance(tensor, Tensor) else "is not there"
+            raise ModelError(f"{self.directory}: tensor {name!r} {found}; config.json wants {list(shape)}")
+        self._left.discard(name)
+        return tensor.detach()
+
+
 class RandomWeights:
     """Weights of small random numbers, ones for norms; the same for the same seed and order of taking."""
 
@@ -120,25 +145,57 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str 
     """
     directory = Path(path)
     model_class, config = read_config(directory)
-    if dtype != "auto":
-        if dtype not in DTYPES:
-            raise ModelError(f"dtype {dtype!r} is none of 'auto', {', '.join(map(repr, DTYPES))}")
-        config = replace(config, dtype=DTYPES[dtype])
+    config = with_dtype(config, dtype)
     with torch.inference_mode(), Checkpoint(directory, config.dtype, torch.device(device)) as weights:
-        if config.tie_word_embeddings:
-            weights.drop("lm_head.weight")
-        for layout in INSIDE:
-            for module in range(config.num_mtp_modules):
-                weights.drop_all(layout.prefix(module, config.num_layers))
-        model = model_class(config, weights)
-        weights.finish()
+        return build_model(model_class, config, weights)
+
+
+def model_in_memory(
+    tensors: Mapping[str, Tensor],
+    config_json: Mapping[str, Any],
+    device: str | torch.device = "cpu",
+    dtype: str = "auto",
+    where: Path = Path("weights in memory"),
+) -> Model:
+    """The same of tensors under a checkpoint's names and the contents of its config.json; `where` names them in
+    errors. Tensors that are there already, on the device and in the dtype, are shared, not copied."""
+    model_class, config = parse_config(config_json, f"{where}: config.json")
+    config = with_dtype(config, dtype)
+    with torch.inference_mode():
+        return build_model(
+            model_class, config, WeightsInMemory(tensors, config.dtype, torch.device(device), where)
+        )
+
+
+def with_dtype(config: ModelConfig, dtype: str) -> ModelConfig:
+    """The config with the dtype of this name; "auto" leaves it as it is."""
+    if dtype == "auto":
+        return config
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype {dtype!r} is none of 'auto', {', '.join(map(repr, DTYPES))}")
+    return replace(config, dtype=DTYPES[dtype])
+
+
+def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoint) -> Model:
+    """The model of these weights, every one accounted for."""
+    if config.tie_word_embeddings:
+        weights.drop("lm_head.weight")
+    for layout in INSIDE:
+        for module in range(config.num_mtp_modules):
+            weights.drop_all(layout.prefix(module, config.num_layers))
+    model = model_class(config, weights)
+    weights.finish()
     return model
 
 
 def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
     """The class for a directory's architecture and its parsed config."""
     where = directory / "config.json"
-    data = read_json(where)
+    return parse_config(read_json(where), str(where))
+
+
+def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], ModelConfig]:
+    """The same of a config.json's contents; `where` names it in errors."""
     names = data.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ModelError(
@@ -147,7 +204,7 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
     if names[0] not in MODELS:
         raise ModelError(f"{where}: 'architectures' names {names[0]}; weft knows {', '.join(sorted(MODELS))}")
     model_class: type[Model] = load("models", names[0])
-    return model_class, model_class.parse_config(data, str(where))
+    return model_class, model_class.parse_config(data, where)
 
 
 def random_model(config: ModelConfig, seed: int = 0, device: torch.device | str = "cpu") -> Model:

@@ -1,0 +1,58 @@
+"""Guides of requests: compiled when asked for, or ahead and kept under a name."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+from weft.errors import InputError
+from weft.executor.types import GuidedDecodingParams, GuideType
+from weft.grammar.base import CompiledGuide
+from weft.grammar.compile import GuideCompiler
+from weft.grammar.guide import Guide
+
+
+class Guides:
+    """What requests name by `GuidedDecodingParams`, compiled by `compiler` (None: none may be guided)."""
+
+    def __init__(self, compiler: GuideCompiler | None, refusal: str = "") -> None:
+        self._compiler = compiler
+        self._refusal = refusal
+        self._lock = threading.Lock()
+        self._kept: dict[str, Future[CompiledGuide]] = {}
+
+    def register(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
+        """Compile a guide and keep it as `name`, in the place of one that has the name."""
+        if not isinstance(name, str) or not name:
+            raise InputError(f"the guide's name is {name!r}; it must be a text that is not empty")
+        future = self._compile(
+            guide.to_guide() if isinstance(guide, GuidedDecodingParams) else Guide.of(guide)
+        )
+        with self._lock:
+            self._kept[name] = future
+        return future
+
+    def forget(self, name: str) -> None:
+        """Keep it no longer. Requests that have it go on."""
+        with self._lock:
+            if self._kept.pop(name, None) is None:
+                raise InputError(self._unknown(name))
+
+    def future(self, params: GuidedDecodingParams) -> Future[CompiledGuide]:
+        """The compiled guide of a request, or what it waits for."""
+        if params.guide_type is not GuideType.HANDLE:
+            return self._compile(params.to_guide())
+        name = params.guide or ""
+        with self._lock:
+            if name not in self._kept:
+                raise InputError(self._unknown(name))
+            return self._kept[name]
+
+    def _compile(self, guide: Guide) -> Future[CompiledGuide]:
+        if self._compiler is None:
+            raise InputError(self._refusal)
+        return self._compiler.submit(guide)
+
+    def _unknown(self, name: str) -> str:
+        known = ", ".join(sorted(self._kept)) or "none"
+        return f"no guide is registered as {name!r} (registered: {known}); call register_guide first"

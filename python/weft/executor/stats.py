@@ -1,0 +1,187 @@
+"""Statistics of iterations and of requests: noted by the engine's thread, made readable for whoever asks."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from weft.config import EngineConfig
+from weft.engine.lifecycle import Request, Stage
+from weft.engine.records import KvUsage, TurnRecord
+from weft.executor.types import (
+    InflightBatchingStats,
+    IterationStats,
+    KvCacheStats,
+    RequestStage,
+    RequestStats,
+    RequestStatsPerIteration,
+    SpecDecodingStats,
+    StaticBatchingStats,
+)
+
+STAGES = {
+    Stage.COMPILING: RequestStage.QUEUED,
+    Stage.QUEUED: RequestStage.QUEUED,
+    Stage.CONTEXT: RequestStage.CONTEXT_IN_PROGRESS,
+    Stage.GENERATION: RequestStage.GENERATION_IN_PROGRESS,
+    Stage.FINISHED: RequestStage.GENERATION_COMPLETE,
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Noted:
+    """One turn, and when it ended."""
+
+    record: TurnRecord
+    ended: datetime
+
+
+class History:
+    """The last turns of an engine, until they are asked for; of older ones than are kept nothing is known."""
+
+    def __init__(self, config: EngineConfig, max_iterations: int, max_request_iterations: int) -> None:
+        self._config = config
+        self._turns: deque[Noted] = deque(maxlen=max_iterations)
+        self._requests: deque[RequestStatsPerIteration] = deque(maxlen=max_request_iterations)
+        self._live: list[Request] = []
+
+    def note(self, record: TurnRecord | None, took: Sequence[Request]) -> None:
+        """Keep a turn. On the engine's thread."""
+        if self._requests.maxlen:
+            self._live += took
+        if record is None:
+            return
+        if self._turns.maxlen:
+            self._turns.append(Noted(record, datetime.now()))
+        if self._requests.maxlen:
+            stats = [request_stats(request, record, self._config.page_size) for request in self._live]
+            self._requests.append(RequestStatsPerIteration(record.number, stats))
+            self._live = [request for request in self._live if not request.is_finished]
+
+    def iterations(self) -> list[IterationStats]:
+        """Those that nobody was given yet, the oldest first."""
+        return [iteration_stats(noted, self._config) for noted in _drain(self._turns)]
+
+    def requests(self) -> list[RequestStatsPerIteration]:
+        """The same of requests."""
+        return list(_drain(self._requests))
+
+
+def iteration_stats(noted: Noted, config: EngineConfig) -> IterationStats:
+    """A turn in the API's words."""
+    record = noted.record
+    stats = IterationStats(
+        timestamp=noted.ended.strftime("%m-%d-%Y %H:%M:%S.%f"),
+        iter=record.number,
+        iter_latency_ms=record.total_s * 1e3,
+        new_active_requests_queue_latency_ms=record.new_active_queue_s * 1e3,
+        num_new_active_requests=record.new_active,
+        num_active_requests=record.active,
+        num_queued_requests=record.queued,
+        num_completed_requests=record.completed,
+        max_num_active_requests=config.max_batch,
+        max_batch_size_static=config.max_batch,
+        max_batch_size_runtime=config.max_batch,
+        max_num_tokens_static=config.max_num_tokens or 0,
+        max_num_tokens_runtime=config.max_num_tokens or 0,
+        cpu_mem_usage=resident_bytes(),
+        kv_cache_stats=kv_stats(record.kv),
+        model_latency_ms=record.model_s * 1e3,
+        grammar_latency_ms=record.grammar_s * 1e3,
+        num_compiling_requests=record.compiling,
+    )
+    if config.policy == "static_batch":
+        stats.static_batching_stats = StaticBatchingStats(
+            num_scheduled_requests=len(record.context) + len(record.generation),
+            num_context_requests=len(record.context),
+            num_ctx_tokens=record.context_tokens,
+            num_gen_tokens=record.generated_tokens,
+            empty_gen_slots=config.max_batch - record.active,
+        )
+    else:
+        stats.inflight_batching_stats = InflightBatchingStats(
+            num_scheduled_requests=len(record.context) + len(record.generation),
+            num_context_requests=len(record.context),
+            num_gen_requests=len(record.generation),
+            num_paused_requests=len(record.paused),
+            num_ctx_tokens=record.context_tokens,
+            avg_num_decoded_tokens_per_iter=_share(record.generated_tokens, len(record.generation)),
+        )
+    if record.drafted_tokens:
+        stats.specdec_stats = SpecDecodingStats(
+            num_draft_tokens=record.drafted_tokens,
+            num_accepted_tokens=record.accepted_tokens,
+            num_requests_with_draft_tokens=record.speculating,
+            acceptance_length=1 + _share(record.accepted_tokens, record.speculating),
+            iter_latency_ms=record.total_s * 1e3,
+        )
+    return stats
+
+
+def kv_stats(usage: KvUsage) -> KvCacheStats:
+    """The cache in the API's words."""
+    asked = usage.reused_pages + usage.missed_pages
+    return KvCacheStats(
+        max_num_blocks=usage.max_pages,
+        free_num_blocks=usage.free_pages,
+        used_num_blocks=usage.used_pages,
+        tokens_per_block=usage.page_size,
+        alloc_total_blocks=usage.allocated_pages + usage.reused_pages,
+        alloc_new_blocks=usage.allocated_pages,
+        reused_blocks=usage.reused_pages,
+        missed_blocks=usage.missed_pages,
+        cache_hit_rate=_share(usage.reused_pages, asked),
+    )
+
+
+def request_stats(request: Request, record: TurnRecord, page_size: int) -> RequestStats:
+    """A request at the end of a turn."""
+    output = request.output
+    num_tokens, num_read = len(output.token_ids), len(request.prompt)
+    if not num_tokens:  # the row of a request that reads says what is left
+        num_read = num_read - request.row.remaining if request.row is not None else 0
+    total = -(-(num_read + num_tokens) // page_size)
+    reused = output.stats.reused_tokens // page_size
+    missed = max(num_read // page_size - reused, 0)
+    return RequestStats(
+        request.id,
+        STAGES[request.stage],
+        context_prefill_position=num_read,
+        num_generated_tokens=num_tokens,
+        avg_num_decoded_tokens_per_iter=_share(num_tokens, output.stats.iterations),
+        scheduled=request.id in record.context or request.id in record.generation,
+        paused=request.id in record.paused,
+        alloc_total_blocks_per_request=total,
+        alloc_new_blocks_per_request=max(total - reused, 0),
+        reused_blocks_per_request=reused,
+        missed_blocks_per_request=missed,
+        kv_cache_hit_rate_per_request=_share(reused, reused + missed),
+    )
+
+
+def resident_bytes() -> int:
+    """The memory that this process has in use; 0 where the system does not say."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return 0
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _drain(items: deque[T]) -> Iterator[T]:
+    """Takes what is there, the oldest first; the engine's thread may add to it meanwhile."""
+    for _ in range(len(items)):
+        try:
+            yield items.popleft()
+        except IndexError:  # another thread took it
+            return

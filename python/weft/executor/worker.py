@@ -1,0 +1,226 @@
+"""The thread that owns an engine. Everything else reaches the engine through its inbox.
+
+It steps while there is work and sleeps otherwise, until a command, a compiled guide or a deadline wakes it. It holds no
+reference to whoever made it, so an owner that is dropped can end it (`weakref.finalize`). What the loop itself raises
+ends every request and is raised to every later caller.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from weft.core import FinishReason
+from weft.engine.lifecycle import Request
+from weft.engine.loop import Engine
+from weft.engine.records import TurnRecord
+from weft.errors import ExecutorError, RequestError
+
+T = TypeVar("T")
+
+SHUT_DOWN = "the executor was shut down; make a new one"
+
+
+class Listener(Protocol):
+    """Whoever hears of the engine's turns, on its thread."""
+
+    def after_turn(self, record: TurnRecord | None, took: Sequence[Request]) -> Sequence[Request]:
+        """Requests may have new tokens or have ended. `took` are those that came since the turn before. What it gives
+        is cancelled."""
+
+    def at_end(self, error: ExecutorError) -> None:
+        """There will be no more turns; `error` says why. All requests have ended."""
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What the thread is to do between two turns; `abandon` instead, where there will be none."""
+
+    run: Callable[[], object]
+    abandon: Callable[[ExecutorError], object]
+
+
+class Worker:
+    """Runs `engine` on a thread of its own. All methods but `close` may be called from any thread at any time."""
+
+    def __init__(self, engine: Engine, listener: Listener) -> None:
+        self.engine = engine
+        self._listener = listener
+        self._wake = threading.Condition()
+        self._inbox: deque[_Command] = deque()
+        self._closing = False
+        self._error: ExecutorError | None = None
+        # The thread's alone: requests that have not ended, with what listens to each, and those that came since the
+        # last turn.
+        self._live: dict[Request, Callable[[Request], None] | None] = {}
+        self._took: list[Request] = []
+        # A daemon, so that a program's end does not wait for it before `atexit` closes it.
+        self._thread = threading.Thread(target=self._run, name="weft-engine", daemon=True)
+        _workers.add(self)
+        self._thread.start()
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests, all before the same turn. Raises `ExecutorError` where there will be none."""
+        self._post(_Command(partial(self._submit, requests), partial(_abandon, requests)))
+
+    def cancel(self, requests: Sequence[Request], reason: FinishReason = "cancelled") -> None:
+        """End requests before the next turn; those that have ended stay as they are. Does not wait."""
+        self._post(_Command(partial(self._cancel, requests, reason), lambda error: None))
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What `function` returns or raises, run on the thread between two turns."""
+        if threading.current_thread() is self._thread:
+            return function()
+        future: Future[T] = Future()
+        self._post(_Command(partial(_resolve, future, function), future.set_exception))
+        return future.result()
+
+    def check(self) -> None:
+        """Raise `ExecutorError` if there will be no more turns."""
+        if self._error is not None:
+            raise ExecutorError(str(self._error)) from self._error.__cause__
+
+    def close(self) -> None:
+        """End what runs, with "cancelled", and the thread; returns when it has ended."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:  # a collection there may drop the owner
+            self._thread.join()
+
+    # -- on the thread
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as raised:
+            error = ExecutorError(f"the executor's loop failed: {type(raised).__name__}: {raised}")
+            error.__cause__ = raised
+        else:
+            error = ExecutorError(SHUT_DOWN)
+        self._end(error)
+
+    def _serve(self) -> None:
+        while (commands := self._next()) is not None:
+            for command in commands:
+                command.run()
+            record = self.engine.step() if self._has_turn() else None
+            took, self._took = self._took, []
+            self._cancel(self._listener.after_turn(record, took), "cancelled")
+
+    def _next(self) -> Sequence[_Command] | None:
+        """What has come; waits for it if there is nothing else to do. None when it is time to end."""
+        with self._wake:
+            while not (self._inbox or self._closing or self._has_turn()):
+                self._wake.wait(self._seconds_to_deadline())
+            if self._closing:
+                return None
+            commands, self._inbox = self._inbox, deque()
+            return commands
+
+    def _has_turn(self) -> bool:
+        """Whether a turn of the engine would do something."""
+        if not self.engine.has_work:
+            return False
+        return not self.engine.is_blocked or self._seconds_to_deadline() == 0
+
+    def _seconds_to_deadline(self) -> float | None:
+        deadline = self.engine.next_deadline
+        return None if deadline is None else max(deadline - time.perf_counter(), 0.0)
+
+    def _submit(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.is_finished:  # cancelled before it came
+                continue
+            self._live[request] = request.on_progress
+            request.on_progress = self._progress
+            if request.guide is not None and not request.guide.done():
+                request.guide.add_done_callback(partial(_compiled, weakref.ref(self)))
+            self._took.append(request)
+            self.engine.submit(request)
+
+    def _cancel(self, requests: Sequence[Request], reason: FinishReason) -> None:
+        for request in requests:
+            if request in self._live:
+                self.engine.cancel(request, reason)
+
+    def _progress(self, request: Request) -> None:
+        tell = self._live[request]
+        if request.is_finished:
+            del self._live[request]
+        if tell is not None:
+            tell(request)
+
+    def _end(self, error: ExecutorError) -> None:
+        with self._wake:
+            self._error = error
+            left, self._inbox = self._inbox, deque()
+        failed = error.__cause__ is not None
+        try:
+            if not failed:
+                self.engine.close()
+        except BaseException as raised:
+            error.__cause__ = raised
+        finally:
+            _abandon(list(self._live), error)
+            for command in left:
+                command.abandon(error)
+            self._listener.at_end(error)
+        if failed:  # behind the news of it: an engine that is broken may not close either
+            self.engine.close()
+
+    # -- from any thread
+
+    def _post(self, command: _Command) -> None:
+        with self._wake:
+            if self._error is None and not self._closing:
+                self._inbox.append(command)
+                self._wake.notify()
+                return
+        self.check()
+        raise ExecutorError(SHUT_DOWN)
+
+
+def _resolve(future: Future[T], function: Callable[[], T]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _abandon(requests: Sequence[Request], error: ExecutorError) -> None:
+    """End requests that the engine does not know of, or no longer serves."""
+    for request in requests:
+        if request.is_finished:
+            continue
+        if error.__cause__ is None:
+            request.finish("cancelled")
+            continue
+        failure = RequestError(str(error))
+        failure.__cause__ = error.__cause__
+        request.fail(failure)
+
+
+def _compiled(worker: weakref.ref[Worker], _: object) -> None:
+    """Wake the thread: a guide is ready, or never will be."""
+    alive = worker()
+    if alive is not None:
+        with alive._wake:
+            alive._wake.notify()
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@atexit.register  # before the runtime's own, which was registered when it was imported
+def _close_all() -> None:
+    for worker in list(_workers):
+        worker.close()
