@@ -12,6 +12,7 @@
 namespace {
 
 using weft::DraftSource;
+using weft::GivenSource;
 using weft::GuidedState;
 using weft::NgramSource;
 using weft::Proposals;
@@ -33,7 +34,8 @@ struct Decoding {
   std::vector<std::int32_t> masks = masks_host, flags = flags_host;
   std::vector<std::int64_t> texts[kSlots];  // the device's, since it last saw an end
   GuidedState state;
-  NgramSource *ngram;  // of the proposals
+  GivenSource *given;  // of the proposals
+  NgramSource *ngram;  // ...
   Proposals proposals;
   CUstream model = nullptr, grammar = nullptr;
   CUevent token_event = nullptr, mask_event = nullptr;
@@ -61,6 +63,9 @@ struct Decoding {
 
   std::vector<std::unique_ptr<DraftSource>> make_sources() {
     std::vector<std::unique_ptr<DraftSource>> sources;
+    auto first = std::make_unique<GivenSource>(state);
+    given = first.get();
+    sources.push_back(std::move(first));
     sources.push_back(std::make_unique<weft::ForcedSource>(state));
     auto made = std::make_unique<NgramSource>(state, weft::NgramSettings{});
     ngram = made.get();
@@ -94,7 +99,7 @@ struct Decoding {
     for (int token = 0; token < kVocab; ++token)
       if (is_allowed(slot, position, token)) allowed.push_back(token);
     CHECK(!allowed.empty());
-    return allowed[random() % allowed.size()];
+    return random() % 2 ? allowed.front() : allowed[random() % allowed.size()];
   }
   void verify() {
     for (int slot = 0; slot < kSlots; ++slot) {
@@ -129,6 +134,18 @@ struct Decoding {
   }
 };
 
+// The text of the smallest tokens that the slot's matcher takes, where each `wrong`-th token is another.
+std::vector<std::int32_t> text_like(int seed, int length, int wrong) {
+  Fake matcher = fake_of(seed, length);
+  std::vector<std::int32_t> text;
+  while (!matcher.ended()) {
+    std::int32_t token = 0;
+    while (fake_accept(&matcher, token) != 1) ++token;
+    text.push_back(static_cast<int>(text.size()) % wrong == wrong - 1 ? (token + 1) % kVocab : token);
+  }
+  return text;
+}
+
 // The slot's texts since it was attached first: each a text of its matcher, from its start to an end or as far as it
 // got.
 void check_text(const std::vector<std::int64_t> &text, int seed, int length) {
@@ -152,8 +169,11 @@ TEST(texts_are_in_the_grammar_whatever_is_proposed) {
         for (int slot = 0; slot < kSlots; ++slot) {
           const std::vector<std::int32_t> prompt(static_cast<std::size_t>(i + 1), slot + 1);
           decoding.ngram->open(slot, prompt.data(), static_cast<int>(prompt.size()), i % 2 ? 500 : 0);
+          const auto text = text_like(slot, 20 + 30 * slot, i % 3 ? 5 : 1000);
+          decoding.given->open(slot, i % 2 ? std::vector<std::int32_t>{} : text, prompt.data(), i % 3);
         }
       if (i % 5 == 0) decoding.ngram->set_guided(i % 2 == 0);
+      if (i % 5 == 0) decoding.given->set_guided(i % 2 == 0);
       decoding.state.push(slots, std::move(attach));
       decoding.step(i % 6 == 5 ? 0 : kDrafts);
       CHECK(decoding.proposals.counters().calls <= static_cast<std::uint64_t>(i) + 1);
@@ -162,7 +182,7 @@ TEST(texts_are_in_the_grammar_whatever_is_proposed) {
     OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
     EQUAL(decoding.state.num_failed(), 0);
     EQUAL(decoding.proposals.counters().calls, kIterations);
-    CHECK(decoding.proposals.counters().tokens[0] > 0 && decoding.proposals.counters().tokens[1] > 0);
+    for (std::uint64_t proposed : decoding.proposals.counters().tokens) CHECK(proposed > 0);
     CHECK(decoding.accepted > kIterations);
     for (int slot = 0; slot < kSlots - 1; ++slot) check_text(decoding.texts[slot], slot, 20 + 30 * slot);
     for (int j = 0; j < kDrafts; ++j) EQUAL(decoding.proposed_host[j * (kSlots + 1) + kSlots], -1);
@@ -172,6 +192,7 @@ TEST(texts_are_in_the_grammar_whatever_is_proposed) {
 
 TEST(guided_proposals_are_legal) {
   Decoding decoding(2);
+  decoding.given->set_guided(true);
   decoding.ngram->set_guided(true);
   for (int i = 0; i < kIterations; ++i) {
     GuidedState::Attach attach;
@@ -179,6 +200,7 @@ TEST(guided_proposals_are_legal) {
       for (int slot = 0; slot < kSlots - 1; ++slot) {
         attach.emplace_back(slot, make(fake_of(i + slot, 15)));
         decoding.ngram->open(slot, nullptr, 0, 100);
+        decoding.given->open(slot, text_like(i + slot, 15, 4), nullptr, 0);
       }
     // A slot that gets another matcher has drafts that were made for the last one.
     if (i % 10 == 0) OK(decoding.driver.cuStreamSynchronize(decoding.grammar));

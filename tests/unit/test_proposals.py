@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 
-from grammars import END, CountdownMatcher, allowed, compiled, small_vocabulary
+from grammars import END, CountdownMatcher, allowed, compiled
+from proposing import FORCED, Iterations, X, Y, Z
 from weft.errors import InputError
 from weft.grammar import Guide, Matcher, wrap_matcher
-from weft.guided.proposals import NgramSettings, Proposals
-from weft.guided.state import GuidedState, host_memory
 from weft.runtime.cpu import CpuRuntime
-
-X, Y, Z = (3 + byte for byte in b"xyz")
-FORCED = Guide.regex("xyz(a|b)xyz")
-
-
-class Iterations:
-    """A state with both sources; an iteration commits one token to each slot."""
-
-    def __init__(self, num_slots: int = 3, num_drafts: int = 4, **options: object) -> None:
-        self.state = GuidedState(num_slots, num_drafts, small_vocabulary().vocab_size, [END])
-        settings: dict[str, object] = {"forced": True, "ngram": NgramSettings()} | options
-        self.proposals = Proposals(self.state, host_memory, **settings)  # type: ignore[arg-type]
-
-    def run(
-        self,
-        tokens: dict[int, int],
-        attach: dict[int, Matcher | None] | None = None,
-        num_drafts: int | None = None,
-    ) -> dict[int, list[int]]:
-        self.begin(list(tokens), attach)
-        return self.finish(tokens, num_drafts)
-
-    def begin(self, slots: Sequence[int], attach: dict[int, Matcher | None] | None = None) -> None:
-        self.state.push([*slots, self.state.num_slots], attach)
-
-    def finish(self, tokens: dict[int, int], num_drafts: int | None = None) -> dict[int, list[int]]:
-        self.state.fetch()
-        self.state.verified_host.zero_()
-        for slot, token in tokens.items():
-            self.state.verified_host[slot, 1] = token
-        self.state.commit()
-        self.proposals.run(self.state.max_drafts if num_drafts is None else num_drafts)
-        return {slot: self.proposals.proposed_host[:, slot].tolist() for slot in tokens}
 
 
 def test_n_grams_go_on_behind_forced_text() -> None:
