@@ -214,6 +214,8 @@ class EngineConfig:
     copy_on_partial_reuse: bool = True
     graphs: Graphs = "one"
     simulate_acceptance: float | None = None
+    gather_generation_logits: bool = False
+    additional_outputs: tuple[tuple[str, bool], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("max_batch", "max_seq_len", "page_size", "num_pages", "prefill_chunk", "max_num_tokens"):

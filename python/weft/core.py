@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from weft.errors import InputError, RequestError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
@@ -210,6 +213,10 @@ class Output:
 
     `stopped_by` is the stop word or stop token id that ended it, where one did; `logprobs[i]` is there for each token
     if asked for.
+
+    Tensors are the model's, raw, on the host, for requests that gather them: `generation_logits` [tokens, V], row i
+    those that token i was sampled from, `context_logits` [prompt, V] those behind each token of the prompt, and
+    `additional` outputs by name, [tokens, ...] alike; of the prompt, [prompt, ...], as "context_" and the name.
     """
 
     prompt_token_ids: list[int]
@@ -219,6 +226,9 @@ class Output:
     finish_reason: FinishReason | None = None
     stopped_by: str | int | None = None
     logprobs: list[TokenLogprob] | None = None
+    generation_logits: Tensor | None = None
+    context_logits: Tensor | None = None
+    additional: dict[str, Tensor] = field(default_factory=dict)
     error: RequestError | InputError | None = None
     stats: OutputStats = field(default_factory=OutputStats)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft.engine.prefill import guarded
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.launch_check import check_launched
 
@@ -48,7 +49,8 @@ def test_every_launched_function_keeps_the_rule(
     launch, make_pinned = cpu.Stream.launch, CpuRuntime.pinned
 
     def record_launch(self: cpu.Stream, fn: Callable[..., None], *args: Any) -> None:
-        launched[getattr(fn, "__qualname__", type(fn).__name__)] = (fn, args)
+        seen, given = (args[1], args[2:]) if fn is guarded else (fn, args)
+        launched[getattr(seen, "__qualname__", type(seen).__name__)] = (seen, given)
         launch(self, fn, *args)
 
     def record_pinned(self: CpuRuntime, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -66,6 +68,7 @@ def test_every_launched_function_keeps_the_rule(
             "open_slot",
             "read_chunk",
             "target_forward",
+            "shape_target",
             "sample_and_verify",
             "_copy_rows",
             "_apply_verify",

@@ -9,7 +9,7 @@ Suffixes: B rows, K drafts, V vocabulary, D draft vocabulary, S slots (and one t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.engine.graphs import StepGraphs
+from weft.engine.lifecycle import Request
 from weft.engine.state import DecodeParts, StepBuffers
 from weft.engine.step import Iteration, Plan, decode_step, pick_draft, sample_and_verify, take_proposals
 from weft.runtime.interface import Event, NativeTask, Stream
@@ -47,11 +48,11 @@ class WatchedSteps(StepGraphs):
         picked = torch.zeros(shape, dtype=torch.float64, device=state.length.device)
         self._kept = Probabilities(picked, torch.zeros_like(picked), torch.zeros_like(picked))
 
-    def run(self, plan: Plan) -> None:
+    def run(self, plan: Plan, rows: Sequence[Request] = ()) -> None:
         """Issue one iteration, wait for it, and hand on what it verified."""
         buf = self.buffers(plan)
         stream = WatchedStream(self._stream, self._kept)
-        decode_step(Iteration(plan, stream, self._lane, self._parts, buf))
+        decode_step(Iteration(plan, stream, self._lane, self._parts, buf, self.host_work(rows)))
         self._stream.synchronize()
         if self.watch is None or not plan.num_drafts:
             return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from weft.core import FinishReason
 from weft.engine.lifecycle import Request
+from weft.engine.outputs import NOTHING
+from weft.engine.processors import check_processors
 from weft.engine.results import StepResults
 from weft.errors import GuideStateError, RequestError
 from weft.guided.state import GuidedState
@@ -17,7 +19,9 @@ def commit(
     `grammar` is the state that guides the request, if any. Raises `RequestError` for what ends the request; nothing of
     the iteration is given out then.
     """
+    check_processors(request)
     output, slot = request.output, request.slot
+    end_tokens = request.end_ids if request.end_ids is not None else end_tokens
     count, tokens = results.count(slot), results.tokens(slot)
     last = next((i for i, token in enumerate(tokens) if token in end_tokens or token < 0), len(tokens))
     is_broken = last < len(tokens) and tokens[last] < 0
@@ -39,6 +43,8 @@ def commit(
     output.stats.accepted_drafts += min(count, len(kept))
     if output.logprobs is not None:
         output.logprobs += results.logprobs(slot, len(kept), request.sampling.logprobs or 0)
+    if request.gather is not NOTHING:
+        request.gathered.add(output, results.outputs(slot, request.gather, len(kept)))
     return reason
 
 

@@ -2,14 +2,19 @@
 
 Capture is a wrapper: it calls the function of `step.py` while its streams capture. With `graphs="none"` the same
 function is called for every iteration; with `"split"` it is, too, and what it launches between two calls of the
-grammar's is a graph.
+grammar's is a graph. An iteration in which the host has logits processors to call is split around them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 
 from weft.config import Graphs
+from weft.engine.lifecycle import Request
+from weft.engine.processors import CapturedProcessor, HostProcessors, HostWork
 from weft.engine.state import DecodeParts, StepBuffers
 from weft.engine.step import Iteration, Plan, decode_step
 from weft.guided.protocol import Lane
@@ -37,6 +42,7 @@ class StepGraphs:
     ) -> None:
         self._runtime, self._stream, self._lane, self._parts = runtime, stream, lane, parts
         self._mode = graphs
+        self._host = HostProcessors(runtime)
         self._num_replays = 0
         self._slots: dict[int, PinnedRing] = {}  # rings around each batch size's `slots_B`
         self._sent: dict[int, list[int]] = {}  # what the device has there
@@ -84,16 +90,26 @@ class StepGraphs:
         if self.is_ready(plan):
             return
         self.send_slots(plan, [])
-        if self._mode == "split":
+        try:
+            self._capture(plan)
+        except Exception as error:
+            for processor in plan.captured:
+                processor.failure = processor.failure or error
+            raise
+
+    def _capture(self, plan: Plan) -> None:
+        takes_snapshot = plan.guided or self._parts.has_proposals
+        if self._is_split(plan):
             segments = SegmentedStream(self._runtime, self._stream)
             for _ in range(2):
-                self._lane.push([], {})
+                if takes_snapshot:
+                    self._lane.push([], {})
                 self._run_segments(plan, segments)
             self._stream.synchronize()
             segments.num_replays = 0
             self._segments[plan] = segments
             return
-        if plan.guided or self._parts.has_proposals:
+        if takes_snapshot:
             self._lane.push([], {})
         iteration = self._iteration(plan, self._stream)
         decode_step(iteration)
@@ -102,15 +118,28 @@ class StepGraphs:
             decode_step(iteration)
         self._graphs[plan] = graph
 
-    def run(self, plan: Plan) -> None:
-        """Issue one iteration."""
+    def run(self, plan: Plan, rows: Sequence[Request] = ()) -> None:
+        """Issue one iteration. `rows` are the requests of its rows, whose host processors are called on the way; what
+        they raise is left with them (`check_processors`)."""
         if self._mode == "none":
-            decode_step(self._iteration(plan, self._stream))
-        elif self._mode == "split":
-            self._run_segments(plan, self._segments[plan])
+            decode_step(self._iteration(plan, self._stream, rows))
+        elif self._is_split(plan):
+            self._run_segments(plan, self._segments[plan], rows)
         else:
             self._graphs[plan].replay()
             self._num_replays += 1
+
+    def forget(self, processor: CapturedProcessor) -> None:
+        """Let go of the graphs that hold a processor."""
+        for plan in [plan for plan in self._graphs if processor in plan.captured]:
+            self._graphs.pop(plan).close()
+        for plan in [plan for plan in self._segments if processor in plan.captured]:
+            self._num_replays += self._segments[plan].num_replays
+            self._segments.pop(plan).close()
+
+    def host_work(self, rows: Sequence[Request]) -> HostWork:
+        """What the host does to the logits of rows of these requests."""
+        return partial(self._host.apply, requests=rows)
 
     def close(self) -> None:
         """Let go of every graph."""
@@ -127,10 +156,14 @@ class StepGraphs:
         iteration = self._iteration(plan, self._stream)
         return dump_graph(self._runtime, self._stream, lambda: decode_step(iteration))
 
-    def _run_segments(self, plan: Plan, segments: SegmentedStream) -> None:
+    def _is_split(self, plan: Plan) -> bool:
+        return self._mode == "split" or (self._mode == "one" and plan.needs_host)
+
+    def _run_segments(self, plan: Plan, segments: SegmentedStream, rows: Sequence[Request] = ()) -> None:
         segments.begin()
-        decode_step(self._iteration(plan, segments))
+        decode_step(self._iteration(plan, segments, rows))
         segments.flush()
 
-    def _iteration(self, plan: Plan, stream: Stream) -> Iteration:
-        return Iteration(plan, stream, self._lane, self._parts, self.buffers(plan))
+    def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[Request] = ()) -> Iteration:
+        host = self.host_work(rows)
+        return Iteration(plan, stream, self._lane, self._parts, self.buffers(plan), host)

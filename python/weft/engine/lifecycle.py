@@ -11,12 +11,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from weft.core import FinishReason, Output, SamplingParams
+from weft.engine.outputs import NOTHING, Gather, Gathered
 from weft.engine.sampling_state import TokenRules
 from weft.errors import InputError, RequestError
 
 if TYPE_CHECKING:
     from weft.engine.kv_cache import KvSequence, Retention
     from weft.engine.prefill import PromptRow
+    from weft.engine.processors import CapturedProcessor, LogitsProcessor
     from weft.grammar.base import CompiledGuide, Matcher
 
 
@@ -56,7 +58,10 @@ class Request:
     `priority`, 0 to 1, goes first where it is higher. `deadline` is a moment of `time.perf_counter` at which the
     request ends with "timeout". `max_drafts` bounds its drafts (None: as the engine has it; 0: none). `given` is the
     text that its caller expects as its answer: drafts, for an engine with `Speculation.given`.
+    `end_ids` end its answer in the place of the engine's end tokens (None: those; with a guide, always those).
     `retention` says how long its pages are worth keeping.
+    `gather` is what it wants besides tokens, `gathered` keeps it. `processor` acts on its logits, `captured` where a
+    graph does that; `failure` is what it raised.
     `on_progress` is called on the engine's thread after each iteration that added to `output`, and when the request is
     finished; it must not raise.
 
@@ -74,6 +79,9 @@ class Request:
     deadline: float | None = None
     max_drafts: int | None = None
     given: tuple[int, ...] = ()
+    end_ids: frozenset[int] | None = None
+    gather: Gather = NOTHING
+    processor: LogitsProcessor | None = None
     on_progress: Callable[[Request], None] | None = None
     id: int = field(default_factory=lambda: next(_ids))
     stage: Stage = Stage.QUEUED
@@ -84,6 +92,9 @@ class Request:
     matcher: Matcher | None = None
     retention: Retention | None = None
     is_shaped: bool = False
+    captured: CapturedProcessor | None = None
+    failure: RequestError | None = None
+    gathered: Gathered = field(default_factory=Gathered)
     resumed_at: int = 0
     in_flight: int = 0
     surely: int = 0

@@ -24,7 +24,9 @@ from weft.engine.commit import commit
 from weft.engine.graphs import StepGraphs, bucket
 from weft.engine.kv_cache import KvManager
 from weft.engine.lifecycle import Request, Stage
+from weft.engine.outputs import Gather, OutputBuffers
 from weft.engine.prefill import PrefillBuffers, PromptRow, open_row, read_prompt, write_pages
+from weft.engine.processors import CapturedProcessor, CapturedProcessors, request_id
 from weft.engine.records import TurnRecord
 from weft.engine.request_drafts import check_drafts, draft_limit
 from weft.engine.results import ResultRings, StepResults
@@ -62,6 +64,11 @@ class Flight:
     def requests(self) -> list[Request]:
         """All of them, each once."""
         return [*self.rows, *self.first, *self.reading]
+
+    @property
+    def gathers(self) -> dict[int, Gather]:
+        """What is gathered of each slot that has new tokens."""
+        return {r.slot: r.gather for r in [*self.rows, *self.first] if r.gather.generated}
 
     def add(self, request: Request, to: list[Request], surely: int) -> None:
         """Note a request in one of the lists; the flight gives it at least `surely` tokens."""
@@ -116,8 +123,18 @@ class Engine:
             has_proposals=make_proposals is not None,
             max_drafts=max_drafts,
             simulated=config.simulate_acceptance,
+            outputs=OutputBuffers.allocate(
+                runtime,
+                self._stream,
+                model,
+                config.max_batch + 1,
+                max(max_drafts, 1) + 1,
+                generation_logits=config.gather_generation_logits,
+                additional=config.additional_outputs,
+            ),
         )
         self.graphs = StepGraphs(runtime, self._stream, self.lane, self.parts, config.graphs)
+        self._captured = CapturedProcessors(self.graphs.forget)
         self.guidance = DraftGuidance(self._speculation.guide_drafts)
         is_overlapped = runtime.device.type == "cuda" if config.overlap == "auto" else config.overlap
         self._depth = 2 if is_overlapped and config.graphs != "split" else 1
@@ -131,7 +148,7 @@ class Engine:
         self._margin = drafting.drafter.reuse_margin if drafting.drafter is not None else 0
         self._ahead = positions_ahead(max_drafts)
         self._prefill = PrefillBuffers(self.parts, config.prefill_chunk)
-        self._rings = ResultRings(runtime, self._stream, self.parts.state)
+        self._rings = ResultRings(runtime, self._stream, self.parts.state, self.parts.outputs)
         self._free_slots = list(range(config.max_batch - 1, -1, -1))
         self._attach: dict[int, Matcher | None] = {}
         self._compiling: list[Request] = []
@@ -179,6 +196,7 @@ class Engine:
         """Queue a request. One that can never fit fails at once."""
         try:
             check_drafts(request, self._speculation, self.parts.model.config.vocab_size)
+            self.parts.outputs.check(request.gather)
         except InputError as error:
             request.fail(error)
             return
@@ -225,13 +243,14 @@ class Engine:
             self._decode(turn, flight)
             self._read_prompts(turn, flight)
             if flight.requests:
-                flight.results = self._rings.start(flight.wants_logprobs)
+                flight.results = self._rings.start(flight.wants_logprobs, flight.gathers)
                 self._flights.append(flight)
             while len(self._flights) > (self._depth - 1 if flight.requests else 0):
                 self._read(turn)
         turn.completed, self._num_completed = self._num_completed, 0
         served = {*turn.context, *turn.generation} | {request.id for request in self._active}
         turn.active, turn.queued = len(served), len(self._waiting) + len(self._compiling)
+        turn.compiling = len(self._compiling)
         turn.kv = self.kv.usage()
         turn.grammar_s = self._grammar_seconds() - grammar_s
         turn.total_s = time.perf_counter() - turn.started
@@ -305,6 +324,7 @@ class Engine:
             text,
             positions + self._ahead,
             margin=self._margin,
+            reuse=not (request.gather.context and not answer),
             retention=request.retention,
             num_prompt=len(request.prompt),
         )
@@ -333,8 +353,23 @@ class Engine:
             if self.lane.proposals is not None:
                 room = request.sampling.max_tokens - len(answer)
                 self.lane.proposals.open(request.slot, text, room, request.given, len(answer))
+            if request.processor is not None and request.processor.allows_capture:
+                request.captured = self._captured.take(request.processor)
+            if request.gather.context and not answer:
+                request.gathered.context = self.parts.outputs.context_tensors(
+                    self.runtime, request.gather, len(request.prompt)
+                )
             request.row = PromptRow(
-                self.runtime, request.slot, text, kv.pages, sampling, kv.num_reused, kv.copies
+                self.runtime,
+                request.slot,
+                text,
+                kv.pages,
+                sampling,
+                kv.num_reused,
+                kv.copies,
+                request.gathered.context,
+                request_id(request),
+                request.captured.number if request.captured is not None else 0,
             )
             open_row(self._eager, self.lane, self.parts, request.row)
         except Exception as error:
@@ -386,7 +421,10 @@ class Engine:
         slots = [request.slot]
         lane, parts = self.lane, self.parts
         try:
-            read_prompt(self._eager, lane, parts, self._prefill, row, count, plan, lambda: self._push(slots))
+            host = self.graphs.host_work([request])
+            read_prompt(
+                self._eager, lane, parts, self._prefill, row, count, plan, lambda: self._push(slots), host
+            )
         except Exception as error:
             self._fail_launch([request], error, turn)
             return
@@ -410,9 +448,10 @@ class Engine:
             flight.began = time.perf_counter()
             if plan.guided or self.parts.has_proposals:
                 self._push(slots, plan.num_drafts)
-            self.graphs.run(plan)
+            self.graphs.run(plan, rows)
         except Exception as error:
-            self._fail_launch(rows, error, turn)
+            broken = [r for r in rows if r.captured is not None and r.captured.failure is not None]
+            self._fail_launch(broken or rows, error, turn)
             return
         flight.plan, flight.masks_drafts, flight.wants_logprobs = plan, masks_drafts, plan.logprobs
         for request in rows:
@@ -433,7 +472,7 @@ class Engine:
             batch = bucket(len(rows), self.config.max_batch)
             masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
             plan = self._plan(rows, batch, num_drafts, masks_drafts)
-            if self._flights and not self.graphs.is_ready(plan):
+            if self._flights and (plan.needs_host or not self.graphs.is_ready(plan)):
                 self._land(turn)
             elif self._reserve(rows, turn):
                 return rows, plan, masks_drafts
@@ -492,6 +531,9 @@ class Engine:
             self._plan_of(batch, num_drafts, guided, masks_drafts),
             shaped=any(request.is_shaped for request in rows),
             logprobs=any(request.sampling.logprobs is not None for request in rows),
+            gathers=any(r.gather.generated or (r.stage is Stage.CONTEXT and r.gather.context) for r in rows),
+            processed=any(r.processor is not None and r.captured is None for r in rows),
+            captured=captured(rows),
         )
 
     def _push(self, slots: list[int], num_drafts: int = 0) -> None:
@@ -668,7 +710,16 @@ class Engine:
             self._attach[request.slot] = None
         self._free_slots.append(request.slot)
         self.kv.end(request.kv)
+        if request.captured is not None:
+            self._captured.give_back(request.captured)
+            request.captured = None
         request.slot, request.kv, request.row = -1, None, None
+
+
+def captured(rows: list[Request]) -> tuple[CapturedProcessor, ...]:
+    """The captured processors of the rows, each once, in one order."""
+    found = {request.captured for request in rows if request.captured is not None}
+    return tuple(sorted(found, key=lambda entry: entry.number))
 
 
 @contextmanager

@@ -7,18 +7,22 @@ prepare the next chunk at once. Prompts may be read in turns: what is kept betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from weft.engine.outputs import LOGITS
+from weft.engine.processors import HostWork
 from weft.engine.sampling_state import SamplingRow, write_slot
-from weft.engine.shaping import limit_drafts, shape_target
+from weft.engine.shaping import limit_drafts
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
-from weft.engine.step import Plan, sample_and_verify
+from weft.engine.step import Plan, act_on_logits, sample_and_verify
 from weft.guided.protocol import Lane
 from weft.models.base import KVIndex
+from weft.models.outputs import collecting, mark_output
 from weft.runtime.interface import Runtime, Stream
 
 
@@ -38,7 +42,8 @@ class PromptRow:
     """One request's inputs in pinned memory of its own: what `open_slot` writes to the device.
 
     `tokens` is the text so far; reading begins at `first`, once the pages `copies` (from, to) are copied. `error` is
-    what went wrong while it was read: the work behind it then leaves the slot alone.
+    what went wrong while it was read: the work behind it then leaves the slot alone. `context` is memory for outputs of
+    the prompt's positions, by name; `request_id` and `processor` are `SlotState`'s.
     """
 
     def __init__(
@@ -50,6 +55,9 @@ class PromptRow:
         sampling: SamplingRow,
         first: int = 0,
         copies: Sequence[tuple[int, int]] = (),
+        context: Mapping[str, Tensor] | None = None,
+        request_id: int = 0,
+        processor: int = 0,
     ) -> None:
         def pinned(values: Sequence[int], dtype: torch.dtype) -> Tensor:
             tensor = runtime.pinned((len(values),), dtype)
@@ -60,6 +68,8 @@ class PromptRow:
         self.length = len(tokens)
         self.first = self.position = first
         self.sampling = sampling
+        self.context = context or {}
+        self.request_id, self.processor = request_id, processor
         self.error: BaseException | None = None
         self.tokens = pinned(tokens, torch.int64)
         self.pages = pinned(pages, torch.int32)
@@ -87,19 +97,22 @@ def read_prompt(
     count: int,
     plan: Plan,
     push_snapshot: Callable[[], object],
+    host: HostWork | None = None,
 ) -> None:
     """Issue the reading of `count` more tokens of `row`; with the last of them the first token of the answer is
-    sampled. `plan` is of one row and no drafts.
+    sampled. `plan` is of one row and no drafts; `host` calls its logits processor.
 
     `push_snapshot` attaches the request's matcher; it is called right before the task that takes the snapshot is
     issued, so that whatever raises before leaves none behind.
     """
     slot_1, has_proposals = buf.step.slots_B, parts.has_proposals
     end = row.position + count
+    launch = partial(stream.launch, guarded, row)
     for start in range(row.position, end, buf.chunk):
         stop = min(start + buf.chunk, end)
-        stream.launch(guarded, row, read_chunk, plan, parts, buf, row, start, stop)
+        launch(read_chunk, plan, parts, buf, row, start, stop)
         if stop == row.length:
+            act_on_logits(stream, plan, parts, buf.step, host, launch)
             if plan.guided or has_proposals:
                 push_snapshot()
             if plan.guided:
@@ -107,19 +120,19 @@ def read_prompt(
                 lane.apply_verify(stream, buf.step.logits_BTV, slot_1)
             elif has_proposals:
                 lane.follow(stream)
-            stream.launch(guarded, row, sample_and_verify, plan, parts, buf.step)
+            launch(sample_and_verify, plan, parts, buf.step)
             if plan.guided:
                 lane.commit_masks(stream, slot_1)
             if has_proposals:
                 lane.propose(stream, parts.max_drafts, is_committed=plan.guided)
         if parts.drafter is not None:
-            stream.launch(guarded, row, draft_chunk, parts, buf, row, start, stop)
+            launch(draft_chunk, parts, buf, row, start, stop)
     row.position = end
     if end < row.length:
         return
     if has_proposals:
         lane.wait_proposals(stream)
-        stream.launch(guarded, row, take_first_proposals, plan, parts.state, lane.proposed, slot_1)
+        launch(take_first_proposals, plan, parts.state, lane.proposed, slot_1)
     if plan.guided or has_proposals:
         lane.join(stream)
 
@@ -139,6 +152,8 @@ def open_slot(state: SlotState, token_mask: Tensor, row: PromptRow) -> None:
     slot = row.slot
     state.page_table[slot].zero_()
     state.page_table[slot, : row.pages.shape[0]] = row.pages.to(state.page_table.device, non_blocking=True)
+    state.request_ids[slot].fill_(row.request_id)
+    state.processors[slot].fill_(row.processor)
     write_slot(state.sampling, row.sampling, slot)
     state.drafts[:, slot].fill_(-1)
     token_mask.view(state.length.shape[0], -1)[slot].zero_()
@@ -161,24 +176,31 @@ def copy_pages(parts: DecodeParts, sources: Tensor, targets: Tensor) -> None:
 def read_chunk(
     plan: Plan, parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int
 ) -> None:
-    """The target's forward over the prompt's positions start..stop-1, and the logits of the last."""
+    """The target's forward over the prompt's positions start..stop-1, and the raw logits of the last."""
     step, device = buf.step, parts.state.length.device
     step.slots_B.fill_(row.slot)
     tokens_1T = row.tokens[start:stop].to(device, non_blocking=True)[None]
     positions_1T = torch.arange(start, stop, device=device)[None]
     index = KVIndex.at(parts.state.page_table[row.slot][None], positions_1T)
-    hidden = parts.model.forward(tokens_1T, parts.kv, index, parts.aux_layers)
-    buf.aux_1CF[:, : stop - start] = hidden.aux
-    if stop < row.length:
+    outputs, is_last = parts.outputs, stop == row.length
+    collector = outputs.reading(row.slot, row.context, start, stop, row.length) if plan.gathers else None
+    with collecting(collector):
+        hidden = parts.model.forward(tokens_1T, parts.kv, index, parts.aux_layers)
+        buf.aux_1CF[:, : stop - start] = hidden.aux
+        needs_all = plan.gathers and outputs.of_logits(row.context)
+        if not (is_last or needs_all):
+            return
+        logits_1TV = parts.model.logits(hidden.last if needs_all else hidden.last[:, -1:])
+        mark_output(LOGITS, logits_1TV)
+    if not is_last:
         return
+    step.tokens_BT.copy_(tokens_1T[:, -1:])
     step.verified.base_B.fill_(row.length - 1)
     step.temperature_B.fill_(row.sampling.temperature)
     step.seed_B.fill_(row.sampling.seed)
-    step.logits_BTV.copy_(parts.model.logits(hidden.last[:, -1:]))
+    step.logits_BTV.copy_(logits_1TV[:, -1:])
     if plan.logprobs:
         step.raw_logits_BTV.copy_(step.logits_BTV)
-    if plan.shaped:
-        shape_target(parts.state.sampling, step)
 
 
 def draft_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int) -> None:

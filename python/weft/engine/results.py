@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
+from torch import Tensor
 
 from weft.core import TokenLogprob
+from weft.engine.outputs import Gather, OutputBuffers
 from weft.engine.state import SlotState
 from weft.runtime.buffers import PinnedRing, Received
 from weft.runtime.interface import Runtime, Stream
@@ -13,29 +17,47 @@ from weft.runtime.interface import Runtime, Stream
 class ResultRings:
     """Where iterations leave their results on the host; at most two at a time are under way."""
 
-    def __init__(self, runtime: Runtime, stream: Stream, state: SlotState) -> None:
+    def __init__(
+        self, runtime: Runtime, stream: Stream, state: SlotState, outputs: OutputBuffers | None = None
+    ) -> None:
+        by_slot = outputs.by_slot if outputs is not None else {}
+        self._outputs = {name: PinnedRing(runtime, tensor) for name, tensor in by_slot.items()}
         self._stream = stream
         self._verified = PinnedRing(runtime, state.verified)
         self._logprobs = PinnedRing(runtime, state.logprobs)
         self._ids = PinnedRing(runtime, state.logprob_ids)
 
-    def start(self, logprobs: bool) -> StepResults:
-        """Copy the results of the work issued so far, log-probabilities too if asked for; does not wait."""
+    def start(self, logprobs: bool, gather: Mapping[int, Gather] | None = None) -> StepResults:
+        """Copy the results of the work issued so far, log-probabilities too if asked for, and what each slot in
+        `gather` wants besides; does not wait."""
         extra = (
             (self._logprobs.start_receive(self._stream), self._ids.start_receive(self._stream))
             if logprobs
             else None
         )
-        return StepResults(self._verified.start_receive(self._stream), extra)
+        slots: dict[str, list[int]] = {}
+        for slot, wanted in (gather or {}).items():
+            for name in wanted.generated:
+                slots.setdefault(name, []).append(slot)
+        outputs = {
+            name: self._outputs[name].start_receive(self._stream, rows) for name, rows in slots.items()
+        }
+        return StepResults(self._verified.start_receive(self._stream), extra, outputs)
 
 
 class StepResults:
-    """Copies of the slots' verified tokens and log-probabilities; to be read after `wait`, and before two more
+    """Copies of the slots' verified tokens, log-probabilities and outputs; to be read after `wait`, and before two more
     iterations were started."""
 
-    def __init__(self, verified: Received, logprobs: tuple[Received, Received] | None) -> None:
+    def __init__(
+        self,
+        verified: Received,
+        logprobs: tuple[Received, Received] | None,
+        outputs: Mapping[str, Received] | None = None,
+    ) -> None:
         self._received = verified
         self._extra = logprobs
+        self._gathered = dict(outputs or {})
         self._verified: list[list[int]] = []
         self._logprobs = self._ids = torch.empty(0)
 
@@ -45,6 +67,11 @@ class StepResults:
         if self._extra is not None:
             self._logprobs, self._ids = (received.wait().clone() for received in self._extra)
         return self
+
+    def outputs(self, slot: int, gather: Gather, count: int) -> dict[str, Tensor]:
+        """What the slot gathered at the positions of the first `count` committed tokens: rows [count, ...] by name,
+        in memory that is used again."""
+        return {name: self._gathered[name].wait()[slot, :count] for name in gather.generated}
 
     def count(self, slot: int) -> int:
         """Accepted drafts."""

@@ -6,12 +6,13 @@ graphs hold its address.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from weft.core import MAX_LOGPROBS
+from weft.engine.outputs import OutputBuffers
 from weft.engine.sampling_state import SamplingState
 from weft.guided.protocol import Lane
 from weft.models.base import Model, PagedKV
@@ -23,6 +24,7 @@ class SlotState:
 
     `drafts` [K, S+1] and `verified` [S+1, K+2] are the grammar lane's (`guided/lane.py`): draft j of a slot is
     `drafts[j-1, slot]`, -1 for none; a row of `verified` is the count of accepted drafts, then the target's tokens.
+    `request_ids` are the requests' own, and `processors` the numbers of their captured processors, 0 for none.
     `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest.
     """
 
@@ -32,6 +34,8 @@ class SlotState:
         self.dummy = rows - 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.request_ids = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.processors = torch.zeros(rows, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
         written = max_seq_len + 2 * self.verified.shape[1]  # an iteration may go beyond the end
         self.sampling = SamplingState(rows, lane.state.vocab_size, written, device)
@@ -99,7 +103,8 @@ class StepBuffers:
 @dataclass(frozen=True)
 class DecodeParts:
     """What an engine decodes with. `drafter` drafts on the device, `has_proposals` says that the host does, too; of
-    either at most `max_drafts`. `simulated` tokens per iteration are accepted whatever they are, if it is set."""
+    either at most `max_drafts`. `outputs` is what can be gathered besides tokens. `simulated` tokens per iteration are
+    accepted whatever they are, if it is set."""
 
     model: Model
     kv: PagedKV
@@ -108,6 +113,7 @@ class DecodeParts:
     has_proposals: bool
     max_drafts: int
     simulated: float | None = None
+    outputs: OutputBuffers = field(default_factory=OutputBuffers)
 
     @property
     def aux_layers(self) -> tuple[int, ...]:

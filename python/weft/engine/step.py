@@ -9,14 +9,18 @@ Suffixes: B rows, T = 1 + K positions, K drafts, V vocabulary, N = B * T logits 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from weft.engine.outputs import LOGITS
+from weft.engine.processors import CapturedProcessor, HostWork, inner_stream, run_captured
 from weft.engine.shaping import limit_drafts, shape_drafts, shape_target, truncation
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
 from weft.guided.protocol import Lane
 from weft.models.base import KVIndex
+from weft.models.outputs import collecting, mark_output
 from weft.ops.log_probs import log_probs
 from weft.ops.penalties import count_tokens_
 from weft.ops.sampling import sample
@@ -32,7 +36,8 @@ class Plan:
 
     `batch` rows (a bucket) with `num_drafts` drafts verified and made; whether some row is `guided`, and whether
     `guided_drafts`, its drafts masked too; whether some row is `shaped` by sampling parameters beyond temperature and
-    seed; whether some row wants `logprobs`.
+    seed; whether some row wants `logprobs`; whether it `gathers` raw logits or marked outputs. Logits processors:
+    whether the host has some to call (`processed`), and those that are `captured`.
     """
 
     batch: int
@@ -41,17 +46,26 @@ class Plan:
     guided_drafts: bool
     shaped: bool
     logprobs: bool
+    gathers: bool = False
+    processed: bool = False
+    captured: tuple[CapturedProcessor, ...] = ()
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether the host must know all that was committed before this iteration is issued."""
+        return self.processed
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration's parts."""
+    """One iteration's parts; `host` calls the host's logits processors."""
 
     plan: Plan
     stream: Stream
     lane: Lane
     parts: DecodeParts
     buffers: StepBuffers
+    host: HostWork | None = None
 
 
 def decode_step(it: Iteration) -> None:
@@ -64,6 +78,7 @@ def decode_step(it: Iteration) -> None:
     elif has_proposals:
         lane.follow(stream)
     stream.launch(target_forward, plan, parts, buf)
+    act_on_logits(stream, plan, parts, buf, it.host, stream.launch)
     if plan.guided:
         lane.apply_verify(stream, buf.logits_BTV, slots_B)
     stream.launch(sample_and_verify, plan, parts, buf)
@@ -95,7 +110,7 @@ def decode_step(it: Iteration) -> None:
 
 
 def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
-    """The target's forward over each row's last token and its drafts, and what changes its logits before the mask."""
+    """The target's forward over each row's last token and its drafts, and what is kept of its raw logits."""
     state, verified, slots_B, num_drafts = parts.state, buf.verified, buf.slots_B, plan.num_drafts
     torch.index_select(state.length, 0, slots_B, out=verified.base_B)
     torch.index_select(state.page_table, 0, slots_B, out=verified.page_table_BP)
@@ -105,13 +120,32 @@ def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     drafts_KB = state.drafts.narrow(0, 0, num_drafts).index_select(1, slots_B)
     torch.cat((last_B1, drafts_KB.T), 1, out=buf.tokens_BT)
     index = KVIndex.at(verified.page_table_BP, row_positions(verified.base_B, num_drafts + 1))
-    hidden = parts.model.forward(buf.tokens_BT.clamp(min=0), parts.kv, index, parts.aux_layers)
-    buf.logits_BTV.copy_(parts.model.logits(hidden.last))
+    with collecting(parts.outputs.decoding(slots_B) if plan.gathers else None):
+        hidden = parts.model.forward(buf.tokens_BT.clamp(min=0), parts.kv, index, parts.aux_layers)
+        buf.logits_BTV.copy_(parts.model.logits(hidden.last))
+        mark_output(LOGITS, buf.logits_BTV)
     verified.aux_BTF.copy_(hidden.aux)
     if plan.logprobs:
         buf.raw_logits_BTV.copy_(buf.logits_BTV)
+
+
+def act_on_logits(
+    stream: Stream,
+    plan: Plan,
+    parts: DecodeParts,
+    buf: StepBuffers,
+    host: HostWork | None,
+    launch: Callable[..., None],
+) -> None:
+    """What acts on the target's raw logits before the mask, in this order: processors, captured and the host's, then
+    penalties, bias and bad words. `launch` gives device work to `stream`."""
+    for processor in plan.captured:
+        launch(run_captured, processor, parts.state, buf, inner_stream(stream))
+    if plan.processed:
+        assert host is not None
+        host(stream, buf)
     if plan.shaped:
-        shape_target(state.sampling, buf)
+        launch(shape_target, parts.state.sampling, buf)
 
 
 def sample_and_verify(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:

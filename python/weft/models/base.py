@@ -104,7 +104,8 @@ class WeightSource(Protocol):
 
 
 class Model(Protocol):
-    """A decoder over paged KV. `embed`, `forward` and `logits` are device functions."""
+    """A decoder over paged KV. `embed`, `forward` and `logits` are device functions; the latter two may mark tensors
+    to be given out by name (`models/outputs.py`)."""
 
     config: ModelConfig
     device: torch.device

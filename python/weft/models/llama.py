@@ -12,6 +12,10 @@ from torch.nn import functional as F
 from weft.models.base import Hidden, KVIndex, PagedKV, WeightSource
 from weft.models.config import ModelConfig, parse_decoder
 from weft.models.layers import DecoderLayer, Linear, Place, norms
+from weft.models.outputs import mark_output, wants_output
+
+TOP_K_LOGITS = 10
+"""How many of the largest logits of a position `TopKLogits` has, largest first."""
 
 _TRAITS: dict[str, dict[str, bool]] = {
     "LlamaForCausalLM": {},
@@ -23,7 +27,11 @@ _TRAITS: dict[str, dict[str, bool]] = {
 
 
 class Llama:
-    """A pre-norm decoder with rotary embedding, grouped-query attention and SwiGLU."""
+    """A pre-norm decoder with rotary embedding, grouped-query attention and SwiGLU.
+
+    It marks `hidden_states.{i}` [B * T, H], what enters layer i (for i the number of layers, what leaves the last one,
+    before the final norm), and `TopKLogits` and `TopKLogitsIndices` [B, T, min(10, V)].
+    """
 
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
         self.config = config
@@ -35,6 +43,7 @@ class Llama:
         self.head = Linear(
             self.embedding if config.tie_word_embeddings else weights.take("lm_head.weight", *shape)
         )
+        self._state_names = [f"hidden_states.{i}" for i in range(config.num_layers + 1)]
         self.rope_table = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
 
     @classmethod
@@ -53,7 +62,9 @@ class Llama:
         for i, (layer, cache) in enumerate(zip(self.layers, kv.layers, strict=True)):
             if i in aux_layers:
                 entering[i] = x.clone()
+            mark_output(self._state_names[i], x)
             layer.add_to_(x, place, cache)
+        mark_output(self._state_names[-1], x)
         last = self.norm(x)
         entering[len(self.layers)] = x
         entering[len(self.layers) + 1] = last
@@ -62,4 +73,9 @@ class Llama:
         return Hidden(last.view(*tokens.shape, -1), aux.view(*tokens.shape, aux.shape[1]))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+        logits = self.head(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+        if wants_output("TopKLogits") or wants_output("TopKLogitsIndices"):
+            values, indices = logits.topk(min(TOP_K_LOGITS, logits.shape[-1]))
+            mark_output("TopKLogits", values)
+            mark_output("TopKLogitsIndices", indices)
+        return logits

@@ -6,6 +6,7 @@ crosses in pinned buffers used in turn, copied eagerly before or after the repla
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,10 +53,15 @@ class PinnedRing:
         stream.copy(self.device_tensor, buffer)
         stream.record(event)
 
-    def start_receive(self, stream: Stream) -> Received:
-        """Copy the device tensor to the host in `stream`'s order."""
+    def start_receive(self, stream: Stream, rows: Sequence[int] | None = None) -> Received:
+        """Copy the device tensor to the host in `stream`'s order; with `rows`, only those of its first dimension (the
+        others keep what an earlier round left there)."""
         buffer, event = self._take()
-        stream.copy(buffer, self.device_tensor)
+        if rows is None:
+            stream.copy(buffer, self.device_tensor)
+        else:
+            for row in rows:
+                stream.copy(buffer[row], self.device_tensor[row])
         stream.record(event)
         return Received(buffer, event)
 

@@ -308,6 +308,12 @@ class CpuRuntime:
         with graph(captured.graph, stream=stream, capture_error_mode="thread_local"):
             yield captured
 
+    @contextmanager
+    def use(self, stream: interface.Stream) -> Iterator[None]:
+        """Context in which `stream` is current and torch works at once, in inference mode."""
+        with context(CPU, stream.handle), torch.inference_mode():
+            yield
+
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed host memory; on the CPU all memory can be copied from and to."""
         return torch.zeros(shape, dtype=dtype)

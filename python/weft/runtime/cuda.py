@@ -160,6 +160,13 @@ class CudaRuntime:
         except DriverError as error:
             raise GraphError(f"the capture failed: {error}") from error
 
+    @contextmanager
+    def use(self, stream: interface.Stream) -> Iterator[None]:
+        """Context in which torch's work of this thread goes to `stream`, in inference mode."""
+        assert isinstance(stream, CudaStream)
+        with torch.cuda.stream(stream.torch_stream), torch.inference_mode():
+            yield
+
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed page-locked host memory."""
         return torch.zeros(shape, dtype=dtype, pin_memory=True)

@@ -80,6 +80,10 @@ class Runtime(Protocol):
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         """Capture what is issued to `stream`, and to streams that join it by events, into the graph."""
 
+    def use(self, stream: Stream) -> AbstractContextManager[None]:
+        """Context in which torch's work of this thread goes to `stream`, in inference mode. On the CPU torch works at
+        once: wait for what the stream has."""
+
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed host memory that copies can use."""
 

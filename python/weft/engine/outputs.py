@@ -1,0 +1,257 @@
+"""What a request may have besides tokens: raw logits, and tensors that the model marks (`models/outputs.py`).
+
+On the device what iterations gather lies by slot, [S+1, K+1, ...]: position t of a slot's iteration at [slot, t]. What
+belongs to a prompt goes straight to the request's own pinned memory, chunk by chunk. The logits are one name among the
+others, `LOGITS`, which the iteration itself marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from weft.core import Output
+from weft.errors import InputError, ModelError
+from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.outputs import Collector, collecting
+from weft.runtime.interface import Runtime, Stream
+
+LOGITS = "logits"
+
+
+@dataclass(frozen=True)
+class Gather:
+    """What a request wants: the raw logits of its prompt's positions and of its answer's, and outputs of the model by
+    name, `names` of the answer's positions, `context_names` of the prompt's."""
+
+    context_logits: bool = False
+    generation_logits: bool = False
+    names: tuple[str, ...] = ()
+    context_names: tuple[str, ...] = ()
+
+    @property
+    def generated(self) -> tuple[str, ...]:
+        """What is wanted of the answer's positions."""
+        return ((LOGITS,) if self.generation_logits else ()) + self.names
+
+    @property
+    def context(self) -> tuple[str, ...]:
+        """What is wanted of the prompt's positions. A request that wants any reads its whole prompt: what is found
+        in pages of another request has no outputs."""
+        return ((LOGITS,) if self.context_logits else ()) + self.context_names
+
+
+NOTHING = Gather()
+
+
+@dataclass(frozen=True)
+class MarkedOutput:
+    """An output of one position: its shape and dtype, and whether it is made of the logits, which a prompt's positions
+    but the last do not have unless asked for."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    of_logits: bool
+
+
+@dataclass(frozen=True)
+class OutputBuffers:
+    """What an engine can gather: `by_slot` of iterations, `context` of prompts; `marked` describes each. `available`
+    are the model's names, for messages."""
+
+    by_slot: Mapping[str, Tensor] = field(default_factory=dict)
+    context: frozenset[str] = frozenset()
+    marked: Mapping[str, MarkedOutput] = field(default_factory=dict)
+
+    @classmethod
+    def allocate(
+        cls,
+        runtime: Runtime,
+        stream: Stream,
+        model: Model,
+        slots: int,
+        width: int,
+        *,
+        generation_logits: bool,
+        additional: Iterable[tuple[str, bool]],
+    ) -> OutputBuffers:
+        """Buffers of `slots` slots and `width` positions. `additional`: names, each with whether it is gathered of
+        prompts too. Raises `InputError` for a name that the model does not mark."""
+        config, wanted = model.config, dict(additional)
+        marked = {LOGITS: MarkedOutput((config.vocab_size,), config.dtype, of_logits=True)}
+        if wanted:
+            found = marked_outputs(runtime, stream, model)
+            unknown = sorted(set(wanted) - set(found))
+            if unknown:
+                raise InputError(
+                    f"additional_outputs names {unknown[0]!r}, which the model does not mark; it has "
+                    f"{', '.join(sorted(found)) or 'none'}"
+                )
+            marked |= {name: found[name] for name in wanted}
+        by_slot = {
+            name: torch.zeros(slots, width, *m.shape, dtype=m.dtype, device=model.device)
+            for name, m in marked.items()
+            if name != LOGITS or generation_logits
+        }
+        return cls(by_slot, frozenset({LOGITS, *(n for n, context in wanted.items() if context)}), marked)
+
+    def check(self, gather: Gather) -> None:
+        """Raise `InputError` for what this engine does not gather."""
+        if gather.generation_logits and LOGITS not in self.by_slot:
+            raise InputError(
+                "the request wants generation logits, for which the engine has no memory; set "
+                "gather_generation_logits=True in its config"
+            )
+        known = sorted(set(self.by_slot) - {LOGITS})
+        for name in gather.names:
+            if name not in known:
+                raise InputError(
+                    f"the request wants output {name!r}; the engine gathers {', '.join(known) or 'none'}: name it in "
+                    "additional_outputs of its config"
+                )
+        for name in gather.context_names:
+            if name not in self.context or name == LOGITS:
+                raise InputError(
+                    f"the request wants output {name!r} of its prompt, which the engine does not gather; name it in "
+                    "additional_outputs of its config, with its context"
+                )
+
+    def context_tensors(self, runtime: Runtime, gather: Gather, length: int) -> dict[str, Tensor]:
+        """Pinned memory [length, ...] of each output of the prompt that a request wants."""
+        marked = ((name, self.marked[name]) for name in gather.context)
+        return {name: runtime.pinned((length, *m.shape), m.dtype) for name, m in marked}
+
+    def of_logits(self, names: Iterable[str]) -> bool:
+        """Whether one of them needs the logits of every position."""
+        return any(self.marked[name].of_logits for name in names)
+
+    def decoding(self, slots_B: Tensor) -> Collector:
+        """Collects an iteration's outputs by slot. For device functions."""
+        return _Iteration(self.by_slot, slots_B)
+
+    def reading(self, slot: int, context: Mapping[str, Tensor], start: int, stop: int, end: int) -> Collector:
+        """Collects the outputs of positions start..stop-1 of a text of `end` tokens: into `context`, as far as that
+        goes, and those of the last position, from which the next token is sampled, by slot. For device functions."""
+        return _Chunk(self.by_slot if stop == end else {}, slot, context, start, stop)
+
+
+@dataclass(frozen=True)
+class _Iteration:
+    by_slot: Mapping[str, Tensor]
+    slots_B: Tensor
+
+    def wants(self, name: str) -> bool:
+        return name in self.by_slot
+
+    def take(self, name: str, tensor: Tensor) -> None:
+        buffer, rows = self.by_slot[name], self.slots_B.shape[0]
+        values = tensor.reshape(rows, -1, *buffer.shape[2:])
+        buffer.narrow(1, 0, values.shape[1]).index_copy_(0, self.slots_B, values)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    by_slot: Mapping[str, Tensor]
+    slot: int
+    context: Mapping[str, Tensor]
+    start: int
+    stop: int
+
+    def wants(self, name: str) -> bool:
+        return name in self.context or name in self.by_slot
+
+    def take(self, name: str, tensor: Tensor) -> None:
+        if name in self.by_slot:
+            buffer = self.by_slot[name]
+            buffer[self.slot, 0].copy_(tensor.reshape(-1, *buffer.shape[2:])[-1])
+        if name in self.context:
+            kept = self.context[name]
+            count = min(self.stop, kept.shape[0]) - self.start
+            if count > 0:
+                rows = tensor.reshape(-1, *kept.shape[1:])[:count]
+                kept[self.start : self.start + count].copy_(rows, non_blocking=True)
+
+
+class _Names:
+    """Collects what there is, of a row of two positions."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, MarkedOutput] = {}
+        self.of_logits = False
+
+    def wants(self, name: str) -> bool:
+        return True
+
+    def take(self, name: str, tensor: Tensor) -> None:
+        shape = tuple(tensor.shape)
+        if shape[:1] == (2,):
+            shape = shape[1:]
+        elif shape[:2] == (1, 2):
+            shape = shape[2:]
+        else:
+            raise ModelError(
+                f"the model marks {name!r} of shape {list(shape)} for tokens [1, 2]; its rows must be positions: "
+                "[B * T, ...] or [B, T, ...]"
+            )
+        self.found[name] = MarkedOutput(shape, tensor.dtype, self.of_logits)
+
+
+def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, MarkedOutput]:
+    """What a model marks, found by one forward over two tokens. Waits for it."""
+    names, device = _Names(), model.device
+    with runtime.use(stream), collecting(names):
+        tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
+        table = torch.ones(1, 1, dtype=torch.int32, device=device)
+        index = KVIndex.at(table, torch.arange(2, device=device)[None])
+        hidden = model.forward(tokens, PagedKV.for_model(model, 2, 16), index)
+        names.of_logits = True
+        model.logits(hidden.last)
+    stream.synchronize()
+    return names.found
+
+
+class _Rows:
+    """A tensor [n, ...] that grows; what was given out before stays as it is."""
+
+    def __init__(self) -> None:
+        self._data: Tensor | None = None
+        self._count = 0
+
+    def append(self, rows: Tensor) -> Tensor:
+        """Copy `rows` behind what there is; all of it."""
+        count = self._count + rows.shape[0]
+        if self._data is None or self._data.shape[0] < count:
+            data = rows.new_empty(max(16, 2 * count), *rows.shape[1:])
+            if self._data is not None:
+                data[: self._count] = self._data[: self._count]
+            self._data = data
+        self._data[self._count : count] = rows
+        self._count = count
+        return self._data[:count]
+
+
+class Gathered:
+    """What one request has gathered so far. `context` is memory that the reading of its prompt fills."""
+
+    def __init__(self) -> None:
+        self.context: dict[str, Tensor] = {}
+        self._generated: dict[str, _Rows] = {}
+
+    def add(self, output: Output, generated: Mapping[str, Tensor]) -> None:
+        """Put into `output` what an iteration gave: of each name the rows [n, ...] of the new tokens. The prompt is
+        read by then."""
+        for name, tensor in self.context.items():
+            if name == LOGITS:
+                output.context_logits = tensor
+            else:
+                output.additional[f"context_{name}"] = tensor
+        self.context = {}
+        for name, rows in generated.items():
+            values = self._generated.setdefault(name, _Rows()).append(rows)
+            if name == LOGITS:
+                output.generation_logits = values
+            else:
+                output.additional[name] = values
