@@ -7,13 +7,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_oracle import Model, Text, plain_search
 from weft.config import EngineConfig, Speculation
 from weft.core import SamplingParams
 from weft.engine.beam import BeamParams, BeamSearch, Ends, Hypothesis
@@ -22,8 +23,6 @@ from weft.engine.beam_request import BeamRequest, check_beam_width
 from weft.errors import InputError
 
 END = 0
-Text = tuple[int, ...]
-Model = Callable[[Text], list[float]]
 
 
 def random_model(seed: int, vocab: int, blocked: float = 0.0) -> Model:
@@ -66,35 +65,6 @@ def all_answers(model: Model, vocab: int, room: int) -> dict[Text, float]:
     return found
 
 
-def plain_search(model: Model, params: BeamParams, room: int, stops: bool) -> list[tuple[float, Text]]:
-    """Beam search on tuples, every candidate looked at. Where it `stops`, as transformers' code says."""
-    width = params.width
-    beams: list[tuple[float, Text]] = [(0.0, ())]
-    answers: list[tuple[float, Text]] = []
-    for length in range(1, room + 1):
-        candidates = []
-        for total, text in beams:
-            ranked = sorted(enumerate(model(text)), key=lambda pair: -pair[1])
-            candidates += [
-                (total + value - params.diversity_rate * rank, total + value, (*text, token))
-                for rank, (token, value) in enumerate(ranked)
-                if value > -math.inf
-            ]
-        candidates.sort(key=lambda candidate: -candidate[0])
-        ended = [c for c in candidates[:width] if c[2][-1] == END or length == room]
-        answers += [(total / length**params.length_penalty, text) for _, total, text in ended]
-        answers = sorted(answers, key=lambda answer: -answer[0])[:width]
-        beams = [(total, text) for _, total, text in candidates if text[-1] != END][:width]
-        if stops and len(answers) == width and beams:
-            best = max(total for total, _ in beams)
-            reach = room if params.early_stopping > 1 and params.length_penalty > 0 else length
-            if params.early_stopping == 1 or best / reach**params.length_penalty <= answers[-1][0]:
-                break
-        if not beams:
-            break
-    return answers[: params.num_answers]
-
-
 def searches() -> st.SearchStrategy[tuple[int, int, int, BeamParams, float]]:
     """Seed, vocabulary, room, parameters, share of impossible tokens."""
     params = st.builds(
@@ -115,7 +85,7 @@ def test_it_is_a_plain_beam_search(case: tuple[int, int, int, BeamParams, float]
     seed, vocab, room, params, blocked = case
     model = random_model(seed, vocab, blocked)
     found = run_or_nothing(params, room, model)
-    expected = plain_search(model, params, room, stops=True)
+    expected = plain_search(model, params, room, stops=True, ends={END})
     assert [tuple(h.token_ids) for h in found] == [text for _, text in expected]
     assert [h.score for h in found] == pytest.approx([score for score, _ in expected])
     for hypothesis in found:
@@ -150,7 +120,7 @@ def test_stopping_when_no_better_can_come_changes_nothing(
     seed, vocab, room, given, blocked = case
     params = BeamParams(given.width, None, given.length_penalty, 2, given.diversity_rate)
     model = random_model(seed, vocab, blocked)
-    expected = plain_search(model, params, room, stops=False)
+    expected = plain_search(model, params, room, stops=False, ends={END})
     assert [tuple(h.token_ids) for h in run_or_nothing(params, room, model)] == [text for _, text in expected]
 
 

@@ -29,6 +29,7 @@ from weft.engine.beam_step import (
 )
 from weft.engine.graphs import bucket
 from weft.engine.lifecycle import Stage
+from weft.engine.records import TurnRecord
 from weft.engine.state import DecodeParts
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream
@@ -60,9 +61,10 @@ class _Transfers:
 
 @dataclass
 class _Round:
-    """The beams of one iteration, row by row, and who failed in it."""
+    """The beams of one iteration, row by row, the turn that it is part of, and who failed in it."""
 
     runs: list[BeamRun]
+    record: TurnRecord
     failed: dict[BeamRun, Exception] = field(default_factory=dict)
 
     @property
@@ -131,14 +133,18 @@ class BeamGroup:
         run.first, run.copies = first, list(copies)
         self._runs[request.id] = run
 
-    def step(self) -> list[BeamEnding]:
-        """One turn: read the prompts that are new, then advance every beam by a token. Who ended is returned.
+    def step(self, turn: TurnRecord | None = None) -> list[BeamEnding]:
+        """One turn: read the prompts that are new, then advance every beam by a token. Who ended is returned; `turn` is
+        told what was done, and how long the host waited.
 
         A failing matcher ends its own request, a failing iteration those that were in it.
         """
+        turn = turn or TurnRecord(self.num_iterations, time.perf_counter())
         endings = []
         for run in [run for run in self._runs.values() if run.request.stage is Stage.CONTEXT]:
-            endings += self._turn(run.plan(1), [run])
+            turn.context.append(run.request.id)
+            turn.context_tokens += len(run.request.prompt) - run.first
+            endings += self._turn(run.plan(1), _Round([run], turn))
         ended = {ending.request.id for ending in endings}
         runs = [run for run in self._runs.values() if run.request.id not in ended]
         if not runs:
@@ -149,7 +155,8 @@ class BeamGroup:
             any(run.matchers for run in runs),
             any(run.is_shaped for run in runs),
         )
-        return endings + self._turn(plan, runs)
+        turn.generation += [run.request.id for run in runs]
+        return endings + self._turn(plan, _Round(runs, turn))
 
     def end(self, request: BeamRequest) -> None:
         """Forget a request: its slots and pages are free. One that is not here is left alone."""
@@ -164,9 +171,9 @@ class BeamGroup:
 
     # -- an iteration
 
-    def _turn(self, plan: BeamPlan, runs: list[BeamRun]) -> list[BeamEnding]:
+    def _turn(self, plan: BeamPlan, turn: _Round) -> list[BeamEnding]:
         """Read one prompt, or advance the beams of all runs; give each its continuations."""
-        turn = _Round(runs)
+        runs = turn.runs
         is_prompt = runs[0].request.stage is Stage.CONTEXT
         try:
             offers = self._read(plan, turn) if is_prompt else self._decode(plan, turn)
@@ -184,6 +191,7 @@ class BeamGroup:
                 endings.append(BeamEnding(run.request, "error", error))
                 continue
             request = run.request
+            turn.record.generated_tokens += 1
             if is_prompt:
                 request.move(Stage.GENERATION)
                 request.output.stats.time_to_first_token_s = time.perf_counter() - request.created
@@ -211,7 +219,17 @@ class BeamGroup:
 
     def _decode(self, plan: BeamPlan, turn: _Round) -> list[list[Continuation]]:
         """Advance every beam; continuations of each."""
-        transfers, stream = self._of(plan), self._prepare(plan)
+        try:
+            self._issue(plan, turn, self._prepare(plan))
+            return self._receive(self._of(plan), turn)
+        except Exception:
+            if plan in self._segments:  # it may have stopped halfway
+                self._segments.pop(plan).close()
+            raise
+
+    def _issue(self, plan: BeamPlan, turn: _Round, stream: SegmentedStream) -> None:
+        """The two parts of an iteration; the masks are made while the device is at the first."""
+        transfers = self._of(plan)
         self._send(transfers, turn)
         stream.begin()
         stream.launch(beam_forward, plan, self._parts, transfers.buf)
@@ -220,7 +238,6 @@ class BeamGroup:
             self._mask(transfers, turn)
         stream.launch(beam_select, plan, self._parts, transfers.buf)
         stream.flush()
-        return self._receive(transfers, turn)
 
     def _send(self, transfers: _Transfers, turn: _Round) -> None:
         """Copy the pages that beams part in, and say what each row is; rows beyond the beams only pad."""
@@ -250,6 +267,7 @@ class BeamGroup:
         masks = torch.zeros_like(transfers.buf.masks_NW, device="cpu")
         is_masked = torch.zeros_like(transfers.buf.is_masked_N, device="cpu")
         words, flags, i = masks.numpy(), is_masked.numpy(), 0
+        began = time.perf_counter()
         for run in turn.runs:
             try:
                 for b, matcher in enumerate(run.matchers):
@@ -257,13 +275,16 @@ class BeamGroup:
             except Exception as error:
                 turn.failed[run] = error
             i += len(run.search.beams)
+        turn.record.grammar_s += time.perf_counter() - began
         transfers.masks.send(self._stream, masks)
         transfers.is_masked.send(self._stream, is_masked)
 
     def _receive(self, transfers: _Transfers, turn: _Round) -> list[list[Continuation]]:
         """Wait for the continuations of every row, the likeliest first, without the impossible ones."""
         received = transfers.values.start_receive(self._stream), transfers.ids.start_receive(self._stream)
+        began = time.perf_counter()
         values, ids = (each.wait()[: turn.num_rows].tolist() for each in received)
+        turn.record.model_s += time.perf_counter() - began
         self._runtime.check()
         return [
             [(token, value) for token, value in zip(*row, strict=True) if value > -torch.inf]
@@ -279,17 +300,10 @@ class BeamGroup:
     def _prepare(self, plan: BeamPlan) -> SegmentedStream:
         """The stream of this kind of iteration; its two parts are captured, over rows that only pad."""
         if plan not in self._segments:
-            segments = SegmentedStream(self._runtime, self._stream, capture=self._config.graphs != "none")
-            transfers, nobody = self._of(plan), _Round([])
-            for _ in range(2 if self._config.graphs != "none" else 0):
-                self._send(transfers, nobody)
-                segments.begin()
-                segments.launch(beam_forward, plan, self._parts, transfers.buf)
-                if plan.guided:
-                    segments.flush()
-                    self._mask(transfers, nobody)
-                segments.launch(beam_select, plan, self._parts, transfers.buf)
-                segments.flush()
+            captures = self._config.graphs != "none"
+            segments = SegmentedStream(self._runtime, self._stream, capture=captures)
+            for _ in range(2 if captures else 0):
+                self._issue(plan, _Round([], TurnRecord(0, 0.0)), segments)
             self._stream.synchronize()
             segments.num_replays = 0
             self._segments[plan] = segments
