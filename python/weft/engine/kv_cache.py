@@ -185,11 +185,11 @@ class KvManager:
 
     def end(self, sequence: KvSequence) -> None:
         """Give everything back. Once for each sequence. What can be found stays cached until the page is needed."""
+        assert sequence in self._sequences, "it has ended already"
         self._sequences.remove(sequence)
         num_found = len(sequence.chain)
         self._free.extend(reversed(sequence.pages[num_found:]))
-        for place in reversed(range(num_found)):  # from the last to the first, the order of their eviction
-            page, own = sequence.chain[place], sequence.pages[place]
+        for page, own in zip(sequence.chain, sequence.pages, strict=False):
             if page.number == own:
                 self._release(page)
             else:
@@ -289,7 +289,7 @@ class KvManager:
     def _hold(self, page: CachedPage) -> None:
         if page.holders == 0:
             self._num_cached -= 1
-            page.released = 0
+            self._order.remove(page)
         page.holders += 1
 
     def _release(self, page: CachedPage) -> None:
@@ -320,7 +320,7 @@ class KvManager:
 
     def _take_over(self, page: CachedPage) -> int:
         """Make an unheld leaf somebody's own."""
-        page.released = 0
+        self._order.remove(page)
         return self._forget(page)
 
     def _forget(self, page: CachedPage) -> int:

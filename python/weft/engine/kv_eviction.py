@@ -1,8 +1,8 @@
 """Which cached page goes first, of those that nobody holds.
 
 The leaf of the lowest priority; of these, the one that was given back first. A page with a cached child is kept,
-whatever its own priority: what is behind it could not be found without it. A sequence gives its pages back from the
-last to the first, so that of a text of one priority the end goes before the beginning.
+whatever its own priority: what is behind it could not be found without it. So of a text the end goes before the
+beginning.
 
 Both heaps hold stale entries, of pages that were taken again since; they are dropped when they come up, or all at once
 when there are more of them than pages.
@@ -32,11 +32,18 @@ class EvictionOrder:
         """The last holder gave the page back. Its duration begins."""
         page.released = next(self._stamps)
         if page.duration_s is not None:
-            heappush(self._expiring, (self._clock() + page.duration_s, page.released, page))
+            page.expires = self._clock() + page.duration_s
+            heappush(self._expiring, (page.expires, page.released, page))
             if len(self._expiring) > self._most_entries:
                 self._expiring = [entry for entry in self._expiring if entry[2].released == entry[1]]
                 heapify(self._expiring)
         self.offer(page)
+
+    def remove(self, page: CachedPage) -> None:
+        """Somebody holds the page again, or it is no longer found."""
+        if page.expires is not None and page.expires <= self._clock():
+            page.priority, page.duration_s = DEFAULT_PRIORITY, None
+        page.released, page.expires = 0, None
 
     def offer(self, page: CachedPage) -> None:
         """Let an unheld page go in its turn, if it is a leaf; if not, this is called again once it is."""
@@ -52,14 +59,14 @@ class EvictionOrder:
         while self._expiring and self._expiring[0][0] <= self._clock():
             _, stamp, page = heappop(self._expiring)
             if page.released == stamp:
-                page.duration_s = None
+                page.duration_s = page.expires = None
                 if page.priority != DEFAULT_PRIORITY:
                     page.priority = DEFAULT_PRIORITY
                     self.offer(page)
         while not is_current(self._leaves[0]):
             heappop(self._leaves)
         page = heappop(self._leaves)[2]
-        page.released = 0
+        page.released, page.expires = 0, None
         return page
 
 

@@ -20,13 +20,15 @@ class CachedPage:
 
     `holders` sequences read this very page; `doubles` are pages in which other sequences wrote the same. A sequence
     that holds a page, or a double of it, holds its parents too: of a page that nobody holds, nobody holds a child.
-    `released` is a stamp of when its last holder gave it back, 0 while it is held.
+    `released` is a stamp of when its last holder gave it back, 0 while it is held; at `expires`, if its priority is for
+    `duration_s` only, it has the default one.
     """
 
     __slots__ = (
         "children",
         "doubles",
         "duration_s",
+        "expires",
         "holders",
         "keys",
         "number",
@@ -46,6 +48,7 @@ class CachedPage:
         self.doubles: list[int] = []
         self.priority = DEFAULT_PRIORITY
         self.duration_s: float | None = None
+        self.expires: float | None = None
         self.released = 0
 
     def child(self, tokens: Tokens) -> CachedPage | None:
