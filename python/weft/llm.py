@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import secrets
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import cast, overload
 
-from weft.config import EngineConfig, Speculation, package_model_path
+from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
 from weft.engine.lifecycle import Request
 from weft.engine.loop import Engine
-from weft.engine.sampling_state import MAX_BAD_WORD_TOKENS, TokenRules
-from weft.errors import InputError, ModelError
+from weft.errors import ExecutorError, InputError
+from weft.executor.assembly import Assembly, Source
+from weft.executor.executor import Executor
+from weft.executor.types import ExecutorConfig
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import GuideCompiler
 from weft.grammar.guide import Guide
-from weft.grammar.tokenizer import Vocabulary
-from weft.models.base import PagedKV
-from weft.models.weights import load_model
 from weft.prompts import Prompt, is_prompt, progress, single, spread, token_ids
-from weft.runtime import get as get_runtime
-from weft.spec.base import DrafterContext
-from weft.spec.load import Drafting
-from weft.text import RunningText, Speller, decode, load_tokenizer
+from weft.text import RunningText, decode
 
 
 class LLM:
@@ -36,7 +33,7 @@ class LLM:
     the package. `device` is "cpu", "cuda", or "auto" (CUDA where there is a GPU). `dtype` is "auto" (the config's),
     "float32", "float16" or "bfloat16". Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit.
 
-    One thread at a time works on an LLM; others wait.
+    Many threads may use an LLM at once: their requests run together, in one batch.
     """
 
     def __init__(
@@ -48,46 +45,22 @@ class LLM:
         speculation: Speculation | None = None,
         engine: EngineConfig | None = None,
     ) -> None:
-        self.model_path = Path(model) if model is not None else package_model_path()
-        if not self.model_path.is_dir():
-            raise ModelError(
-                f"{self.model_path}: no such directory; give the directory of a Hugging Face checkpoint"
-            )
+        source = Source.of(model)
+        self.model_path = source.path
         self.speculation = speculation if speculation is not None else Speculation.none()
         if not isinstance(self.speculation, Speculation):
             raise InputError(f"speculation is {speculation!r}; give one such as Speculation.eagle3()")
         if not isinstance(engine, EngineConfig | None):
             raise InputError(f"engine is {engine!r}; give an EngineConfig")
-        self.runtime = get_runtime(device)
-        target = load_model(self.model_path, self.runtime.device, dtype)
-        self.tokenizer = load_tokenizer(self.model_path)
-        max_drafts = self.speculation.max_draft_tokens
-        config = (engine or EngineConfig()).resolved(target.config.max_position_embeddings, max_drafts)
-        assert config.num_pages is not None and config.max_seq_len is not None
-        drafting = Drafting.load(
-            DrafterContext(
-                self.speculation,
-                self.model_path,
-                target,
-                num_slots=config.max_batch,
-                num_pages=config.num_pages,
-                page_size=config.page_size,
-                max_seq_len=config.max_seq_len,
-            )
-        )
-        vocabulary = Vocabulary.from_huggingface(
-            self.tokenizer, model_path=self.model_path, vocab_size=target.config.vocab_size
-        )
-        kv = PagedKV.for_model(target, config.num_pages, config.page_size)
-        self.config = config
-        self._end_ids = tuple(vocabulary.end_ids)
-        self._compiler = GuideCompiler(vocabulary)
-        self._speller = Speller(self.tokenizer, vocabulary.tokens)
-        self._engine = Engine(self.runtime, target, kv, drafting, list(self._end_ids), config)
+        built = Assembly.build(source, device, dtype, self.speculation, engine or EngineConfig())
+        assert built.compiler is not None and built.words.tokenizer is not None  # a directory has a tokenizer
+        self.runtime = built.runtime
+        self.tokenizer = built.words.tokenizer
+        self.config = built.config
+        self._words = built.words
+        self._compiler: GuideCompiler = built.compiler
+        self._executor = Executor.over(built, ExecutorConfig(iter_stats_max_iterations=0))
         self._is_closed = False
-        self._lock = threading.RLock()
-        if self.runtime.device.type == "cuda":
-            self._engine.warm_up()
 
     # -- generating
 
@@ -175,29 +148,26 @@ class LLM:
     @property
     def num_iterations(self) -> int:
         """Decode iterations run so far."""
-        return self._engine.num_iterations
+        return self.engine.num_iterations
 
     @property
     def num_graph_replays(self) -> int:
         """Graph replays so far; iterations that were captured and launched with one call."""
-        return self._engine.graphs.num_replays
+        return self.engine.graphs.num_replays
 
     @property
     def engine(self) -> Engine:
-        """The engine beneath."""
-        return self._engine
+        """The engine beneath. While requests run, it is its thread's."""
+        return self._executor.assembly.engine
 
     def warm_up(self) -> None:
         """Capture the graphs in use ahead of the first requests (`Engine.warm_up`); on a GPU this is done at once."""
-        with self._lock:
-            self._engine.warm_up()
+        self._executor.call(self.engine.warm_up)
 
     def close(self) -> None:
         """Cancel what runs and let go of graphs and pages."""
-        with self._lock:
-            self._is_closed = True
-            self._engine.close()
-            self._compiler.close()
+        self._is_closed = True
+        self._executor.shutdown()
 
     def __enter__(self) -> LLM:
         return self
@@ -215,83 +185,69 @@ class LLM:
             raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingParams")
         if guide is not None and not isinstance(guide, Guide):
             guide = Guide.of(guide)
-        tokens = self._encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
-        vocab_size = self._engine.parts.model.config.vocab_size
-        bad = next((t for t in tokens if not 0 <= t < vocab_size), None)
-        if bad is not None:
-            raise InputError(f"the prompt holds token id {bad}; ids of this model are 0 to {vocab_size - 1}")
+        tokens = self._words.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
+        self._words.check("the prompt", tokens)
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
-        rules = self._rules(sampling, vocab_size)
-        words = RunningText(self.tokenizer, sampling.stop_words) if sampling.stop_words else None
+        rules = self._words.rules(sampling)
+        stops = self._words.stop_texts(sampling.stop_words)
         compiled = self._compiler.submit(guide) if guide is not None else None
-        return Request(tokens, sampling, seed, rules, words, compiled)
-
-    def _rules(self, sampling: SamplingParams, vocab_size: int) -> TokenRules:
-        """What the sampling parameters say in token ids, checked against the vocabulary."""
-        words = self._speller.bad_words(sampling.bad_words, MAX_BAD_WORD_TOKENS)
-        named = {
-            "bad_words": [token for word in words for token in word],
-            "stop_token_ids": sampling.stop_token_ids,
-            "logit_bias": sampling.logit_bias or {},
-        }
-        for name, tokens in named.items():
-            bad = next((t for t in tokens if not 0 <= t < vocab_size), None)
-            if bad is not None:
-                raise InputError(f"{name} holds token id {bad}; ids of this model are 0 to {vocab_size - 1}")
-        ends = dict.fromkeys((*self._end_ids, *sampling.stop_token_ids)) if sampling.min_tokens else ()
-        return TokenRules(tuple(sorted(words)), tuple(ends))
-
-    def _encode(self, prompt: str) -> list[int]:
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"the prompt is not text that UTF-8 can hold: {error.reason}") from None
-        return list(self.tokenizer.encode(prompt, verbose=False))
+        return Request(tokens, sampling, seed, rules, stops, compiled)
 
     def _run(self, requests: list[Request], bar: bool) -> list[Output]:
-        with self._lock, progress(len(requests), bar) as advance:
-            for request in requests:
-                self._engine.submit(request)
-            done = 0
+        ended: SimpleQueue[Request] = SimpleQueue()
+
+        def tell(request: Request) -> None:
+            if request.is_finished:
+                ended.put(request)
+
+        for request in requests:
+            request.on_progress = tell
+        with progress(len(requests), bar) as advance:
             try:
-                while done < len(requests):
-                    if self._engine.has_work:
-                        self._engine.step()
-                    finished = sum(request.is_finished for request in requests)
-                    advance(finished - done)
-                    done = finished
+                self._executor.submit(requests)
+                for _ in requests:
+                    ended.get()
+                    advance(1)
             except BaseException:
-                for request in requests:
-                    self._engine.cancel(request)
+                self._cancel(requests)
                 raise
         return [self._text(request) for request in requests]
 
     def _pieces(self, request: Request) -> Iterator[Piece]:
         text = RunningText(self.tokenizer, request.sampling.stop_words)
         given = seen = 0
-        with self._lock:
-            self._engine.submit(request)
+        came: SimpleQueue[tuple[int, bool]] = SimpleQueue()
+        output = request.output
+
+        def tell(request: Request) -> None:
+            came.put((len(output.token_ids), request.is_finished))
+
+        request.on_progress = tell
         try:
-            while True:
-                with self._lock:
-                    if not request.is_finished:
-                        self._engine.step()
-                output = request.output
-                new, drafted = output.token_ids[seen:], output.drafted[seen:]
-                seen += len(new)
+            self._executor.submit([request])
+            is_finished = False
+            while not is_finished:
+                end, is_finished = came.get()
+                new, drafted = output.token_ids[seen:end], output.drafted[seen:end]
+                seen = end
                 for token in new:
                     text.feed(token)
-                if request.is_finished:
+                if is_finished:
                     self._text(request)
                     if output.error is not None:
                         raise output.error
                     yield Piece(output.text[given:], new, drafted, output)
-                    return
-                yield Piece(text.text[given : text.num_shown], new, drafted)
-                given = max(given, text.num_shown)
+                else:
+                    yield Piece(text.text[given : text.num_shown], new, drafted)
+                    given = max(given, text.num_shown)
         finally:
-            with self._lock:
-                self._engine.cancel(request)
+            self._cancel([request])
+
+    def _cancel(self, requests: list[Request]) -> None:
+        left = [request for request in requests if not request.is_finished]
+        if left:
+            with suppress(ExecutorError):  # closed meanwhile, and they with it
+                self._executor.cancel(left)
 
     def _text(self, request: Request) -> Output:
         """Write the answer's text: without the stop word, or the stop token, that ended it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,13 @@ from weft import (
     Guide,
     GuideStateError,
     Output,
-    Piece,
     RequestError,
     SamplingParams,
     Speculation,
 )
 from weft.config import Graphs
+from weft.engine.lifecycle import Request
+from weft.engine.loop import Engine
 
 SCHEMA = {
     "type": "object",
@@ -75,10 +76,6 @@ def alone(plain: LLM, prompts: list[str]) -> list[list[int]]:
     return [plain.generate(p, guide=g, sampling=s).token_ids for p, g, s in rows]
 
 
-def tokens_of(pieces: Iterator[Piece]) -> list[int]:
-    return [token for piece in pieces for token in piece.token_ids]
-
-
 # -- slots
 
 
@@ -89,20 +86,44 @@ def test_a_cancelled_request_leaves_its_neighbours_alone(
 ) -> None:
     """Its slot goes to a request with another guide, behind its neighbours in the batch though not in the slots."""
     with make(DRAFTERS[drafter](drafters, 3), graphs=graphs) as llm:
-        first, cancelled, last, late, later = (
-            llm.stream(p, guide=g, sampling=s) for p, g, s in zip(prompts, GUIDES, SAMPLINGS, strict=False)
-        )
-        begun = [next(stream) for stream in (first, cancelled, last)]
-        begun.append(next(first))
-        cancelled.close()
-        begun.append(next(late))
-        assert [request.slot for request in llm.engine._running] == [0, 2, 1]
-        last_tokens = tokens_of(itertools.chain([begun[2]], last))
-        begun.append(next(later))
-        assert tokens_of(itertools.chain([begun[0], begun[3]], first)) == alone[0]
-        assert last_tokens == alone[2]
-        assert tokens_of(itertools.chain([begun[4]], late)) == alone[3]
-        assert tokens_of(itertools.chain([begun[5]], later)) == alone[4]
+        rows = zip(prompts, GUIDES, SAMPLINGS, strict=False)
+        first, cancelled, last, late, later = (request_of(llm, *row) for row in rows)
+        engine = llm.engine
+        for request in (first, cancelled, last):
+            engine.submit(request)
+        turn_until(engine, lambda: len(first.output.token_ids) > 1 and bool(last.output.token_ids))
+        engine.cancel(cancelled)
+        engine.submit(late)
+        turn_until(engine, lambda: bool(late.output.token_ids))
+        assert [request.slot for request in engine.active] == [0, 2, 1]
+        turn_until(engine, lambda: last.is_finished)
+        engine.submit(later)
+        turn_until(engine, lambda: not engine.has_work)
+        told = [request.output.token_ids for request in (first, last, late, later)]
+        assert told == [alone[0], *alone[2:]]
+
+
+def request_of(llm: LLM, prompt: str, guide: Guide | None, sampling: SamplingParams) -> Request:
+    """A request for `llm.engine`, its guide compiled. The engine's own thread sleeps while nothing comes by the LLM."""
+    request = llm._request(prompt, guide, sampling)
+    if request.guide is not None:
+        request.guide.result()
+    return request
+
+
+def turns(llm: LLM, prompt: str, guide: Guide, sampling: SamplingParams) -> Iterator[Request]:
+    """The request behind each turn of the engine."""
+    request = request_of(llm, prompt, guide, sampling)
+    llm.engine.submit(request)
+    while not request.is_finished:
+        llm.engine.step()
+        yield request
+    turn_until(llm.engine, lambda: not llm.engine.has_work)
+
+
+def turn_until(engine: Engine, is_done: Callable[[], bool]) -> None:
+    while not is_done():
+        engine.step()
 
 
 # -- ends
@@ -148,8 +169,9 @@ def test_a_pruned_vocabulary_that_cannot_say_what_the_grammar_wants(
     with make(Speculation.eagle3(head, num_draft_tokens=3, guide_drafts=True)) as llm:
         for pattern, can_draft in ((r"[a-z]{30}", False), (r"[0-9]{30}", True)):
             state, seen = llm.engine.parts.state, []
-            for _ in llm.stream(prompts[0], guide=Guide.regex(pattern), sampling=sampling):
-                seen += state.drafts[:, 0].tolist()
+            for request in turns(llm, prompts[0], Guide.regex(pattern), sampling):
+                if request.output.stats.iterations:  # the prompt's end is not drafted behind
+                    seen += state.drafts[:, 0].tolist()
             assert all(draft in digits for draft in seen) if can_draft else set(seen) == {-1}
             tokens = llm.generate(prompts[0], guide=Guide.regex(pattern), sampling=sampling).token_ids
             assert (
@@ -168,13 +190,11 @@ def test_fewer_drafts_than_asked_for(
     with make(DRAFTERS[drafter](drafters, 8), max_batch=1, graphs=graphs) as llm:
         for prompt in prompts[:4]:
             expected = plain.generate(prompt, guide=guide, sampling=sampling).token_ids
-            tokens = []
-            for piece in llm.stream(prompt, guide=guide, sampling=sampling):
-                tokens += piece.token_ids
+            for request in turns(llm, prompt, guide, sampling):  # noqa: B007
                 drafts = llm.engine.parts.state.drafts[:, 0]
                 counts.add(int((drafts >= 0).sum()))
                 assert bool((drafts[counts_in(drafts) :] == -1).all())
-            assert tokens == expected
+            assert request.output.token_ids == expected
     assert counts & set(range(1, 8))
 
 
@@ -346,12 +366,12 @@ def test_a_snapshot_without_its_launch_ends_its_requests(
                 llm.compile(guide).result()  # so that all three are in the launch that fails
         run, launched = llm.engine.graphs.run, 0
 
-        def failing(plan: Any) -> None:
+        def failing(*args: Any) -> None:
             nonlocal launched
             launched += 1
             if launched == 2:
                 raise RuntimeError("planted in the launch")
-            run(plan)
+            run(*args)
 
         monkeypatch.setattr(llm.engine.graphs, "run", failing)
         outputs = llm.generate(prompts[:3], guide=GUIDES[:3], sampling=SAMPLINGS[:3])
