@@ -136,6 +136,7 @@ class KvManager:
             self._release(source)
             copies = [(source.number, own[0])]
         elif source is not None and source.holders == 0 and not source.children:
+            # also where there is no page left to copy to: a text that fits must not wait for its own remains
             own = [self._take_over(source), *self._take(num_own - 1)]
             copies = []
         else:
