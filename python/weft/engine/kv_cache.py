@@ -24,25 +24,7 @@ from weft.engine.kv_retention import Retention, RetentionRange
 from weft.engine.kv_tree import CachedPage
 from weft.engine.records import KvUsage
 
-__all__ = ["KvManager", "KvSequence", "PageAllocator", "Retention", "RetentionRange"]
-
-
-class PageAllocator:
-    """Hands out page numbers 1..num_pages-1, each to one holder at a time."""
-
-    def __init__(self, num_pages: int) -> None:
-        self._free = list(range(num_pages - 1, 0, -1))
-        self.num_pages = num_pages
-
-    def allocate(self, count: int) -> list[int] | None:
-        """`count` pages, or None if there are not that many; nothing is taken then."""
-        if count > len(self._free):
-            return None
-        return [self._free.pop() for _ in range(count)]
-
-    def free(self, pages: list[int]) -> None:
-        """Take pages back, the last handed out first."""
-        self._free.extend(reversed(pages))
+__all__ = ["KvManager", "KvSequence", "Retention", "RetentionRange"]
 
 
 @dataclass(eq=False)
