@@ -1,4 +1,4 @@
-"""The command line: `weft generate`, `weft inspect`, `weft bench`, `weft demo`."""
+"""The command line: `weft generate`, `weft inspect`, `weft bench`, `weft replay`, `weft demo`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from weft.cli.generate import Device, DeviceOption, ModelOption, generate
 from weft.cli.inputs import DEFAULT, Guided, choose_speculation
+from weft.cli.replay import replay
 from weft.config import is_debug, package_model_path
 from weft.errors import ModelError, WeftError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
     help="Language-model decoding under a grammar and with speculation, inside one CUDA graph.",
 )
 app.command()(generate)
+app.command()(replay)
 
 
 @app.command()

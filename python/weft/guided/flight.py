@@ -87,7 +87,7 @@ class Operation:
             name,
             int(data["epoch"]),
             int(data.get("argument", 0)),
-            _integers(data.get("slots", ())),
+            integers(data.get("slots", ())),
             {int(slot): bool(has_matcher) for slot, has_matcher in data.get("attached", ())},
             tuple(_entry_from_json(entry) for entry in data["entries"]),
         )
@@ -179,11 +179,15 @@ def _entry_from_json(data: dict[str, Any]) -> SlotEntry:
         bool(data.get("ended", False)),
         int(data.get("position", 0)),
         int(data.get("refused", -1)),
-        _integers(data.get("taken", ())),
+        integers(data.get("taken", ())),
         tuple(str(row) for row in data.get("rows", ())),
-        _integers(data.get("inputs", ())),
+        integers(data.get("inputs", ())),
     )
 
 
-def _integers(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
+def integers(values: Sequence[Any]) -> tuple[int, ...]:
+    """Numbers of a file. Raises `InputError`, `TypeError` or `ValueError` for what are none of 64 bits."""
+    numbers = tuple(int(value) for value in values)
+    if any(not -(2**63) <= number < 2**63 for number in numbers):
+        raise InputError("it holds a number of more than 64 bits")
+    return numbers

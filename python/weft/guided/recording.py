@@ -6,16 +6,16 @@ JSON, compressed where the name ends in `.gz`. The prompts are not in it; the an
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import zlib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError
 from weft.grammar.guide import Guide, Kind
-from weft.guided.flight import Operation
+from weft.guided.flight import Operation, integers
 
 FORMAT = "weft-flight-1"
 KEPT_KINDS: tuple[Kind, ...] = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -128,7 +128,7 @@ class Recording:
             None if data["model"] is None else str(data["model"]),
             str(data["fingerprint"]),
             int(data["vocab_size"]),
-            tuple(int(token) for token in data["end_ids"]),
+            integers(data["end_ids"]),
             int(data["num_slots"]),
             int(data["max_drafts"]),
             tuple(str(name) for name in data["sources"]),
@@ -146,6 +146,8 @@ class Recording:
         for request in self.requests:
             if request.guide is not None and not 0 <= request.guide < len(self.guides):
                 raise InputError(f"request {request.id} has guide {request.guide}, which is not in the file")
+            if any(not 0 <= token < self.vocab_size for token in request.tokens):
+                raise InputError(f"request {request.id} has a token that is not in the vocabulary")
         if self.operations and self.operations[0].name != "fetch":
             raise InputError("its first operation is no fetch")
         for operation in self.operations:
@@ -154,12 +156,34 @@ class Recording:
                 raise InputError(
                     f"iteration {operation.epoch} names a slot that is not in 0..{self.num_slots - 1}"
                 )
-            is_extend = operation.name in ("extend", "extend_through")
-            if is_extend and not 0 <= operation.argument <= self.max_drafts:
-                raise InputError(f"iteration {operation.epoch} has more drafts than {self.max_drafts}")
-            longest = self.max_drafts + 2
-            if any(max(len(e.taken), len(e.rows), len(e.inputs)) > longest for e in operation.entries):
-                raise InputError(f"iteration {operation.epoch} has an entry that is too long")
+            self._check_lengths(operation)
+        epochs = [o.epoch for o in self.operations if o.name == "fetch" and o.argument == 0]
+        if any(before >= after for before, after in itertools.pairwise(epochs)):
+            raise InputError("its iterations are not in order")
+
+    def _check_lengths(self, operation: Operation) -> None:
+        """Raise `InputError` for an operation on drafts that there are not, or entries of wrong lengths."""
+        where, drafts = f"iteration {operation.epoch}", self.max_drafts
+        lowest = {"extend": 1, "extend_through": 0}.get(operation.name)
+        if lowest is not None and not lowest <= operation.argument <= drafts:
+            raise InputError(
+                f"{where}: {operation.name} of {operation.argument} is not in {lowest}..{drafts}"
+            )
+        if operation.name == "release" and not 0 <= operation.argument < self.num_slots:
+            raise InputError(f"{where} releases slot {operation.argument}; there are {self.num_slots}")
+        num_inputs = {
+            "extend": range(1, 2),
+            "extend_through": range(operation.argument, operation.argument + 1),
+            "commit": range(1, drafts + 3),
+        }.get(operation.name, range(1))
+        for entry in operation.entries:
+            fits = (
+                len(entry.taken) <= drafts
+                and len(entry.rows) <= drafts + 1
+                and len(entry.inputs) in num_inputs
+            )
+            if not fits:
+                raise InputError(f"{where}: the entry of slot {entry.slot} has a wrong length")
 
 
 def _request_of(data: dict[str, Any]) -> RecordedRequest:
@@ -167,13 +191,9 @@ def _request_of(data: dict[str, Any]) -> RecordedRequest:
         int(data["id"]),
         int(data["slot"]),
         int(data["since"]),
-        _integers(data["matchers"]),
+        integers(data["matchers"]),
         None if data["guide"] is None else int(data["guide"]),
-        _integers(data["tokens"]),
+        integers(data["tokens"]),
         data["finish_reason"],
         data["error"],
     )
-
-
-def _integers(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)

@@ -1,0 +1,83 @@
+"""`weft replay`: a recording's grammar work done again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from weft.config import package_model_path
+from weft.errors import InputError
+
+if TYPE_CHECKING:
+    from weft.guided.recording import Recording
+    from weft.replay import Replayed
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A file that the flight recorder wrote (.json or .json.gz).")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many schedules to try: seeds 0 to N-1.")] = 20,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="The directory of the model, if it is not where the file says."),
+    ] = None,
+) -> None:
+    """Do the grammar's work of a recording again on the CPU, under seeded schedules, and say where it differs.
+
+    The exit code is 0 where everything agrees, 1 where something differs, and 2 for a file that can't be replayed.
+    """
+    from weft.grammar.tokenizer import Vocabulary
+    from weft.guided.recording import Recording
+    from weft.replay import replay as do_again
+
+    if not file.is_file():
+        raise InputError(f"{file}: no such file; give one that the flight recorder wrote")
+    recording = Recording.load(file)
+    path = model or (Path(recording.model) if recording.model is not None else package_model_path())
+    if not path.is_dir():
+        raise InputError(f"{path}: the recording's model is not there; give its directory with --model")
+    vocabulary = Vocabulary.from_huggingface(path, vocab_size=recording.vocab_size)
+    console = Console(highlight=False, soft_wrap=True)
+    for line in describe(recording):
+        console.print(line, markup=False)
+    result = do_again(recording, vocabulary, range(seeds))
+    for line in summarise(result):
+        console.print(line, markup=False)
+    if result.difference is not None:
+        raise typer.Exit(1)
+    if not result.num_entries:
+        raise InputError(f"{file}: nothing of it can be done again; the notes say why")
+
+
+def describe(recording: Recording) -> list[str]:
+    """What a recording is of."""
+    from importlib.metadata import version
+
+    lines = [
+        f"recorded: {recording.reason}",
+        f"  {recording.num_iterations} snapshots, {len(recording.operations)} operations, "
+        f"{len(recording.requests)} requests, {recording.num_slots} slots, up to {recording.max_drafts} drafts",
+    ]
+    for name in ("weft", "xgrammar"):
+        recorded, here = recording.versions.get(name, "unknown"), version(name)
+        if recorded != here:
+            lines.append(f"  note: made with {name} {recorded}; this is {here}")
+    lines += [f"  request {r.id}: {r.error}" for r in recording.requests if r.error is not None]
+    return lines
+
+
+def summarise(result: Replayed) -> list[str]:
+    """What came of a replay."""
+    lines = [f"note: {note}" for note in result.notes]
+    if result.difference is not None:
+        return [*lines, f"differs: {result.difference}"]
+    if not result.num_entries:
+        return lines
+    return [
+        *lines,
+        f"agrees: {result.num_requests} requests over {result.num_iterations} snapshots under {len(result.seeds)} "
+        f"schedules; compared {result.num_entries} slot states, {result.num_rows} mask hashes, {result.num_seen} masks "
+        "on the device",
+    ]
