@@ -104,7 +104,9 @@ class HostLane:
         _flush(stream)
         if self._slots:
             self.decoder.advance()
-            self._stream.hostfunc(self.proposals.task(num_drafts))
+            # Not in the stream: another prompt's `push` may come before the stream gets there. What was proposed last
+            # is copied by now: `commit_masks` waited for what is behind it.
+            self.proposals.run(num_drafts)
         self._stream.copy(self.proposed, self.proposals.proposed_host)
 
     def wait_proposals(self, stream: Stream) -> None:
