@@ -26,8 +26,9 @@ from weft.runtime.interface import Runtime
 class BeamRequest(Request):
     """A request for the best answers that a beam search finds.
 
-    `hypotheses` are the best so far, best first, at most `beam.num_answers`; when it is finished, the answers.
-    `output` holds the first of them; its log-probabilities are those that the search ranked.
+    It holds `slots`, one for each beam, of which `slot` is the first. `hypotheses` are the best so far, best first, at
+    most `beam.num_answers`; when it is finished, the answers. `output` holds the first of them; its log-probabilities
+    are those that the search ranked.
 
     Nothing is drawn: the seed does not matter, and a temperature only flattens or sharpens the distribution that is
     searched (0 and 1 leave it as it is). Raises `InputError` for what beams can't do.
@@ -35,6 +36,7 @@ class BeamRequest(Request):
 
     beam: BeamParams = field(kw_only=True)
     hypotheses: list[Hypothesis] = field(default_factory=list, kw_only=True)
+    slots: list[int] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,6 +52,13 @@ class BeamRequest(Request):
                 f"logprobs is {sampling.logprobs}; beams give the log-probabilities of their own tokens only: ask "
                 "for 0, or use a beam width of 1"
             )
+        if self.gather.generated or self.gather.context:
+            names = ", ".join(dict.fromkeys((*self.gather.context, *self.gather.generated)))
+            raise InputError(
+                f"beams give no tensors of the model ({names}); ask for them with a beam width of 1"
+            )
+        if self.processor is not None:
+            raise InputError("logits processors do not act on beams; use a beam width of 1")
         if self.stop_words is not None and not isinstance(self.stop_words, Words):
             raise InputError(
                 f"{type(self.stop_words).__name__} can't watch several beams for stop words: give one with fork()"
@@ -104,6 +113,7 @@ class BeamRun:
     ) -> BeamRun:
         """At the end of its prompt, which is to be read."""
         sampling = request.sampling
+        end_tokens = request.end_ids if request.end_ids is not None else end_tokens
         ends = Ends(
             room, end_tokens, frozenset(sampling.stop_token_ids) - end_tokens, min_tokens=sampling.min_tokens
         )
