@@ -178,8 +178,9 @@ class EngineConfig:
     """Sizes of an engine.
 
     `max_batch` requests decode at once, each of at most `max_seq_len` tokens (prompt and answer; default: what the
-    model can, at most 4096). Keys and values live in `num_pages` pages of `page_size` tokens (default: enough for
-    every slot). Prompts are read in chunks of `prefill_chunk` tokens.
+    model can, at most 4096). One that is searched by beams counts for as many requests as it has beams, which may be
+    `max_beam_width`; above 1 that excludes speculation. Keys and values live in `num_pages` pages of `page_size` tokens
+    (default: enough for every slot). Prompts are read in chunks of `prefill_chunk` tokens.
 
     A turn reads parts of prompts and decodes, `max_num_tokens` tokens at most (default: 2048, or what a full batch
     decodes and one page more). `policy` says who is admitted: `"guaranteed_no_evict"`, whoever has pages for all of
@@ -194,11 +195,13 @@ class EngineConfig:
 
     `graphs` says what is captured: `"one"` graph for a whole iteration; `"split"`, the target's and the drafter's
     parts apart, with the grammar's work on the host between them; or `"none"`, every iteration issued eagerly. The
-    tokens are the same. `simulate_acceptance`, 1 to K+1, makes verification accept drafts until that many tokens per
+    tokens are the same. `gather_generation_logits` keeps memory for the raw logits of answers, and `additional_outputs`
+    for tensors that the model marks: a name each, with whether it is gathered of prompts too. `simulate_acceptance`, 1 to K+1, makes verification accept drafts until that many tokens per
     iteration are reached, whatever the target says: for timing models whose weights are random, and nothing else.
     """
 
     max_batch: int = 8
+    max_beam_width: int = 1
     max_seq_len: int | None = None
     page_size: int = 16
     num_pages: int | None = None
@@ -218,11 +221,19 @@ class EngineConfig:
     additional_outputs: tuple[tuple[str, bool], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "max_seq_len", "page_size", "num_pages", "prefill_chunk", "max_num_tokens"):
+        for name in (
+            "max_batch",
+            "max_beam_width",
+            "max_seq_len",
+            "page_size",
+            "num_pages",
+            "prefill_chunk",
+            "max_num_tokens",
+        ):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise InputError(f"{name} is {value!r}; it must be a whole number")
-        for name in ("max_batch", "page_size", "prefill_chunk"):
+        for name in ("max_batch", "max_beam_width", "page_size", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name, names in CHOICES.items():
@@ -231,6 +242,7 @@ class EngineConfig:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}; it must be {', '.join(others)} or {last}"
                 )
+        check_outputs(self.additional_outputs)
         if self.overlap is True and self.graphs == "split":
             raise InputError(
                 'overlap needs graphs="one" or "none": split graphs have the host between their parts'
@@ -293,8 +305,25 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "reuse": (True, False),
     "partial_reuse": (True, False),
     "copy_on_partial_reuse": (True, False),
+    "gather_generation_logits": (True, False),
 }
 """What the settings of an `EngineConfig` that name something may be."""
+
+
+def check_outputs(outputs: object) -> None:
+    """Raise `InputError` unless these are pairs of a name, each another, and a truth value."""
+    pairs = outputs if isinstance(outputs, tuple) else (None,)
+    for pair in pairs:
+        match pair:
+            case (str(), bool()):
+                continue
+        raise InputError(
+            f"additional_outputs is {outputs!r}; it must be a tuple of pairs of a name and whether it is gathered of "
+            'prompts too, such as (("TopKLogits", False),)'
+        )
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise InputError(f"additional_outputs is {outputs!r}; it names an output twice")
 
 
 def positions_ahead(num_draft_tokens: int) -> int:

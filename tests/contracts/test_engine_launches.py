@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from e2e.engine_requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft.engine.outputs import Gather
 from weft.engine.prefill import guarded
+from weft.engine.processors import LogitsProcessor, ProcessorRows
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.launch_check import check_launched
 
@@ -38,12 +41,12 @@ EVERYTHING = SamplingParams(
 )
 
 
-@pytest.mark.parametrize(
-    ("speculation", "simulated"), [*((name, None) for name in sorted(SPECULATIONS)), ("eagle3", 1.5)]
-)
-def test_every_launched_function_keeps_the_rule(
-    speculation: str, simulated: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+Check = Callable[[set[str]], None]
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Checks the last launch of each function of these names, all of which must have been launched."""
     launched: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {}
     pinned: list[torch.Tensor] = []
     launch, make_pinned = cpu.Stream.launch, CpuRuntime.pinned
@@ -59,6 +62,23 @@ def test_every_launched_function_keeps_the_rule(
 
     monkeypatch.setattr(cpu.Stream, "launch", record_launch)
     monkeypatch.setattr(CpuRuntime, "pinned", record_pinned)
+
+    def check_all(expected: set[str]) -> None:
+        assert expected <= set(launched)
+        for name in expected:
+            fn, args = launched[name]
+            with torch.inference_mode():
+                check_launched(fn, *args, host=[tensor for tensor in pinned if tensor.numel()])
+
+    return check_all
+
+
+@pytest.mark.parametrize(
+    ("speculation", "simulated"), [*((name, None) for name in sorted(SPECULATIONS)), ("eagle3", 1.5)]
+)
+def test_every_launched_function_keeps_the_rule(
+    speculation: str, simulated: float | None, check: Check
+) -> None:
     engine = EngineConfig(max_batch=2, max_seq_len=64, graphs="none", simulate_acceptance=simulated)
     with LLM(device="cpu", speculation=SPECULATIONS[speculation], engine=engine) as llm:
         llm.generate(
@@ -77,8 +97,34 @@ def test_every_launched_function_keeps_the_rule(
             expected |= {"draft_chunk", "draft_forward", "pick_draft"}
         elif llm.engine.parts.has_proposals:
             expected |= {"take_proposals", "take_first_proposals"}
-        assert expected <= set(launched)
-        for name in expected:
-            fn, args = launched[name]
-            with torch.inference_mode():
-                check_launched(fn, *args, host=[tensor for tensor in pinned if tensor.numel()])
+        check(expected)
+
+
+class Favour:
+    """A captured logits processor that prefers the token behind the last one, and keeps a count by slot."""
+
+    allows_capture = True
+
+    def __init__(self) -> None:
+        self.count = torch.zeros(3, dtype=torch.int64)
+
+    def __call__(self, rows: ProcessorRows, logits_BTV: torch.Tensor, stream: object) -> None:
+        self.count.index_add_(0, rows.slots, rows.active.long())
+        next_BT1 = (rows.tokens.clamp(min=0) + 1)[..., None] % logits_BTV.shape[2]
+        logits_BTV.scatter_add_(2, next_BT1, torch.ones_like(next_BT1, dtype=logits_BTV.dtype))
+
+
+def test_gathering_and_captured_processors_keep_the_rule(check: Check) -> None:
+    names = ("hidden_states.1", "TopKLogits")
+    engine = EngineConfig(
+        max_batch=2,
+        max_seq_len=64,
+        graphs="none",
+        gather_generation_logits=True,
+        additional_outputs=tuple((name, True) for name in names),
+    )
+    with LLM(device="cpu", speculation=SPECULATIONS["eagle3"], engine=engine) as llm:
+        sampling, gather = SamplingParams(max_tokens=6), Gather(True, True, names, names)
+        processor = LogitsProcessor("favour", Favour())
+        run(llm, [make_request(llm, "Text: one.", sampling, gather=gather, processor=processor)])
+        check({"open_slot", "read_chunk", "target_forward", "run_captured", "sample_and_verify"})

@@ -15,8 +15,12 @@ from e2e.drafters import DRAFTERS
 from e2e.engine_requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.engine.lifecycle import Request
-from weft.engine.outputs import Gather, OutputBuffers
-from weft.errors import InputError
+from weft.engine.outputs import Gather, OutputBuffers, marked_outputs
+from weft.errors import InputError, ModelError
+from weft.models.llama import Llama
+from weft.models.outputs import mark_output
+from weft.models.weights import load_model
+from weft.runtime import CpuRuntime
 
 KINDS = ("eagle3", "mtp", "draft_model", "ngram", "forced+eagle3")
 CONFIG = EngineConfig(
@@ -133,6 +137,75 @@ def test_each_request_gets_what_it_asked_for(tiny: Checkpoint, prompts: list[str
     for request in requests:
         text = request.prompt + request.output.token_ids
         assert_gathered(request, Expected.of(tiny, text), request.gather)
+
+
+def test_a_prompt_is_read_whole_for_its_outputs(tiny: Checkpoint, prompts: list[str]) -> None:
+    """What was read before is found again by others, but has no outputs."""
+    with make(tiny, "eagle3") as llm:
+        requests = [
+            make_request(llm, prompts[0], GREEDY, gather=gather)
+            for gather in (Gather(), Gather(context_logits=True), Gather(generation_logits=True))
+        ]
+        for request in requests:
+            run(llm, [request])
+    expected = Expected.of(tiny, requests[0].prompt + requests[0].output.token_ids)
+    for request in requests:
+        assert_gathered(request, expected, request.gather)
+    first, whole, found = (request.output.stats.reused_tokens for request in requests)
+    assert first == whole == 0 < found
+
+
+@pytest.mark.parametrize(("kind", "num_pages"), [(None, 68), ("eagle3", 78)])
+def test_preemption_loses_nothing(
+    tiny: Checkpoint, prompts: list[str], kind: str | None, num_pages: int
+) -> None:
+    paused: list[int] = []
+    with make(tiny, kind, policy="max_utilization", num_pages=num_pages, page_size=4) as llm:
+        sampling = SamplingParams(max_tokens=40)
+        requests = [make_request(llm, prompt, sampling, gather=EVERYTHING) for prompt in prompts[:3]]
+        for request in requests:
+            llm.engine.submit(request)
+        while not all(request.is_finished for request in requests):
+            paused += llm.engine.step().paused
+    assert paused
+    for request in requests:
+        assert_gathered(request, Expected.of(tiny, request.prompt + request.output.token_ids))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_overlap_loses_nothing(tiny: Checkpoint, prompts: list[str], overlap: bool) -> None:
+    with make(tiny, "eagle3", overlap=overlap, max_num_tokens=36) as llm:
+        requests = [make_request(llm, prompt, GREEDY, gather=EVERYTHING) for prompt in prompts[:6]]
+        run(llm, requests)
+    for request in requests:
+        assert_gathered(request, Expected.of(tiny, request.prompt + request.output.token_ids))
+
+
+@pytest.mark.parametrize("rows", [(3,), (1, 3)])
+def test_rows_of_a_marked_tensor_must_be_positions(tiny: Checkpoint, rows: tuple[int, ...]) -> None:
+    class Wrong(Llama):
+        def logits(self, hidden: Tensor) -> Tensor:
+            mark_output("wrong", torch.zeros(rows))
+            return super().logits(hidden)
+
+    runtime, model = CpuRuntime(), load_model(tiny.path)
+    model.__class__ = Wrong
+    with pytest.raises(ModelError, match=r"'wrong'.*its rows must be positions"):
+        marked_outputs(runtime, runtime.stream(), model)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (["TopKLogits"], "must be a tuple of pairs"),
+        (("TopKLogits",), "must be a tuple of pairs"),
+        ((("TopKLogits", 1),), "must be a tuple of pairs"),
+        ((("TopKLogits", True), ("TopKLogits", False)), "names an output twice"),
+    ],
+)
+def test_names_come_in_pairs(outputs: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        EngineConfig(additional_outputs=outputs)
 
 
 def test_logits_are_raw(tiny: Checkpoint, prompts: list[str]) -> None:

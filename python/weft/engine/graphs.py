@@ -73,6 +73,11 @@ class StepGraphs:
             )
         return self._buffers[key]
 
+    @property
+    def plans(self) -> list[Plan]:
+        """The kinds of iterations that are captured."""
+        return [*self._graphs, *self._segments]
+
     def is_ready(self, plan: Plan) -> bool:
         """Whether an iteration of this kind runs without a capture first."""
         return self._mode == "none" or plan in self._graphs or plan in self._segments

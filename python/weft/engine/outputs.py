@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,12 +33,12 @@ class Gather:
     names: tuple[str, ...] = ()
     context_names: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def generated(self) -> tuple[str, ...]:
         """What is wanted of the answer's positions."""
         return ((LOGITS,) if self.generation_logits else ()) + self.names
 
-    @property
+    @cached_property
     def context(self) -> tuple[str, ...]:
         """What is wanted of the prompt's positions. A request that wants any reads its whole prompt: what is found
         in pages of another request has no outputs."""
