@@ -24,7 +24,7 @@ def record(llm: LLM, **options: Any) -> FlightRecorder:
 
     def watched_push(slots: list[int], *args: Any) -> None:
         for request in engine.active:
-            if request.slot in slots and (request.matcher is None or request.slot in engine._attach):
+            if request.slot in slots and (request.matcher is None or request.slot in engine.residents.attach):
                 recorder.watch(request, request.slot, request.matcher)
         push(slots, *args)
 

@@ -80,7 +80,7 @@ def check_nothing_is_held(llm: LLM) -> None:
     engine = llm.engine
     usage = engine.kv.usage()
     assert usage.used_pages == 0 and usage.free_pages == usage.max_pages
-    assert len(engine._free_slots) == engine.config.max_batch
+    assert len(engine.residents.free_slots) == engine.config.max_batch
     engine.kv.check()
 
 

@@ -1,4 +1,4 @@
-"""What an engine's loop does with beam requests: whether they may come in, their slots and pages, their turns."""
+"""What an engine's loop does with beam requests: whether they may come in, what they hold, their turns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weft.errors import InputError
 
 
 class BeamTurns:
-    """Deals out slots and pages of `residents` to the beam requests of `group`, all they can ever need at once: beams
-    are never preempted. The pages of a prompt are found again by others, those of beams are not."""
+    """Beam requests among the residents of an engine, with `Residents`' calls: each holds a slot for every beam, and from
+    its admission on all the pages that its beams may ever need, so none is preempted. Pages of a prompt are found
+    again by others, those of beams are not."""
 
     def __init__(self, group: BeamGroup, residents: Residents) -> None:
-        self._group, self._residents, self._kv = group, residents, residents.kv
-        self._active: list[BeamRequest] = []
+        self._group, self._residents = group, residents
 
     def pages_needed(self, request: Request) -> int:
         """Pages that a request holds from its admission to its end."""
@@ -27,50 +27,46 @@ class BeamTurns:
         return self._group.pages_needed(request)
 
     def take(self, request: Request) -> bool:
-        """Move a request from QUEUED to CONTEXT, with slots and pages. False: there are not enough; nothing has changed
-        then."""
+        """Give the request its slots and pages. False: there are not enough; nothing has changed then."""
         assert isinstance(request, BeamRequest)
-        width, free_slots = request.beam.width, self._residents.free_slots
-        if len(free_slots) < width:
+        width, kv, slots = request.beam.width, self._residents.kv, self._residents.free_slots
+        if len(slots) < width:
             return False
-        positions = self.pages_needed(request) * self._kv.page_size
-        kv = self._kv.begin(
-            request.prompt, positions, retention=request.retention, num_prompt=len(request.prompt)
-        )
-        if kv is None:
+        positions = self.pages_needed(request) * kv.page_size
+        request.kv = kv.begin(request.prompt, positions, retention=request.retention)
+        if request.kv is None:
             return False
         request.move(Stage.CONTEXT)
-        request.kv, request.slots = kv, [free_slots.pop() for _ in range(width)]
+        request.slots = [slots.pop() for _ in range(width)]
         request.slot = request.slots[0]
         request.started = time.perf_counter()
-        self._active.append(request)
         self._residents.active.append(request)
         return True
 
     def open(self, request: Request) -> None:
-        """Let an open request take part in the next turn. Raises what its matcher raises."""
+        """Let the request take part in the next turn. What this raises is the request's own."""
         assert isinstance(request, BeamRequest) and request.kv is not None
-        request.output.stats.reused_tokens = request.kv.num_reused
-        self._group.start(request, request.slots, request.kv.pages, request.kv.num_reused, request.kv.copies)
+        kv = request.kv
+        request.output.stats.reused_tokens = kv.num_reused
+        self._group.start(request, request.slots, kv.pages, kv.num_reused, kv.copies)
 
     def step(self, turn: TurnRecord) -> list[BeamEnding]:
-        """One turn of all that are open; who ended. Prompts that were read can be found by others."""
+        """One turn of all that are open; who ended."""
         if not self._group.has_work:
             return []
         endings = self._group.step(turn)
-        for request in self._active:
+        for request in self._residents.active:
             if request.stage is Stage.GENERATION and request.kv is not None:
-                self._kv.store(request.kv, request.prompt, len(request.prompt))
+                self._residents.kv.store(request.kv, request.prompt, len(request.prompt))
         return endings
 
     def leave(self, request: Request) -> None:
-        """Take back what an open request holds."""
+        """The request ends: what it holds is given back. Nothing of it is in flight between two turns."""
         assert isinstance(request, BeamRequest) and request.kv is not None
-        self._residents.active.remove(request)
         self._group.end(request)
-        self._active.remove(request)
+        self._residents.active.remove(request)
         self._residents.free_slots.extend(reversed(request.slots))
-        self._kv.end(request.kv)
+        self._residents.kv.end(request.kv)
         request.slot, request.slots, request.kv = -1, [], None
 
     def close(self) -> None:

@@ -1,0 +1,58 @@
+"""What a turn launched, until the host has read it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from weft.engine.lifecycle import Request
+from weft.engine.outputs import Gather
+from weft.engine.results import StepResults
+from weft.engine.step import Plan
+
+
+@dataclass
+class Flight:
+    """`rows` decode under `plan`, `first` get their first token, `reading` read a part of their prompt.
+
+    `masks_drafts`: whether the grammar had a say in the drafts; `began`: when it was launched, in seconds.
+    """
+
+    plan: Plan | None = None
+    rows: list[Request] = field(default_factory=list)
+    first: list[Request] = field(default_factory=list)
+    reading: list[Request] = field(default_factory=list)
+    results: StepResults | None = None
+    began: float = field(default_factory=time.perf_counter)
+    masks_drafts: bool = False
+    wants_logprobs: bool = False
+
+    @property
+    def requests(self) -> list[Request]:
+        """All of them, each once."""
+        return [*self.rows, *self.first, *self.reading]
+
+    @property
+    def num_drafts(self) -> int:
+        """How many drafts each row verifies."""
+        return self.plan.num_drafts if self.plan is not None else 0
+
+    @property
+    def gathers(self) -> dict[int, Gather]:
+        """What is gathered of each slot that has new tokens."""
+        return {r.slot: r.gather for r in [*self.rows, *self.first] if r.gather.generated}
+
+    def add(self, request: Request, to: list[Request], surely: int) -> None:
+        """Note a request in one of the lists; the flight gives it at least `surely` tokens."""
+        to.append(request)
+        request.in_flight += 1
+        request.surely += surely
+
+    def end(self) -> list[Request]:
+        """The flight is over; those who are finished and in no other flight, so that what they hold is free."""
+        for request in [*self.rows, *self.first]:
+            request.surely -= 1
+        over = self.requests
+        for request in over:
+            request.in_flight -= 1
+        return [request for request in over if request.is_finished and not request.in_flight]

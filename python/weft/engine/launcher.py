@@ -1,0 +1,138 @@
+"""Launching iterations and parts of prompts: which kind, with which snapshot, on which streams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.config import EngineConfig, Speculation
+from weft.engine.adaptive import DraftGuidance
+from weft.engine.flight import Flight
+from weft.engine.graphs import StepGraphs, bucket
+from weft.engine.lifecycle import Request, Stage
+from weft.engine.prefill import PrefillBuffers, read_prompt
+from weft.engine.processors import CapturedProcessor
+from weft.engine.residents import Residents
+from weft.engine.state import DecodeParts
+from weft.engine.step import Plan
+from weft.guided.protocol import Lane
+from weft.runtime.interface import Runtime, Stream
+
+
+class Launcher:
+    """Issues work; nothing here waits, but where something failed or was never captured."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        eager: Stream,
+        lane: Lane,
+        parts: DecodeParts,
+        graphs: StepGraphs,
+        residents: Residents,
+        speculation: Speculation,
+        config: EngineConfig,
+    ) -> None:
+        self._runtime, self._eager, self._lane, self._parts = runtime, eager, lane, parts
+        self._graphs, self._residents = graphs, residents
+        self._speculation = speculation
+        self._max_batch = config.max_batch
+        self._prefill = PrefillBuffers(parts, config.prefill_chunk)
+        self.guidance = DraftGuidance(speculation.guide_drafts)
+
+    def plan_for(self, rows: list[Request]) -> tuple[Plan, bool]:
+        """The kind of iteration that decodes `rows`, and whether the grammar has a say in its drafts."""
+        num_drafts = self._speculation.draft_tokens(len(rows))
+        limits = [request.max_drafts for request in rows if request.max_drafts is not None]
+        if len(limits) == len(rows):
+            num_drafts = min(num_drafts, max(limits))
+        batch = bucket(len(rows), self._max_batch)
+        masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
+        return self._plan(rows, batch, num_drafts, masks_drafts), masks_drafts
+
+    def is_ready(self, plan: Plan) -> bool:
+        """Whether an iteration may be launched while another is in flight."""
+        return not plan.needs_host and self._graphs.is_ready(plan)
+
+    def decode(self, flight: Flight, rows: list[Request], plan: Plan, masks_drafts: bool) -> None:
+        """Launch an iteration over `rows`."""
+        slots = [request.slot for request in rows]
+        if self._lane.proposals is not None and plan.num_drafts:
+            self._lane.proposals.set_guided(masks_drafts)
+        self._prepare(plan)
+        self._graphs.send_slots(plan, slots)
+        if plan.guided or self._parts.has_proposals:
+            self._push(slots, plan.num_drafts)
+        self._graphs.run(plan, rows)
+        flight.plan, flight.masks_drafts, flight.wants_logprobs = plan, masks_drafts, plan.logprobs
+        for request in rows:
+            flight.add(request, flight.rows, surely=1)
+
+    def read_part(self, flight: Flight, request: Request, count: int) -> None:
+        """Launch the reading of `count` more tokens of a prompt; behind the last one, the first token is sampled."""
+        row = request.row
+        assert row is not None
+        is_last = count == row.remaining
+        plan = self._plan([request], 1, 0, masks_drafts=False)
+        if is_last and request.matcher is not None:
+            self._residents.attach[request.slot] = request.matcher
+        read_prompt(
+            self._eager,
+            self._lane,
+            self._parts,
+            self._prefill,
+            row,
+            count,
+            plan,
+            lambda: self._push([request.slot]),
+            self._graphs.host_work([request]),
+        )
+        flight.wants_logprobs |= is_last and plan.logprobs
+        flight.add(request, flight.first if is_last else flight.reading, surely=int(is_last))
+        if is_last:
+            request.move(Stage.GENERATION)
+
+    def warm_up(self) -> None:
+        """Capture the graphs of every batch size and number of drafts in use. Needs an idle engine."""
+        for rows in range(1, self._max_batch + 1):
+            batch, num_drafts = bucket(rows, self._max_batch), self._speculation.draft_tokens(rows)
+            self._prepare(self._plan_of(batch, num_drafts, guided=False, masks_drafts=False))
+            for masks_drafts in self.guidance.ways:
+                self._prepare(self._plan_of(batch, num_drafts, guided=True, masks_drafts=masks_drafts))
+
+    def drop_snapshots(self) -> None:
+        """Take what iterations left whose launch failed: the next one must not. Waits for what is in flight."""
+        if self._lane.state.num_pending:
+            self._runtime.synchronize()
+            while self._lane.state.num_pending:
+                self._lane.state.fetch()
+
+    def _prepare(self, plan: Plan) -> None:
+        if not self._graphs.is_ready(plan):
+            self.drop_snapshots()
+            self._graphs.prepare(plan)
+
+    def _plan_of(self, batch: int, num_drafts: int, guided: bool, masks_drafts: bool) -> Plan:
+        """A plan without more sampling than temperature and seed."""
+        has_masked_drafts = guided and masks_drafts and num_drafts > 0 and self._parts.drafter is not None
+        return Plan(batch, num_drafts, guided, has_masked_drafts, shaped=False, logprobs=False)
+
+    def _plan(self, rows: list[Request], batch: int, num_drafts: int, masks_drafts: bool) -> Plan:
+        guided = any(request.compiled is not None for request in rows)
+        return replace(
+            self._plan_of(batch, num_drafts, guided, masks_drafts),
+            shaped=any(request.is_shaped for request in rows),
+            logprobs=any(request.sampling.logprobs is not None for request in rows),
+            gathers=any(r.gather.generated or (r.stage is Stage.CONTEXT and r.gather.context) for r in rows),
+            processed=any(r.processor is not None and r.captured is None for r in rows),
+            captured=captured_processors(rows),
+        )
+
+    def _push(self, slots: list[int], num_drafts: int = 0) -> None:
+        attach, self._residents.attach = self._residents.attach, {}
+        self._lane.push(slots, attach, num_drafts)
+
+
+def captured_processors(rows: list[Request]) -> tuple[CapturedProcessor, ...]:
+    """Those of the rows, each once, in one order."""
+    found = {request.captured for request in rows if request.captured is not None}
+    return tuple(sorted(found, key=lambda entry: entry.number))

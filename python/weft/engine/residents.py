@@ -1,0 +1,169 @@
+"""Who holds what: slots, pages, matchers, from admission until nothing in flight names a request any more."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from weft.config import EngineConfig, positions_ahead
+from weft.engine.graphs import StepGraphs
+from weft.engine.kv_cache import KvManager
+from weft.engine.lifecycle import Request, Stage
+from weft.engine.prefill import PromptRow, open_row, write_pages
+from weft.engine.processors import CapturedProcessors, request_id
+from weft.engine.request_drafts import draft_limit
+from weft.engine.sampling_state import SamplingRow
+from weft.engine.state import DecodeParts
+from weft.grammar.base import Matcher
+from weft.guided.protocol import Lane
+from weft.runtime.interface import Runtime, Stream
+
+
+class Residents:
+    """Requests that hold a slot. `stream` is where work that only prepares slots is issued, eagerly.
+
+    `active` is in the order of admission. `attach` says which slots get or lose a matcher with the next snapshot.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        stream: Stream,
+        lane: Lane,
+        parts: DecodeParts,
+        graphs: StepGraphs,
+        config: EngineConfig,
+    ) -> None:
+        assert config.num_pages is not None and config.max_seq_len is not None
+        self.active: list[Request] = []
+        self.attach: dict[int, Matcher | None] = {}
+        self.kv = KvManager(
+            config.num_pages,
+            config.page_size,
+            reuse=config.reuse and config.simulate_acceptance is None,
+            partial_reuse=config.partial_reuse,
+            copy_on_partial_reuse=config.copy_on_partial_reuse,
+        )
+        self._runtime, self._stream, self._lane, self._parts = runtime, stream, lane, parts
+        self._max_seq_len = config.max_seq_len
+        self._reserves_all = config.policy != "max_utilization"
+        self._margin = parts.drafter.reuse_margin if parts.drafter is not None else 0
+        self._ahead = positions_ahead(parts.max_drafts)
+        self._captured = CapturedProcessors(graphs.forget)
+        self.free_slots = list(range(config.max_batch - 1, -1, -1))
+
+    def longest(self, request: Request) -> int:
+        """How many tokens the request's text may come to."""
+        return min(len(request.prompt) + request.sampling.max_tokens, self._max_seq_len)
+
+    def pages_needed(self, request: Request) -> int:
+        """Pages that hold the longest text the request may come to, and what is written beyond."""
+        return self.kv.pages_needed(self.longest(request) + self._ahead)
+
+    def take(self, request: Request) -> bool:
+        """Give the request a slot and pages. False: there are not enough; nothing has changed then."""
+        if not self.free_slots:
+            return False
+        tokens = request.text
+        resumed = len(request.output.token_ids)
+        positions = (self.longest(request) if self._reserves_all else len(tokens)) + self._ahead
+        # Whoever is admitted should not be the next to be preempted.
+        spare = 0 if self._reserves_all else len(self.active)
+        if spare and self.kv.pages_needed(positions) + spare > self.kv.num_available:
+            return False
+        kv = self.kv.begin(
+            tokens,
+            positions,
+            margin=self._margin,
+            reuse=not request.gather.context or resumed > 0,
+            retention=request.retention,
+            num_prompt=len(request.prompt),
+        )
+        if kv is None:
+            return False
+        request.move(Stage.CONTEXT)
+        request.slot, request.kv, request.resumed_at = self.free_slots.pop(), kv, resumed
+        request.started = request.started or time.perf_counter()
+        self.active.append(request)
+        return True
+
+    def open(self, request: Request) -> None:
+        """Make the slot the request's, on the device and for the grammar. What this raises is the request's own."""
+        assert request.kv is not None
+        tokens, resumed = request.text, request.resumed_at
+        sampling = SamplingRow(
+            self._runtime,
+            request.sampling,
+            request.seed,
+            request.rules,
+            request.prompt,
+            self._parts.model.config.vocab_size,
+            tokens[len(request.prompt) :],
+            draft_limit(request, self._parts.max_drafts),
+        )
+        request.is_shaped = sampling.needs_shaping
+        if request.compiled is not None and request.matcher is None:
+            request.matcher = request.compiled.matcher()
+        if self._lane.proposals is not None:
+            room = request.sampling.max_tokens - resumed
+            self._lane.proposals.open(request.slot, tokens, room, request.given, resumed)
+        if request.processor is not None and request.processor.allows_capture:
+            request.captured = self._captured.take(request.processor)
+        if request.gather.context and not resumed:
+            request.gathered.context = self._parts.outputs.context_tensors(
+                self._runtime, request.gather, len(request.prompt)
+            )
+        request.row = PromptRow(
+            self._runtime,
+            request.slot,
+            tokens,
+            request.kv.pages,
+            sampling,
+            request.kv.num_reused,
+            request.kv.copies,
+            request.gathered.context,
+            request_id(request),
+            request.captured.number if request.captured is not None else 0,
+        )
+        open_row(self._stream, self._lane, self._parts, request.row)
+
+    def grow(self, request: Request) -> bool:
+        """Pages for what the next iteration may write. False: there are not as many."""
+        assert request.kv is not None
+        if self._reserves_all:
+            return True
+        before = len(request.kv.pages)
+        if not self.kv.grow(request.kv, request.num_tokens + self._ahead):
+            return False
+        if len(request.kv.pages) > before:
+            pages = self._runtime.pinned((len(request.kv.pages),), torch.int32)
+            pages.copy_(torch.tensor(request.kv.pages, dtype=torch.int32))
+            self._stream.launch(write_pages, self._parts.state, request.slot, pages)
+        return True
+
+    def store(self, request: Request) -> None:
+        """Let others find the pages that are full by now. The last token's keys and values are not there yet."""
+        assert request.kv is not None
+        valid = request.num_tokens - 1 - self._margin
+        if valid >= (len(request.kv.chain) + 1) * self.kv.page_size:
+            self.kv.store(request.kv, request.text, valid)
+
+    def leave(self, request: Request) -> None:
+        """The request ends or is preempted. What it holds is given back now, or when no work in flight names it."""
+        self.active.remove(request)
+        if not request.in_flight:
+            self.give_back(request)
+
+    def give_back(self, request: Request) -> None:
+        """Slot and pages; the matcher leaves the slot with the next snapshot."""
+        if request.kv is None:
+            return
+        if request.compiled is not None:
+            self.attach[request.slot] = None
+        self.free_slots.append(request.slot)
+        self.kv.end(request.kv)
+        if request.captured is not None:
+            self._captured.give_back(request.captured)
+            request.captured = None
+        request.slot, request.kv, request.row = -1, None, None
