@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from e2e.drafters import DRAFTERS
+from e2e.drafters import BEHIND_GIVEN, DRAFTERS
 from weft import registry
 
 
 @pytest.mark.parametrize("name", registry.names("drafters"))
 def test_is_compared_with_decoding_without(name: str) -> None:
     speculations = [make(Path("random"), 1) for make in DRAFTERS.values()]
+    speculations += [make(1) for make in BEHIND_GIVEN.values()]
     assert any(name in speculation.drafters for speculation in speculations), (
-        f"add Speculation.{name} to DRAFTERS in tests/e2e/drafters.py"
+        f"add Speculation.{name} to DRAFTERS or BEHIND_GIVEN in tests/e2e/drafters.py"
     )

@@ -37,3 +37,16 @@ DRAFTERS: dict[str, Callable[[Path, int], Speculation]] = {
     "random mtp chain": lambda p, k: Speculation.mtp(p / "chain", num_draft_tokens=k),
     "random draft_model": lambda p, k: Speculation.draft_model(p / "draft", num_draft_tokens=k),
 }
+
+# Drafters behind text that is given with each request.
+BEHIND_GIVEN: dict[str, Callable[[int], Speculation]] = {
+    "given": lambda k: Speculation.given(num_draft_tokens=k),
+    "given+ngram": lambda k: Speculation.given(Speculation.ngram(num_draft_tokens=k)),
+    "given+eagle3": lambda k: Speculation.given(Speculation.eagle3(num_draft_tokens=k, guide_drafts=True)),
+    "given+forced+eagle3": lambda k: Speculation.given(
+        Speculation.forced(Speculation.eagle3(num_draft_tokens=k))
+    ),
+    "given+forced+ngram": lambda k: Speculation.given(
+        Speculation.forced(Speculation.ngram(num_draft_tokens=k, guide_drafts=False))
+    ),
+}
