@@ -14,8 +14,8 @@ from weft.errors import InputError
 
 
 class BeamTurns:
-    """Beam requests among the residents of an engine, with `Residents`' calls: each holds a slot for every beam, and from
-    its admission on all the pages that its beams may ever need, so none is preempted. Pages of a prompt are found
+    """Beam requests among the residents of an engine, with `Residents`' calls. Each holds a slot for every beam, and
+    from its admission on all the pages that its beams may ever need, so none is preempted. Pages of a prompt are found
     again by others, those of beams are not."""
 
     def __init__(self, group: BeamGroup, residents: Residents) -> None:
