@@ -104,7 +104,7 @@ def test_what_was_watched_is_what_the_answers_hold(name: str) -> None:
     variant = next(variant for variant in DRAFTERS if variant.name == name)
     config = EngineConfig(max_batch=2, graphs="none")  # 5 prompts: slots are used again
     with LLM(device="cpu", engine=config, speculation=variant.speculation(3)) as llm:
-        llm.engine.graphs = steps = WatchedSteps(llm.engine.graphs)
+        llm.engine.launcher.graphs = steps = WatchedSteps(llm.engine.graphs)
         prompts = prompt_set("extraction", 5, llm)
         tally, outputs = watch(llm, steps, prompts, (llm.tokenizer.eos_token_id,))
     assert tally.coupled == sum(output.stats.accepted_drafts for output in outputs) > 0

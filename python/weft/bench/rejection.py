@@ -94,7 +94,7 @@ def run(
     kinds = [(variant, k) for variant in variants for k in drafts]
     for variant, k in track(kinds, description="rejection", transient=True):
         with LLM(model, device=device, engine=config, speculation=variant.speculation(k)) as llm:
-            llm.engine.graphs = steps = WatchedSteps(llm.engine.graphs)
+            llm.engine.launcher.graphs = steps = WatchedSteps(llm.engine.graphs)
             for prompt_set in sets:
                 tally, outputs = watch(llm, steps, prompt_set, end_ids)
                 rows.append(row(prompt_set.name, variant.name, k, tally, outputs))

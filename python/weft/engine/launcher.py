@@ -19,7 +19,8 @@ from weft.runtime.interface import Runtime, Stream
 
 
 class Launcher:
-    """Issues work; nothing here waits, but where something failed or was never captured."""
+    """Issues work; nothing here waits, but where something failed or was never captured. `graphs` may be replaced by
+    others of the same engine, while it is idle."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Launcher:
         config: EngineConfig,
     ) -> None:
         self._runtime, self._eager, self._lane, self._parts = runtime, eager, lane, parts
-        self._graphs, self._residents = graphs, residents
+        self.graphs, self._residents = graphs, residents
         self._speculation = speculation
         self._max_batch = config.max_batch
         self._prefill = PrefillBuffers(parts, config.prefill_chunk)
@@ -51,7 +52,7 @@ class Launcher:
 
     def is_ready(self, plan: Plan) -> bool:
         """Whether an iteration may be launched while another is in flight."""
-        return not plan.needs_host and self._graphs.is_ready(plan)
+        return not plan.needs_host and self.graphs.is_ready(plan)
 
     def decode(self, flight: Flight, rows: list[Request], plan: Plan, masks_drafts: bool) -> None:
         """Launch an iteration over `rows`."""
@@ -59,10 +60,10 @@ class Launcher:
         if self._lane.proposals is not None and plan.num_drafts:
             self._lane.proposals.set_guided(masks_drafts)
         self._prepare(plan)
-        self._graphs.send_slots(plan, slots)
+        self.graphs.send_slots(plan, slots)
         if plan.guided or self._parts.has_proposals:
             self._push(slots, plan.num_drafts)
-        self._graphs.run(plan, rows)
+        self.graphs.run(plan, rows)
         flight.plan, flight.masks_drafts, flight.wants_logprobs = plan, masks_drafts, plan.logprobs
         for request in rows:
             flight.add(request, flight.rows, surely=1)
@@ -84,7 +85,7 @@ class Launcher:
             count,
             plan,
             lambda: self._push([request.slot]),
-            self._graphs.host_work([request]),
+            self.graphs.host_work([request]),
         )
         flight.wants_logprobs |= is_last and plan.logprobs
         flight.add(request, flight.first if is_last else flight.reading, surely=int(is_last))
@@ -107,9 +108,9 @@ class Launcher:
                 self._lane.state.fetch()
 
     def _prepare(self, plan: Plan) -> None:
-        if not self._graphs.is_ready(plan):
+        if not self.graphs.is_ready(plan):
             self.drop_snapshots()
-            self._graphs.prepare(plan)
+            self.graphs.prepare(plan)
 
     def _plan_of(self, batch: int, num_drafts: int, guided: bool, masks_drafts: bool) -> Plan:
         """A plan without more sampling than temperature and seed."""
