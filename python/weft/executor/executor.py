@@ -85,6 +85,8 @@ class Executor:
         return executor
 
     def _start(self, assembly: Assembly, config: ExecutorConfig) -> None:
+        if config.flight_recorder is not None:
+            raise InputError("flight_recorder is not supported by this executor yet; leave it out")
         self.config = config
         self.assembly = assembly
         compiler = assembly.compiler if config.guided_decoding_config is not None else None
@@ -267,7 +269,7 @@ class Executor:
     # -- beneath
 
     def _open(self, request: Request) -> Ticket:
-        ticket = self._mailbox.open(request, request.sampling_config.num_sequences)
+        ticket = self._mailbox.open(request, request.sampling_config.num_requests)
         try:
             ticket.begin(self._translator.engine_requests(ticket.id, request))
         except (InputError, RequestError) as error:
@@ -283,7 +285,7 @@ class Executor:
         waiting = sum(
             answer.request.stage in (Stage.COMPILING, Stage.QUEUED) for answer in self._mailbox.unfinished()
         )
-        more = sum(request.sampling_config.num_sequences for request in requests)
+        more = sum(request.sampling_config.num_requests for request in requests)
         if waiting + more > limit:
             raise CapacityError(
                 f"the queue is full: {waiting} sequences wait, {more} more would be above max_queue_size, {limit}; "

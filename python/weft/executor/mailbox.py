@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from weft.engine.beam import Hypothesis
+from weft.engine.beam_request import BeamRequest
 from weft.engine.lifecycle import Request as EngineRequest
 from weft.errors import ExecutorError, InputError
 from weft.executor.types import Request
@@ -30,7 +32,7 @@ class Answer:
 
 class Event(NamedTuple):
     """Tokens `start` to `end` of an answer came; with `is_finished` it has ended. `is_final`: so has the request.
-    `error` stands where no answer was begun."""
+    `beams` are the best answers so far of one that is searched by beams. `error` stands where no answer was begun."""
 
     answer: Answer | None
     start: int = 0
@@ -38,6 +40,7 @@ class Event(NamedTuple):
     iteration: int = 0
     is_finished: bool = False
     is_final: bool = False
+    beams: tuple[Hypothesis, ...] = ()
     error: str = ""
 
 
@@ -73,7 +76,7 @@ class Mailbox:
         self._with_events: dict[int, Ticket] = {}  # in the order in which they got their first
         self._last_id = 0
         self._error: ExecutorError | None = None
-        self._noted: list[tuple[Answer, int, int, bool]] = []
+        self._noted: list[tuple[Answer, int, int, bool, tuple[Hypothesis, ...]]] = []
 
     # -- the engine's thread
 
@@ -81,7 +84,8 @@ class Mailbox:
         """Something happened to an answer: `EngineRequest.on_progress`."""
         if request.is_finished or answer.ticket.request.streaming:
             output = request.output
-            done = (answer, len(output.token_ids), output.stats.iterations, request.is_finished)
+            beams = tuple(request.hypotheses) if isinstance(request, BeamRequest) else ()
+            done = (answer, len(output.token_ids), output.stats.iterations, request.is_finished, beams)
             self._noted.append(done)
 
     def publish(self) -> list[EngineRequest]:
@@ -92,7 +96,7 @@ class Mailbox:
         if not noted:
             return orphans
         with self._lock:
-            for answer, end, iteration, is_finished in noted:
+            for answer, end, iteration, is_finished, beams in noted:
                 ticket = answer.ticket
                 if ticket.is_over:
                     continue
@@ -102,7 +106,8 @@ class Mailbox:
                     ticket.is_over = failed or ticket.num_unfinished == 0
                     if failed:
                         orphans += [other.request for other in ticket.answers if other is not answer]
-                event = Event(answer, answer.num_published, end, iteration, is_finished, ticket.is_over)
+                start = answer.num_published
+                event = Event(answer, start, end, iteration, is_finished, ticket.is_over, beams)
                 answer.num_published = end
                 self._add(ticket, event)
                 listeners += ticket.listeners

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +11,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from weft.core import SamplingParams
-from weft.engine.lifecycle import StopWords
 from weft.engine.sampling_state import MAX_BAD_WORD_TOKENS, TokenRules
 from weft.errors import InputError
 from weft.grammar.tokenizer import Vocabulary
@@ -87,11 +87,17 @@ class Words:
 class StopTokens:
     """Watches an answer for sequences of token ids, and for texts (`texts`, where there are such)."""
 
-    def __init__(self, sequences: Sequence[Sequence[int]], texts: StopWords | None = None) -> None:
+    def __init__(self, sequences: Sequence[Sequence[int]], texts: RunningText | None = None) -> None:
         self._sequences = [tuple(sequence) for sequence in sequences]
         self._longest = max((len(sequence) for sequence in self._sequences), default=0)
         self._texts = texts
         self._last: tuple[int, ...] = ()
+
+    def fork(self) -> StopTokens:
+        """Another one that has seen the same tokens, for a beam of its own."""
+        twin = copy(self)
+        twin._texts = self._texts.fork() if self._texts is not None else None
+        return twin
 
     def feed(self, token: int) -> str | None:
         """Take the next token; the stop word that now is complete: the text, or the sequence as it is written."""

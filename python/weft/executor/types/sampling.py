@@ -70,6 +70,11 @@ class SamplingConfig(Checked):
         return self.num_return_sequences if self.num_return_sequences is not None else self.beam_width
 
     @property
+    def num_requests(self) -> int:
+        """How many requests that makes for the engine: one for each sequence, or one for all beams."""
+        return self.num_sequences if self.beam_width == 1 else 1
+
+    @property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken."""
         given = (self.temperature, self.top_k, self.top_p, self.min_p)
