@@ -170,7 +170,8 @@ def check_words(name: str, words: object) -> None:
 class OutputStats:
     """What one request cost. Times in seconds.
 
-    `drafted_iterations` verified drafts, all but a request's first; they gave `drafted_tokens` tokens of the answer.
+    `drafted_iterations` verified drafts, all but a request's first; they gave `drafted_tokens` tokens of the answer
+    for `verified_drafts` places of drafts.
     `accepted_drafts` tokens of the whole answer were drafted. `reused_tokens` of the prompt
     were found read already. `guided_valid` is None without
     a guide; else whether the grammar reached its end (False where the answer was cut).
@@ -181,6 +182,7 @@ class OutputStats:
     iterations: int = 0
     drafted_iterations: int = 0
     drafted_tokens: int = 0
+    verified_drafts: int = 0
     accepted_drafts: int = 0
     reused_tokens: int = 0
     compile_s: float = 0.0

@@ -402,6 +402,7 @@ class Engine:
         if num_drafts and stats.iterations > 1:
             stats.drafted_iterations += 1
             stats.drafted_tokens += len(request.output.token_ids) - before
+            stats.verified_drafts += num_drafts
             turn.speculating += 1
             turn.drafted_tokens += num_drafts
             turn.accepted_tokens += stats.accepted_drafts - accepted

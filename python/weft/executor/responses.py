@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-
 from weft.core import FinishReason as EngineFinish
+from weft.core import Output
+from weft.engine.beam import Hypothesis
+from weft.engine.beam_request import BeamRequest
 from weft.engine.lifecycle import Request as EngineRequest
 from weft.executor.mailbox import Answer, Event, Ticket
 from weft.executor.types import (
@@ -46,10 +45,14 @@ def response(ticket: Ticket, event: Event, page_size: int) -> Response:
 
 def finish_reason(request: EngineRequest) -> FinishReason:
     """Why an answer has ended."""
-    output = request.output
-    if output.finish_reason == "stop":
-        return FinishReason.END_ID if output.stopped_by is None else FinishReason.STOP_WORDS
-    return REASONS.get(output.finish_reason or "error", FinishReason.NOT_FINISHED)
+    return reason_of(request.output.finish_reason, request.output.stopped_by)
+
+
+def reason_of(reason: EngineFinish | None, stopped_by: str | int | None) -> FinishReason:
+    """The same in the engine's words; `stopped_by` is the stop word or token, if it was one."""
+    if reason == "stop":
+        return FinishReason.END_ID if stopped_by is None else FinishReason.STOP_WORDS
+    return FinishReason.NOT_FINISHED if reason is None else REASONS[reason]
 
 
 def _result(ticket: Ticket, answer: Answer, event: Event, page_size: int) -> Result:
@@ -66,7 +69,9 @@ def _result(ticket: Ticket, answer: Answer, event: Event, page_size: int) -> Res
         sequence_index=answer.index,
         is_sequence_final=event.is_finished,
     )
-    if wanted.return_log_probs and output.logprobs is not None:
+    if isinstance(answer.request, BeamRequest):
+        _fill_beams(result, ticket, event, finish_reason(answer.request), has_prompt)
+    elif wanted.return_log_probs and output.logprobs is not None:
         result.log_probs = [[entry.logprob for entry in output.logprobs[start : event.end]]]
         result.cum_log_probs = [sum(entry.logprob for entry in output.logprobs[: event.end])]
         if wanted.top_log_probs:
@@ -77,25 +82,42 @@ def _result(ticket: Ticket, answer: Answer, event: Event, page_size: int) -> Res
     return result
 
 
-def _add_tensors(result: Result, ticket: Ticket, output: Any, start: int, event: Event) -> None:
+def _fill_beams(result: Result, ticket: Ticket, event: Event, reason: FinishReason, has_prompt: bool) -> None:
+    """Every beam as a whole: what a beam was an iteration ago, another one may be now. One that had not ended when the
+    request did has the request's reason."""
+    prompt = list(ticket.request.input_token_ids) if has_prompt else []
+    if event.beams:
+        result.output_token_ids = [prompt + beam.token_ids for beam in event.beams]
+        result.finish_reasons = [
+            _beam_reason(beam, reason) if event.is_finished else FinishReason.NOT_FINISHED
+            for beam in event.beams
+        ]
+    if ticket.request.output_config.return_log_probs:
+        result.log_probs = [list(beam.log_probs) for beam in event.beams]
+        result.cum_log_probs = [beam.cum_log_prob for beam in event.beams]
+
+
+def _beam_reason(beam: Hypothesis, otherwise: FinishReason) -> FinishReason:
+    return otherwise if beam.finish_reason is None else reason_of(beam.finish_reason, beam.stopped_by)
+
+
+def _add_tensors(result: Result, ticket: Ticket, output: Output, start: int, event: Event) -> None:
     """Logits and the model's other tensors; those of the prompt come with the first response of a sequence."""
     wanted, is_first = ticket.request.output_config, event.start == 0
     if wanted.return_context_logits and is_first:
-        result.context_logits = output.context_logits
+        logits = output.context_logits
+        result.context_logits = None if logits is None else logits.float()
     if wanted.return_generation_logits:
-        result.generation_logits = _rows(output.generation_logits, start, event.end)[None]
+        logits = output.generation_logits  # None where the request ended before its first token
+        result.generation_logits = None if logits is None else logits[start : event.end].float()[None]
     for additional in wanted.additional_model_outputs:
-        rows = _rows(output.additional[additional.name], start, event.end)
-        result.additional_outputs.append(AdditionalOutput(additional.name, rows))
-        if additional.gather_context and is_first:
-            name = f"context_{additional.name}"
-            result.additional_outputs.append(AdditionalOutput(name, output.additional[name]))
-
-
-def _rows(rows: Any, start: int, end: int) -> torch.Tensor:
-    """Rows `start` to `end` of a tensor, or of a list of tensors."""
-    chosen = rows[start:end]
-    return chosen if isinstance(chosen, torch.Tensor) else torch.stack(list(chosen))
+        name = additional.name
+        if name in output.additional:
+            rows = output.additional[name][start : event.end]
+            result.additional_outputs.append(AdditionalOutput(name, rows))
+        context = f"context_{name}"
+        if additional.gather_context and is_first and context in output.additional:
+            result.additional_outputs.append(AdditionalOutput(context, output.additional[context]))
 
 
 def _metrics(request: EngineRequest, page_size: int) -> PerfMetrics:
@@ -108,7 +130,8 @@ def _metrics(request: EngineRequest, page_size: int) -> PerfMetrics:
         first_token_time=arrived + stats.time_to_first_token_s if stats.output_tokens else None,
         last_token_time=request.started + stats.total_s if stats.output_tokens else None,
     )
-    drafting = SpeculativeDecodingMetrics(total_accepted_draft_tokens=stats.accepted_drafts)
+    share = stats.accepted_drafts / stats.verified_drafts if stats.verified_drafts else 0.0
+    drafting = SpeculativeDecodingMetrics(share, stats.accepted_drafts, stats.verified_drafts)
     return PerfMetrics(timing, _kv_metrics(request, page_size) if has_begun else KvCacheMetrics(), drafting)
 
 

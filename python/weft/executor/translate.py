@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from weft.config import EngineConfig, Speculation
 from weft.core import SamplingParams
+from weft.engine.beam import BeamParams
+from weft.engine.beam_request import BeamRequest
+from weft.engine.kv_retention import Retention, RetentionRange
 from weft.engine.lifecycle import Request as EngineRequest
 from weft.engine.lifecycle import StopWords
+from weft.engine.outputs import Gather
+from weft.engine.processors import LogitsProcessor
 from weft.errors import InputError
 from weft.executor.guides import Guides
 from weft.executor.types import (
     CapacitySchedulerPolicy,
     ContextChunkingPolicy,
     ExecutorConfig,
+    KvCacheRetentionConfig,
     Request,
     SamplingConfig,
 )
@@ -34,6 +42,10 @@ CHUNKING: dict[ContextChunkingPolicy | None, Any] = {
 }
 
 
+OWN_PROCESSOR = "logits_post_processor"
+"""What errors call a request's own function."""
+
+
 def engine_config(config: ExecutorConfig) -> EngineConfig:
     """The sizes and policies of the executor's engine."""
     cache = config.kv_cache_config
@@ -42,6 +54,7 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
     pages = None if cache.max_tokens is None else 1 + -(-cache.max_tokens // page_size)
     return EngineConfig(
         max_batch=config.max_batch_size if config.max_batch_size is not None else EngineConfig.max_batch,
+        max_beam_width=config.max_beam_width,
         max_seq_len=config.max_seq_len,
         page_size=page_size,
         num_pages=pages,
@@ -55,6 +68,10 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         partial_reuse=cache.enable_partial_reuse,
         copy_on_partial_reuse=cache.copy_on_partial_reuse,
         graphs=config.graphs,
+        gather_generation_logits=config.gather_generation_logits,
+        additional_outputs=tuple(
+            (output.name, output.gather_context) for output in config.additional_model_outputs
+        ),
     )
 
 
@@ -72,7 +89,7 @@ class Translator:
     guides: Guides
 
     def engine_requests(self, number: int, request: Request) -> list[EngineRequest]:
-        """One for each sequence; they are numbered from `number` on."""
+        """One for each sequence, numbered from `number` on; of a search by beams, one for all."""
         self._refuse(request)
         self.words.check("input_token_ids", request.input_token_ids)
         sampling, end_ids = self._sampling(request), self._end_ids(request)
@@ -82,8 +99,9 @@ class Translator:
         chosen = request.sampling_config.seed
         seed = chosen if chosen is not None else secrets.randbits(63)
         allotted = request.allotted_s
+        make = engine_request(request.sampling_config)
         return [
-            EngineRequest(
+            make(
                 list(request.input_token_ids),
                 sampling,
                 wrapped(seed + index),
@@ -94,10 +112,11 @@ class Translator:
                 deadline=None if allotted is None else time.perf_counter() + allotted,
                 max_drafts=request.num_draft_tokens,
                 end_ids=end_ids,
+                processor=self._processor(number, request),
                 id=number + index,
                 **self._extras(request),
             )
-            for index in range(request.sampling_config.num_sequences)
+            for index in range(request.sampling_config.num_requests)
         ]
 
     def _sampling(self, request: Request) -> SamplingParams:
@@ -107,7 +126,7 @@ class Translator:
             bad_words=request.bad_words or (),
             stop=[word for word in request.stop_words or () if isinstance(word, str)],
             logprobs=output.top_log_probs if output.return_log_probs else None,
-            **sampling_parameters(request.sampling_config),
+            **request.sampling_config.parameters(),
         )
 
     def _end_ids(self, request: Request) -> frozenset[int] | None:
@@ -138,9 +157,44 @@ class Translator:
     def _extras(self, request: Request) -> dict[str, Any]:
         """Fields of the engine's request that few requests set."""
         extras: dict[str, Any] = {}
+        output, retention = request.output_config, request.kv_cache_retention_config
+        named = output.additional_model_outputs
         if request.external_draft_tokens_config is not None:
             extras["given"] = request.external_draft_tokens_config.tokens
+        if output.return_context_logits or output.return_generation_logits or named:
+            extras["gather"] = Gather(
+                context_logits=output.return_context_logits,
+                generation_logits=output.return_generation_logits,
+                names=tuple(entry.name for entry in named),
+                context_names=tuple(entry.name for entry in named if entry.gather_context),
+            )
+        if retention is not None:
+            extras["retention"] = kept(retention)
         return extras
+
+    def _processor(self, number: int, request: Request) -> LogitsProcessor | None:
+        """What acts on the request's logits; it is told the request's own number, also of siblings."""
+        config, name = self.config.logits_post_processor_config, request.logits_post_processor_name
+        if request.logits_post_processor is not None:
+            function, is_batched = request.logits_post_processor, False
+        elif name is None:
+            return None
+        elif name == Request.BATCHED_POST_PROCESSOR_NAME:
+            if config is None or config.processor_batched is None:
+                raise InputError(
+                    f"the logits post-processor {name!r} is LogitsPostProcessorConfig.processor_batched, which this "
+                    "executor was made without"
+                )
+            function, is_batched = config.processor_batched, True
+        else:
+            known = (config.processor_map if config is not None else None) or {}
+            if name not in known:
+                raise InputError(
+                    f"there is no logits post-processor {name!r}; this executor has {', '.join(known) or 'none'}: name "
+                    "it in LogitsPostProcessorConfig.processor_map"
+                )
+            function, is_batched = known[name], False
+        return LogitsProcessor(name or OWN_PROCESSOR, function, is_batched, number, request.client_id)
 
     def _refuse(self, request: Request) -> None:
         """What depends on how the executor was made."""
@@ -169,9 +223,26 @@ class Translator:
                 )
 
 
-def sampling_parameters(config: SamplingConfig) -> dict[str, Any]:
-    """What `SamplingParams` calls the same."""
-    return config.parameters()
+def engine_request(config: SamplingConfig) -> Callable[..., EngineRequest]:
+    """What makes the engine's requests of one that is sampled so."""
+    if config.beam_width == 1:
+        return EngineRequest
+    given = {
+        "length_penalty": config.length_penalty,
+        "early_stopping": config.early_stopping,
+        "diversity_rate": config.beam_search_diversity_rate,
+    }
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return partial(BeamRequest, beam=BeamParams(config.beam_width, config.num_sequences, **settings))
+
+
+def kept(config: KvCacheRetentionConfig) -> Retention:
+    """How long pages are kept."""
+    ranges = tuple(
+        RetentionRange(part.token_start, part.token_end, part.priority, part.duration_s)
+        for part in config.token_range_retention_configs
+    )
+    return Retention(ranges, config.decode_retention_priority, config.decode_duration_s)
 
 
 def wrapped(seed: int) -> int:
