@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft import LLM
+from weft.engine.lifecycle import Request
 from weft.engine.recorder import FlightRecorder
-from weft.errors import WeftError
+from weft.grammar.base import Matcher
 from weft.grammar.tokenizer import Vocabulary
 
 
 def vocabulary_of(llm: LLM) -> Vocabulary:
     """What its guides are compiled for."""
-    state = llm.engine.lane.state
-    return Vocabulary.from_huggingface(llm.tokenizer, model_path=llm.model_path, vocab_size=state.vocab_size)
+    size = llm.engine.lane.state.vocab_size
+    return Vocabulary.from_huggingface(llm.tokenizer, model_path=llm.model_path, vocab_size=size)
 
 
 def record(llm: LLM, **options: Any) -> FlightRecorder:
-    """A recorder that the engine of `llm`, idle now, tells of its requests. The caller closes it."""
+    """A recorder that is told of the requests of `llm`, which is idle now, by what goes to its lane and what a turn
+    leaves. The caller closes it.
+    """
     engine: Any = llm.engine
-    recorder = FlightRecorder(engine.lane.state, vocabulary_of(llm), model=str(llm.model_path), **options)
-    push, end = engine._push, engine._end
+    lane: Any = engine.lane
+    recorder = FlightRecorder(lane.state, vocabulary_of(llm), model=str(llm.model_path), **options)
+    push, step = lane.push, engine.step
+    watched: dict[int, Request] = {}
 
-    def watched_push(slots: list[int], *args: Any) -> None:
+    def watched_push(slots: Sequence[int], attach: Mapping[int, Matcher | None], num_drafts: int = 0) -> Any:
         for request in engine.active:
-            if request.slot in slots and (request.matcher is None or request.slot in engine.residents.attach):
-                recorder.watch(request, request.slot, request.matcher)
-        push(slots, *args)
+            matcher = attach.get(request.slot)
+            if matcher is not None or (request.slot in slots and request.id not in watched):
+                recorder.watch(request, request.slot, matcher)
+                watched[request.id] = request
+        return push(slots, attach, num_drafts)
 
-    def watched_end(request: Any, reason: Any, error: BaseException | None = None) -> None:
-        was_active = request.is_active
-        end(request, reason, error)
-        if was_active and isinstance(request.output.error, WeftError):
-            recorder.failed(request)
+    def watched_step() -> Any:
+        turn = step()
+        for request in [request for request in watched.values() if request.is_finished]:
+            del watched[request.id]
+            if request.output.error is not None:
+                recorder.failed(request)
+        return turn
 
-    engine._push, engine._end = watched_push, watched_end
+    lane.push, engine.step = watched_push, watched_step
     return recorder

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from weft.core import Output
 from weft.engine.lifecycle import Request
 from weft.errors import InputError
 from weft.grammar.base import Matcher
@@ -21,15 +22,21 @@ from weft.guided.flight import Operation, operations
 from weft.guided.recording import RecordedGuide, RecordedRequest, Recording
 from weft.guided.state import GuidedState
 
+MOST_BYTES = 64 << 20
+
 GATHER_S = 0.05
 """How long a written failure waits for others of the same iteration."""
 
 
 @dataclass
 class _Watched:
-    """A request with what it had: its slot and since when, matchers, and the epoch at which it was seen finished."""
+    """What is kept of a request: guide, answer, its slot and since when, matchers, and the epoch at which it was seen to
+    be finished.
+    """
 
-    request: Request
+    id: int
+    output: Output
+    guide: RecordedGuide | None
     slot: int
     since: int
     matchers: list[int]
@@ -37,7 +44,8 @@ class _Watched:
 
 
 class FlightRecorder:
-    """Keeps the last `iterations` iterations of a grammar state, as far as `max_bytes` of memory hold them.
+    """Keeps the last `iterations` iterations of a grammar state (each prompt's first token is one, too), as far as
+    `max_bytes` of memory hold them (None: what so many take with every slot in use, up to 64 MiB).
 
     The engine calls, on its own thread,
 
@@ -64,7 +72,7 @@ class FlightRecorder:
         model: str | None = None,
         sources: tuple[str, ...] = (),
         iterations: int = 256,
-        max_bytes: int = 4 << 20,
+        max_bytes: int | None = None,
         directory: str | Path | None = None,
         max_files: int = 16,
     ) -> None:
@@ -75,6 +83,7 @@ class FlightRecorder:
             self.directory.is_dir() and os.access(self.directory, os.W_OK)
         ):
             raise InputError(f"directory is {str(directory)!r}; give one that is there and can be written to")
+        max_bytes = default_bytes(state, iterations) if max_bytes is None else max_bytes
         try:
             state.record(max_bytes)
         except ValueError as error:
@@ -89,14 +98,18 @@ class FlightRecorder:
         self._watched: dict[int, _Watched] = {}
         self._prune_at = self._prune_from = 2 * state.num_slots + 64
         self._lock = threading.Lock()  # over `_watched`, `_failed` and `_writer`
-        self._failed: list[Request] = []
+        self._failed: dict[int, Output] = {}
         self._writer: threading.Thread | None = None
 
     def watch(self, request: Request, slot: int, matcher: Matcher | None) -> None:
         """A request gets a slot; `matcher` is what its guide attaches there."""
         with self._lock:
             since = self.state.pushed_epoch
-            watched = self._watched.setdefault(request.id, _Watched(request, slot, since, []))
+            watched = self._watched.get(request.id)
+            if watched is None:
+                guide = None if request.compiled is None else RecordedGuide.of(request.compiled.guide)
+                watched = _Watched(request.id, request.output, guide, slot, since, [])
+                self._watched[request.id] = watched
             watched.slot, watched.since = slot, since
             if matcher is not None and matcher.serial not in watched.matchers:
                 watched.matchers.append(matcher.serial)
@@ -108,7 +121,7 @@ class FlightRecorder:
         if self.directory is None or len(self.files) >= self._max_files:
             return
         with self._lock:
-            self._failed.append(request)
+            self._failed[request.id] = request.output
             if self._writer is None:
                 self._writer = threading.Thread(target=self._write_failed, name="weft-recorder")
                 self._writer.start()
@@ -161,7 +174,7 @@ class FlightRecorder:
         return watched.finished_at is None or watched.finished_at >= first_epoch
 
     def _note_finished(self, watched: _Watched) -> None:
-        if watched.finished_at is None and watched.request.is_finished:
+        if watched.finished_at is None and watched.output.finish_reason is not None:
             watched.finished_at = self.state.pushed_epoch
 
     def _prune(self) -> None:
@@ -179,19 +192,29 @@ class FlightRecorder:
         while True:
             gathered.wait(GATHER_S)
             with self._lock:
-                failed, self._failed = self._failed, []
+                failed, self._failed = self._failed, {}
                 if not failed or len(self.files) >= self._max_files:
                     self._writer = None
                     return
-            reason = "; ".join(f"request {r.id}: {_error_text(r)}" for r in failed)
+            reason = "; ".join(f"request {id}: {_error_text(output)}" for id, output in failed.items())
             assert self.directory is not None
-            path = self.directory / f"flight-{os.getpid()}-{failed[0].id}.json.gz"
+            path = self.directory / f"flight-{os.getpid()}-{min(failed)}.json.gz"
             try:
                 self.files.append(self.write(path, reason))
             except OSError as error:
                 warnings.warn(
                     f"the flight recorder can't write {path}: {error}", RuntimeWarning, stacklevel=1
                 )
+
+
+def default_bytes(state: GuidedState, iterations: int) -> int:
+    """Memory for `iterations` iterations with every slot in use, every draft taken, and drafts made under the grammar;
+    for two at least.
+    """
+    drafts = state.max_drafts
+    extends = max(drafts - 1, 0) * (10 + 2 * drafts)  # one by one
+    words = state.num_slots * (4 * 10 + 8 * drafts + extends) + 64
+    return 8 * words * min(max(iterations, 2), max(2, MOST_BYTES // (8 * words)))
 
 
 def last_iterations(all_operations: list[Operation], count: int) -> list[Operation]:
@@ -201,24 +224,21 @@ def last_iterations(all_operations: list[Operation], count: int) -> list[Operati
 
 
 def _record(watched: _Watched, guides: dict[RecordedGuide, int]) -> RecordedRequest:
-    request, guide = watched.request, None
-    if request.compiled is not None:
-        guide = guides.setdefault(RecordedGuide.of(request.compiled.guide), len(guides))
+    output = watched.output
     return RecordedRequest(
-        request.id,
+        watched.id,
         watched.slot,
         watched.since,
         tuple(watched.matchers),
-        guide,
-        tuple(request.output.token_ids),
-        request.output.finish_reason,
-        _error_text(request) if request.output.error is not None else None,
+        None if watched.guide is None else guides.setdefault(watched.guide, len(guides)),
+        tuple(output.token_ids),
+        output.finish_reason,
+        _error_text(output) if output.error is not None else None,
     )
 
 
-def _error_text(request: Request) -> str:
-    error = request.output.error
-    return f"{type(error).__name__}: {error}"
+def _error_text(output: Output) -> str:
+    return f"{type(output.error).__name__}: {output.error}"
 
 
 def _versions() -> dict[str, str]:
