@@ -14,10 +14,12 @@ from e2e.conftest import Checkpoint
 from e2e.drafters import DRAFTERS, save_random_drafters
 from e2e.engine_requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft.engine.graphs import StepGraphs
 from weft.engine.lifecycle import Request
 from weft.engine.outputs import Gather
 from weft.engine.processors import MAX_CAPTURED, LogitsProcessor, ProcessorRows
-from weft.errors import CapacityError, RequestError
+from weft.engine.step import Plan
+from weft.errors import CapacityError, GraphError, RequestError
 from weft.runtime import cpu
 
 KINDS = ("eagle3", "mtp", "draft_model", "ngram", "forced+eagle3", "random eagle3")
@@ -365,6 +367,30 @@ def test_a_failure_ends_its_own_requests_alone(
             raise requests[0].output.error or AssertionError
         assert requests[1].output.token_ids == expected[1]
         assert requests[2].output.token_ids == answers(llm, prompts, one(steer))[2]
+
+
+def test_what_can_not_be_captured_ends_its_own_requests_alone(
+    make: Callable[..., LLM], prompts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CUDA a function may run well and still not be captured: one that reads a device value, say."""
+    llm = make("eagle3")
+    expected = answers(llm, prompts, None)
+    capture = StepGraphs._capture
+
+    def refuse(self: StepGraphs, plan: Plan) -> None:
+        if plan.captured:
+            raise GraphError("the capture failed")
+        capture(self, plan)
+
+    requests = [
+        make_request(llm, prompts[i], GREEDY, processor=one(Steer()) if i == 1 else None) for i in range(3)
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(StepGraphs, "_capture", refuse)
+        run(llm, requests)
+    with pytest.raises(RequestError, match="'ours' raised GraphError: the capture failed"):
+        raise requests[1].output.error or AssertionError
+    assert [requests[i].output.token_ids for i in (0, 2)] == [expected[i] for i in (0, 2)]
 
 
 def test_one_that_fails_later_leaves_what_it_gave(make: Callable[..., LLM], prompts: list[str]) -> None:

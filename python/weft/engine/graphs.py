@@ -14,7 +14,7 @@ import torch
 
 from weft.config import Graphs
 from weft.engine.lifecycle import Request
-from weft.engine.processors import CapturedProcessor, HostProcessors, HostWork
+from weft.engine.processors import CapturedProcessor, HostProcessors, HostWork, failure
 from weft.engine.state import DecodeParts, StepBuffers
 from weft.engine.step import Iteration, Plan, decode_step
 from weft.guided.protocol import Lane
@@ -91,16 +91,21 @@ class StepGraphs:
             self._sent[plan.batch] = padded
 
     def prepare(self, plan: Plan) -> None:
-        """Warm up and capture. Needs an idle engine: the warm-up runs rows that only pad, under an empty snapshot."""
+        """Warm up and capture. Needs an idle engine: the warm-up runs rows that only pad, under an empty snapshot.
+
+        Where that fails with captured processors in it, the fault is taken for theirs.
+        """
         if self.is_ready(plan):
             return
         self.send_slots(plan, [])
         try:
             self._capture(plan)
         except Exception as error:
+            if not plan.captured:
+                raise
             for processor in plan.captured:
                 processor.failure = processor.failure or error
-            raise
+            raise failure(", ".join(processor.name for processor in plan.captured), error) from error
 
     def _capture(self, plan: Plan) -> None:
         takes_snapshot = plan.guided or self._parts.has_proposals

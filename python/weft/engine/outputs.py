@@ -134,8 +134,9 @@ class OutputBuffers:
         return _Iteration(self.by_slot, slots_B)
 
     def reading(self, slot: int, context: Mapping[str, Tensor], start: int, stop: int, end: int) -> Collector:
-        """Collects the outputs of positions start..stop-1 of a text of `end` tokens: into `context`, as far as that
-        goes, and those of the last position, from which the next token is sampled, by slot. For device functions."""
+        """Collects the outputs of positions start..stop-1 of a text of `end` tokens: into `context`, which has a
+        row for each of them, and those of the last position, from which the next token is sampled, by slot. For device
+        functions."""
         return _Chunk(self.by_slot if stop == end else {}, slot, context, start, stop)
 
 
@@ -170,10 +171,8 @@ class _Chunk:
             buffer[self.slot, 0].copy_(tensor.reshape(-1, *buffer.shape[2:])[-1])
         if name in self.context:
             kept = self.context[name]
-            count = min(self.stop, kept.shape[0]) - self.start
-            if count > 0:
-                rows = tensor.reshape(-1, *kept.shape[1:])[:count]
-                kept[self.start : self.start + count].copy_(rows, non_blocking=True)
+            rows = tensor.reshape(-1, *kept.shape[1:])
+            kept[self.start : self.stop].copy_(rows, non_blocking=True)
 
 
 class _Names:

@@ -197,9 +197,8 @@ class HostProcessors:
     def apply(self, stream: Stream, buf: StepBuffers, requests: Sequence[Request]) -> None:
         """Wait for the forward, then call the processors of `requests`, the batch's rows in order. What one raises is
         its requests' `failure`."""
-        drafts = (
-            self._ring(buf).receive(stream)[:, 1:].tolist()
-        )  # also for no request: all rounds have the same parts
+        # Also for no request: every round of a split iteration has the same parts.
+        drafts = self._ring(buf).receive(stream)[:, 1:].tolist()
         inner = inner_stream(stream)
         batches: dict[int, list[_Position]] = {}
         with self._runtime.use(inner):
