@@ -321,27 +321,31 @@ def test_stop_words_and_stop_tokens_end_single_beams(tiny: Checkpoint, prompts: 
 
 
 class Stuck:
-    """Allows one token twice, then none."""
+    """Allows some tokens twice, then none."""
 
-    def __init__(self, token: int, taken: int = 0, forks: bool = True) -> None:
-        self.token, self.taken = token, taken
-        if forks:
-            self.fork = lambda: Stuck(self.token, self.taken)
+    def __init__(self, *tokens: int, taken: int = 0) -> None:
+        self.tokens, self.taken = tokens, taken
 
     def accept(self, token: int) -> bool:
-        self.taken += token == self.token
-        return token == self.token
+        self.taken += token in self.tokens
+        return token in self.tokens
 
     def fill(self, row: Any) -> None:
-        if self.taken < 2:
-            for token in (self.token, self.token + 1):
-                row[token // 32] |= 1 << token % 32 if token == self.token else 0
+        for token in self.tokens if self.taken < 2 else ():
+            row[token // 32] |= 1 << token % 32
 
     def rollback(self, count: int) -> None:
         self.taken -= count
 
     def is_terminated(self) -> bool:
         return False
+
+
+class Forking(Stuck):
+    """The same, for several beams."""
+
+    def fork(self) -> Forking:
+        return Forking(*self.tokens, taken=self.taken)
 
 
 class Given:
@@ -362,16 +366,28 @@ def test_a_guide_that_leaves_nothing_ends_its_request_alone(tiny: Checkpoint, pr
     good, bad = request(prompt, BeamParams(3)), request(prompt, BeamParams(3))
     alone = request(prompt, BeamParams(3))
     beams.run([alone])
-    bad.compiled = Given(Stuck(50))
+    bad.compiled = Given(Forking(50, 60))
     beams.start(bad)
     beams.start(good)
-    ended: list[BeamRequest] = []
     while beams.group.has_work:
-        ended += beams.step()
+        beams.step()
     assert isinstance(bad.output.error, GuideStateError)
     assert "no token is left for token 3 under the guide" in str(bad.output.error)
-    assert bad.output.token_ids == [50, 50]
+    assert {token for h in bad.hypotheses for token in h.token_ids} == {50, 60}
     assert good.output.error is None and texts([good]) == texts([alone])
+    beams.assert_nothing_held()
+
+
+def test_a_matcher_that_cannot_fork_serves_one_beam_and_no_more(tiny: Checkpoint, prompts: list[str]) -> None:
+    beams, prompt = Beams(tiny.path), tiny.tokenizer.encode(prompts[0])
+    single, parted = request(prompt, BeamParams(2)), request(prompt, BeamParams(2))
+    single.compiled, parted.compiled = Given(Stuck(50)), Given(Stuck(50, 60))
+    beams.start(single)
+    beams.start(parted)
+    beams.step()
+    assert single.output.error is None and single.output.token_ids == [50, 50]
+    assert isinstance(parted.output.error, GuideStateError) and "fork" in str(parted.output.error)
+    beams.step()
     beams.assert_nothing_held()
 
 
