@@ -8,8 +8,6 @@ Nobody does unless a request asked, and then nothing happens. The rows of a mark
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 from torch import Tensor
@@ -42,11 +40,14 @@ def wants_output(name: str) -> bool:
     return collector is not None and collector.wants(name)
 
 
-@contextmanager
-def collecting(collector: Collector | None) -> Iterator[None]:
-    """Let `collector` have what is marked on this thread inside; None: nobody."""
-    before, _current.collector = _current.collector, collector
-    try:
-        yield
-    finally:
-        _current.collector = before
+class collecting:
+    """Context in which `collector` has what is marked on this thread; None: nobody has."""
+
+    def __init__(self, collector: Collector | None) -> None:
+        self._collector = collector
+
+    def __enter__(self) -> None:
+        self._before, _current.collector = _current.collector, self._collector
+
+    def __exit__(self, *exc: object) -> None:
+        _current.collector = self._before
