@@ -19,8 +19,10 @@ def commit(
     `grammar` is the state that guides the request, if any. Raises `RequestError` for what ends the request; nothing of
     the iteration is given out then.
     """
-    check_processors(request)
     output, slot = request.output, request.slot
+    if request.is_plain and commit_plainly(request, results, room, end_tokens, grammar):
+        return None
+    check_processors(request)
     end_tokens = request.end_ids if request.end_ids is not None else end_tokens
     count, tokens = results.count(slot), results.tokens(slot)
     last = next((i for i, token in enumerate(tokens) if token in end_tokens or token < 0), len(tokens))
@@ -48,6 +50,24 @@ def commit(
     return reason
 
 
+def commit_plainly(
+    request: Request, results: StepResults, room: int, end_tokens: frozenset[int], grammar: GuidedState | None
+) -> bool:
+    """Append all of the iteration's tokens, where nothing ends with them; what most iterations of most requests are.
+    False: there is more to it, and nothing has changed."""
+    output, tokens = request.output, results.tokens(request.slot)
+    if len(output.token_ids) + len(tokens) >= room or not end_tokens.isdisjoint(tokens) or min(tokens) < 0:
+        return False
+    if grammar is not None:
+        check_grammar(request, grammar, len(tokens), is_last=False)
+    output.token_ids += tokens
+    accepted = len(tokens) - 1
+    output.drafted += [True] * accepted
+    output.drafted.append(False)
+    output.stats.accepted_drafts += accepted
+    return True
+
+
 def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
     """How many of `tokens` there are up to a stop word or stop token id; None without one. An end token ends the answer
     by itself."""
@@ -68,13 +88,15 @@ def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -
 def check_grammar(request: Request, grammar: GuidedState, new_tokens: int, is_last: bool) -> None:
     """What is about to be committed must have been accepted by the matcher. What goes wrong behind the answer's last
     token is of no account: without drafts it would not have come to that."""
-    status, message = grammar.status(request.slot)
     accepted = grammar.committed(request.slot)
     expected = len(request.output.token_ids) + new_tokens - request.resumed_at
     # With another iteration in flight the matcher may be ahead of what is committed here.
     is_ahead = request.in_flight > 1
     if accepted >= expected and (is_last or is_ahead):
         return
+    if accepted == expected and not grammar.num_failed:
+        return
+    status, message = grammar.status(request.slot)
     if status:
         raise GuideStateError(message)
     if accepted != expected:

@@ -37,18 +37,24 @@ class Launcher:
         self.graphs, self._residents = graphs, residents
         self._speculation = speculation
         self._max_batch = config.max_batch
+        self._rows: list[Request] = []
+        self._plans: dict[bool, Plan] = {}  # of `_rows`, by whether drafts are masked
         self._prefill = PrefillBuffers(parts, config.prefill_chunk)
         self.guidance = DraftGuidance(speculation.guide_drafts)
 
     def plan_for(self, rows: list[Request]) -> tuple[Plan, bool]:
         """The kind of iteration that decodes `rows`, and whether the grammar has a say in its drafts."""
+        if rows != self._rows:  # most iterations are of the rows of the one before
+            self._rows, self._plans = rows, {}
         num_drafts = self._speculation.draft_tokens(len(rows))
-        limits = [request.max_drafts for request in rows if request.max_drafts is not None]
-        if len(limits) == len(rows):
-            num_drafts = min(num_drafts, max(limits))
+        if any(request.max_drafts is not None for request in rows):
+            most = max(num_drafts if r.max_drafts is None else r.max_drafts for r in rows)
+            num_drafts = min(num_drafts, most)
         batch = bucket(len(rows), self._max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
-        return self._plan(rows, batch, num_drafts, masks_drafts), masks_drafts
+        if masks_drafts not in self._plans:
+            self._plans[masks_drafts] = self._plan(rows, batch, num_drafts, masks_drafts)
+        return self._plans[masks_drafts], masks_drafts
 
     def is_ready(self, plan: Plan) -> bool:
         """Whether an iteration may be launched while another is in flight."""

@@ -66,7 +66,8 @@ class Request:
     finished; it must not raise.
 
     `resumed_at` tokens of the answer were out when it was admitted last. Of the work in flight that names it, there are
-    `in_flight` turns, which add `surely` tokens at least.
+    `in_flight` turns, which add `surely` tokens at least. The answer may have `room` tokens. A request `is_plain` if
+    only the model's end tokens, the grammar and `room` end it, and it wants nothing but tokens.
     """
 
     prompt: list[int]
@@ -98,6 +99,8 @@ class Request:
     resumed_at: int = 0
     in_flight: int = 0
     surely: int = 0
+    room: int = 0
+    is_plain: bool = field(init=False)
     output: Output = field(init=False)
     created: float = field(default_factory=time.perf_counter)
     started: float = 0.0
@@ -108,6 +111,15 @@ class Request:
         self.output.stats.prompt_tokens = len(self.prompt)
         if self.sampling.logprobs is not None:
             self.output.logprobs = []
+        self.room = self.sampling.max_tokens
+        self.is_plain = (
+            self.stop_words is None
+            and not self.sampling.stop_token_ids
+            and self.sampling.logprobs is None
+            and self.end_ids is None
+            and self.gather is NOTHING
+            and self.processor is None
+        )
         if self.guide is not None:
             self.stage = Stage.COMPILING
 

@@ -115,6 +115,7 @@ class Engine:
         self._rings = ResultRings(runtime, self._stream, self.parts.state, self.parts.outputs)
         self._flights: deque[Flight] = deque()
         self._last_read = 0.0
+        self._grammar_s = 0.0
         self._num_completed = 0
         self._owes_turn = False
 
@@ -156,6 +157,7 @@ class Engine:
         except (InputError, CapacityError) as error:
             request.fail(error)
         else:
+            request.room = self.residents.room(request)
             self.arrivals.add(request)
 
     def cancel(self, request: Request, reason: FinishReason = "cancelled") -> None:
@@ -167,7 +169,6 @@ class Engine:
         """One turn: admit what fits, launch what there is to do, and read what is done."""
         turn = TurnRecord(self.num_turns, time.perf_counter())
         self.num_turns += 1
-        grammar_s = self._grammar_seconds()
         with self._scope, collection_postponed():
             for request in self.arrivals.late():
                 self._end(request, "timeout")
@@ -187,7 +188,8 @@ class Engine:
         turn.active, turn.queued = len(served), len(self.arrivals)
         turn.compiling = len(self.arrivals.compiling)
         turn.kv = self.residents.kv.usage()
-        turn.grammar_s += self._grammar_seconds() - grammar_s
+        grammar_s = self.lane.state.seconds
+        turn.grammar_s, self._grammar_s = turn.grammar_s + grammar_s - self._grammar_s, grammar_s
         turn.total_s = time.perf_counter() - turn.started
         self._owes_turn = bool(turn.active)
         return turn
@@ -297,23 +299,27 @@ class Engine:
         """Who decodes in this turn, with pages for what they may write; the kind of iteration that is; and whether
         the grammar has a say in its drafts."""
         while True:
-            rows = [request for request in self.residents.active if self._wants_token(request)]
+            rows = self._wanting()
             if not rows:
                 return None
             plan, masks_drafts = self.launcher.plan_for(rows)
             if self._flights and not self.launcher.is_ready(plan):
                 self._land(turn)
-            elif all(self.residents.grow(request) for request in rows):
+            elif self.residents.reserves_all or all(self.residents.grow(request) for request in rows):
                 return rows, plan, masks_drafts
             elif self._flights:
                 self._land(turn)
             else:
                 self._preempt(victim(self.residents.active), turn)
 
-    def _wants_token(self, request: Request) -> bool:
-        if request.stage is not Stage.GENERATION or isinstance(request, BeamRequest):
-            return False
-        return request.num_tokens + request.surely < self.residents.longest(request)
+    def _wanting(self) -> list[Request]:
+        """Who has room for more tokens than what is in flight surely adds."""
+        rows = [
+            r
+            for r in self.residents.active
+            if r.stage is Stage.GENERATION and len(r.output.token_ids) + r.surely < r.room
+        ]
+        return rows if self._beams is None else [r for r in rows if not isinstance(r, BeamRequest)]
 
     def _read_prompts(self, turn: TurnRecord, flight: Flight) -> None:
         """Launch parts of prompts, as many tokens as the turn has left."""
@@ -366,7 +372,7 @@ class Engine:
             if not request.is_finished:
                 self._take_first(request, results, turn)
         for request in flight.rows:
-            if not request.is_finished:
+            if request.stage is not Stage.FINISHED:
                 self._take(request, results, flight.num_drafts, turn)
         for request in flight.reading:
             if not request.is_finished and request.row is not None and request.row.error is not None:
@@ -409,11 +415,10 @@ class Engine:
 
     def _commit(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
         """Append what the iteration committed to the request, and end it where it ends."""
-        room = self.residents.longest(request) - len(request.prompt)
         grammar = self.lane.state if request.compiled is not None else None
         before = len(request.output.token_ids)
         try:
-            reason = commit(request, results, room, self._end_tokens, grammar)
+            reason = commit(request, results, request.room, self._end_tokens, grammar)
         except Exception as error:  # whatever it is, the others' tokens are committed on the device
             self._end(request, "error", error)
             return
@@ -470,11 +475,6 @@ class Engine:
             self._home(request).leave(request)
         self._num_completed += 1
         request.finish(reason, error)
-
-    def _grammar_seconds(self) -> float:
-        """What grammar tasks have taken so far, on any thread."""
-        state = self.lane.state
-        return sum(state.counters(name).seconds for name in ("fetch", "extend", "commit"))
 
 
 @contextmanager

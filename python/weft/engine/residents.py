@@ -23,7 +23,8 @@ from weft.runtime.interface import Runtime, Stream
 class Residents:
     """Requests that hold a slot. `stream` is where work that only prepares slots is issued, eagerly.
 
-    `active` is in the order of admission. `attach` says which slots get or lose a matcher with the next snapshot.
+    `active` is in the order of admission. `reserves_all`: whether a request gets all pages it may need at once.
+    `attach` says which slots get or lose a matcher with the next snapshot.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Residents:
         )
         self._runtime, self._stream, self._lane, self._parts = runtime, stream, lane, parts
         self._max_seq_len = config.max_seq_len
-        self._reserves_all = config.policy != "max_utilization"
+        self.reserves_all = config.policy != "max_utilization"
         self._margin = parts.drafter.reuse_margin if parts.drafter is not None else 0
         self._ahead = positions_ahead(parts.max_drafts)
         self._captured = CapturedProcessors(graphs.forget)
@@ -56,6 +57,10 @@ class Residents:
     def longest(self, request: Request) -> int:
         """How many tokens the request's text may come to."""
         return min(len(request.prompt) + request.sampling.max_tokens, self._max_seq_len)
+
+    def room(self, request: Request) -> int:
+        """How many tokens its answer may have."""
+        return self.longest(request) - len(request.prompt)
 
     def pages_needed(self, request: Request) -> int:
         """Pages that hold the longest text the request may come to, and what is written beyond."""
@@ -67,9 +72,9 @@ class Residents:
             return False
         tokens = request.text
         resumed = len(request.output.token_ids)
-        positions = (self.longest(request) if self._reserves_all else len(tokens)) + self._ahead
+        positions = (self.longest(request) if self.reserves_all else len(tokens)) + self._ahead
         # Whoever is admitted should not be the next to be preempted.
-        spare = 0 if self._reserves_all else len(self.active)
+        spare = 0 if self.reserves_all else len(self.active)
         if spare and self.kv.pages_needed(positions) + spare > self.kv.num_available:
             return False
         kv = self.kv.begin(
@@ -131,7 +136,7 @@ class Residents:
     def grow(self, request: Request) -> bool:
         """Pages for what the next iteration may write. False: there are not as many."""
         assert request.kv is not None
-        if self._reserves_all:
+        if self.reserves_all:
             return True
         before = len(request.kv.pages)
         if not self.kv.grow(request.kv, request.num_tokens + self._ahead):
@@ -145,9 +150,10 @@ class Residents:
     def store(self, request: Request) -> None:
         """Let others find the pages that are full by now. The last token's keys and values are not there yet."""
         assert request.kv is not None
-        valid = request.num_tokens - 1 - self._margin
-        if valid >= (len(request.kv.chain) + 1) * self.kv.page_size:
-            self.kv.store(request.kv, request.text, valid)
+        kv = request.kv
+        valid = len(request.prompt) + len(request.output.token_ids) - 1 - self._margin
+        if valid >= (len(kv.chain) + 1) * self.kv.page_size:
+            self.kv.store(kv, request.text, valid)
 
     def leave(self, request: Request) -> None:
         """The request ends or is preempted. What it holds is given back now, or when no work in flight names it."""

@@ -201,6 +201,11 @@ class GuidedState:
         epoch: int = self.native.pushed_epoch
         return epoch
 
+    @property
+    def seconds(self) -> float:
+        """What all operations have taken so far, on any thread."""
+        return float(sum(self.native.counters(name)[2] for name in ("fetch", "extend", "commit")))
+
     def counters(self, operation: str) -> OperationCounters:
         """What `"fetch"`, `"extend"` (`"extend_through"` counts as one call of it) or `"commit"` has cost so far."""
         return OperationCounters(*self.native.counters(operation))
