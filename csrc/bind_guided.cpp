@@ -144,8 +144,10 @@ void bind_matcher(nb::module_ &m) {
           },
           "capacity"_a, "A guess of tokens that spell what must follow whatever is sampled; the state does not change.")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
-      .def_prop_ro("slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")
-      .def_prop_ro("serial", [](Matcher &self) { return self.ref->serial; }, "No other matcher of the process has it.")
+      .def_prop_ro(
+          "slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")
+      .def_prop_ro(
+          "serial", [](Matcher &self) { return self.ref->serial; }, "No other matcher of the process has it.")
       .def_prop_ro(
           "position", [](Matcher &self) { return self.ref->position; },
           "How many tokens it has taken for good; while it has a slot, as of when it got it.");

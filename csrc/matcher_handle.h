@@ -30,7 +30,8 @@ class MatcherHandle {
 
   int slot = -1;              // where the host has attached it; only `push` and the state's end touch it
   const std::int64_t serial;  // no other matcher of the process has it; 1, 2, ...
-  // Tokens that it has taken for good from its start; while it is attached, as of then. Whoever moves it keeps it.
+  // Tokens that it has taken for good from its start; while it has a slot, as of when it got it. Counted by who moves
+  // it: the state when it leaves its slot, and its Python methods.
   std::int64_t position = 0;
 
  private:

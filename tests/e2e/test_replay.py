@@ -110,6 +110,32 @@ def test_iterations_that_overlap_agree(make: Any, speculation: str) -> None:
     recorder.close()
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_requests_that_were_preempted_agree(make: Any, overlap: bool) -> None:
+    """Pages for two answers and three who want them: matchers leave their slots and come back."""
+    llm = make("eagle3", policy="max_utilization", num_pages=10, overlap=overlap)
+    recorder = record(llm)
+    guide = Guide.regex("[a-z]{900}")
+    sampling = SamplingParams(max_tokens=80, temperature=1.0, seed=5)
+    outputs = llm.generate(
+        [f"Text: {name}" for name in ("Ada", "Bob", "Eve")], guide=guide, sampling=sampling
+    )
+    assert [output.error for output in outputs] == [None] * 3
+    recording = check(recorder, llm, 5)
+    comes = [
+        entry.position
+        for o in recording.operations
+        for entry in o.entries
+        if o.name == "fetch" and o.attached.get(entry.slot)
+    ]
+    assert len(comes) > 3
+    assert max(comes) > 0, "nobody came back"
+    for count in range(2, recording.num_iterations, 17):
+        recorder.iterations = count
+        check(recorder, llm, 1)
+    recorder.close()
+
+
 def test_recording_changes_no_token(make: Any) -> None:
     plain = [output.token_ids for output in run(make("eagle3"))]
     llm = make("eagle3")

@@ -19,15 +19,17 @@ from weft import cli
 from weft.core import SamplingParams
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.recorder import FlightRecorder
-from weft.errors import GuideStateError, InputError
+from weft.errors import CapacityError, GuideStateError, InputError
 from weft.grammar import CompiledGuide, Guide
 from weft.grammar.compile import CompiledFactory
 from weft.grammar.tokenizer import Vocabulary
 from weft.grammar.xgrammar import XGrammarBackend
 from weft.guided.flight import Operation, SlotEntry, operations
+from weft.guided.lane import GrammarLane
 from weft.guided.recording import Recording
 from weft.guided.state import GuidedState
 from weft.replay import replay
+from weft.runtime import cpu
 
 SLOTS, DRAFTS = 4, 3
 SEEDS = range(20)
@@ -141,6 +143,44 @@ def agrees(recording: Recording, seeds: range = SEEDS) -> None:
     assert result.num_entries > 0
     assert result.num_rows > 0
     assert result.seeds == list(seeds)
+
+
+def unordered(lane: GrammarLane, stream: Any) -> None:
+    """The grammar does not wait for what the model wrote."""
+
+
+copy_masks = GrammarLane._copy_masks
+
+
+def unrecorded(lane: GrammarLane, *args: Any) -> None:
+    """The model waits for masks that were sent before."""
+    kept, lane.mask_event = lane.mask_event, cpu.Event()
+    copy_masks(lane, *args)
+    lane.mask_event = kept
+
+
+def unsent(lane: GrammarLane, *args: Any) -> None:
+    """No mask goes to the device."""
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "what"),
+    [
+        ("_enter", unordered, "the grammar saw"),
+        ("_copy_masks", unrecorded, "the device has mask"),
+        ("_copy_masks", unsent, "the device has mask"),
+    ],
+)
+def test_a_lane_that_lacks_an_order_is_found(
+    loop: Any, monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., None], what: str
+) -> None:
+    made = loop(2)
+    made.run(10)
+    recording = made.recorder.recording()
+    monkeypatch.setattr(GrammarLane, method, wrong)
+    found = replay(recording, small_vocabulary(), SEEDS).difference
+    assert found is not None
+    assert what in found.what
 
 
 @pytest.mark.parametrize("max_drafts", [0, 1, 3, 8])
@@ -396,6 +436,9 @@ def test_nothing_is_kept_before_and_after(loop: Any) -> None:
 
 def test_failures_are_written(loop: Any, tmp_path: Path) -> None:
     made = loop(16, directory=tmp_path, max_files=2)
+    stranger = Request([1], SamplingParams(), 0)
+    stranger.fail(CapacityError("it never had a slot"))
+    made.recorder.failed(stranger)
     made.run(60)
     failed = {request.id for request in made.all if request.output.error is not None}
     made.recorder.close()
@@ -404,6 +447,7 @@ def test_failures_are_written(loop: Any, tmp_path: Path) -> None:
     assert sorted(made.recorder.files) == files
     recording = Recording.load(files[0])
     assert "GuideStateError" in recording.reason
+    assert "it never had a slot" not in recording.reason
     assert failed & {request.id for request in recording.requests if request.error is not None}
     agrees(recording, range(2))
 

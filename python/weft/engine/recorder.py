@@ -30,8 +30,8 @@ GATHER_S = 0.05
 
 @dataclass
 class _Watched:
-    """What is kept of a request: guide, answer, its slot and since when, matchers, and the epoch at which it was seen to
-    be finished.
+    """What is kept of a request: its answer and guide, its slot and since when, its matchers, and the epoch at which it
+    was seen to be finished.
     """
 
     id: int
@@ -51,7 +51,7 @@ class FlightRecorder:
 
     - `watch(request, slot, matcher)` whenever a request gets a slot, before the push that attaches its matcher (None:
       it has no guide), and again when it comes back after it was preempted;
-    - `failed(request)` when a request that had a slot ends with an error;
+    - `failed(request)` when a request ends with an error;
     - `close()` when it is closed, with nothing in flight.
 
     Anybody may call `write` and `recording`, on any thread. Made with nothing in flight; from then on the state's
@@ -117,10 +117,12 @@ class FlightRecorder:
                 self._prune()
 
     def failed(self, request: Request) -> None:
-        """A request ended with an error: a file is written, if there is a directory for it."""
+        """A request ended with an error: if it had a slot, and there is a directory for it, a file is written."""
         if self.directory is None or len(self.files) >= self._max_files:
             return
         with self._lock:
+            if request.id not in self._watched:
+                return
             self._failed[request.id] = request.output
             if self._writer is None:
                 self._writer = threading.Thread(target=self._write_failed, name="weft-recorder")
