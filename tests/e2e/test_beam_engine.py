@@ -4,6 +4,7 @@ found again, few pages, cancelled and timed out. Answers are those of a `BeamGro
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -46,8 +47,8 @@ def beam(
     return BeamRequest(prompt, SamplingParams(max_tokens=max_tokens), 0, guide=guide, beam=params, **more)
 
 
-def plain(prompt: list[int]) -> Request:
-    return Request(prompt, SamplingParams(max_tokens=9), 0)
+def plain(prompt: list[int], guide: Future[CompiledGuide] | None = None) -> Request:
+    return Request(prompt, SamplingParams(max_tokens=9), 0, guide=guide)
 
 
 def texts(request: Request) -> list[list[int]]:
@@ -185,6 +186,34 @@ def test_those_that_are_cancelled_or_late_keep_their_best_and_disturb_nobody(
         assert ended.hypotheses and ended.output.token_ids == ended.hypotheses[0].token_ids
     assert texts(stays) == texts(alone)
     check_nothing_is_held(engine)
+
+
+def test_a_random_mix_leaves_nothing_behind(tiny: Checkpoint, prompts: list[str]) -> None:
+    rng = random.Random(4)
+    with make(tiny, num_pages=90, page_size=4, max_seq_len=128) as llm:
+        engine, choice = llm.engine, llm.compile(Guide.choice(CHOICE))
+        choice.result()
+        known: dict[tuple[int, int, bool], list[list[int]]] = {}
+        asked: list[tuple[tuple[int, int, bool], Request]] = []
+        while len(asked) < 120 or engine.has_work:
+            if len(asked) < 120 and rng.random() < 0.5:
+                kind = rng.randrange(4), rng.choice([1, 2, 2, 3, 4]), rng.random() < 0.5
+                text = llm.tokenizer.encode(prompts[kind[0]])[-20 - 9 * kind[0] :]
+                guide = choice if kind[2] else None
+                made = plain(text, guide) if kind[1] == 1 else beam(text, kind[1], guide)
+                made.deadline = time.perf_counter() + rng.choice([60, 60, 0.2])
+                engine.submit(made)
+                asked.append((kind, made))
+            engine.step()
+            engine.kv.check()
+            if rng.random() < 0.05 and asked:
+                engine.cancel(rng.choice(asked)[1])
+        for kind, request in asked:
+            assert request.is_finished and request.output.error is None
+            if request.output.finish_reason in ("stop", "length"):
+                assert known.setdefault(kind, texts(request)) == texts(request)
+        assert len(known) > 20
+        check_nothing_is_held(engine)
 
 
 def test_a_wide_request_is_refused_and_so_is_an_engine_that_speculates(tiny: Checkpoint, llm: LLM) -> None:
