@@ -82,7 +82,12 @@ class Source:
             return Words(vocab_size, tuple(self.tokenizer.end_ids), self.tokenizer)
         if self.tokenizer is None:
             given = (self.config_json or {}).get("eos_token_id")
-            ends = given if isinstance(given, list) else [] if given is None else [given]
+            ends = given if isinstance(given, list) else [given]
+            if not ends or not all(isinstance(end, int) and 0 <= end < vocab_size for end in ends):
+                raise TokenizerError(
+                    f"{self.path}: config.json's eos_token_id is {given!r}; give the ids of the tokens that end a text, "
+                    "or a tokenizer"
+                )
             return Words(vocab_size, tuple(ends))
         tokenizer = load_tokenizer(self.tokenizer)
         files = self.path if self.tensors is None else self.tokenizer

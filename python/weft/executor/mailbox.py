@@ -201,7 +201,11 @@ class Mailbox:
             for ticket in tickets:
                 if ticket is not None and not self._wait_for(ticket, until):
                     break
-            return [(ticket, self._drain(ticket) if ticket is not None else []) for ticket in tickets]
+            taken = [(ticket, self._drain(ticket) if ticket is not None else []) for ticket in tickets]
+            return [
+                (ticket if ticket is not None and self._has_more(ticket, events) else None, events)
+                for ticket, events in taken
+            ]
 
     def take_now(self, ticket: Ticket) -> list[Event] | None:
         """What there is of a request; None where its last response was taken. Raises `ExecutorError` where there is
@@ -215,6 +219,10 @@ class Mailbox:
         return events
 
     # -- with the lock
+
+    def _has_more(self, ticket: Ticket, events: list[Event]) -> bool:
+        """Whether something came, or will: another thread may have taken the last response meanwhile."""
+        return bool(events) or ticket.id in self._tickets
 
     def _add(self, ticket: Ticket, event: Event) -> None:
         ticket.events.append(event)

@@ -1,0 +1,129 @@
+"""Guided requests: their kinds, guides under a name, and what goes wrong with them, which is theirs alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+
+from executor.conftest import GUIDED, answer, request, until_final
+from weft import Guide, GuideError, InputError
+from weft.executor import Executor, GuidedDecodingParams, GuideType, SamplingConfig
+
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tag",
+        "begin": "<a>",
+        "content": {"type": "regex", "pattern": "[0-9]{2}"},
+        "end": "</a>",
+    },
+}
+
+
+def guided(kind: GuideType, guide: str | None = None, **fields: Any) -> Any:
+    params = GuidedDecodingParams(kind, guide)
+    return request(120, end_id=None, guided_decoding_params=params, **fields)
+
+
+def text(executor: Executor, tokens: list[int]) -> str:
+    assert executor.assembly.words.tokenizer is not None
+    told: str = executor.assembly.words.tokenizer.decode(tokens, skip_special_tokens=True)
+    return told
+
+
+def test_every_kind_of_guide(executor: Executor) -> None:
+    def told(kind: GuideType, guide: str | None = None) -> str:
+        return text(executor, answer(executor, guided(kind, guide)))
+
+    assert told(GuideType.JSON)[0] in "{["
+    assert re.fullmatch("[0-9]{3}-[a-f]{2}", told(GuideType.REGEX, "[0-9]{3}-[a-f]{2}"))
+    assert re.fullmatch("<[a-c]{2}>", told(GuideType.EBNF_GRAMMAR, 'root ::= "<" [a-c] [a-c] ">"'))
+    assert re.fullmatch("<a>[0-9]{2}</a>", told(GuideType.STRUCTURAL_TAG, json.dumps(TAG)))
+    jsonschema.validate(json.loads(told(GuideType.JSON_SCHEMA, json.dumps(SCHEMA))), SCHEMA)
+
+
+def test_sequences_share_a_guide(executor: Executor) -> None:
+    config = SamplingConfig(num_return_sequences=3, temperature=1.0, seed=3)
+    number = executor.enqueue_request(guided(GuideType.REGEX, "[0-9]{9}", sampling_config=config))
+    for response in until_final(executor, number):
+        (tokens,) = response.result.output_token_ids
+        assert re.search("[0-9]{9}$", text(executor, tokens))
+
+
+def test_a_wrong_guide_is_its_requests_error(executor: Executor) -> None:
+    wrong = [
+        guided(GuideType.JSON_SCHEMA, '{"$ref": "#"}'),
+        guided(GuideType.JSON_SCHEMA, "{"),
+        guided(GuideType.REGEX, "(?=a)"),
+        guided(GuideType.EBNF_GRAMMAR, 'root ::= "a" missing'),
+        guided(GuideType.STRUCTURAL_TAG, "{}"),
+    ]
+    numbers = executor.enqueue_requests([*wrong, guided(GuideType.REGEX, "[0-9]{4}")])
+    for number in numbers[:-1]:
+        (response,) = until_final(executor, number)
+        assert response.has_error()
+    (fine,) = until_final(executor, numbers[-1])
+    assert not fine.has_error()
+
+
+def test_an_end_of_its_own_does_not_fit_a_guide(executor: Executor) -> None:
+    params = GuidedDecodingParams(GuideType.REGEX, "[0-9]{4}")
+    (end, *_) = executor.assembly.words.end_ids
+    assert answer(executor, request(9, end_id=end, guided_decoding_params=params))[-1] == end
+    number = executor.enqueue_request(request(9, end_id=77, guided_decoding_params=params))
+    (response,) = until_final(executor, number)
+    assert "leave end_id out" in response.error_msg
+
+
+def test_without_a_config_guided_requests_are_refused(make: Callable[..., Executor]) -> None:
+    executor = make()
+    refused, served = executor.enqueue_requests([guided(GuideType.JSON), request(2)])
+    (response,) = until_final(executor, refused)
+    assert "GuidedDecodingConfig" in response.error_msg
+    assert not until_final(executor, served)[-1].has_error()
+    with pytest.raises(InputError, match="GuidedDecodingConfig"):
+        executor.register_guide("digits", Guide.regex("[0-9]+"))
+
+
+def test_guides_under_a_name(make: Callable[..., Executor]) -> None:
+    """Compiled once, kept whatever the cache drops; a name may be given anew, and forgotten."""
+    executor = make(guided_decoding_config=GUIDED)
+    compiled = executor.register_guide("digits", Guide.regex("[0-9]{5}")).result()
+    executor.register_guide("letters", GuidedDecodingParams(GuideType.REGEX, "[a-z]{5}"))
+    assert executor.assembly.compiler is not None
+    executor.assembly.compiler.cache.clear()
+    for name, pattern in (("digits", "[0-9]{5}"), ("letters", "[a-z]{5}")):
+        params = GuidedDecodingParams.handle(name)
+        told = answer(executor, request(20, end_id=None, guided_decoding_params=params))
+        assert re.fullmatch(pattern, text(executor, told))
+    assert executor._guides.future(GuidedDecodingParams.handle("digits")).result() is compiled
+    executor.register_guide("digits", Guide.regex("[0-9]{2}"))
+    params = GuidedDecodingParams.handle("digits")
+    told = answer(executor, request(20, end_id=None, guided_decoding_params=params))
+    assert re.fullmatch("[0-9]{2}", text(executor, told))
+    executor.forget_guide("digits")
+    (response,) = until_final(
+        executor, executor.enqueue_request(request(5, end_id=None, guided_decoding_params=params))
+    )
+    assert "no guide is registered as 'digits' (registered: letters)" in response.error_msg
+    with pytest.raises(InputError, match="no guide is registered"):
+        executor.forget_guide("digits")
+    with pytest.raises(InputError, match="name"):
+        executor.register_guide("", Guide.json())
+
+
+def test_a_registered_guide_that_does_not_compile(make: Callable[..., Executor]) -> None:
+    executor = make(guided_decoding_config=GUIDED)
+    with pytest.raises(GuideError):
+        executor.register_guide("broken", Guide.ebnf('root ::= "a" missing')).result()
+    params = GuidedDecodingParams.handle("broken")
+    (response,) = until_final(
+        executor, executor.enqueue_request(request(5, end_id=None, guided_decoding_params=params))
+    )
+    assert response.has_error()
