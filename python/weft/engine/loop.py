@@ -174,6 +174,7 @@ class Engine:
                 self._end(request, "timeout")
             for request, error in self.arrivals.collect():
                 self._end(request, "error", error)
+            self._check_flights()
             flight = Flight()
             self._decode(turn, flight)
             self._read_prompts(turn, flight)
@@ -332,7 +333,7 @@ class Engine:
         config, remaining = self.config, [row.remaining for _, row in rows]
         shares = share_tokens(remaining, budget, config.chunking, config.page_size, whole=not config.chunked)
         for (request, _), count in zip(rows, shares, strict=True):
-            if not count:
+            if not count or request.stage is not Stage.CONTEXT:
                 continue
             turn.context.append(request.id)
             turn.context_tokens += count
@@ -447,10 +448,18 @@ class Engine:
         self._disembark(flight)
 
     def _fail_launch(self, requests: Sequence[Request], error: BaseException, turn: TurnRecord) -> None:
-        """Who was to be launched fails; what is in flight goes on."""
-        self._land(turn)
+        """Who was to be launched fails; and what is in flight, since a launch also raises what failed there."""
+        self._end_all([request for flight in self._flights for request in flight.requests], error)
         self._end_all(requests, error)
+        self._land(turn)
         self.launcher.drop_snapshots()
+
+    def _check_flights(self) -> None:
+        """Hear of what failed in flight before anything else is launched, which would be blamed for it."""
+        try:
+            self.runtime.check()
+        except Exception as error:
+            self._end_all([request for flight in self._flights for request in flight.requests], error)
 
     def _end_all(self, requests: Sequence[Request], error: BaseException) -> None:
         for request in requests:
