@@ -56,6 +56,10 @@ class Launcher:
             self._plans[masks_drafts] = self._plan(rows, batch, num_drafts, masks_drafts)
         return self._plans[masks_drafts], masks_drafts
 
+    def forget(self) -> None:
+        """Nobody decodes: let go of those who did last."""
+        self._rows, self._plans = [], {}
+
     def is_ready(self, plan: Plan) -> bool:
         """Whether an iteration may be launched while another is in flight."""
         return not plan.needs_host and self.graphs.is_ready(plan)

@@ -302,6 +302,7 @@ class Engine:
         while True:
             rows = self._wanting()
             if not rows:
+                self.launcher.forget()
                 return None
             plan, masks_drafts = self.launcher.plan_for(rows)
             if self._flights and not self.launcher.is_ready(plan):
