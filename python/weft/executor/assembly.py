@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.config import EngineConfig, Speculation, package_model_path
 from weft.engine.loop import Engine
+from weft.engine.recorder import FlightRecorder
 from weft.errors import InputError, ModelError, TokenizerError
 from weft.executor.words import Words
 from weft.grammar.compile import GuideCompiler
@@ -82,11 +83,11 @@ class Source:
             return Words(vocab_size, tuple(self.tokenizer.end_ids), self.tokenizer)
         if self.tokenizer is None:
             given = (self.config_json or {}).get("eos_token_id")
-            ends = given if isinstance(given, list) else [given]
+            ends: list[Any] = given if isinstance(given, list) else [given]
             if not ends or not all(isinstance(end, int) and 0 <= end < vocab_size for end in ends):
                 raise TokenizerError(
-                    f"{self.path}: config.json's eos_token_id is {given!r}; give the ids of the tokens that end a text, "
-                    "or a tokenizer"
+                    f"{self.path}: config.json's eos_token_id is {given!r}; give the ids of the tokens that end a "
+                    "text, or a tokenizer"
                 )
             return Words(vocab_size, tuple(ends))
         tokenizer = load_tokenizer(self.tokenizer)
@@ -106,6 +107,23 @@ class Assembly:
     words: Words
     compiler: GuideCompiler | None
     engine: Engine
+
+    def record(self, iterations: int, directory: str | None) -> FlightRecorder:
+        """Let the engine, which is idle, keep its last iterations, and write them into `directory` when a request
+        fails."""
+        if self.words.vocabulary is None:
+            raise InputError("a flight recorder needs a vocabulary; give the executor a tokenizer")
+        proposals = self.engine.lane.proposals
+        recorder = FlightRecorder(
+            self.engine.lane.state,
+            self.words.vocabulary,
+            model=None if self.path == package_model_path() else str(self.path),
+            sources=tuple(proposals.counters().tokens) if proposals is not None else (),
+            iterations=iterations,
+            directory=directory,
+        )
+        self.engine.record(recorder)
+        return recorder
 
     @classmethod
     def build(
