@@ -31,7 +31,7 @@ class SlotTexts {
     if (slot < 0 || slot >= state_.shape().num_slots)
       throw std::invalid_argument("slot " + std::to_string(slot) + " is out of range");
     std::vector<std::unique_ptr<Text>> garbage;
-    garbage.reserve(closed_.capacity());
+    garbage.reserve(2 * texts_.size());  // what the callback side then fills, mostly without allocating
     std::lock_guard<std::mutex> lock(mutex_);
     garbage.swap(closed_);
     opened_.push_back({slot, state_.pushed_epoch(), std::move(text)});

@@ -196,8 +196,10 @@ class EngineConfig:
     `graphs` says what is captured: `"one"` graph for a whole iteration; `"split"`, the target's and the drafter's
     parts apart, with the grammar's work on the host between them; or `"none"`, every iteration issued eagerly. The
     tokens are the same. `gather_generation_logits` keeps memory for the raw logits of answers, and `additional_outputs`
-    for tensors that the model marks: a name each, with whether it is gathered of prompts too. `simulate_acceptance`, 1 to K+1, makes verification accept drafts until that many tokens per
-    iteration are reached, whatever the target says: for timing models whose weights are random, and nothing else.
+    for tensors that the model marks: a name each, with whether it is gathered of prompts too. Requests may be searched
+    with up to `max_beam_width` beams. `simulate_acceptance`, 1 to K+1, makes verification accept drafts until that many
+    tokens per iteration are reached, whatever the target says: for timing models whose weights are random, and nothing
+    else.
     """
 
     max_batch: int = 8

@@ -27,6 +27,7 @@ from weft.engine.kv_cache import KvManager
 from weft.engine.launcher import Launcher
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.outputs import OutputBuffers
+from weft.engine.recorder import FlightRecorder
 from weft.engine.records import TurnRecord
 from weft.engine.request_drafts import check_drafts
 from weft.engine.residents import Residents
@@ -150,6 +151,15 @@ class Engine:
         """Who holds which pages."""
         return self.residents.kv
 
+    @property
+    def recorder(self) -> FlightRecorder | None:
+        """What records the grammar's iterations."""
+        return self.residents.recorder
+
+    def record(self, recorder: FlightRecorder) -> None:
+        """Let `recorder` see the iterations from now on. Needs an idle engine."""
+        self.residents.recorder = recorder
+
     def submit(self, request: Request) -> None:
         """Queue a request. One that can never fit fails at once."""
         try:
@@ -216,6 +226,8 @@ class Engine:
                 self._beams.close()
             self.graphs.close()
             self.lane.close()
+        if self.recorder is not None:
+            self.recorder.close()
 
     # -- who is served
 
@@ -485,6 +497,8 @@ class Engine:
             self._home(request).leave(request)
         self._num_completed += 1
         request.finish(reason, error)
+        if error is not None and self.recorder is not None:
+            self.recorder.failed(request)
 
 
 @contextmanager

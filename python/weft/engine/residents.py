@@ -12,6 +12,7 @@ from weft.engine.kv_cache import KvManager
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.prefill import PromptRow, open_row, write_pages
 from weft.engine.processors import CapturedProcessors, request_id
+from weft.engine.recorder import FlightRecorder
 from weft.engine.request_drafts import draft_limit
 from weft.engine.sampling_state import SamplingRow
 from weft.engine.state import DecodeParts
@@ -24,7 +25,7 @@ class Residents:
     """Requests that hold a slot. `stream` is where work that only prepares slots is issued, eagerly.
 
     `active` is in the order of admission. `reserves_all`: whether a request gets all pages it may need at once.
-    `attach` says which slots get or lose a matcher with the next snapshot.
+    `recorder` is told who gets a slot. `attach` says which slots get or lose a matcher with the next snapshot.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Residents:
     ) -> None:
         assert config.num_pages is not None and config.max_seq_len is not None
         self.active: list[Request] = []
+        self.recorder: FlightRecorder | None = None
         self.attach: dict[int, Matcher | None] = {}
         self.kv = KvManager(
             config.num_pages,
@@ -110,6 +112,8 @@ class Residents:
         request.is_shaped = sampling.needs_shaping
         if request.compiled is not None and request.matcher is None:
             request.matcher = request.compiled.matcher()
+        if self.recorder is not None:
+            self.recorder.watch(request, request.slot, request.matcher)
         if self._lane.proposals is not None:
             room = request.sampling.max_tokens - resumed
             self._lane.proposals.open(request.slot, tokens, room, request.given, resumed)

@@ -59,6 +59,8 @@ class Executor:
 
     Every method may be called from any thread. After `shutdown` every call raises `ExecutorError`; so does it, with the
     cause, where the loop itself failed. Use it with `with`, or call `shutdown`.
+
+    `flight_recorder` writes the last iterations on demand, where `ExecutorConfig.flight_recorder` asks for one.
     """
 
     def __init__(
@@ -85,8 +87,11 @@ class Executor:
         return executor
 
     def _start(self, assembly: Assembly, config: ExecutorConfig) -> None:
-        if config.flight_recorder is not None:
-            raise InputError("flight_recorder is not supported by this executor yet; leave it out")
+        self.flight_recorder = (
+            assembly.record(config.flight_recorder.iterations, config.flight_recorder.directory)
+            if config.flight_recorder is not None
+            else None
+        )
         self.config = config
         self.assembly = assembly
         compiler = assembly.compiler if config.guided_decoding_config is not None else None
