@@ -47,3 +47,9 @@ def test_cancelled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 def test_async(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines = run("executor_async.py", monkeypatch, capsys)
     assert [int(line.split()[0]) for line in lines] == [8, 16, 24]
+
+
+def test_logits_processor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, processed = run("executor_logits_processor.py", monkeypatch, capsys)
+    assert not plain.endswith(", 0 repeated")
+    assert processed.endswith(", 0 repeated")

@@ -1,0 +1,44 @@
+"""A logits post-processor: a function of yours that changes what the model says before anything is drawn.
+
+It gets the raw logits of one position, [1, 1, vocabulary], on the device, and the text before that position. It may
+write into the logits, or return others. It works with guides (the grammar always wins) and with drafts.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft import Speculation
+from weft.executor import (
+    Executor,
+    ExecutorConfig,
+    LogitsPostProcessorConfig,
+    OutputConfig,
+    Request,
+    SpeculativeConfig,
+)
+
+
+def never_twice(
+    request_id: int, logits: Tensor, tokens: list[list[int]], stream: object, client_id: int | None
+) -> None:
+    """Forbid the token that was said last."""
+    logits[..., tokens[0][-1]] = -torch.inf
+
+
+config = ExecutorConfig(
+    logits_post_processor_config=LogitsPostProcessorConfig({"never twice": never_twice}),
+    spec_dec_config=SpeculativeConfig(Speculation.eagle3(num_draft_tokens=3)),
+)
+with Executor(None, config) as executor:
+    for name in (None, "never twice"):
+        request = Request(
+            [0, 292, 28],
+            max_tokens=12,
+            output_config=OutputConfig(exclude_input_from_output=True),
+            logits_post_processor_name=name,
+        )
+        result = executor.await_responses(executor.enqueue_request(request))[0].result
+        repeats = sum(a == b for a, b in zip(result.output_token_ids[0], result.output_token_ids[0][1:]))
+        print(f"{name or 'as it is'}: {result.output_token_ids[0]}, {repeats} repeated")
