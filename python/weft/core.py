@@ -174,7 +174,8 @@ class OutputStats:
     for `verified_drafts` places of drafts.
     `accepted_drafts` tokens of the whole answer were drafted. `reused_tokens` of the prompt
     were found read already. `guided_valid` is None without
-    a guide; else whether the grammar reached its end (False where the answer was cut).
+    a guide; else whether the grammar reached its end (False where the answer was cut). `first_turn` and `last_turn` are
+    the engine's turns that gave the first and the last token.
     """
 
     prompt_tokens: int = 0
@@ -189,6 +190,8 @@ class OutputStats:
     time_to_first_token_s: float = 0.0
     total_s: float = 0.0
     guided_valid: bool | None = None
+    first_turn: int | None = None
+    last_turn: int | None = None
 
     @property
     def acceptance_length(self) -> float:

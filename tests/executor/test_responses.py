@@ -143,6 +143,7 @@ def test_perf_metrics_keep_compiling_apart(executor: Executor) -> None:
     assert times.last_token_time is not None
     assert times.arrival_time <= times.first_scheduled_time <= times.first_token_time <= times.last_token_time
     assert times.guide_compile_s == 0
+    assert metrics.first_iter is not None and metrics.last_iter == metrics.first_iter + 3
     blocks = metrics.kv_cache_metrics
     assert blocks.num_total_allocated_blocks == blocks.num_new_allocated_blocks + blocks.num_reused_blocks > 0
 

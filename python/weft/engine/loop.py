@@ -437,6 +437,9 @@ class Engine:
             self._end(request, "error", error)
             return
         turn.generated_tokens += len(request.output.token_ids) - before
+        stats = request.output.stats
+        stats.first_turn = turn.number if stats.first_turn is None else stats.first_turn
+        stats.last_turn = turn.number
         self.residents.store(request)
         if reason is not None:
             self._end(request, reason)

@@ -132,7 +132,9 @@ def _metrics(request: EngineRequest, page_size: int) -> PerfMetrics:
     )
     share = stats.accepted_drafts / stats.verified_drafts if stats.verified_drafts else 0.0
     drafting = SpeculativeDecodingMetrics(share, stats.accepted_drafts, stats.verified_drafts)
-    return PerfMetrics(timing, _kv_metrics(request, page_size) if has_begun else KvCacheMetrics(), drafting)
+    blocks = _kv_metrics(request, page_size) if has_begun else KvCacheMetrics()
+    first, last = stats.first_turn, stats.last_turn
+    return PerfMetrics(timing, blocks, drafting, first_iter=first, last_iter=last, iter=last)
 
 
 def _kv_metrics(request: EngineRequest, page_size: int) -> KvCacheMetrics:
