@@ -55,7 +55,7 @@ from weft.executor.types import (
     TokenRangeRetentionConfig,
 )
 
-DOCS = Path(__file__).parents[2] / "docs" / "executor_fields.md"
+DOCS = Path(__file__).parents[2] / "docs" / "executor.md"
 
 BEAMS = SamplingConfig(4, num_return_sequences=2, length_penalty=0.5, early_stopping=1)
 
@@ -592,12 +592,12 @@ def test_statistics_are_whole_in_json() -> None:
 
 
 def documented() -> dict[str, dict[str, str]]:
-    """Class -> field -> what docs/executor_fields.md says of it."""
+    """Class -> field -> what docs/executor.md says of it."""
     tables: dict[str, dict[str, str]] = {}
     name = ""
     for line in DOCS.read_text().splitlines():
-        if line.startswith("## "):
-            name = line.removeprefix("## ")
+        if line.startswith("### "):
+            name = line.removeprefix("### ")
             tables[name] = {}
         elif row := re.fullmatch(r"\| `(\w+)` \| (.*?) \| (.+) \|", line):
             tables[name][row[1]] = row[3]
