@@ -83,6 +83,38 @@ def truncate(logits: Tensor, sampling: SamplingParams) -> tuple[Tensor, float]:
     return out, near
 
 
+def choose(
+    logits: Tensor,
+    matcher: xgr.GrammarMatcher | None,
+    mask: Tensor,
+    ends: set[int],
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    sampling: SamplingParams,
+    words: Words,
+) -> tuple[int, float]:
+    """The token behind `answer`, of raw logits [V], and how far it is from the next best: 0 where a limit of truncation
+    was too near to tell. `mask` [1, V / 32] is where the matcher writes."""
+    logits = penalise(logits, sampling, prompt, answer)
+    logits = forbid(logits, words, [*prompt, *answer])
+    if matcher is not None:
+        matcher.fill_next_token_bitmask(mask)
+        xgr.apply_token_bitmask_inplace(logits[None], mask, vocab_size=len(logits))
+    if len(answer) < sampling.min_tokens:
+        without = logits.clone()
+        without[list(ends)] = -math.inf
+        logits = without if bool(without.isfinite().any()) else logits
+    near = math.inf
+    if sampling.temperature > 0:
+        logits, near = truncate(logits, sampling)
+        position = torch.tensor([len(prompt) + len(answer)])
+        words_1V = noise_words_reference(torch.tensor([sampling.seed]), position, torch.arange(len(logits)))
+        logits = logits / sampling.temperature + gumbel_noise_reference(words_1V)[0]
+    best = logits.topk(2)
+    gap = float(best.values[0] - best.values[1])
+    return int(best.indices[0]), gap if near > BOUNDARY else 0.0
+
+
 @torch.inference_mode()
 def decode(
     model: Any,
@@ -99,33 +131,13 @@ def decode(
     ids, past = torch.tensor([list(prompt)]), None
     tokens: list[int] = []
     gaps: list[float] = []
-    all_tokens = torch.arange(vocab_size)
-    assert sampling.seed is not None
     ends = end_ids | set(sampling.stop_token_ids)
     while len(tokens) < sampling.max_tokens:
         out = model(ids, past_key_values=past, use_cache=True)
         past = out.past_key_values
-        logits = penalise(out.logits[0, -1].float(), sampling, prompt, tokens)
-        logits = forbid(logits, words, [*prompt, *tokens])
-        if matcher is not None:
-            matcher.fill_next_token_bitmask(mask)
-            xgr.apply_token_bitmask_inplace(logits[None], mask, vocab_size=vocab_size)
-        if len(tokens) < sampling.min_tokens:
-            without = logits.clone()
-            without[list(ends)] = -math.inf
-            logits = without if bool(without.isfinite().any()) else logits
-        near = math.inf
-        if sampling.temperature > 0:
-            logits, near = truncate(logits, sampling)
-            position = torch.tensor([len(prompt) + len(tokens)])
-            noise = gumbel_noise_reference(
-                noise_words_reference(torch.tensor([sampling.seed]), position, all_tokens)
-            )[0]
-            logits = logits / sampling.temperature + noise
-        best = logits.topk(2)
-        token = int(best.indices[0])
+        token, gap = choose(out.logits[0, -1].float(), matcher, mask, ends, prompt, tokens, sampling, words)
         tokens.append(token)
-        gaps.append(float(best.values[0] - best.values[1]) if near > BOUNDARY else 0.0)
+        gaps.append(gap)
         if matcher is not None:
             assert matcher.accept_token(token)
         if token in ends:

@@ -1,0 +1,108 @@
+"""The soak with faults planted in it: whoever a fault touches ends with an error, everybody else has his own answer,
+the executor goes on serving, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from soak.accounts import Account
+from soak.clients import register, serve
+from soak.errands import Errand, draw
+from soak.faults import FailingForward, broken_guides
+from soak.held import Held
+from soak.pool import Pool
+from soak.ways import STATIC, UTILIZATION, way
+from weft.executor import Executor, GuidedDecodingParams, Request, SamplingConfig
+
+pytestmark = pytest.mark.soak
+
+REQUESTS = 60
+WAYS = {
+    "plain": way(max_batch_size=4),
+    "eagle3, few pages": way("eagle3", policy=UTILIZATION, page_size=8, pages=26),
+    "forced and n-grams, eager": way("forced+ngram", graphs="none"),
+    "random mtp, split": way("random mtp", graphs="split", overlap=False),
+    "given and eagle3, static": way("given+eagle3", policy=STATIC, max_batch_size=4),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_broken_matcher_is_its_own_request(pool: Pool, drafters: Path, name: str) -> None:
+    rng, way = random.Random(name), WAYS[name]
+    guides = broken_guides(rng, next(iter(pool.checkpoint.end_ids)))
+    errands = [
+        broken(errand, *rng.choice([(key, error) for key, (_, error) in guides.items()]))
+        if rng.random() < 0.3
+        else errand
+        for errand in draw(rng, pool, REQUESTS, takes_given=way.takes_given)
+    ]
+    held = Held()
+    with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
+        register(executor, pool)
+        for key, (guide, _) in guides.items():
+            executor.register_guide(key, guide)
+        accounts = serve(executor, pool, errands, 1, takes_any=False)
+        for account in accounts:
+            account.check()
+        held.check_idle(executor)
+        del accounts, account
+    del executor
+    held.check_end()
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_forward_that_raises_ends_those_in_it(pool: Pool, drafters: Path, name: str) -> None:
+    rng, way = random.Random(name), WAYS[name]
+    errands = draw(rng, pool, REQUESTS, takes_given=way.takes_given)
+    held = Held()
+    with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
+        register(executor, pool)
+        failing = FailingForward(executor, rng, 0.08)
+        model: Any = executor.assembly.engine.parts.model
+        model.forward = failing
+        accounts = serve(executor, pool, errands, 1, takes_any=False)
+        del model.forward
+        held.check_idle(executor)
+        failed = [account for account in accounts if is_planted(account)]
+        assert failing.num_raised >= 2 and failed
+        for account in accounts:
+            if account not in failed:
+                account.check()
+        for account in failed:
+            ids = range(account.request_id, account.request_id + account.errand.num_sequences)
+            assert failing.touched & set(ids), f"{account} was not served when a forward raised"
+        again = serve(executor, pool, draw(rng, pool, 12, takes_given=way.takes_given), 2, takes_any=False)
+        for account in again:
+            account.check()
+        del accounts, failed, again, account, failing, model
+    del executor
+    held.check_end()
+
+
+def broken(errand: Errand, name: str, error: str) -> Errand:
+    """The same errand under a guide that fails it, and with nothing that could end it before."""
+    request, kept = errand.request, {}
+    for each in fields(Request):
+        if each.init and each.name in (
+            "input_token_ids",
+            "streaming",
+            "priority",
+            "client_id",
+            "num_draft_tokens",
+        ):
+            kept[each.name] = getattr(request, each.name)
+    kept["input_token_ids"] = errand.case.prompt
+    params = GuidedDecodingParams.handle(name)
+    sampling = SamplingConfig(temperature=1.0, seed=errand.case.number)
+    broken = Request(**kept, max_tokens=20, guided_decoding_params=params, sampling_config=sampling)
+    return replace(errand, request=broken, fate="invalid", error=error)
+
+
+def is_planted(account: Account) -> bool:
+    return account.error is not None and "planted in forward" in account.error

@@ -1,0 +1,85 @@
+"""Thousands of requests, drawn at random: every one has the tokens that `LLM.generate` gives it alone, whoever else is
+served, whenever it came, however it is served; and when all have ended nothing is held.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from e2e.drafters import BEHIND_GIVEN, DRAFTERS
+from soak.accounts import Account
+from soak.clients import register, serve
+from soak.errands import draw
+from soak.held import Held, resident_bytes
+from soak.pool import Pool
+from soak.ways import UTILIZATION, WAYS, Way
+from weft.executor import Executor, FinishReason, IterationStats
+from weft.runtime import cpu
+
+pytestmark = pytest.mark.soak
+
+REQUESTS = 100
+"""Of each of WAYS."""
+
+
+def test_the_soak_is_as_wide_as_it_says() -> None:
+    assert REQUESTS * len(WAYS) >= 2000
+    assert {way.drafter for way in WAYS.values()} == {"none", *DRAFTERS, *BEHIND_GIVEN}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_request_has_its_own_answer(pool: Pool, drafters: Path, schedule: None, name: str) -> None:
+    way, seed = WAYS[name], list(WAYS).index(name)
+    errands = draw(random.Random(seed), pool, REQUESTS, takes_given=way.takes_given)
+    held = Held()
+    cpu.set_schedule(way.schedule, seed)
+    with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
+        register(executor, pool)
+        accounts = serve(executor, pool, errands, seed, takes_any=way.takes_any)
+        held.check_idle(executor)
+        assert len(accounts) == REQUESTS
+        for account in accounts:
+            account.check()
+        check_variety(way, accounts, executor.get_latest_iteration_stats())
+        del accounts
+    del executor
+    held.check_end()
+
+
+def test_memory_stays_the_same(pool: Pool, drafters: Path) -> None:
+    """The same requests again and again: after the first rounds nothing grows."""
+    errands = draw(random.Random(77), pool, 40, takes_given=True)
+    resident: list[int] = []
+    objects: list[int] = []
+    way = WAYS["given, forced, eagle3, few pages"]
+    with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
+        register(executor, pool)
+        for seed in range(10):
+            serve(executor, pool, errands, seed, takes_any=False)
+            executor.get_latest_iteration_stats()
+            gc.collect()
+            resident.append(resident_bytes())
+            objects.append(len(gc.get_objects()))
+    assert max(resident) - resident[3] < 4 << 20, f"bytes after each round: {resident}"
+    assert max(objects) - max(objects[:4]) < len(errands) * 5, f"objects after each round: {objects}"
+
+
+def check_variety(way: Way, accounts: list[Account], stats: list[IterationStats]) -> None:
+    """It was what the way is for: answers of every kind, full batches, drafts taken, prefixes found, preemptions."""
+    reasons = Counter(reason for account in accounts if account.error is None for reason in account.reasons)
+    assert set(FinishReason) - set(reasons) <= {FinishReason.NOT_FINISHED}, reasons
+    assert reasons[FinishReason.LENGTH] + reasons[FinishReason.END_ID] > REQUESTS / 3
+    if way.policy is UTILIZATION:
+        batches = [each.inflight_batching_stats for each in stats]
+        assert any(each is not None and each.num_paused_requests for each in batches), "nobody was preempted"
+    else:
+        assert max(each.num_active_requests for each in stats) == stats[0].max_num_active_requests
+    kv = stats[-1].kv_cache_stats
+    assert kv is not None and (kv.reused_blocks > 0) == way.reuse
+    accepted = sum(each.specdec_stats.num_accepted_tokens for each in stats if each.specdec_stats is not None)
+    assert (accepted > 0) == (way.drafter != "none")
