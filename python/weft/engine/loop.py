@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from weft.config import EngineConfig
@@ -20,10 +19,11 @@ from weft.engine.arrivals import Arrivals
 from weft.engine.beam_group import BeamGroup
 from weft.engine.beam_request import BeamRequest, check_beam_width
 from weft.engine.beam_turns import BeamTurns, check_beams, fits_width
-from weft.engine.commit import commit
+from weft.engine.ends import Ends
 from weft.engine.flight import Flight
 from weft.engine.graphs import StepGraphs
 from weft.engine.kv_cache import KvManager
+from weft.engine.landing import Landing
 from weft.engine.launcher import Launcher
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.outputs import OutputBuffers
@@ -31,11 +31,11 @@ from weft.engine.recorder import FlightRecorder
 from weft.engine.records import TurnRecord
 from weft.engine.request_drafts import check_drafts
 from weft.engine.residents import Residents
-from weft.engine.results import ResultRings, StepResults
+from weft.engine.results import ResultRings
 from weft.engine.scheduler import share_tokens, victim
 from weft.engine.state import DecodeParts, SlotState
 from weft.engine.step import Plan
-from weft.errors import CapacityError, GuideError, InputError, RequestError
+from weft.errors import CapacityError, InputError
 from weft.guided.host_lane import HostLane
 from weft.guided.lane import GrammarLane
 from weft.guided.protocol import Lane
@@ -68,7 +68,6 @@ class Engine:
         self.num_iterations = 0
         self.num_turns = 0
         self._max_num_tokens = config.max_num_tokens
-        self._end_tokens = frozenset(end_token_ids)
         self._scope = FailureScope()
         self._stream = runtime.stream()
         self._speculation = drafting.speculation
@@ -113,22 +112,30 @@ class Engine:
             self._beams = BeamTurns(group, self.residents)
         is_overlapped = runtime.device.type == "cuda" if config.overlap == "auto" else config.overlap
         self._depth = 2 if is_overlapped and config.graphs != "split" else 1
-        self._rings = ResultRings(runtime, self._stream, self.parts.state, self.parts.outputs)
-        self._flights: deque[Flight] = deque()
-        self._last_read = 0.0
+        rings = ResultRings(runtime, self._stream, self.parts.state, self.parts.outputs)
+        self._ends = Ends(self.arrivals, self.residents, self._beams, self.lane.state)
+        self.landing = Landing(
+            runtime,
+            rings,
+            self.lane.state,
+            self.residents,
+            self.launcher,
+            self._ends,
+            frozenset(end_token_ids),
+        )
         self._grammar_s = 0.0
-        self._num_completed = 0
+        self._num_ended = 0
         self._owes_turn = False
 
     @property
     def has_work(self) -> bool:
         """Whether some request is not finished, or the turn that says so is due."""
-        return bool(self.residents.active or len(self.arrivals) or self._flights or self._owes_turn)
+        return bool(self.residents.active or len(self.arrivals) or self.landing.flights or self._owes_turn)
 
     @property
     def is_blocked(self) -> bool:
         """Whether a turn could do nothing: all there is waits for guides that are not compiled yet."""
-        busy = self.residents.active or len(self.arrivals.queue) or self._flights or self._owes_turn
+        busy = self.residents.active or len(self.arrivals.queue) or self.landing.flights or self._owes_turn
         return not busy and not self.arrivals.has_compiled
 
     @property
@@ -173,7 +180,7 @@ class Engine:
     def cancel(self, request: Request, reason: FinishReason = "cancelled") -> None:
         """End a request now; what it produced stays."""
         if not request.is_finished:
-            self._end(request, reason)
+            self._ends.end(request, reason)
 
     def step(self) -> TurnRecord:
         """One turn: admit what fits, launch what there is to do, and read what is done."""
@@ -181,20 +188,19 @@ class Engine:
         self.num_turns += 1
         with self._scope, collection_postponed():
             for request in self.arrivals.late():
-                self._end(request, "timeout")
+                self._ends.end(request, "timeout")
             for request, error in self.arrivals.collect():
-                self._end(request, "error", error)
-            self._check_flights()
+                self._ends.end(request, "error", error)
+            self.landing.check()
             flight = Flight()
             self._decode(turn, flight)
             self._read_prompts(turn, flight)
             self._search(turn)
             if flight.requests:
-                flight.results = self._rings.start(flight.wants_logprobs, flight.gathers)
-                self._flights.append(flight)
-            while len(self._flights) > (self._depth - 1 if flight.requests else 0):
-                self._read(turn)
-        turn.completed, self._num_completed = self._num_completed, 0
+                self.landing.depart(flight)
+            while len(self.landing.flights) > (self._depth - 1 if flight.requests else 0):
+                self.landing.read(turn)
+        turn.completed, self._num_ended = self._ends.count - self._num_ended, self._ends.count
         served = {*turn.context, *turn.generation} | {request.id for request in self.residents.active}
         turn.active, turn.queued = len(served), len(self.arrivals)
         turn.compiling = len(self.arrivals.compiling)
@@ -212,7 +218,7 @@ class Engine:
         captured when such a request comes.
         """
         with self._scope, collection_postponed():
-            self._land(TurnRecord(self.num_turns, time.perf_counter()))
+            self.landing.land(TurnRecord(self.num_turns, time.perf_counter()))
             self.launcher.warm_up()
 
     def close(self) -> None:
@@ -221,7 +227,7 @@ class Engine:
             self.cancel(request)
         with self._scope:
             self._stream.synchronize()
-            self._land(TurnRecord(self.num_turns, time.perf_counter()))
+            self.landing.land(TurnRecord(self.num_turns, time.perf_counter()))
             if self._beams is not None:
                 self._beams.close()
             self.graphs.close()
@@ -245,19 +251,12 @@ class Engine:
                 f"the prompt has {len(request.prompt)} tokens, but max_seq_len is {longest} "
                 "(prompt and answer); shorten the prompt or raise EngineConfig.max_seq_len"
             )
-        pages = self._home(request).pages_needed(request)
+        pages = self._ends.home(request).pages_needed(request)
         if pages > num_pages:
             raise CapacityError(
                 f"the request needs {pages} pages, but there are {num_pages}; lower max_tokens or raise "
                 "EngineConfig.num_pages"
             )
-
-    def _home(self, request: Request) -> Residents | BeamTurns:
-        """Where a request takes what it holds from."""
-        if isinstance(request, BeamRequest):
-            assert self._beams is not None
-            return self._beams
-        return self.residents
 
     def _admit(self, turn: TurnRecord, budget: int) -> None:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
@@ -271,15 +270,15 @@ class Engine:
                 return
             if not config.chunked and unread + request.num_tokens > budget:
                 return
-            if not fits_width(request, active) or not self._home(request).take(request):
+            if not fits_width(request, active) or not self._ends.home(request).take(request):
                 return
             self.arrivals.admit(request)
             turn.new_active += 1
             turn.new_active_queue_s += time.perf_counter() - request.created
             try:
-                self._home(request).open(request)
+                self._ends.home(request).open(request)
             except Exception as error:
-                self._end(request, "error", error)
+                self._ends.end(request, "error", error)
 
     def _preempt(self, request: Request, turn: TurnRecord) -> None:
         """Take slot and pages back from a request that nothing in flight names. Its text and its matcher stay."""
@@ -304,7 +303,7 @@ class Engine:
             self.launcher.decode(flight, rows, plan, masks_drafts)
         except Exception as error:
             broken = [r for r in rows if r.captured is not None and r.captured.failure is not None]
-            self._fail_launch(broken or rows, error, turn)
+            self.landing.fail_launch(broken or rows, error, turn)
         else:
             self.num_iterations += 1
 
@@ -317,12 +316,12 @@ class Engine:
                 self.launcher.forget()
                 return None
             plan, masks_drafts = self.launcher.plan_for(rows)
-            if self._flights and not self.launcher.is_ready(plan):
-                self._land(turn)
+            if self.landing.flights and not self.launcher.is_ready(plan):
+                self.landing.land(turn)
             elif self.residents.reserves_all or all(self.residents.grow(request) for request in rows):
                 return rows, plan, masks_drafts
-            elif self._flights:
-                self._land(turn)
+            elif self.landing.flights:
+                self.landing.land(turn)
             else:
                 self._preempt(victim(self.residents.active), turn)
 
@@ -353,155 +352,12 @@ class Engine:
             try:
                 self.launcher.read_part(flight, request, count)
             except Exception as error:
-                self._fail_launch([request], error, turn)
+                self.landing.fail_launch([request], error, turn)
 
     def _search(self, turn: TurnRecord) -> None:
         """A turn of the beam requests: launched and read."""
         for ending in self._beams.step(turn) if self._beams is not None else ():
-            self._end(ending.request, ending.reason, ending.error)
-
-    # -- reading
-
-    def _land(self, turn: TurnRecord) -> None:
-        """Read all that is in flight."""
-        while self._flights:
-            self._read(turn)
-
-    def _read(self, turn: TurnRecord) -> None:
-        """Wait for the oldest flight, and hand out what it committed."""
-        flight = self._flights.popleft()
-        assert flight.results is not None
-        waiting_since = time.perf_counter()
-        try:
-            results = flight.results.wait()
-            self.runtime.check()
-        except Exception as error:
-            self._fail_flight(flight, error)
-            return
-        now = time.perf_counter()
-        turn.model_s += now - waiting_since
-        seconds, self._last_read = now - max(flight.began, self._last_read), now
-        self._observe(flight, results, seconds)
-        for request in flight.first:
-            if not request.is_finished:
-                self._take_first(request, results, turn)
-        for request in flight.rows:
-            if request.stage is not Stage.FINISHED:
-                self._take(request, results, flight.num_drafts, turn)
-        for request in flight.reading:
-            if not request.is_finished and request.row is not None and request.row.error is not None:
-                self._end(request, "error", request.row.error)
-        self._disembark(flight)
-
-    def _observe(self, flight: Flight, results: StepResults, seconds: float) -> None:
-        """Tell whoever decides about masked drafts what the iteration cost and gave."""
-        plan = flight.plan
-        if plan is None or not plan.guided or not plan.num_drafts:
-            return
-        rows = [r for r in flight.rows if r.compiled is not None and not r.is_finished]
-        committed = sum(results.count(request.slot) + 1 for request in rows)
-        kind = (plan.batch, plan.num_drafts)
-        self.launcher.guidance.observe(kind, flight.masks_drafts, seconds, committed)
-
-    def _take_first(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
-        assert request.row is not None
-        if request.row.error is not None:
-            self._end(request, "error", request.row.error)
-            return
-        stats = request.output.stats
-        if not request.resumed_at:
-            stats.time_to_first_token_s = time.perf_counter() - request.created
-            stats.reused_tokens = request.row.first
-        self._commit(request, results, turn)
-
-    def _take(self, request: Request, results: StepResults, num_drafts: int, turn: TurnRecord) -> None:
-        stats = request.output.stats
-        stats.iterations += 1
-        before, accepted = len(request.output.token_ids), stats.accepted_drafts
-        self._commit(request, results, turn)
-        if num_drafts and stats.iterations > 1:
-            stats.drafted_iterations += 1
-            stats.drafted_tokens += len(request.output.token_ids) - before
-            stats.verified_drafts += num_drafts
-            turn.speculating += 1
-            turn.drafted_tokens += num_drafts
-            turn.accepted_tokens += stats.accepted_drafts - accepted
-
-    def _commit(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
-        """Append what the iteration committed to the request, and end it where it ends."""
-        grammar = self.lane.state if request.compiled is not None else None
-        before = len(request.output.token_ids)
-        try:
-            reason = commit(request, results, request.room, self._end_tokens, grammar)
-        except Exception as error:  # whatever it is, the others' tokens are committed on the device
-            self._end(request, "error", error)
-            return
-        turn.generated_tokens += len(request.output.token_ids) - before
-        stats = request.output.stats
-        stats.first_turn = turn.number if stats.first_turn is None else stats.first_turn
-        stats.last_turn = turn.number
-        self.residents.store(request)
-        if reason is not None:
-            self._end(request, reason)
-        else:
-            request.report()
-
-    def _disembark(self, flight: Flight) -> None:
-        """The flight is over: what waited for it is given back."""
-        for request in flight.end():
-            self.residents.give_back(request)
-
-    # -- ends
-
-    def _fail_flight(self, flight: Flight, error: BaseException) -> None:
-        """What was launched together fails together, and with it what later work can't go on without."""
-        self._end_all(flight.requests, error)
-        try:
-            self.runtime.synchronize()
-        except Exception as later:
-            self._end_all([request for other in self._flights for request in other.requests], later)
-        self.launcher.drop_snapshots()
-        self._disembark(flight)
-
-    def _fail_launch(self, requests: Sequence[Request], error: BaseException, turn: TurnRecord) -> None:
-        """Who was to be launched fails; and what is in flight, since a launch also raises what failed there."""
-        self._end_all([request for flight in self._flights for request in flight.requests], error)
-        self._end_all(requests, error)
-        self._land(turn)
-        self.launcher.drop_snapshots()
-
-    def _check_flights(self) -> None:
-        """Hear of what failed in flight before anything else is launched, which would be blamed for it."""
-        try:
-            self.runtime.check()
-        except Exception as error:
-            self._end_all([request for flight in self._flights for request in flight.requests], error)
-
-    def _end_all(self, requests: Sequence[Request], error: BaseException) -> None:
-        for request in requests:
-            if not request.is_finished:
-                self._end(request, "error", error)
-
-    def _end(self, request: Request, reason: FinishReason, error: BaseException | None = None) -> None:
-        """Finish a request and, unless work in flight names it, give back what it holds."""
-        self.arrivals.forget(request)
-        if error is not None and not isinstance(error, RequestError | InputError):
-            kind = GuideError if request.stage is Stage.COMPILING else RequestError
-            wrapped = kind(f"{type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            error = wrapped
-        if request.is_active:
-            if request.compiled is not None and not isinstance(request, BeamRequest):
-                request.output.stats.guided_valid = (
-                    reason == "stop"
-                    and request.output.stopped_by is None
-                    and self.lane.state.is_terminated(request.slot)
-                )
-            self._home(request).leave(request)
-        self._num_completed += 1
-        request.finish(reason, error)
-        if error is not None and self.recorder is not None:
-            self.recorder.failed(request)
+            self._ends.end(ending.request, ending.reason, ending.error)
 
 
 @contextmanager

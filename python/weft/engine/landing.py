@@ -1,0 +1,156 @@
+"""Reading what turns launched: what was committed goes to requests, what failed ends those who were in it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from weft.engine.commit import commit
+from weft.engine.ends import Ends
+from weft.engine.flight import Flight
+from weft.engine.launcher import Launcher
+from weft.engine.lifecycle import Request, Stage
+from weft.engine.records import TurnRecord
+from weft.engine.residents import Residents
+from weft.engine.results import ResultRings, StepResults
+from weft.guided.state import GuidedState
+from weft.runtime.interface import Runtime
+
+
+class Landing:
+    """What is in flight, the oldest first: at most two."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        rings: ResultRings,
+        state: GuidedState,
+        residents: Residents,
+        launcher: Launcher,
+        ends: Ends,
+        end_tokens: frozenset[int],
+    ) -> None:
+        self.flights: deque[Flight] = deque()
+        self._runtime, self._rings, self._state = runtime, rings, state
+        self._residents, self._launcher, self._ends = residents, launcher, ends
+        self._end_tokens = end_tokens
+        self._last_read = 0.0
+
+    def depart(self, flight: Flight) -> None:
+        """A flight was launched; its results are under way."""
+        flight.results = self._rings.start(flight.wants_logprobs, flight.gathers)
+        self.flights.append(flight)
+
+    def land(self, turn: TurnRecord) -> None:
+        """Read all that is in flight."""
+        while self.flights:
+            self.read(turn)
+
+    def read(self, turn: TurnRecord) -> None:
+        """Wait for the oldest flight, and hand out what it committed."""
+        flight = self.flights.popleft()
+        assert flight.results is not None
+        waiting_since = time.perf_counter()
+        try:
+            results = flight.results.wait()
+            self._runtime.check()
+        except Exception as error:
+            self._fail_flight(flight, error)
+            return
+        now = time.perf_counter()
+        turn.model_s += now - waiting_since
+        seconds, self._last_read = now - max(flight.began, self._last_read), now
+        self._observe(flight, results, seconds)
+        for request in flight.first:
+            if not request.is_finished:
+                self._take_first(request, results, turn)
+        for request in flight.rows:
+            if request.stage is not Stage.FINISHED:
+                self._take(request, results, flight.num_drafts, turn)
+        for request in flight.reading:
+            if not request.is_finished and request.row is not None and request.row.error is not None:
+                self._ends.end(request, "error", request.row.error)
+        self._disembark(flight)
+
+    def _observe(self, flight: Flight, results: StepResults, seconds: float) -> None:
+        """Tell whoever decides about masked drafts what the iteration cost and gave."""
+        plan = flight.plan
+        if plan is None or not plan.guided or not plan.num_drafts:
+            return
+        rows = [r for r in flight.rows if r.compiled is not None and not r.is_finished]
+        committed = sum(results.count(request.slot) + 1 for request in rows)
+        kind = (plan.batch, plan.num_drafts)
+        self._launcher.guidance.observe(kind, flight.masks_drafts, seconds, committed)
+
+    def _take_first(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
+        assert request.row is not None
+        if request.row.error is not None:
+            self._ends.end(request, "error", request.row.error)
+            return
+        stats = request.output.stats
+        if not request.resumed_at:
+            stats.time_to_first_token_s = time.perf_counter() - request.created
+            stats.reused_tokens = request.row.first
+        self._commit(request, results, turn)
+
+    def _take(self, request: Request, results: StepResults, num_drafts: int, turn: TurnRecord) -> None:
+        stats = request.output.stats
+        stats.iterations += 1
+        before, accepted = len(request.output.token_ids), stats.accepted_drafts
+        self._commit(request, results, turn)
+        if num_drafts and stats.iterations > 1:
+            stats.drafted_iterations += 1
+            stats.drafted_tokens += len(request.output.token_ids) - before
+            stats.verified_drafts += num_drafts
+            turn.speculating += 1
+            turn.drafted_tokens += num_drafts
+            turn.accepted_tokens += stats.accepted_drafts - accepted
+
+    def _commit(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
+        """Append what the iteration committed to the request, and end it where it ends."""
+        grammar = self._state if request.compiled is not None else None
+        before = len(request.output.token_ids)
+        try:
+            reason = commit(request, results, request.room, self._end_tokens, grammar)
+        except Exception as error:  # whatever it is, the others' tokens are committed on the device
+            self._ends.end(request, "error", error)
+            return
+        turn.generated_tokens += len(request.output.token_ids) - before
+        stats = request.output.stats
+        stats.first_turn = turn.number if stats.first_turn is None else stats.first_turn
+        stats.last_turn = turn.number
+        self._residents.store(request)
+        if reason is not None:
+            self._ends.end(request, reason)
+        else:
+            request.report()
+
+    def _disembark(self, flight: Flight) -> None:
+        """The flight is over: what waited for it is given back."""
+        for request in flight.end():
+            self._residents.give_back(request)
+
+    def _fail_flight(self, flight: Flight, error: BaseException) -> None:
+        """What was launched together fails together, and with it what later work can't go on without."""
+        self._ends.fail(flight.requests, error)
+        try:
+            self._runtime.synchronize()
+        except Exception as later:
+            self._ends.fail([request for other in self.flights for request in other.requests], later)
+        self._launcher.drop_snapshots()
+        self._disembark(flight)
+
+    def fail_launch(self, requests: Sequence[Request], error: BaseException, turn: TurnRecord) -> None:
+        """Who was to be launched fails; and what is in flight, since a launch also raises what failed there."""
+        self._ends.fail([request for flight in self.flights for request in flight.requests], error)
+        self._ends.fail(requests, error)
+        self.land(turn)
+        self._launcher.drop_snapshots()
+
+    def check(self) -> None:
+        """Hear of what failed in flight before anything else is launched, which would be blamed for it."""
+        try:
+            self._runtime.check()
+        except Exception as error:
+            self._ends.fail([request for flight in self.flights for request in flight.requests], error)
