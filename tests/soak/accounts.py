@@ -9,7 +9,7 @@ import pytest
 from soak.errands import Errand
 from soak.pool import Pool, finish_reason
 from weft.core import Output, TokenLogprob
-from weft.executor import FinishReason, Response
+from weft.executor import FinishReason, Response, Result
 
 NOT_FINISHED = FinishReason.NOT_FINISHED
 
@@ -52,6 +52,7 @@ class Account:
             assert tokens[: len(prompt)] == prompt
             tokens = tokens[len(prompt) :]
         is_delta = request.streaming and not request.return_all_generated_tokens
+        num_before = len(self.tokens[index]) if is_delta else 0
         if not is_delta:
             assert tokens[: len(self.tokens[index])] == self.tokens[index]
         self.tokens[index] = [*(self.tokens[index] if is_delta else []), *tokens]
@@ -62,11 +63,22 @@ class Account:
             assert len(self.log_probs[index]) == len(self.tokens[index])
             assert result.cum_log_probs == pytest.approx([sum(self.log_probs[index])])
         assert (result.top_log_probs is not None) == bool(wanted.top_log_probs)
+        self._check_logits(result, len(self.tokens[index]) - num_before, num_before == 0)
         has_metrics = wanted.return_perf_metrics and result.is_sequence_final
         assert (result.request_perf_metrics is not None) == has_metrics
         self.reasons[index] = reason
         self.is_over = result.is_final
         assert result.is_final == all(reason is not NOT_FINISHED for reason in self.reasons)
+
+    def _check_logits(self, result: Result, num_new: int, is_first: bool) -> None:
+        request, size = self.errand.request, self._pool.vocab_size
+        wanted = request.output_config
+        logits = result.generation_logits
+        assert logits is None or (wanted.return_generation_logits and logits.shape == (1, num_new, size))
+        assert logits is not None or not (wanted.return_generation_logits and num_new)
+        if result.context_logits is not None:
+            assert wanted.return_context_logits and is_first
+            assert result.context_logits.shape == (len(request.input_token_ids), size)
 
     def check(self) -> None:
         """It has come to the end that it should have come to, with the reference's tokens."""

@@ -11,13 +11,16 @@ import torch
 
 from soak.cases import Case
 from soak.pool import Pool
+from soak.processors import draw_processor
 from weft.executor import (
     ExternalDraftTokensConfig,
     GuidedDecodingParams,
     GuideType,
+    KvCacheRetentionConfig,
     OutputConfig,
     Request,
     SamplingConfig,
+    TokenRangeRetentionConfig,
 )
 
 Fate = Literal["answered", "cancelled", "timed out", "invalid"]
@@ -48,11 +51,15 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"stop_words": [[10**6]]}, "holds token id 1000000"),
     ({"embedding_bias": torch.zeros(3)}, "embedding_bias has 3 entries"),
     ({"sampling_config": SamplingConfig(2)}, "beam_width is 2, but"),
-    ({"output_config": OutputConfig(return_generation_logits=True)}, "gather_generation_logits=True"),
+    ({"logits_post_processor_name": "nobody's"}, "there is no logits post-processor"),
 ]
-GIVEN_TO_NOBODY: tuple[dict[str, Any], str] = (
+WITHOUT_GIVEN: tuple[dict[str, Any], str] = (
     {"external_draft_tokens_config": ExternalDraftTokensConfig([1])},
     "Speculation.given",
+)
+WITHOUT_LOGITS: tuple[dict[str, Any], str] = (
+    {"output_config": OutputConfig(return_generation_logits=True)},
+    "gather_generation_logits=True",
 )
 
 
@@ -73,12 +80,14 @@ class Errand:
         return self.request.sampling_config.num_sequences
 
 
-def draw(rng: random.Random, pool: Pool, count: int, *, takes_given: bool) -> list[Errand]:
-    """So many errands."""
-    return [_draw(rng, pool, number, takes_given) for number in range(count)]
+def draw(
+    rng: random.Random, pool: Pool, count: int, *, takes_given: bool, gives_logits: bool
+) -> list[Errand]:
+    """So many errands, to an executor that may take given drafts and give generation logits."""
+    return [_draw(rng, pool, number, takes_given, gives_logits) for number in range(count)]
 
 
-def _draw(rng: random.Random, pool: Pool, number: int, takes_given: bool) -> Errand:
+def _draw(rng: random.Random, pool: Pool, number: int, takes_given: bool, gives_logits: bool) -> Errand:
     case = rng.choice(pool.cases)
     draw = rng.random()
     fate: Fate = "answered"
@@ -88,12 +97,14 @@ def _draw(rng: random.Random, pool: Pool, number: int, takes_given: bool) -> Err
         fate = "cancelled"
     elif draw < 0.33:
         fate = "timed out"
-    fields = _fields(rng, pool, case, takes_given)
-    fields["client_id"] = number
+    fields = _fields(rng, pool, case, takes_given, gives_logits)
+    fields |= {"client_id": number} | draw_processor(rng, case.prompt, number)
     error, seconds = "", 0.0
     if fate == "invalid":
-        changed, error = rng.choice(INVALID if takes_given else [*INVALID, GIVEN_TO_NOBODY])
-        fields |= {"num_draft_tokens": None, "external_draft_tokens_config": None} | changed
+        refused = [WITHOUT_GIVEN] * (not takes_given) + [WITHOUT_LOGITS] * (not gives_logits)
+        changed, error = rng.choice([*INVALID, *refused])
+        left_out = ("num_draft_tokens", "external_draft_tokens_config", "logits_post_processor")
+        fields |= dict.fromkeys(left_out) | changed
     elif fate == "timed out":
         fields["allotted_time_ms"] = rng.choice((0.0, 0.0, 2.0, 10.0, 30.0, 60.0, 120.0))
     elif fate == "cancelled":
@@ -101,7 +112,9 @@ def _draw(rng: random.Random, pool: Pool, number: int, takes_given: bool) -> Err
     return Errand(case, Request(**fields), fate, error, rng.randint(1, 6), seconds)
 
 
-def _fields(rng: random.Random, pool: Pool, case: Case, takes_given: bool) -> dict[str, Any]:
+def _fields(
+    rng: random.Random, pool: Pool, case: Case, takes_given: bool, gives_logits: bool
+) -> dict[str, Any]:
     sampling = case.sampling
     is_several = (case.num_seeds > 1 or sampling.temperature == 0) and rng.random() < 0.2
     bias = None
@@ -121,7 +134,10 @@ def _fields(rng: random.Random, pool: Pool, case: Case, takes_given: bool) -> di
             return_log_probs=has_log_probs,
             top_log_probs=2 if has_log_probs and rng.random() < 0.5 else 0,
             return_perf_metrics=rng.random() < 0.3,
+            return_context_logits=rng.random() < 0.08,
+            return_generation_logits=gives_logits and rng.random() < 0.2,
         ),
+        "kv_cache_retention_config": _retention(rng, len(case.prompt)) if rng.random() < 0.2 else None,
         "bad_words": sampling.bad_words or None,
         "stop_words": [*sampling.stop_words, *([token] for token in sampling.stop_token_ids)] or None,
         "embedding_bias": bias,
@@ -145,6 +161,14 @@ def _sampling_config(case: Case, num_sequences: int | None) -> SamplingConfig:
         if getattr(sampling, name):
             given[name] = getattr(sampling, name)
     return SamplingConfig(num_return_sequences=num_sequences, **given)
+
+
+def _retention(rng: random.Random, length: int) -> KvCacheRetentionConfig:
+    start = rng.randrange(length)
+    kept = TokenRangeRetentionConfig(
+        start, rng.choice((None, start + 9)), priority=rng.randint(0, 100), duration_ms=rng.choice((None, 50))
+    )
+    return KvCacheRetentionConfig([kept], rng.randint(0, 100))
 
 
 def _expected(rng: random.Random, pool: Pool, case: Case) -> Sequence[int]:

@@ -111,9 +111,15 @@ class FailingForward:
         self.num_raised = 0
         self._rng, self._share = rng, share
         self._forward = self.engine.parts.model.forward
+        self._calls_left = -1
+
+    def raise_in(self, number: int) -> None:
+        """Raise in the call of this number from now on, too."""
+        self._calls_left = number
 
     def __call__(self, *args: Any) -> Any:
-        if self._rng.random() < self._share:
+        self._calls_left -= 1
+        if self._calls_left == 0 or self._rng.random() < self._share:
             self.num_raised += 1
             self.touched |= {request.id for request in self._served()}
             raise PlantedError(f"planted in forward, number {self.num_raised}")

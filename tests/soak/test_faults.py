@@ -40,7 +40,7 @@ def test_a_broken_matcher_is_its_own_request(pool: Pool, drafters: Path, name: s
         broken(errand, *rng.choice([(key, error) for key, (_, error) in guides.items()]))
         if rng.random() < 0.3
         else errand
-        for errand in draw(rng, pool, REQUESTS, takes_given=way.takes_given)
+        for errand in draw(rng, pool, REQUESTS, **way.terms)
     ]
     held = Held()
     with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
@@ -59,7 +59,7 @@ def test_a_broken_matcher_is_its_own_request(pool: Pool, drafters: Path, name: s
 @pytest.mark.parametrize("name", WAYS)
 def test_a_forward_that_raises_ends_those_in_it(pool: Pool, drafters: Path, name: str) -> None:
     rng, way = random.Random(name), WAYS[name]
-    errands = draw(rng, pool, REQUESTS, takes_given=way.takes_given)
+    errands = draw(rng, pool, REQUESTS, **way.terms)
     held = Held()
     with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
         register(executor, pool)
@@ -77,12 +77,33 @@ def test_a_forward_that_raises_ends_those_in_it(pool: Pool, drafters: Path, name
         for account in failed:
             ids = range(account.request_id, account.request_id + account.errand.num_sequences)
             assert failing.touched & set(ids), f"{account} was not served when a forward raised"
-        again = serve(executor, pool, draw(rng, pool, 12, takes_given=way.takes_given), 2, takes_any=False)
+        again = serve(executor, pool, draw(rng, pool, 12, **way.terms), 2, takes_any=False)
         for account in again:
             account.check()
         del accounts, failed, again, account, failing, model
     del executor
     held.check_end()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7])
+def test_split_iterations_go_on_behind_one_that_failed(pool: Pool, number: int) -> None:
+    """The forward that raises is in the prompt, the warm-up, the capture or an iteration, with the host between."""
+    case = next(case for case in pool.cases if case.guide is None and case.sampling.temperature == 0)
+    request = Request(case.prompt, 12, logits_post_processor=lambda *_: None)
+
+    def ask(executor: Executor) -> str | list[list[int]]:
+        (response,) = executor.await_responses(executor.enqueue_request(request), timeout=30)
+        return response.error_msg if response.has_error() else response.result.output_token_ids
+
+    with Executor(pool.checkpoint.path, device="cpu") as executor:
+        expected = ask(executor)
+    with Executor(pool.checkpoint.path, device="cpu") as executor:
+        failing = FailingForward(executor, random.Random(0), 0.0)
+        failing.raise_in(number)
+        model: Any = executor.assembly.engine.parts.model
+        model.forward = failing
+        assert "planted in forward" in str(ask(executor))
+        assert [ask(executor) for _ in range(3)] == [expected] * 3
 
 
 def broken(errand: Errand, name: str, error: str) -> Errand:

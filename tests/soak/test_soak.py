@@ -35,7 +35,7 @@ def test_the_soak_is_as_wide_as_it_says() -> None:
 @pytest.mark.parametrize("name", WAYS)
 def test_every_request_has_its_own_answer(pool: Pool, drafters: Path, schedule: None, name: str) -> None:
     way, seed = WAYS[name], list(WAYS).index(name)
-    errands = draw(random.Random(seed), pool, REQUESTS, takes_given=way.takes_given)
+    errands = draw(random.Random(seed), pool, REQUESTS, **way.terms)
     held = Held()
     cpu.set_schedule(way.schedule, seed)
     with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
@@ -53,10 +53,10 @@ def test_every_request_has_its_own_answer(pool: Pool, drafters: Path, schedule: 
 
 def test_memory_stays_the_same(pool: Pool, drafters: Path) -> None:
     """The same requests again and again: after the first rounds nothing grows."""
-    errands = draw(random.Random(77), pool, 40, takes_given=True)
+    way = WAYS["given, forced, eagle3, few pages"]
+    errands = draw(random.Random(77), pool, 40, **way.terms)
     resident: list[int] = []
     objects: list[int] = []
-    way = WAYS["given, forced, eagle3, few pages"]
     with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
         register(executor, pool)
         for seed in range(10):

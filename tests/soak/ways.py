@@ -8,6 +8,7 @@ from typing import Any
 
 from e2e.drafters import BEHIND_GIVEN, DRAFTERS
 from soak.pool import MAX_SEQ_LEN
+from soak.processors import CONFIG
 from weft import Speculation
 from weft.executor import (
     CapacitySchedulerPolicy,
@@ -44,9 +45,10 @@ class Way:
     settings: tuple[tuple[str, Any], ...] = ()
 
     @property
-    def takes_given(self) -> bool:
-        """Whether requests may bring drafts along."""
-        return "given" in self.drafter
+    def terms(self) -> dict[str, bool]:
+        """What requests may ask for: drafts that they bring along, generation logits."""
+        gives_logits = dict(self.settings).get("gather_generation_logits", False)
+        return {"takes_given": "given" in self.drafter, "gives_logits": gives_logits}
 
     def config(self, drafters: Path) -> ExecutorConfig:
         """The executor's settings; `drafters` is where random ones were saved."""
@@ -63,6 +65,7 @@ class Way:
             ),
             spec_dec_config=SpeculativeConfig(self.speculation(drafters)),
             guided_decoding_config=GuidedDecodingConfig(),
+            logits_post_processor_config=CONFIG,
             **({"max_batch_size": 6, "overlap": True} | dict(self.settings)),
         )
 
@@ -82,13 +85,13 @@ def way(drafter: str = "none", num_drafts: int = 3, **given: Any) -> Way:
 
 
 WAYS = {
-    "plain": way(max_batch_size=8),
+    "plain": way(max_batch_size=8, gather_generation_logits=True),
     "plain, few pages": way(policy=UTILIZATION, page_size=8, pages=26, takes_any=True),
     "eagle3, few tokens": way("eagle3", max_num_tokens=64),
     "eagle3 unguided, split, few pages": way(
         "eagle3-unguided", 2, policy=UTILIZATION, page_size=8, pages=26, graphs="split", overlap=False
     ),
-    "eagle3, threads": way("eagle3", schedule="threads", max_batch_size=3),
+    "eagle3, threads": way("eagle3", schedule="threads", max_batch_size=3, gather_generation_logits=True),
     "mtp, eager, equal progress": way("mtp", graphs="none", equal_progress=True, max_num_tokens=64),
     "draft model, static": way("draft_model", 2, policy=STATIC, max_batch_size=4),
     "n-grams, few pages, no copies": way(
@@ -97,19 +100,23 @@ WAYS = {
     "n-grams unguided, whole prompts, short queue": way(
         "ngram-unguided", enable_chunked_context=False, max_queue_size=8, overlap=False
     ),
-    "forced, alone": way("forced", max_batch_size=1),
+    "forced, alone": way("forced", max_batch_size=1, gather_generation_logits=True),
     "forced and eagle3, no prefixes": way("forced+eagle3", 5, reuse=False),
     "forced and n-grams, any order": way("forced+ngram", schedule="random", max_batch_size=3),
     "random eagle3, few pages, any order": way(
         "random eagle3", policy=UTILIZATION, page_size=8, pages=26, schedule="random", max_batch_size=4
     ),
-    "random mtp, split": way("random mtp", graphs="split", overlap=False, takes_any=True),
+    "random mtp, split": way(
+        "random mtp", graphs="split", overlap=False, takes_any=True, gather_generation_logits=True
+    ),
     "random mtp chain": way("random mtp chain", 8, max_batch_size=4),
     "random draft model, few pages, in turn": way(
         "random draft_model", policy=UTILIZATION, page_size=8, pages=26, overlap=False
     ),
     "given": way("given", 8, max_batch_size=8),
-    "given, n-grams, static": way("given+ngram", policy=STATIC, graphs="none", max_batch_size=4),
+    "given, n-grams, static": way(
+        "given+ngram", policy=STATIC, graphs="none", max_batch_size=4, gather_generation_logits=True
+    ),
     "given, eagle3, any order": way("given+eagle3", schedule="random", max_batch_size=3),
     "given, forced, eagle3, few pages": way(
         "given+forced+eagle3",

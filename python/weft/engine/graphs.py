@@ -111,11 +111,15 @@ class StepGraphs:
         takes_snapshot = plan.guided or self._parts.has_proposals
         if self._is_split(plan):
             segments = SegmentedStream(self._runtime, self._stream)
-            for _ in range(2):
-                if takes_snapshot:
-                    self._lane.push([], {})
-                self._run_segments(plan, segments)
-            self._stream.synchronize()
+            try:
+                for _ in range(2):
+                    if takes_snapshot:
+                        self._lane.push([], {})
+                    self._run_segments(plan, segments)
+                self._stream.synchronize()
+            except BaseException:
+                segments.close()  # its graphs hold what was launched, which may hold the exception that holds them
+                raise
             segments.num_replays = 0
             self._segments[plan] = segments
             return

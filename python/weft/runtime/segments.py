@@ -31,8 +31,8 @@ class SegmentedStream:
         self._pending: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def begin(self) -> None:
-        """Start the next round."""
-        assert not self._pending
+        """Start the next round. What one that failed did not issue is dropped."""
+        self._pending.clear()
         self._rounds += 1
         self._next = 0
 
