@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -99,6 +100,18 @@ def broken_guides(rng: random.Random, end_id: int) -> dict[str, tuple[Guide, str
 
 def _maker(kind: type[AnyToken], place: int, end_id: int) -> Callable[[], AnyToken]:
     return lambda: kind(place, end_id)
+
+
+def raising_processor(place: int, *, allows_capture: bool) -> Callable[..., None]:
+    """A logits post-processor that raises in its call of this number, from 0."""
+    calls = itertools.count()
+
+    def raises(*_: object) -> None:
+        if next(calls) == place:
+            raise PlantedError("planted in a processor")
+
+    raises.allows_capture = allows_capture  # type: ignore[attr-defined]
+    return raises
 
 
 class FailingForward:

@@ -5,7 +5,7 @@ the executor goes on serving, and nothing is left behind.
 from __future__ import annotations
 
 import random
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from soak.accounts import Account
 from soak.clients import register, serve
 from soak.errands import Errand, draw
-from soak.faults import FailingForward, broken_guides
+from soak.faults import FailingForward, broken_guides, raising_processor
 from soak.held import Held
 from soak.pool import Pool
 from soak.ways import STATIC, UTILIZATION, way
@@ -37,7 +37,7 @@ def test_a_broken_matcher_is_its_own_request(pool: Pool, drafters: Path, name: s
     rng, way = random.Random(name), WAYS[name]
     guides = broken_guides(rng, next(iter(pool.checkpoint.end_ids)))
     errands = [
-        broken(errand, *rng.choice([(key, error) for key, (_, error) in guides.items()]))
+        under_guide(errand, *rng.choice([(key, error) for key, (_, error) in guides.items()]))
         if rng.random() < 0.3
         else errand
         for errand in draw(rng, pool, REQUESTS, **way.terms)
@@ -47,6 +47,32 @@ def test_a_broken_matcher_is_its_own_request(pool: Pool, drafters: Path, name: s
         register(executor, pool)
         for key, (guide, _) in guides.items():
             executor.register_guide(key, guide)
+        accounts = serve(executor, pool, errands, 1, takes_any=False)
+        for account in accounts:
+            account.check()
+        held.check_idle(executor)
+        del accounts, account
+    del executor
+    held.check_end()
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_processor_that_raises_ends_its_own_request(pool: Pool, drafters: Path, name: str) -> None:
+    rng, way = random.Random(name), WAYS[name]
+    errands = [
+        broken(
+            errand,
+            "logits processor 'logits_post_processor' raised PlantedError: planted in a processor",
+            logits_post_processor=raising_processor(rng.randrange(6), allows_capture=rng.random() < 0.4),
+            end_id=-1,
+        )
+        if rng.random() < 0.25
+        else errand
+        for errand in draw(rng, pool, REQUESTS, **way.terms)
+    ]
+    held = Held()
+    with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
+        register(executor, pool)
         accounts = serve(executor, pool, errands, 1, takes_any=False)
         for account in accounts:
             account.check()
@@ -106,22 +132,19 @@ def test_split_iterations_go_on_behind_one_that_failed(pool: Pool, number: int) 
         assert [ask(executor) for _ in range(3)] == [expected] * 3
 
 
-def broken(errand: Errand, name: str, error: str) -> Errand:
-    """The same errand under a guide that fails it, and with nothing that could end it before."""
-    request, kept = errand.request, {}
-    for each in fields(Request):
-        if each.init and each.name in (
-            "input_token_ids",
-            "streaming",
-            "priority",
-            "client_id",
-            "num_draft_tokens",
-        ):
-            kept[each.name] = getattr(request, each.name)
-    kept["input_token_ids"] = errand.case.prompt
-    params = GuidedDecodingParams.handle(name)
-    sampling = SamplingConfig(temperature=1.0, seed=errand.case.number)
-    broken = Request(**kept, max_tokens=20, guided_decoding_params=params, sampling_config=sampling)
+def under_guide(errand: Errand, name: str, error: str) -> Errand:
+    """The same errand under a guide that fails it."""
+    return broken(errand, error, guided_decoding_params=GuidedDecodingParams.handle(name))
+
+
+def broken(errand: Errand, error: str, **changed: Any) -> Errand:
+    """The same errand with something that fails it, and with nothing that could end it before."""
+    request, case = errand.request, errand.case
+    kept = {
+        name: getattr(request, name) for name in ("streaming", "priority", "client_id", "num_draft_tokens")
+    }
+    sampling = SamplingConfig(temperature=1.0, seed=case.number)
+    broken = Request(case.prompt, 20, sampling_config=sampling, **kept, **changed)
     return replace(errand, request=broken, fate="invalid", error=error)
 
 
