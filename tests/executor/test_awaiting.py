@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,21 @@ def test_nothing_to_await(executor: Executor) -> None:
     assert executor.await_responses(timeout=timedelta(milliseconds=5)) == []
     assert executor.await_responses([], timeout=None) == []
     assert executor.get_num_responses_ready() == 0
+
+
+def test_a_timeout_beyond_all_clocks(executor: Executor) -> None:
+    for timeout in (1e15, timedelta.max):
+        assert executor.await_responses(executor.enqueue_request(request(1)), timeout)
+        executor.enqueue_request(request(1))
+        assert executor.await_responses(timeout=timeout)
+
+
+@pytest.mark.parametrize("number", [0, -1, 10**9, "1", 1.0, True, None, {}])
+def test_numbers_of_no_request(executor: Executor, number: Any) -> None:
+    with pytest.raises(InputError, match="there is no request"):
+        executor.cancel_request(number)
+    with pytest.raises(InputError, match="there is no request"):
+        executor.await_responses([number], timeout=0)
 
 
 def test_any_one_and_several(executor: Executor) -> None:

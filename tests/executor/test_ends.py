@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -84,11 +85,18 @@ def test_time_runs_out_while_a_guide_compiles(executor: Executor, monkeypatch: p
 
     monkeypatch.setattr(compiler._backend, "compile", slowly)
     params = GuidedDecodingParams(GuidedDecodingParams.GuideType.REGEX, "[0-9]{17}")
-    late = executor.enqueue_request(
-        request(5, end_id=None, guided_decoding_params=params, allotted_time_ms=30)
+    late, early = executor.enqueue_requests(
+        [
+            request(5, end_id=None, guided_decoding_params=params, allotted_time_ms=allotted)
+            for allotted in (30, 1e300)
+        ]
     )
     (response,) = until_final(executor, late)
     assert response.result.finish_reasons == [FinishReason.TIMED_OUT]
+    time.sleep(0.05)  # the engine sleeps until a time beyond all clocks
+    executor.cancel_request(early)
+    (response,) = until_final(executor, early)
+    assert response.result.finish_reasons == [FinishReason.CANCELLED]
     cancelled, served = executor.enqueue_requests(
         [request(5, end_id=None, guided_decoding_params=params, output_config=METRICS) for _ in range(2)]
     )
@@ -127,6 +135,34 @@ def test_a_full_queue_raises(make: Callable[..., Executor]) -> None:
     assert answer(executor, request(2))
 
 
+def test_many_clients_at_a_full_queue(make: Callable[..., Executor]) -> None:
+    """Of those who find the last place free at the same time, one gets it."""
+    executor = make(max_batch_size=1, max_queue_size=4)
+    executor.enqueue_request(request(LONG))
+    until = time.monotonic() + 10
+    while not executor.get_latest_iteration_stats():
+        assert time.monotonic() < until
+    taken: list[int] = []
+    together = threading.Barrier(16)
+
+    def enqueue() -> None:
+        together.wait()
+        with contextlib.suppress(CapacityError):
+            taken.append(executor.enqueue_request(request(2)))
+
+    clients = [threading.Thread(target=enqueue) for _ in range(16)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(taken) == 4
+
+
 def test_shutdown_wakes_and_ends(make: Callable[..., Executor]) -> None:
     """A waiter has what there is of its request; one without a request hears that there is nothing more."""
     executor = make()
@@ -148,7 +184,8 @@ def test_shutdown_wakes_and_ends(make: Callable[..., Executor]) -> None:
         thread.join(timeout=10)
         assert not thread.is_alive()
     taken = [response for one in told if isinstance(one, list) for response in one]
-    reasons = [response.result.finish_reasons for response in taken]
+    # Either may take the last response; that it was taken is then what the other hears, or that there is no more.
+    reasons = [response.result.finish_reasons for response in taken if not response.has_error()]
     assert reasons == [[FinishReason.CANCELLED]]
     for call in (
         lambda: executor.enqueue_request(request(2)),

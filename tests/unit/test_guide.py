@@ -320,6 +320,16 @@ def test_equal_guides_are_compiled_once(slow: None) -> None:
             compiler.compile(guide_of("broken"))
 
 
+def test_nobody_cancels_what_others_wait_for(slow: None) -> None:
+    with GuideCompiler(small_vocabulary(), backend="slow") as compiler:
+        guide = guide_of("slow")
+        mine, waiting = compiler.submit(guide), compiler.submit(guide_of("waits"))
+        assert not mine.cancel()
+        assert not waiting.cancel()
+        Slow.gate.set()
+        assert compiler.submit(guide).result(30) is mine.result(30)
+
+
 def test_the_cache_is_bounded(slow: None) -> None:
     with GuideCompiler(small_vocabulary(), backend="slow", cache_limit_bytes=100) as compiler:
         for source in ("40", "41", "40", "42", "1000"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,7 +17,6 @@ from typing import Any, overload
 from torch import Tensor
 
 from weft.engine.lifecycle import Request as EngineRequest
-from weft.engine.lifecycle import Stage
 from weft.engine.records import TurnRecord
 from weft.errors import CapacityError, ExecutorError, InputError, RequestError
 from weft.executor.assembly import Assembly, Source
@@ -100,6 +100,10 @@ class Executor:
         self._guides = Guides(compiler, NO_GUIDES)
         self._translator = Translator(config, assembly.words, self._guides)
         self._mailbox = Mailbox()
+        # Between two who find the last place free only one may take it.
+        self._queue: contextlib.AbstractContextManager[object] = (
+            threading.Lock() if config.max_queue_size is not None else contextlib.nullcontext()
+        )
         self._history = History(
             assembly.config, config.iter_stats_max_iterations, config.request_stats_max_iterations
         )
@@ -117,19 +121,22 @@ class Executor:
 
     def enqueue_requests(self, requests: Sequence[Request]) -> list[int]:
         """Take several requests, all or none; they come before the same iteration."""
+        if not isinstance(requests, Sequence):
+            raise InputError(f"requests is a {type(requests).__name__}; give a list of weft.executor.Request")
         for request in requests:
             if not isinstance(request, Request):
                 raise InputError(f"a request is a {type(request).__name__}; give weft.executor.Request")
         self._worker.check()
-        self._check_queue(requests)
-        tickets = [self._open(request) for request in requests]
-        begun = [answer.request for ticket in tickets for answer in ticket.answers]
-        try:
-            self.submit(begun)
-        except ExecutorError:
-            for ticket in tickets:
-                self._mailbox.drop(ticket)
-            raise
+        with self._queue:
+            self._check_queue(requests)
+            tickets = [self._open(request) for request in requests]
+            begun = [answer.request for ticket in tickets for answer in ticket.answers]
+            try:
+                self.submit(begun)
+            except ExecutorError:
+                for ticket in tickets:
+                    self._mailbox.drop(ticket)
+                raise
         return [ticket.id for ticket in tickets]
 
     def submit(self, requests: Sequence[EngineRequest]) -> None:
@@ -187,8 +194,6 @@ class Executor:
                 for event in events
             ]
         if isinstance(request_id, Sequence):
-            if len(set(request_id)) < len(request_id):
-                raise InputError("a request stands in the list twice; give each number once")
             return self._take(request_id, seconds)
         return self._take([request_id], seconds)[0]
 
@@ -287,9 +292,7 @@ class Executor:
         limit = self.config.max_queue_size
         if limit is None:
             return
-        waiting = sum(
-            answer.request.stage in (Stage.COMPILING, Stage.QUEUED) for answer in self._mailbox.unfinished()
-        )
+        waiting = self._worker.num_waiting
         more = sum(request.sampling_config.num_requests for request in requests)
         if waiting + more > limit:
             raise CapacityError(

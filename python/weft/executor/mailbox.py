@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from weft.core import Kind
 from weft.engine.beam import Hypothesis
 from weft.engine.beam_request import BeamRequest
 from weft.engine.lifecycle import Request as EngineRequest
@@ -164,16 +165,6 @@ class Mailbox:
         with self._lock:
             return self._find(request_id)
 
-    def unfinished(self) -> list[Answer]:
-        """Sequences that have not ended."""
-        with self._lock:
-            return [
-                answer
-                for ticket in self._tickets.values()
-                for answer in ticket.answers
-                if not answer.request.is_finished
-            ]
-
     def num_ready(self, request_id: int | None = None) -> int:
         """How many responses could be taken now, of one request or of all."""
         with self._lock:
@@ -198,6 +189,8 @@ class Mailbox:
         with self._lock:
             self._check_entry()
             tickets = [self._find(request_id) for request_id in request_ids]
+            if len(set(request_ids)) < len(request_ids):
+                raise InputError("a request stands in the list twice; give each number once")
             for ticket in tickets:
                 if ticket is not None and not self._wait_for(ticket, until):
                     break
@@ -239,10 +232,9 @@ class Mailbox:
         return events
 
     def _find(self, request_id: int) -> Ticket | None:
-        ticket = self._tickets.get(request_id)
-        if ticket is None and not (isinstance(request_id, int) and 0 < request_id <= self._last_id):
+        if not (Kind.INTEGER.holds(request_id) and 0 < request_id <= self._last_id):
             raise InputError(f"there is no request {request_id!r}; give a number that enqueue_request gave")
-        return ticket
+        return self._tickets.get(request_id)
 
     def _check_entry(self) -> None:
         """Of an executor that was shut down nothing is taken; of one that failed, what there is."""
@@ -263,7 +255,7 @@ class Mailbox:
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            condition.wait(left)
+            condition.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
         return True
 
 

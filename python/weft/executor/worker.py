@@ -56,6 +56,7 @@ class Worker:
         self._listener = listener
         self._wake = threading.Condition()
         self._inbox: deque[_Command] = deque()
+        self._num_sent = self._num_queued = 0  # requests in the inbox, and those that wait in the engine
         self._closing = False
         self._error: ExecutorError | None = None
         # The thread's alone: requests that have not ended, with what listens to each, and those that came since the
@@ -69,7 +70,13 @@ class Worker:
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests, all before the same turn. Raises `ExecutorError` where there will be none."""
-        self._post(_Command(partial(self._submit, requests), partial(_abandon, requests)))
+        self._post(_Command(partial(self._submit, requests), partial(_abandon, requests)), len(requests))
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a guide, a slot or pages, as of the last turn; with those that came since."""
+        with self._wake:
+            return self._num_sent + self._num_queued
 
     def cancel(self, requests: Sequence[Request], reason: FinishReason = "cancelled") -> None:
         """End requests before the next turn; those that have ended stay as they are. Does not wait."""
@@ -113,6 +120,8 @@ class Worker:
             for command in commands:
                 command.run()
             record = self.engine.step() if self._has_turn() else None
+            with self._wake:
+                self._num_queued = len(self.engine.arrivals)
             took, self._took = self._took, []
             self._cancel(self._listener.after_turn(record, took), "cancelled")
 
@@ -124,6 +133,7 @@ class Worker:
             if self._closing:
                 return None
             commands, self._inbox = self._inbox, deque()
+            self._num_sent, self._num_queued = 0, self._num_queued + self._num_sent
             return commands
 
     def _has_turn(self) -> bool:
@@ -134,7 +144,9 @@ class Worker:
 
     def _seconds_to_deadline(self) -> float | None:
         deadline = self.engine.next_deadline
-        return None if deadline is None else max(deadline - time.perf_counter(), 0.0)
+        if deadline is None:
+            return None
+        return min(max(deadline - time.perf_counter(), 0.0), threading.TIMEOUT_MAX)
 
     def _submit(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -179,10 +191,11 @@ class Worker:
 
     # -- from any thread
 
-    def _post(self, command: _Command) -> None:
+    def _post(self, command: _Command, num_requests: int = 0) -> None:
         with self._wake:
             if self._error is None and not self._closing:
                 self._inbox.append(command)
+                self._num_sent += num_requests
                 self._wake.notify()
                 return
         self.check()

@@ -121,9 +121,10 @@ class GuideCompiler:
 
     def submit(self, guide: Guide) -> Future[CompiledGuide]:
         """Start compiling; the future's exception is a `GuideError` where that fails. Shared by equal
-        guides.
+        guides, so that it can't be cancelled.
         """
         future: Future[CompiledGuide] = Future()
+        future.set_running_or_notify_cancel()  # nobody may cancel what others wait for, too
         try:
             self._check(guide)
         except GuideError as error:
@@ -168,7 +169,8 @@ class GuideCompiler:
         for job in waiting:
             job.future.set_exception(GuideError("the compiler was closed"))
         for thread in threads:
-            thread.join(timeout=1.0)
+            if thread is not threading.current_thread():  # a collection there may drop the owner
+                thread.join(timeout=1.0)
 
     def __enter__(self) -> GuideCompiler:
         return self
