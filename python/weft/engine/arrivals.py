@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from weft.engine.deadlines import Deadlines
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.scheduler import WaitingQueue
 
@@ -16,8 +17,8 @@ class Arrivals:
         self._max_idle_s = max_idle_s
         self.compiling: list[Request] = []
         self.queue = WaitingQueue()
-        self._timed: dict[int, Request] = {}  # those with a deadline, by id, waiting or not
-        self._paused: dict[int, Request] = {}  # those that were preempted and wait
+        self._timed = Deadlines()
+        self._paused: dict[Request, None] = {}  # those that were preempted and wait
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.compiling)
@@ -29,7 +30,7 @@ class Arrivals:
     @property
     def next_deadline(self) -> float | None:
         """The first moment, of `time.perf_counter`, at which some request must end; None without one."""
-        return min((r.deadline for r in self._timed.values() if r.deadline is not None), default=None)
+        return self._timed.first
 
     @property
     def has_compiled(self) -> bool:
@@ -38,8 +39,7 @@ class Arrivals:
 
     def add(self, request: Request) -> None:
         """A new request."""
-        if request.deadline is not None:
-            self._timed[request.id] = request
+        self._timed.add(request)
         if request.stage is Stage.COMPILING:
             self.compiling.append(request)
         else:
@@ -48,13 +48,13 @@ class Arrivals:
     def add_again(self, request: Request) -> None:
         """A request that was preempted."""
         request.paused_at = time.perf_counter()
-        self._paused[request.id] = request
+        self._paused[request] = None
         self.queue.add(request)
 
     def admit(self, request: Request) -> None:
         """The request got what it waited for."""
         self.queue.remove(request)
-        self._paused.pop(request.id, None)
+        self._paused.pop(request, None)
 
     def forget(self, request: Request) -> None:
         """The request ends, wherever it is."""
@@ -62,8 +62,8 @@ class Arrivals:
             self.compiling.remove(request)
         elif request.stage is Stage.QUEUED and request in self.queue:
             self.queue.remove(request)
-        self._timed.pop(request.id, None)
-        self._paused.pop(request.id, None)
+        self._timed.forget(request)
+        self._paused.pop(request, None)
 
     def collect(self) -> list[tuple[Request, BaseException]]:
         """Queue the requests whose guide is compiled; those whose guide failed, and why."""
@@ -86,7 +86,5 @@ class Arrivals:
         if not self._timed and not self._paused:
             return []
         now = time.perf_counter()
-        late = [r for r in self._timed.values() if r.deadline is not None and now >= r.deadline]
-        return late + [
-            r for r in self._paused.values() if r not in late and now - r.paused_at > self._max_idle_s
-        ]
+        late = self._timed.late(now)
+        return late + [r for r in self._paused if r not in late and now - r.paused_at > self._max_idle_s]

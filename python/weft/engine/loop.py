@@ -260,17 +260,14 @@ class Engine:
 
     def _admit(self, turn: TurnRecord, budget: int) -> None:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
-        config, active = self.config, self.residents.active
-        if turn.paused or (config.policy == "static_batch" and active):
+        active = self.residents.active
+        if turn.paused or (self.config.policy == "static_batch" and active):
             return
-        for request in list(self.arrivals.queue):
-            unread = sum(r.row.remaining for r in active if r.row is not None)
-            reads_all = config.chunking == "equal_progress" and config.chunked
-            if budget <= (0 if reads_all else unread):
+        while len(self.arrivals.queue):
+            request = self.arrivals.queue.first
+            if not self._can_read(request, budget) or not fits_width(request, active):
                 return
-            if not config.chunked and unread + request.num_tokens > budget:
-                return
-            if not fits_width(request, active) or not self._ends.home(request).take(request):
+            if not self._ends.home(request).take(request):
                 return
             self.arrivals.admit(request)
             turn.new_active += 1
@@ -279,6 +276,16 @@ class Engine:
                 self._ends.home(request).open(request)
             except Exception as error:
                 self._ends.end(request, "error", error)
+
+    def _can_read(self, request: Request, budget: int) -> bool:
+        """Whether one more prompt should be begun, where `budget` tokens may be read in this turn."""
+        config = self.config
+        if config.policy == "static_batch":  # who does not come now waits until all the others are done
+            return True
+        if config.chunked and config.chunking == "equal_progress":
+            return budget > 0
+        unread = sum(r.row.remaining for r in self.residents.active if r.row is not None)
+        return unread < budget and (config.chunked or unread + request.num_tokens <= budget)
 
     def _preempt(self, request: Request, turn: TurnRecord) -> None:
         """Take slot and pages back from a request that nothing in flight names. Its text and its matcher stay."""

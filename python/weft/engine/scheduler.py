@@ -26,15 +26,32 @@ class WaitingQueue:
         return iter(self._requests)
 
     def __contains__(self, request: Request) -> bool:
-        return request in self._requests
+        i = self._index(request)
+        return i < len(self._requests) and self._requests[i] is request
+
+    @property
+    def first(self) -> Request:
+        """The most important; there must be one."""
+        return self._requests[0]
 
     def add(self, request: Request) -> None:
         """Queue a request at its place."""
         bisect.insort(self._requests, request, key=place)
 
     def remove(self, request: Request) -> None:
-        """Take a request out."""
-        self._requests.remove(request)
+        """Take a request out, which is there."""
+        assert request in self
+        del self._requests[self._index(request)]
+
+    def _index(self, request: Request) -> int:
+        """Where a request stands, if it is there."""
+        i = bisect.bisect_left(self._requests, place(request), key=place)
+        # Requests of several sources may have the same number.
+        while i + 1 < len(self._requests) and self._requests[i] is not request:
+            if place(self._requests[i + 1]) != place(request):
+                break
+            i += 1
+        return i
 
 
 def place(request: Request) -> tuple[float, int]:
