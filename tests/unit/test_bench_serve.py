@@ -214,7 +214,7 @@ def test_too_short_a_window_is_said() -> None:
 @pytest.mark.parametrize("policy", ["guaranteed_no_evict", "static_batch"])
 def test_small_run_with_drafts(policy: str, tmp_path: Path) -> None:
     setup = Setup(None, "cpu", "ngram", 3, policy, "on", reuse=True)
-    loads = Loads((1, 3), (20.0,), (0, 100), seconds=0.6, prompts=4, rounds=0)
+    loads = Loads((1, 3), (20.0,), (0, 100), seconds=0.3, prompts=4, rounds=0)
     report = serve.run(setup, loads)
     assert [(row["load"], row["guided_percent"]) for row in report.rows] == [
         *[("1 client", 0), ("3 clients", 0), ("1 client", 100), ("3 clients", 100)],
