@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -323,6 +324,21 @@ def raise_captured(rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> N
 raise_captured.allows_capture = True  # type: ignore[attr-defined]
 
 
+def exit_alone(*_: object) -> None:
+    sys.exit("no more of this")
+
+
+def exit_batched(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def exit_captured(rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> None:
+    sys.exit("no more of this")
+
+
+exit_captured.allows_capture = True  # type: ignore[attr-defined]
+
+
 def wrong_shape(_: int, logits: Tensor, *__: object) -> Tensor:
     return logits[..., :5]
 
@@ -345,6 +361,9 @@ wrong_captured.allows_capture = True  # type: ignore[attr-defined]
         (one(raise_late), "logits processor 'ours' raised ValueError: no more of this"),
         (one(raise_batched, is_batched=True), "'ours' raised ValueError: no more"),
         (one(raise_captured), "'ours' raised ValueError: no more"),
+        (one(exit_alone), "'ours' raised SystemExit: no more of this"),
+        (one(exit_batched, is_batched=True), "'ours' raised KeyboardInterrupt"),
+        (one(exit_captured), "'ours' raised SystemExit: no more of this"),
         (one(wrong_shape), "returned a tensor .*it may return None or a tensor of"),
         (one(wrong_count, is_batched=True), "returned list; it may return None or a list of"),
         (one(wrong_captured), "returned a tensor .*it may return None or a tensor"),

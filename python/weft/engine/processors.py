@@ -161,7 +161,7 @@ def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffer
                     f"it returned {_kind(result)}; it may return None or a tensor {list(logits_BTV.shape)}"
                 )
             logits_BTV = result.to(logits_BTV.dtype)
-    except Exception as error:
+    except BaseException as error:  # also what would end a thread: it is the engine's
         processor.failure = error
         return
     buf.logits_BTV.copy_(torch.where(active_B[:, None, None], logits_BTV, buf.logits_BTV))
@@ -241,7 +241,7 @@ def _call_each(positions: list[_Position], stream: Stream) -> None:
                     request_id(p.request), p.logits_11V, [p.tokens], stream, p.processor.client_id
                 )
             )
-        except Exception as error:
+        except BaseException as error:
             p.request.failure = failure(p.processor.name, error)
             return
 
@@ -263,7 +263,7 @@ def _call_batched(positions: list[_Position], stream: Stream) -> None:
             )
         for p, result in zip(positions, results, strict=True):
             p.take(result)
-    except Exception as error:
+    except BaseException as error:
         for p in positions:
             p.request.failure = failure(p.processor.name, error)
 
