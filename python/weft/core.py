@@ -166,7 +166,7 @@ def check_words(name: str, words: object) -> None:
             raise InputError(f"{name} holds an empty word, which would always match; leave it out")
 
 
-@dataclass
+@dataclass(slots=True)
 class OutputStats:
     """What one request cost. Times in seconds.
 
@@ -212,7 +212,7 @@ class TokenLogprob:
     top: dict[int, float]
 
 
-@dataclass
+@dataclass(slots=True)
 class Output:
     """The answer to one prompt. `drafted[i]` says whether token i was drafted and accepted.
 

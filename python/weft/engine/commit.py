@@ -20,10 +20,10 @@ def commit(
     the iteration is given out then.
     """
     output, slot = request.output, request.slot
+    end_tokens = request.end_ids if request.end_ids is not None else end_tokens
     if request.is_plain and commit_plainly(request, results, room, end_tokens, grammar):
         return None
     check_processors(request)
-    end_tokens = request.end_ids if request.end_ids is not None else end_tokens
     count, tokens = results.count(slot), results.tokens(slot)
     last = next((i for i, token in enumerate(tokens) if token in end_tokens or token < 0), len(tokens))
     is_broken = last < len(tokens) and tokens[last] < 0

@@ -11,7 +11,7 @@ from weft.engine.results import StepResults
 from weft.engine.step import Plan
 
 
-@dataclass
+@dataclass(slots=True)
 class Flight:
     """`rows` decode under `plan`, `first` get their first token, `reading` read a part of their prompt.
 
@@ -47,6 +47,13 @@ class Flight:
         to.append(request)
         request.in_flight += 1
         request.surely += surely
+
+    def add_rows(self, rows: list[Request]) -> None:
+        """Note those that decode; each gets a token at least."""
+        self.rows = rows
+        for request in rows:
+            request.in_flight += 1
+            request.surely += 1
 
     def end(self) -> list[Request]:
         """The flight is over; those who are finished and in no other flight, so that what they hold is free."""

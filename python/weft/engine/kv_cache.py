@@ -27,7 +27,7 @@ from weft.engine.records import KvUsage
 __all__ = ["KvManager", "KvSequence", "Retention", "RetentionRange"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class KvSequence:
     """What one request holds. `pages` are those of its positions, in order.
 

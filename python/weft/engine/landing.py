@@ -97,30 +97,35 @@ class Landing:
     def _take(self, request: Request, results: StepResults, num_drafts: int, turn: TurnRecord) -> None:
         stats = request.output.stats
         stats.iterations += 1
+        if not num_drafts or stats.iterations == 1:
+            self._commit(request, results, turn)
+            return
         before, accepted = len(request.output.token_ids), stats.accepted_drafts
         self._commit(request, results, turn)
-        if num_drafts and stats.iterations > 1:
-            stats.drafted_iterations += 1
-            stats.drafted_tokens += len(request.output.token_ids) - before
-            stats.verified_drafts += num_drafts
-            turn.speculating += 1
-            turn.drafted_tokens += num_drafts
-            turn.accepted_tokens += stats.accepted_drafts - accepted
+        stats.drafted_iterations += 1
+        stats.drafted_tokens += len(request.output.token_ids) - before
+        stats.verified_drafts += num_drafts
+        turn.speculating += 1
+        turn.drafted_tokens += num_drafts
+        turn.accepted_tokens += stats.accepted_drafts - accepted
 
     def _commit(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
         """Append what the iteration committed to the request, and end it where it ends."""
         grammar = self._state if request.compiled is not None else None
-        before = len(request.output.token_ids)
+        output = request.output
+        before = len(output.token_ids)
         try:
             reason = commit(request, results, request.room, self._end_tokens, grammar)
         except Exception as error:  # whatever it is, the others' tokens are committed on the device
             self._ends.end(request, "error", error)
             return
-        turn.generated_tokens += len(request.output.token_ids) - before
-        stats = request.output.stats
-        stats.first_turn = turn.number if stats.first_turn is None else stats.first_turn
+        stats, num_tokens = output.stats, len(output.token_ids)
+        turn.generated_tokens += num_tokens - before
+        if stats.first_turn is None:
+            stats.first_turn = turn.number
         stats.last_turn = turn.number
-        self._residents.store(request)
+        if num_tokens >= request.stores_at:
+            self._residents.store(request)
         if reason is not None:
             self._ends.end(request, reason)
         else:

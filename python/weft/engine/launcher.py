@@ -75,8 +75,7 @@ class Launcher:
             self._push(slots, plan.num_drafts)
         self.graphs.run(plan, rows)
         flight.plan, flight.masks_drafts, flight.wants_logprobs = plan, masks_drafts, plan.logprobs
-        for request in rows:
-            flight.add(request, flight.rows, surely=1)
+        flight.add_rows(rows)
 
     def read_part(self, flight: Flight, request: Request, count: int) -> None:
         """Launch the reading of `count` more tokens of a prompt; behind the last one, the first token is sampled."""

@@ -50,7 +50,7 @@ class StopWords(Protocol):
         """Take the next token; the stop word that the text now holds, if it does."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Request:
     """One prompt on its way to an answer. `slot`, `row` and `kv` are held in CONTEXT and GENERATION; where
     work in flight names them, a little longer. The `matcher` stays with a request that is preempted.
@@ -66,8 +66,9 @@ class Request:
     finished; it must not raise.
 
     `resumed_at` tokens of the answer were out when it was admitted last. Of the work in flight that names it, there are
-    `in_flight` turns, which add `surely` tokens at least. The answer may have `room` tokens. A request `is_plain` if
-    only the model's end tokens, the grammar and `room` end it, and it wants nothing but tokens.
+    `in_flight` turns, which add `surely` tokens at least. The answer may have `room` tokens; with `stores_at` of them
+    another page is full. A request `is_plain` if only end tokens, the grammar and `room` end it, and it wants nothing
+    but tokens.
     """
 
     prompt: list[int]
@@ -100,6 +101,7 @@ class Request:
     in_flight: int = 0
     surely: int = 0
     room: int = 0
+    stores_at: int = 0
     is_plain: bool = field(init=False)
     output: Output = field(init=False)
     created: float = field(default_factory=time.perf_counter)
@@ -116,7 +118,6 @@ class Request:
             self.stop_words is None
             and not self.sampling.stop_token_ids
             and self.sampling.logprobs is None
-            and self.end_ids is None
             and self.gather is NOTHING
             and self.processor is None
         )

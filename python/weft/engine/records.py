@@ -24,7 +24,7 @@ class KvUsage:
     missed_pages: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class TurnRecord:
     """One turn of the engine. Times in seconds, `time.perf_counter`'s clock.
 

@@ -40,11 +40,12 @@ class Residents:
         assert config.num_pages is not None and config.max_seq_len is not None
         self.active: list[Request] = []
         self.recorder: FlightRecorder | None = None
+        self._reuses = config.reuse and config.simulate_acceptance is None
         self.attach: dict[int, Matcher | None] = {}
         self.kv = KvManager(
             config.num_pages,
             config.page_size,
-            reuse=config.reuse and config.simulate_acceptance is None,
+            reuse=self._reuses,
             partial_reuse=config.partial_reuse,
             copy_on_partial_reuse=config.copy_on_partial_reuse,
         )
@@ -90,6 +91,7 @@ class Residents:
         if kv is None:
             return False
         request.move(Stage.CONTEXT)
+        request.stores_at = 0
         request.slot, request.kv, request.resumed_at = self.free_slots.pop(), kv, resumed
         request.started = request.started or time.perf_counter()
         self.active.append(request)
@@ -154,10 +156,14 @@ class Residents:
     def store(self, request: Request) -> None:
         """Let others find the pages that are full by now. The last token's keys and values are not there yet."""
         assert request.kv is not None
-        kv = request.kv
-        valid = len(request.prompt) + len(request.output.token_ids) - 1 - self._margin
+        if not self._reuses:
+            request.stores_at = request.room + 1  # never
+            return
+        kv, behind = request.kv, len(request.prompt) - 1 - self._margin
+        valid = behind + len(request.output.token_ids)
         if valid >= (len(kv.chain) + 1) * self.kv.page_size:
             self.kv.store(kv, request.text, valid)
+        request.stores_at = (len(kv.chain) + 1) * self.kv.page_size - behind
 
     def leave(self, request: Request) -> None:
         """The request ends or is preempted. What it holds is given back now, or when no work in flight names it."""

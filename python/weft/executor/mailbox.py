@@ -21,7 +21,7 @@ from weft.errors import ExecutorError, InputError
 from weft.executor.types import Request
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Answer:
     """One sequence of a request, `index` among its siblings; the first `num_published` of its tokens were published."""
 
@@ -45,7 +45,7 @@ class Event(NamedTuple):
     error: str = ""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Ticket:
     """An enqueued request, from its number to the last response that is taken."""
 
