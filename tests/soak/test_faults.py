@@ -18,7 +18,8 @@ from soak.faults import FailingForward, broken_guides, raising_processor
 from soak.held import Held
 from soak.pool import Pool
 from soak.ways import STATIC, UTILIZATION, way
-from weft.executor import Executor, GuidedDecodingParams, Request, SamplingConfig
+from weft.config import Graphs
+from weft.executor import Executor, ExecutorConfig, GuidedDecodingParams, Request, SamplingConfig
 
 pytestmark = pytest.mark.soak
 
@@ -130,6 +131,34 @@ def test_split_iterations_go_on_behind_one_that_failed(pool: Pool, number: int) 
         model.forward = failing
         assert "planted in forward" in str(ask(executor))
         assert [ask(executor) for _ in range(3)] == [expected] * 3
+
+
+@pytest.mark.parametrize("graphs", ["one", "split"])
+def test_a_failed_iteration_is_not_taken_for_the_fault_of_a_prompt(pool: Pool, graphs: Graphs) -> None:
+    """A prompt that the host waits for is read behind an iteration of another request, whose forward raises."""
+    case = next(
+        c for c in pool.cases if c.guide is None and c.sampling.temperature == 0 and len(c.prompt) > 20
+    )
+    waited_for = {"logits_post_processor": lambda *_: None, "priority": 0.0}
+    requests = [Request(case.prompt[:18], 12), Request(case.prompt[:19], 12, **waited_for)]
+    config = ExecutorConfig(max_batch_size=2, max_num_tokens=18, graphs=graphs)
+    with Executor(pool.checkpoint.path, config, device="cpu") as executor:
+
+        def ask() -> list[str | list[list[int]]]:
+            answers = executor.await_responses(executor.enqueue_requests(requests), timeout=30)
+            return [r.error_msg if r.has_error() else r.result.output_token_ids for (r,) in answers]
+
+        expected = ask()
+        failing = FailingForward(executor, random.Random(0), 0.0)
+        model: Any = executor.assembly.engine.parts.model
+        model.forward = failing
+        for number in range(1, 12):
+            failing.raise_in(number)
+            answers = ask()
+            planted = [isinstance(answer, str) and "planted in forward" in answer for answer in answers]
+            assert any(planted), f"call {number}: {answers}"
+            for answer, wanted, has_failed in zip(answers, expected, planted, strict=True):
+                assert has_failed or answer == wanted, f"call {number}"
 
 
 def under_guide(errand: Errand, name: str, error: str) -> Errand:

@@ -351,15 +351,28 @@ class Engine:
             return
         config, remaining = self.config, [row.remaining for _, row in rows]
         shares = share_tokens(remaining, budget, config.chunking, config.page_size, whole=not config.chunked)
-        for (request, _), count in zip(rows, shares, strict=True):
+        for (request, row), count in zip(rows, shares, strict=True):
+            if count and (config.graphs == "split" or (request.processor and not request.captured)):
+                self._settle(turn, flight)
             if not count or request.stage is not Stage.CONTEXT:
                 continue
             turn.context.append(request.id)
             turn.context_tokens += count
             try:
                 self.launcher.read_part(flight, request, count)
-            except Exception as error:
-                self.landing.fail_launch([request], error, turn)
+            except Exception as error:  # the host may have stumbled over what a part that failed left undone
+                self.landing.fail_launch([request], row.error or error, turn)
+
+    def _settle(self, turn: TurnRecord, flight: Flight) -> None:
+        """Wait for what is launched: the host is about to wait for a prompt, and what failed before it would seem to be
+        that prompt's fault."""
+        self.landing.land(turn)
+        try:
+            self._stream.synchronize()
+            self.runtime.check()
+        except Exception as error:
+            self._ends.fail(flight.requests, error)
+            self.launcher.drop_snapshots()
 
     def _search(self, turn: TurnRecord) -> None:
         """A turn of the beam requests: launched and read."""
