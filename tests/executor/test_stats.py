@@ -44,6 +44,7 @@ def test_five_tokens_are_six_iterations(make: Callable[..., Executor]) -> None:
     assert first is not None and first.num_context_requests == 1
     assert all(one.iter_latency_ms > 0 and one.max_num_active_requests == 2 for one in stats)
     assert stats[0].cpu_mem_usage > 2**20
+    assert (stats[0].gpu_mem_usage, stats[0].pinned_mem_usage) == (0, 0)  # of a device that is the host
     assert stats[-1].kv_cache_stats is not None and stats[-1].kv_cache_stats.used_num_blocks == 0
     assert executor.get_latest_iteration_stats() == []
 

@@ -105,7 +105,10 @@ class Executor:
             threading.Lock() if config.max_queue_size is not None else contextlib.nullcontext()
         )
         self._history = History(
-            assembly.config, config.iter_stats_max_iterations, config.request_stats_max_iterations
+            assembly.config,
+            config.iter_stats_max_iterations,
+            config.request_stats_max_iterations,
+            assembly.runtime.memory,
         )
         self._worker = Worker(assembly.engine, _Turns(self._mailbox, self._history))
         # Not at exit: what closes there is `worker.py`'s, which comes before the runtime's own end.

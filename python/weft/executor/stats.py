@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -44,10 +44,20 @@ class Noted:
 
 
 class History:
-    """The last turns of an engine, until they are asked for; of older ones than are kept nothing is known."""
+    """The last turns of an engine, until they are asked for; of older ones than are kept nothing is known.
 
-    def __init__(self, config: EngineConfig, max_iterations: int, max_request_iterations: int) -> None:
+    `memory` gives bytes in use, of the device and of pinned memory (`Runtime.memory`).
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        max_iterations: int,
+        max_request_iterations: int,
+        memory: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
         self._config = config
+        self._memory = memory
         self._turns: deque[Noted] = deque(maxlen=max_iterations)
         self._requests: deque[RequestStatsPerIteration] = deque(maxlen=max_request_iterations)
         self._live: list[Request] = []
@@ -67,7 +77,11 @@ class History:
 
     def iterations(self) -> list[IterationStats]:
         """Those that nobody was given yet, the oldest first."""
-        return [iteration_stats(noted, self._config) for noted in _drain(self._turns)]
+        taken = [iteration_stats(noted, self._config) for noted in _drain(self._turns)]
+        in_use, (of_device, pinned) = resident_bytes(), self._memory()
+        for stats in taken:
+            stats.cpu_mem_usage, stats.gpu_mem_usage, stats.pinned_mem_usage = in_use, of_device, pinned
+        return taken
 
     def requests(self) -> list[RequestStatsPerIteration]:
         """The same of requests."""
@@ -91,7 +105,6 @@ def iteration_stats(noted: Noted, config: EngineConfig) -> IterationStats:
         max_batch_size_runtime=config.max_batch,
         max_num_tokens_static=config.max_num_tokens or 0,
         max_num_tokens_runtime=config.max_num_tokens or 0,
-        cpu_mem_usage=resident_bytes(),
         kv_cache_stats=kv_stats(record.kv),
         model_latency_ms=record.model_s * 1e3,
         grammar_latency_ms=record.grammar_s * 1e3,

@@ -318,6 +318,10 @@ class CpuRuntime:
         """Zeroed host memory; on the CPU all memory can be copied from and to."""
         return torch.zeros(shape, dtype=dtype)
 
+    def memory(self) -> tuple[int, int]:
+        """There is no device's memory, and none is page-locked."""
+        return 0, 0
+
     def synchronize(self) -> None:
         """Wait for everything, then raise what a callback raised."""
         synchronize()

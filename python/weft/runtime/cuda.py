@@ -171,6 +171,11 @@ class CudaRuntime:
         """Zeroed page-locked host memory."""
         return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
+    def memory(self) -> tuple[int, int]:
+        """Bytes that torch's allocators hold: of the device, and of page-locked host memory."""
+        pinned = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
+        return torch.cuda.memory_reserved(self.device), pinned
+
     def synchronize(self) -> None:
         """Wait for everything, without the GIL, then raise what a callback raised."""
         assert self.device.index is not None

@@ -87,6 +87,9 @@ class Runtime(Protocol):
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed host memory that copies can use."""
 
+    def memory(self) -> tuple[int, int]:
+        """Bytes that torch holds in this process: of the device, and of page-locked host memory."""
+
     def synchronize(self) -> None:
         """Wait for everything, then raise what a callback raised."""
 
