@@ -19,7 +19,14 @@ from soak.held import Held
 from soak.pool import Pool
 from soak.ways import STATIC, UTILIZATION, way
 from weft.config import Graphs
-from weft.executor import Executor, ExecutorConfig, GuidedDecodingParams, Request, SamplingConfig
+from weft.executor import (
+    Executor,
+    ExecutorConfig,
+    GuidedDecodingParams,
+    KvCacheConfig,
+    Request,
+    SamplingConfig,
+)
 
 pytestmark = pytest.mark.soak
 
@@ -141,7 +148,8 @@ def test_a_failed_iteration_is_not_taken_for_the_fault_of_a_prompt(pool: Pool, g
     )
     waited_for = {"logits_post_processor": lambda *_: None, "priority": 0.0}
     requests = [Request(case.prompt[:18], 12), Request(case.prompt[:19], 12, **waited_for)]
-    config = ExecutorConfig(max_batch_size=2, max_num_tokens=18, graphs=graphs)
+    cache = KvCacheConfig(enable_block_reuse=False)  # so that the second prompt takes two turns
+    config = ExecutorConfig(max_batch_size=2, max_num_tokens=18, graphs=graphs, kv_cache_config=cache)
     with Executor(pool.checkpoint.path, config, device="cpu") as executor:
 
         def ask() -> list[str | list[list[int]]]:
