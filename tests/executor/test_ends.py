@@ -17,12 +17,15 @@ import pytest
 from executor.conftest import GUIDED, PROMPT, answer, request, until_final
 from weft import CapacityError, ExecutorError, Guide
 from weft.executor import (
+    CapacitySchedulerPolicy,
     Executor,
     ExecutorConfig,
     FinishReason,
     GuidedDecodingParams,
+    KvCacheConfig,
     OutputConfig,
     SamplingConfig,
+    SchedulerConfig,
 )
 from weft.executor.worker import Worker
 
@@ -112,6 +115,23 @@ def test_time_runs_out_while_a_guide_compiles(executor: Executor, monkeypatch: p
     assert metrics.timing_metrics.guide_compile_s >= 0.05
     first_token_s = metrics.timing_metrics.time_to_first_token_s
     assert first_token_s is not None and first_token_s < metrics.timing_metrics.guide_compile_s
+
+
+def test_who_is_preempted_and_waits_too_long_ends(make: Callable[..., Executor]) -> None:
+    """With what there is; who is never preempted may take its time."""
+    executor = make(
+        scheduler_config=SchedulerConfig(CapacitySchedulerPolicy.MAX_UTILIZATION),
+        kv_cache_config=KvCacheConfig(max_tokens=160),
+        max_seq_len=144,
+        max_seq_idle_microseconds=2000,
+    )
+    idle = executor.enqueue_request(request(100, priority=0.0, streaming=True))
+    taken = executor.await_responses(idle, timeout=30)
+    served = executor.enqueue_request(request(100, priority=1.0))
+    taken += until_final(executor, idle)
+    assert taken[-1].result.finish_reasons == [FinishReason.TIMED_OUT]
+    assert 0 < sum(len(response.result.output_token_ids[0]) for response in taken) < 100
+    assert until_final(executor, served)[-1].result.finish_reasons == [FinishReason.LENGTH]
 
 
 def test_a_full_queue_raises(make: Callable[..., Executor]) -> None:

@@ -62,9 +62,10 @@ class ExecutorConfig(Checked):
     """Settings of an executor.
 
     - `max_batch_size` requests (default 8) decode at once; an iteration reads and decodes `max_num_tokens` tokens at
-      most (None: chunks of prompts are 256 tokens); a request has `max_seq_len` tokens at most, prompt and answer
-      (None: as the model can, up to 4096). Without `enable_chunked_context` prompts are read whole. `max_queue_size`
-      requests wait at most (None: any number). A request that gets no token for `max_seq_idle_microseconds` ends.
+      most, beams apart (None: 2048, or more where a full batch needs more); a request has `max_seq_len` tokens at most,
+      prompt and answer (None: as the model can, up to 4096). Without `enable_chunked_context` prompts are read whole.
+      `max_queue_size` requests wait at most (None: any number). One that was preempted, and is not admitted again for
+      `max_seq_idle_microseconds`, ends as `TIMED_OUT`.
     - `scheduler_config` and `batching_type` say who is served; STATIC is the policy STATIC_BATCH.
     - `max_beam_width` bounds requests' beams; above 1 there is no drafting.
     - `spec_dec_config` drafts; `guided_decoding_config` lets requests be guided; `logits_post_processor_config` holds
