@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,9 @@ def test_every_request_has_its_own_answer(pool: Pool, drafters: Path, schedule: 
 
 
 def test_memory_stays_the_same(pool: Pool, drafters: Path) -> None:
-    """The same requests again and again: after the first rounds nothing grows."""
-    way = WAYS["given, forced, eagle3, few pages"]
+    """The same requests again and again: after the first rounds nothing grows. Without graphs, whose number grows with
+    the kinds of iterations."""
+    way = replace(WAYS["given, forced, n-grams, eager"], policy=UTILIZATION, page_size=8, pages=26)
     errands = draw(random.Random(77), pool, 40, **way.terms)
     resident: list[int] = []
     objects: list[int] = []
@@ -65,8 +67,8 @@ def test_memory_stays_the_same(pool: Pool, drafters: Path) -> None:
             gc.collect()
             resident.append(resident_bytes())
             objects.append(len(gc.get_objects()))
-    assert max(resident) - resident[3] < 4 << 20, f"bytes after each round: {resident}"
-    assert max(objects) - max(objects[:4]) < len(errands) * 5, f"objects after each round: {objects}"
+    assert max(resident) - resident[3] < 8 << 20, f"bytes after each round: {resident}"
+    assert max(objects) - max(objects[:4]) < 150, f"objects after each round: {objects}"
 
 
 def check_variety(way: Way, accounts: list[Account], stats: list[IterationStats]) -> None:
