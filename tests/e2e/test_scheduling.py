@@ -108,6 +108,7 @@ def test_the_way_changes_no_token(
         check(again, tiny_references)
         if "few pages" in way and drafter == "none":  # at the latest now, since no guide must be compiled
             assert any(turn.paused for turn in turns), "nobody was preempted"
+        assert sum(turn.new_active for turn in turns) == 2 * len(ROWS), "who was preempted was counted twice"
         check_nothing_is_held(llm)
         reused = sum(output.stats.reused_tokens for output in again)
         if "few pages" not in way:

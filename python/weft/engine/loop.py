@@ -270,8 +270,9 @@ class Engine:
             if not self._ends.home(request).take(request):
                 return
             self.arrivals.admit(request)
-            turn.new_active += 1
-            turn.new_active_queue_s += time.perf_counter() - request.created
+            if not request.paused_at:  # who was preempted is not new
+                turn.new_active += 1
+                turn.new_active_queue_s += time.perf_counter() - request.created
             try:
                 self._ends.home(request).open(request)
             except Exception as error:
