@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from weft.engine.lifecycle import Request
+from weft.engine.lifecycle import Request, Stage
 from weft.engine.outputs import Gather
 from weft.engine.results import StepResults
 from weft.engine.step import Plan
@@ -26,6 +26,7 @@ class Flight:
     began: float = field(default_factory=time.perf_counter)
     masks_drafts: bool = False
     wants_logprobs: bool = False
+    wants_outputs: bool = False
 
     @property
     def requests(self) -> list[Request]:
@@ -40,6 +41,8 @@ class Flight:
     @property
     def gathers(self) -> dict[int, Gather]:
         """What is gathered of each slot that has new tokens."""
+        if not self.wants_outputs:
+            return {}
         return {r.slot: r.gather for r in [*self.rows, *self.first] if r.gather.generated}
 
     def add(self, request: Request, to: list[Request], surely: int) -> None:
@@ -57,9 +60,11 @@ class Flight:
 
     def end(self) -> list[Request]:
         """The flight is over; those who are finished and in no other flight, so that what they hold is free."""
-        for request in [*self.rows, *self.first]:
-            request.surely -= 1
-        over = self.requests
-        for request in over:
-            request.in_flight -= 1
-        return [request for request in over if request.is_finished and not request.in_flight]
+        over = []
+        for requests, surely in ((self.rows, 1), (self.first, 1), (self.reading, 0)):
+            for request in requests:
+                request.surely -= surely
+                request.in_flight -= 1
+                if request.stage is Stage.FINISHED and not request.in_flight:
+                    over.append(request)
+        return over

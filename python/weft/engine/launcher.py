@@ -74,7 +74,8 @@ class Launcher:
         if plan.guided or self._parts.has_proposals:
             self._push(slots, plan.num_drafts)
         self.graphs.run(plan, rows)
-        flight.plan, flight.masks_drafts, flight.wants_logprobs = plan, masks_drafts, plan.logprobs
+        flight.plan, flight.masks_drafts = plan, masks_drafts
+        flight.wants_logprobs, flight.wants_outputs = plan.logprobs, plan.gathers
         flight.add_rows(rows)
 
     def read_part(self, flight: Flight, request: Request, count: int) -> None:
@@ -97,6 +98,7 @@ class Launcher:
             self.graphs.host_work([request]),
         )
         flight.wants_logprobs |= is_last and plan.logprobs
+        flight.wants_outputs |= is_last and plan.gathers
         flight.add(request, flight.first if is_last else flight.reading, surely=int(is_last))
         if is_last:
             request.move(Stage.GENERATION)

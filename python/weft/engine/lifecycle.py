@@ -63,7 +63,7 @@ class Request:
     `gather` is what it wants besides tokens, `gathered` keeps it. `processor` acts on its logits, `captured` where a
     graph does that; `failure` is what it raised.
     `on_progress` is called on the engine's thread after each iteration that added to `output`, and when the request is
-    finished; it must not raise.
+    finished; `on_end` behind that. Neither may raise.
 
     `resumed_at` tokens of the answer were out when it was admitted last. Of the work in flight that names it, there are
     `in_flight` turns, which add `surely` tokens at least. The answer may have `room` tokens; with `stores_at` of them
@@ -85,6 +85,7 @@ class Request:
     gather: Gather = NOTHING
     processor: LogitsProcessor | None = None
     on_progress: Callable[[Request], None] | None = None
+    on_end: Callable[[Request], None] | None = None
     id: int = field(default_factory=lambda: next(_ids))
     stage: Stage = Stage.QUEUED
     slot: int = -1
@@ -157,6 +158,8 @@ class Request:
         self.output.stats.total_s = now - (self.started or self.created)
         self.output.stats.output_tokens = len(self.output.token_ids)
         self.report()
+        if self.on_end is not None:
+            self.on_end(self)
 
     def report(self) -> None:
         """Tell whoever watches that something happened."""

@@ -59,9 +59,9 @@ class Worker:
         self._num_sent = self._num_queued = 0  # requests in the inbox, and those that wait in the engine
         self._closing = False
         self._error: ExecutorError | None = None
-        # The thread's alone: requests that have not ended, with what listens to each, and those that came since the
+        # The thread's alone: requests that have not ended, and those that came since the
         # last turn.
-        self._live: dict[Request, Callable[[Request], None] | None] = {}
+        self._live: dict[Request, None] = {}
         self._took: list[Request] = []
         # A daemon, so that a program's end does not wait for it before `atexit` closes it.
         self._thread = threading.Thread(target=self._run, name="weft-engine", daemon=True)
@@ -152,8 +152,8 @@ class Worker:
         for request in requests:
             if request.is_finished:  # cancelled before it came
                 continue
-            self._live[request] = request.on_progress
-            request.on_progress = self._progress
+            self._live[request] = None
+            request.on_end = self._live.pop
             if request.guide is not None and not request.guide.done():
                 request.guide.add_done_callback(partial(_compiled, weakref.ref(self)))
             self._took.append(request)
@@ -163,13 +163,6 @@ class Worker:
         for request in requests:
             if request in self._live:
                 self.engine.cancel(request, reason)
-
-    def _progress(self, request: Request) -> None:
-        tell = self._live[request]
-        if request.is_finished:
-            del self._live[request]
-        if tell is not None:
-            tell(request)
 
     def _end(self, error: ExecutorError) -> None:
         with self._wake:
