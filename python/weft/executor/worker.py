@@ -107,7 +107,8 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            self._serve()
+            while self._serve():
+                pass
         except BaseException as raised:
             error = ExecutorError(f"the executor's loop failed: {type(raised).__name__}: {raised}")
             error.__cause__ = raised
@@ -115,15 +116,20 @@ class Worker:
             error = ExecutorError(SHUT_DOWN)
         self._end(error)
 
-    def _serve(self) -> None:
-        while (commands := self._next()) is not None:
-            for command in commands:
-                command.run()
-            record = self.engine.step() if self._has_turn() else None
-            with self._wake:
-                self._num_queued = len(self.engine.arrivals)
-            took, self._took = self._took, []
-            self._cancel(self._listener.after_turn(record, took), "cancelled")
+    def _serve(self) -> bool:
+        """Wait for something to do, and do it; False: it is time to end. What it had to do with is let go of before the
+        next wait, which may be long."""
+        commands = self._next()
+        if commands is None:
+            return False
+        for command in commands:
+            command.run()
+        record = self.engine.step() if self._has_turn() else None
+        with self._wake:
+            self._num_queued = len(self.engine.arrivals)
+        took, self._took = self._took, []
+        self._cancel(self._listener.after_turn(record, took), "cancelled")
+        return True
 
     def _next(self) -> Sequence[_Command] | None:
         """What has come; waits for it if there is nothing else to do. None when it is time to end."""
