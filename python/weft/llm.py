@@ -59,7 +59,7 @@ class LLM:
         self.config = built.config
         self._words = built.words
         self._compiler: GuideCompiler = built.compiler
-        self._executor = Executor.over(built, ExecutorConfig(iter_stats_max_iterations=0))
+        self._executor = Executor._over(built, ExecutorConfig(iter_stats_max_iterations=0))
         self._is_closed = False
 
     # -- generating
@@ -162,7 +162,7 @@ class LLM:
 
     def warm_up(self) -> None:
         """Capture the graphs in use ahead of the first requests (`Engine.warm_up`); on a GPU this is done at once."""
-        self._executor.call(self.engine.warm_up)
+        self._executor._call(self.engine.warm_up)
 
     def close(self) -> None:
         """Cancel what runs and let go of graphs and pages."""
@@ -204,7 +204,7 @@ class LLM:
             request.on_progress = tell
         with progress(len(requests), bar) as advance:
             try:
-                self._executor.submit(requests)
+                self._executor._submit(requests)
                 for _ in requests:
                     ended.get()
                     advance(1)
@@ -224,7 +224,7 @@ class LLM:
 
         request.on_progress = tell
         try:
-            self._executor.submit([request])
+            self._executor._submit([request])
             is_finished = False
             while not is_finished:
                 end, is_finished = came.get()
@@ -247,7 +247,7 @@ class LLM:
         left = [request for request in requests if not request.is_finished]
         if left:
             with suppress(ExecutorError):  # closed meanwhile, and they with it
-                self._executor.cancel(left)
+                self._executor._cancel(left)
 
     def _text(self, request: Request) -> Output:
         """Write the answer's text: without the stop word, or the stop token, that ended it."""

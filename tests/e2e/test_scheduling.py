@@ -79,7 +79,7 @@ def check(outputs: list[Output], references: Cached, rows: list[tuple[int, bool]
 def check_nothing_is_held(llm: LLM) -> None:
     """Once the engine is idle: an answer is out a little before what it held is given back."""
     engine = llm.engine
-    while llm._executor.call(lambda: engine.has_work):
+    while llm._executor._call(lambda: engine.has_work):
         pass
     usage = engine.kv.usage()
     assert usage.used_pages == 0 and usage.free_pages == usage.max_pages

@@ -28,6 +28,23 @@ def test_a_timeout_beyond_all_clocks(executor: Executor) -> None:
         assert executor.await_responses(timeout=timeout)
 
 
+def test_a_timeout_in_the_first_place(executor: Executor) -> None:
+    started = time.perf_counter()
+    assert executor.await_responses(timedelta(milliseconds=20)) == []
+    assert 0.02 <= time.perf_counter() - started < 5
+    number = executor.enqueue_request(request(2))
+    (response,) = executor.await_responses(timedelta(seconds=30))
+    assert response.request_id == number
+    with pytest.raises(InputError, match="two timeouts are given"):
+        executor.await_responses(timedelta(seconds=1), 1.0)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("number", [1.5, True, "x"])
+def test_what_is_no_number_of_a_request(executor: Executor, number: Any) -> None:
+    with pytest.raises(InputError, match=r"whole number that enqueue_request gave .*timeout="):
+        executor.await_responses(number, timeout=0)
+
+
 @pytest.mark.parametrize("number", [0, -1, 10**9, "1", 1.0, True, None, {}])
 def test_numbers_of_no_request(executor: Executor, number: Any) -> None:
     with pytest.raises(InputError, match="there is no request"):

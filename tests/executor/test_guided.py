@@ -118,6 +118,33 @@ def test_guides_under_a_name(make: Callable[..., Executor]) -> None:
         executor.register_guide("", Guide.json())
 
 
+WRONG_TEXTS = [
+    GuidedDecodingParams(GuideType.JSON_SCHEMA, "{"),
+    GuidedDecodingParams(GuideType.JSON_SCHEMA, '{"type": "colour"}'),
+    GuidedDecodingParams(GuideType.REGEX, "(["),
+    GuidedDecodingParams(GuideType.EBNF_GRAMMAR, 'root ::= "a" missing'),
+    GuidedDecodingParams(GuideType.STRUCTURAL_TAG, "{}"),
+]
+
+
+def test_what_is_wrong_with_a_guides_text_comes_by_the_future(make: Callable[..., Executor]) -> None:
+    """One way for all, as one error, and for requests that name the guide too."""
+    executor = make(guided_decoding_config=GUIDED)
+    for index, params in enumerate(WRONG_TEXTS):
+        future = executor.register_guide(str(index), params)
+        with pytest.raises(GuideError) as caught:
+            future.result(30)
+        assert caught.value.__cause__ is None and (
+            caught.value.__suppress_context__ or caught.value.__context__ is None
+        )
+        named = request(5, end_id=None, guided_decoding_params=GuidedDecodingParams.handle(str(index)))
+        (response,) = until_final(executor, executor.enqueue_request(named))
+        assert str(caught.value) in response.error_msg
+    for wrong in (5, None, GuidedDecodingParams.handle("0")):
+        with pytest.raises(InputError):
+            executor.register_guide("no guide", wrong)  # type: ignore[arg-type]
+
+
 def test_a_registered_guide_that_does_not_compile(make: Callable[..., Executor]) -> None:
     executor = make(guided_decoding_config=GUIDED)
     with pytest.raises(GuideError):

@@ -46,10 +46,10 @@ class Held:
     def check_idle(self, executor: Executor) -> None:
         """All requests have ended and all their responses were taken: an executor that serves holds nothing of them."""
         engine, until = executor.assembly.engine, time.monotonic() + 30
-        while executor.call(lambda: engine.has_work):
+        while executor._call(lambda: engine.has_work):
             assert time.monotonic() < until, "the engine does not come to rest"
             time.sleep(0.01)
-        executor.call(lambda: check_engine(engine))
+        executor._call(lambda: check_engine(engine))
         mailbox, worker = executor._mailbox, executor._worker
         assert not (mailbox._tickets or mailbox._with_events or mailbox._noted)
         assert not (worker._live or worker._took or worker._inbox)

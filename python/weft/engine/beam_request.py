@@ -215,5 +215,6 @@ class BeamRun:
         if self.request.compiled is not None:
             return GuideStateError(f"no beam can go on: no token is left for {place} under the guide")
         return RequestError(
-            f"no beam can go on: bad_words, logit_bias or the model's own logits leave no token for {place}"
+            f"no beam can go on: bad_words, logit_bias, embedding_bias or the model's own logits leave no token for "
+            f"{place}"
         )

@@ -107,13 +107,15 @@ def check_grammar(request: Request, grammar: GuidedState, new_tokens: int, is_la
 
 def nothing_left(request: Request, grammar: GuidedState | None) -> str:
     """Why no token could be drawn at the next position."""
-    sampling, place = request.sampling, f"token {len(request.output.token_ids) + 1}"
+    sampling, bias = request.sampling, request.rules.bias
+    place = f"token {len(request.output.token_ids) + 1}"
     forbidding = [
         name
         for name, is_set in (
             ("the guide", grammar is not None),
             ("bad_words", bool(sampling.bad_words)),
             ("logit_bias", bool(sampling.logit_bias)),
+            ("embedding_bias", bias is not None and bool(bias.isneginf().any())),
         )
         if is_set
     ]

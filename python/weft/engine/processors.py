@@ -38,7 +38,8 @@ class LogitsProcessor:
     On the host, `function(request_id, logits, tokens, stream, client_id)` is called for each position: `logits` is
     [1, 1, V] on the device, in the model's dtype, to be changed in place, unless the function returns a tensor of V
     values to be taken instead; `tokens` is a list of one list, the text before the position. What the function gives
-    to the device must follow `stream`, which is torch's current stream on CUDA; what is before it there is done.
+    to the device must follow `stream`, a `StreamHandle`, which is torch's current stream on CUDA; what is before it
+    there is done.
 
     With `is_batched`, `function(request_ids, logits, tokens, stream, client_ids)` takes lists, with an entry for each
     position of all requests of the iteration that have the same function; it returns None, or a list of the same
@@ -167,6 +168,23 @@ def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffer
     buf.logits_BTV.copy_(torch.where(active_B[:, None, None], logits_BTV, buf.logits_BTV))
 
 
+class StreamHandle(int):
+    """A stream's raw handle, for any library: on CUDA `torch.cuda.ExternalStream` takes it as the number it is, others
+    by `__cuda_stream__`, which gives (0, handle). `stream` is the runtime's own."""
+
+    stream: Stream
+
+    @classmethod
+    def of(cls, stream: Stream) -> StreamHandle:
+        """The handle of a runtime's stream."""
+        handle = cls(stream.handle)
+        handle.stream = stream
+        return handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, int(self)
+
+
 @dataclass(frozen=True)
 class _Position:
     """One call of a host processor."""
@@ -200,6 +218,7 @@ class HostProcessors:
         # Also for no request: every round of a split iteration has the same parts.
         drafts = self._ring(buf).receive(stream)[:, 1:].tolist()
         inner = inner_stream(stream)
+        handle = StreamHandle.of(inner)
         batches: dict[int, list[_Position]] = {}
         with self._runtime.use(inner):
             for row, request in enumerate(requests):
@@ -211,9 +230,9 @@ class HostProcessors:
                 if processor.is_batched:
                     batches.setdefault(id(processor.function), []).extend(positions)
                 else:
-                    _call_each(positions, inner)
+                    _call_each(positions, handle)
             for positions in batches.values():
-                _call_batched(positions, inner)
+                _call_batched(positions, handle)
 
     def _ring(self, buf: StepBuffers) -> PinnedRing:
         address = buf.tokens_BT.data_ptr()
@@ -233,7 +252,7 @@ def _positions(
     ]
 
 
-def _call_each(positions: list[_Position], stream: Stream) -> None:
+def _call_each(positions: list[_Position], stream: StreamHandle) -> None:
     for p in positions:
         try:
             p.take(
@@ -246,7 +265,7 @@ def _call_each(positions: list[_Position], stream: Stream) -> None:
             return
 
 
-def _call_batched(positions: list[_Position], stream: Stream) -> None:
+def _call_batched(positions: list[_Position], stream: StreamHandle) -> None:
     try:
         results = positions[0].processor.function(
             [request_id(p.request) for p in positions],

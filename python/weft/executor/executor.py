@@ -29,6 +29,7 @@ from weft.executor.types import (
     ExecutorConfig,
     GuidedDecodingParams,
     IterationStats,
+    ModelType,
     Request,
     RequestStatsPerIteration,
     Response,
@@ -55,7 +56,9 @@ class Executor:
     tensors under a checkpoint's names, with `config_json`, what its config.json says (a dict, or a file). `tokenizer`
     is a directory or a `weft.grammar.Vocabulary`; a model directory has its own, and weights in memory without one take
     token ids only, and no guides. `device` is "cpu", "cuda" or "auto"; `dtype` "auto" (the config's), "float32",
-    "float16" or "bfloat16". Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit.
+    "float16" or "bfloat16". As in TensorRT-LLM, `ModelType.DECODER_ONLY` may stand before the config. What is assigned
+    to the config later, or to a request that was enqueued, does not reach the executor. Raises `ModelError`,
+    `TokenizerError` or `InputError` for what does not fit.
 
     Every method may be called from any thread. After `shutdown` every call raises `ExecutorError`; so does it, with the
     cause, where the loop itself failed. Use it with `with`, or call `shutdown`.
@@ -66,21 +69,22 @@ class Executor:
     def __init__(
         self,
         model: str | Path | Mapping[str, Tensor] | None = None,
-        config: ExecutorConfig | None = None,
+        config: ExecutorConfig | ModelType | None = None,
+        executor_config: ExecutorConfig | None = None,
         *,
         config_json: str | Path | Mapping[str, Any] | None = None,
         tokenizer: str | Path | Vocabulary | None = None,
         device: str = "auto",
         dtype: str = "auto",
     ) -> None:
-        config = config if config is not None else ExecutorConfig()
-        if not isinstance(config, ExecutorConfig):
-            raise InputError(f"config is a {type(config).__name__}; give an ExecutorConfig")
+        settings = _settings(config, executor_config)
         source = Source.of(model, config_json, tokenizer)
-        self._start(Assembly.build(source, device, dtype, speculation(config), engine_config(config)), config)
+        self._start(
+            Assembly.build(source, device, dtype, speculation(settings), engine_config(settings)), settings
+        )
 
     @classmethod
-    def over(cls, assembly: Assembly, config: ExecutorConfig | None = None) -> Executor:
+    def _over(cls, assembly: Assembly, config: ExecutorConfig | None = None) -> Executor:
         """An executor of an engine that is built; `config` says what the engine does not know of."""
         executor = cls.__new__(cls)
         executor._start(assembly, config if config is not None else ExecutorConfig())
@@ -130,19 +134,21 @@ class Executor:
             if not isinstance(request, Request):
                 raise InputError(f"a request is a {type(request).__name__}; give weft.executor.Request")
         self._worker.check()
+        # The caller may change his own and enqueue it again.
+        requests = [request.snapshot() for request in requests]
         with self._queue:
             self._check_queue(requests)
             tickets = [self._open(request) for request in requests]
             begun = [answer.request for ticket in tickets for answer in ticket.answers]
             try:
-                self.submit(begun)
+                self._submit(begun)
             except ExecutorError:
                 for ticket in tickets:
                     self._mailbox.drop(ticket)
                 raise
         return [ticket.id for ticket in tickets]
 
-    def submit(self, requests: Sequence[EngineRequest]) -> None:
+    def _submit(self, requests: Sequence[EngineRequest]) -> None:
         """Give the engine requests of its own kind. What becomes of them their `on_progress` hears, and nobody else."""
         if requests:
             self._worker.submit(requests)
@@ -152,10 +158,10 @@ class Executor:
         self._worker.check()
         ticket = self._mailbox.find(request_id)
         if ticket is not None:
-            self.cancel([answer.request for answer in ticket.answers])
+            self._cancel([answer.request for answer in ticket.answers])
 
-    def cancel(self, requests: Sequence[EngineRequest]) -> None:
-        """End the engine's own requests, those given to `submit`. Does not wait."""
+    def _cancel(self, requests: Sequence[EngineRequest]) -> None:
+        """End the engine's own requests, those given to `_submit`. Does not wait."""
         self._worker.cancel(requests)
 
     def can_enqueue_requests(self) -> bool:
@@ -171,6 +177,9 @@ class Executor:
     # -- responses
 
     @overload
+    def await_responses(self, request_id: timedelta) -> list[Response]: ...
+
+    @overload
     def await_responses(
         self, request_id: int | None = None, timeout: timedelta | float | None = None
     ) -> list[Response]: ...
@@ -181,14 +190,21 @@ class Executor:
     ) -> list[list[Response]]: ...
 
     def await_responses(
-        self, request_id: int | Sequence[int] | None = None, timeout: timedelta | float | None = None
+        self,
+        request_id: int | Sequence[int] | timedelta | None = None,
+        timeout: timedelta | float | None = None,
     ) -> list[Response] | list[list[Response]]:
         """Take what is ready, of any request, of one, or (a list for each, in order) of several.
 
         Waits until there is a response (of several requests: one of each), `timeout` seconds at most (a number or a
-        timedelta; None: for ever); there may be none then. A request whose last response was taken gives an error
-        response. Raises `InputError` for a number that no request has.
+        timedelta; None: for ever); there may be none then. A timedelta alone, in the first place, is the timeout. A
+        request whose last response was taken gives an error response. Raises `InputError` for a number that no request
+        has.
         """
+        if isinstance(request_id, timedelta):
+            if timeout is not None:
+                raise InputError("two timeouts are given; give request_id as a number, or leave one out")
+            request_id, timeout = None, request_id
         seconds = _seconds(timeout)
         if request_id is None:
             return [
@@ -196,7 +212,7 @@ class Executor:
                 for ticket, events in self._mailbox.take_any(seconds)
                 for event in events
             ]
-        if isinstance(request_id, Sequence):
+        if isinstance(request_id, Sequence) and not isinstance(request_id, str):
             return self._take(request_id, seconds)
         return self._take([request_id], seconds)[0]
 
@@ -235,16 +251,17 @@ class Executor:
             if not ticket.is_over:
                 self._mailbox.drop(ticket)
                 with contextlib.suppress(ExecutorError):  # it ended by itself
-                    self.cancel([answer.request for answer in ticket.answers])
+                    self._cancel([answer.request for answer in ticket.answers])
 
     # -- guides, statistics, end
 
     def register_guide(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
         """Compile a guide ahead and keep it: requests name it with `GuidedDecodingParams.handle(name)`.
 
-        Requests may do so at once. The future is the compiled guide; where it does not compile, `GuideError`, which is
-        also the error of requests that name it. A name that is taken is the new guide's from then on. Raises
-        `InputError` without a `guided_decoding_config`.
+        Requests may do so at once. The future is the compiled guide. Whatever is wrong with the guide's text is raised
+        by the future, as `GuideError`, and is the error of requests that name it; `register_guide` itself raises
+        nothing but `InputError`: without a `guided_decoding_config`, and for what is no name or no guide. A name that
+        is taken is the new guide's from then on.
         """
         self._worker.check()
         return self._guides.register(name, guide)
@@ -264,7 +281,7 @@ class Executor:
         self._worker.check()
         return self._history.requests()
 
-    def call(self, function: Callable[[], Any]) -> Any:
+    def _call(self, function: Callable[[], Any]) -> Any:
         """What `function` returns or raises, run between two iterations, on the engine's thread."""
         return self._worker.call(function)
 
@@ -300,7 +317,7 @@ class Executor:
         if waiting + more > limit:
             raise CapacityError(
                 f"the queue is full: {waiting} sequences wait, {more} more would be above max_queue_size, {limit}; "
-                "take responses and try again"
+                "try again when requests were begun or have ended, or raise ExecutorConfig.max_queue_size"
             )
 
     def _take(self, request_ids: Sequence[int], seconds: float | None) -> list[list[Response]]:
@@ -341,6 +358,23 @@ def _release(worker: Worker, compiler: GuideCompiler | None) -> None:
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
         loop.call_soon_threadsafe(event.set)
+
+
+def _settings(
+    config: ExecutorConfig | ModelType | None, executor_config: ExecutorConfig | None
+) -> ExecutorConfig:
+    """The executor's own copy of its settings, which may stand behind the type of the model."""
+    if isinstance(config, ModelType):
+        config.check()
+        config = None
+    if config is not None and executor_config is not None:
+        raise InputError("two configs are given; give one, behind the model or behind its ModelType")
+    given = config if config is not None else executor_config
+    if given is None:
+        return ExecutorConfig()
+    if not isinstance(given, ExecutorConfig):
+        raise InputError(f"config is a {type(given).__name__}; give an ExecutorConfig")
+    return given.snapshot()
 
 
 def _seconds(timeout: timedelta | float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 
-from weft.errors import InputError
+from weft.errors import GuideError, InputError
 from weft.executor.types import GuidedDecodingParams, GuideType
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import GuideCompiler
@@ -22,11 +22,14 @@ class Guides:
         self._kept: dict[str, Future[CompiledGuide]] = {}
 
     def register(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
-        """Compile a guide and keep it as `name`, in the place of one that has the name."""
+        """Compile a guide and keep it as `name`, in the place of one that has the name. What is wrong with its text is
+        the future's `GuideError`."""
         if not isinstance(name, str) or not name:
             raise InputError(f"the guide's name is {name!r}; it must be a text that is not empty")
-        future = self._compile(
-            guide.to_guide() if isinstance(guide, GuidedDecodingParams) else Guide.of(guide)
+        future = (
+            self._compile_params(guide)
+            if isinstance(guide, GuidedDecodingParams)
+            else self._compile(Guide.of(guide))
         )
         with self._lock:
             self._kept[name] = future
@@ -41,17 +44,30 @@ class Guides:
     def future(self, params: GuidedDecodingParams) -> Future[CompiledGuide]:
         """The compiled guide of a request, or what it waits for."""
         if params.guide_type is not GuideType.HANDLE:
-            return self._compile(params.to_guide())
+            return self._compile_params(params)
         name = params.guide or ""
         with self._lock:
             if name not in self._kept:
                 raise InputError(self._unknown(name))
             return self._kept[name]
 
+    def _compile_params(self, params: GuidedDecodingParams) -> Future[CompiledGuide]:
+        self._need_compiler()
+        try:
+            guide = params.to_guide()
+        except GuideError as error:
+            failed: Future[CompiledGuide] = Future()
+            failed.set_exception(error)
+            return failed
+        return self._compile(guide)
+
     def _compile(self, guide: Guide) -> Future[CompiledGuide]:
+        return self._need_compiler().submit(guide)
+
+    def _need_compiler(self) -> GuideCompiler:
         if self._compiler is None:
             raise InputError(self._refusal)
-        return self._compiler.submit(guide)
+        return self._compiler
 
     def _unknown(self, name: str) -> str:
         known = ", ".join(sorted(self._kept)) or "none"

@@ -232,7 +232,12 @@ class Mailbox:
         return events
 
     def _find(self, request_id: int) -> Ticket | None:
-        if not (Kind.INTEGER.holds(request_id) and 0 < request_id <= self._last_id):
+        if not Kind.INTEGER.holds(request_id):
+            raise InputError(
+                f"there is no request {request_id!r}; give a whole number that enqueue_request gave (a time to wait "
+                "is given as timeout=...)"
+            )
+        if not 0 < request_id <= self._last_id:
             raise InputError(f"there is no request {request_id!r}; give a number that enqueue_request gave")
         return self._tickets.get(request_id)
 

@@ -162,9 +162,9 @@ def _schema_of(schema: Any) -> Any:
     try:
         return json.loads(schema if isinstance(schema, str) else json.dumps(schema))
     except (TypeError, ValueError) as error:
-        raise GuideError(f"the JSON schema is not valid JSON: {error}") from error
-    except RecursionError as error:
-        raise GuideError("the JSON schema is nested too deeply") from error
+        raise GuideError(f"the JSON schema is not valid JSON: {error}") from None
+    except RecursionError:
+        raise GuideError("the JSON schema is nested too deeply") from None
 
 
 def _report(what: str, ignored: list[str], strict: bool) -> None:

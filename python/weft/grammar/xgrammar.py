@@ -107,7 +107,7 @@ def _translated(what: str, call: Callable[[], T]) -> T:
         return call()
     except (RuntimeError, ValueError, TypeError) as error:
         text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
-        raise GuideError(f"{what}: {text}") from error
+        raise GuideError(f"{what}: {text}") from None  # the text says all
 
 
 class XGrammarMatcher:

@@ -14,6 +14,7 @@ from weft.executor.types.metrics import (
     SpeculativeDecodingMetrics,
     TimingMetrics,
 )
+from weft.executor.types.names import ModelType
 from weft.executor.types.output import AdditionalModelOutput, OutputConfig
 from weft.executor.types.processors import LogitsPostProcessorConfig
 from weft.executor.types.request import LogitsPostProcessor, Request, RequestType
@@ -59,6 +60,7 @@ __all__ = [
     "KvCacheStats",
     "LogitsPostProcessor",
     "LogitsPostProcessorConfig",
+    "ModelType",
     "OutputConfig",
     "PerfMetrics",
     "Request",

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from weft.config import Graphs
 from weft.core import Kind
 from weft.errors import InputError
+from weft.executor.types.checked import Checked
 from weft.executor.types.fields import (
-    Checked,
     count,
     count_parser,
     flag,
@@ -20,6 +20,7 @@ from weft.executor.types.fields import (
     parsed,
     refused,
     required,
+    settings,
     text,
 )
 from weft.executor.types.guided import GuidedDecodingConfig
@@ -47,7 +48,7 @@ def _one_of(*values: str | bool) -> Any:
     return parse
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FlightRecorderConfig(Checked):
     """Keeps the last `iterations` iterations in memory, and writes them into `directory` (None: only on demand) when a
     request fails.
@@ -57,7 +58,7 @@ class FlightRecorderConfig(Checked):
     directory: str | None = text()
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ExecutorConfig(Checked):
     """Settings of an executor.
 
@@ -81,8 +82,8 @@ class ExecutorConfig(Checked):
     """
 
     max_beam_width: int = count(1)
-    scheduler_config: SchedulerConfig = instance(SchedulerConfig, default=SchedulerConfig())
-    kv_cache_config: KvCacheConfig = instance(KvCacheConfig, default=KvCacheConfig())
+    scheduler_config: SchedulerConfig = settings(SchedulerConfig)
+    kv_cache_config: KvCacheConfig = settings(KvCacheConfig)
     enable_chunked_context: bool = flag(True)
     normalize_log_probs: bool = refused(
         "log-probabilities are those of the whole vocabulary; for what the model gives, ask for generation logits",
@@ -134,8 +135,8 @@ class ExecutorConfig(Checked):
     max_seq_len: int | None = count(None, lowest=2)
     flight_recorder: FlightRecorderConfig | None = instance(FlightRecorderConfig, default=None)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         drafts = self.spec_dec_config is not None and bool(self.spec_dec_config.speculation.drafters)
         if drafts and self.max_beam_width > 1:
             raise InputError(

@@ -5,40 +5,20 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from datetime import timedelta
 from typing import Any, cast
 
 from weft.core import BOUNDS, Kind, check_entries, check_words
 from weft.errors import InputError
-from weft.executor.types.plain import Plain
+from weft.executor.types.checked import Checked
 
 Parser = Callable[[str, Any], Any]
-
-
-class Checked(Plain):
-    """A frozen dataclass whose fields are checked, and brought into one form, when it is made."""
-
-    def __post_init__(self) -> None:
-        for one in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
-            if "refused" in one.metadata:
-                _refuse(type(self).__name__, one.name, value, one.default, one.metadata["refused"])
-            elif parse := one.metadata.get("parse"):
-                object.__setattr__(self, one.name, parse(one.name, value))
 
 
 def refused(instead: str, *, default: Any = None) -> Any:
     """A field of TensorRT-LLM's that only its default is taken for; `instead` says why, and what to do."""
     return field(default=default, repr=False, metadata={"refused": instead})
-
-
-def _refuse(owner: str, name: str, value: Any, default: Any, instead: str) -> None:
-    if value is default or (type(value) is type(default) and value == default):
-        return
-    if isinstance(value, int | float) and isinstance(default, int | float) and value == default:
-        return
-    raise InputError(f"{owner}.{name} is not supported: {instead}")
 
 
 def required(parse: Parser) -> dict[str, Any]:
@@ -133,6 +113,11 @@ def parse_text(name: str, value: Any) -> str:
 def instance(cls: type, *, default: Any) -> Any:
     """An object of class `cls` (a member, if it is an enum). A default of None makes it optional."""
     return parsed(instance_parser(cls), default=default, optional=default is None)
+
+
+def settings(cls: type[Checked]) -> Any:
+    """Settings of class `cls`. Who is given none gets its own, all default."""
+    return field(default_factory=cls, metadata=required(instance_parser(cls)))
 
 
 def instance_parser(cls: type) -> Parser:

@@ -8,7 +8,8 @@ from enum import Enum, IntEnum
 from typing import ClassVar
 
 from weft.errors import InputError
-from weft.executor.types.fields import Checked, instance, instance_parser, refused, required
+from weft.executor.types.checked import Checked
+from weft.executor.types.fields import instance, instance_parser, refused, required
 from weft.grammar import Guide
 
 
@@ -31,7 +32,7 @@ _MAKERS: dict[GuideType, Callable[[str], Guide]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class GuidedDecodingParams(Checked):
     """What one answer must look like: `guide` is the text of a JSON schema, a regular expression, a GBNF grammar or
     XGrammar's structural tag. `GuideType.JSON` (any JSON object or array) takes none.
@@ -45,8 +46,8 @@ class GuidedDecodingParams(Checked):
 
     GuideType: ClassVar[type[GuideType]] = GuideType
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         if self.guide_type is GuideType.JSON:
             if self.guide is not None:
                 raise InputError(
@@ -78,7 +79,7 @@ class GuidedDecodingBackend(Enum):
     LLGUIDANCE = 1
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class GuidedDecodingConfig(Checked):
     """Lets an executor take guided requests; without one they get an error response. Vocabulary and end tokens are
     those of the model's tokenizer.
@@ -97,8 +98,8 @@ class GuidedDecodingConfig(Checked):
 
     GuidedDecodingBackend: ClassVar[type[GuidedDecodingBackend]] = GuidedDecodingBackend
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         if self.backend is not GuidedDecodingBackend.XGRAMMAR:
             raise InputError(
                 f"the backend {self.backend.name} is not supported yet; use GuidedDecodingBackend.XGRAMMAR"

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from weft.core import Kind
 from weft.errors import InputError
+from weft.executor.types.checked import Checked
 from weft.executor.types.fields import (
-    Checked,
     count,
     count_parser,
     duration_ms,
@@ -29,7 +29,7 @@ _NO_HOST_CACHE = "keys and values stay on the device; leave it out, and size the
 _NO_WINDOW = "attention reaches over the whole text; leave it out"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class KvCacheConfig(Checked):
     """The cache of keys and values. It holds `max_tokens` tokens (default: every slot at full length), in blocks of
     `tokens_per_block`.
@@ -67,7 +67,7 @@ def _priority() -> Any:
     return number(Kind.INTEGER, 0, 100, "0 to 100", default=DEFAULT_RETENTION_PRIORITY)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class TokenRangeRetentionConfig(Checked):
     """The blocks of the prompt's tokens from `token_start` up to `token_end` (None: the prompt's end) are kept with
     `priority`, 0 (evicted first) to 100, for `duration_ms` after their last use, then with the default (None: always).
@@ -78,8 +78,8 @@ class TokenRangeRetentionConfig(Checked):
     priority: int = _priority()
     duration_ms: float | timedelta | None = duration_ms()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         if self.token_end is not None and self.token_end <= self.token_start:
             raise InputError(
                 f"token_end is {self.token_end}; it must be above token_start, {self.token_start} (None: the end)"
@@ -91,7 +91,7 @@ class TokenRangeRetentionConfig(Checked):
         return seconds(self.duration_ms)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class KvCacheRetentionConfig(Checked):
     """How long the blocks that a request leaves in the cache are kept: by ranges of its prompt, which must not overlap,
     and with `decode_retention_priority` for `decode_duration_ms` those of its answer. Elsewhere the priority is 35.
@@ -105,8 +105,8 @@ class KvCacheRetentionConfig(Checked):
 
     TokenRangeRetentionConfig: ClassVar[type[TokenRangeRetentionConfig]] = TokenRangeRetentionConfig
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         ranges = sorted(self.token_range_retention_configs, key=lambda one: one.token_start)
         for one, following in pairwise(ranges):
             if one.token_end is None or one.token_end > following.token_start:

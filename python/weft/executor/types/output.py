@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from weft.core import MAX_LOGPROBS, Kind
 from weft.errors import InputError
-from weft.executor.types.fields import Checked, flag, instances, number, parse_text, refused, required
+from weft.executor.types.checked import Checked
+from weft.executor.types.fields import flag, instances, number, parse_text, refused, required
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class AdditionalModelOutput(Checked):
     """A tensor that the model marks by `name`, for every token of the answer; `gather_context`: of the prompt too."""
 
@@ -18,7 +19,7 @@ class AdditionalModelOutput(Checked):
     gather_context: bool = flag(False)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class OutputConfig(Checked):
     """What a request's results hold beside the tokens.
 
@@ -39,8 +40,8 @@ class OutputConfig(Checked):
     additional_model_outputs: Sequence[AdditionalModelOutput] = instances(AdditionalModelOutput)
     top_log_probs: int = number(Kind.INTEGER, 0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS}", default=0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         if self.top_log_probs and not self.return_log_probs:
             raise InputError("top_log_probs comes with log-probabilities; give return_log_probs=True as well")
         names = [output.name for output in self.additional_model_outputs]

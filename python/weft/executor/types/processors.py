@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import InputError
-from weft.executor.types.fields import Checked, function, parsed, refused
+from weft.executor.types.checked import Checked
+from weft.executor.types.fields import function, parsed, refused
 from weft.executor.types.request import LogitsPostProcessor, Request
 
 RESERVED_PREFIX = "dynamic"
@@ -27,7 +28,7 @@ def _parse_map(name: str, value: Any) -> dict[str, LogitsPostProcessor]:
     return dict(value)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LogitsPostProcessorConfig(Checked):
     """Functions that requests name. Each of `processor_map` is called as `(request_id, logits, tokens, stream,
     client_id)`, `processor_batched` once for all requests that name it, with a list of each.
@@ -36,3 +37,8 @@ class LogitsPostProcessorConfig(Checked):
     processor_map: Mapping[str, LogitsPostProcessor] | None = parsed(_parse_map, default=None, optional=True)
     processor_batched: Callable[..., Any] | None = function()
     replicate: bool = refused("there is one rank, where every processor runs", default=True)
+
+    def check(self) -> None:
+        super().check()
+        if self.processor_map is not None:
+            _parse_map("processor_map", self.processor_map)

@@ -14,8 +14,8 @@ import torch
 from weft.config import MAX_DRAFT_TOKENS
 from weft.core import MAX_LOGIT, Kind
 from weft.errors import InputError
+from weft.executor.types.checked import Checked
 from weft.executor.types.fields import (
-    Checked,
     count,
     count_parser,
     duration_ms,
@@ -28,6 +28,7 @@ from weft.executor.types.fields import (
     refused,
     required,
     seconds,
+    settings,
     text,
     words,
 )
@@ -68,7 +69,7 @@ def _parse_bias(name: str, value: Any) -> torch.Tensor:
     return bias
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Request(Checked):
     """A prompt and everything about its answer. All but the first two are given by name.
 
@@ -97,8 +98,8 @@ class Request(Checked):
     max_tokens: int = field(metadata=required(count_parser()))
     _: KW_ONLY
     streaming: bool = flag(False)
-    sampling_config: SamplingConfig = instance(SamplingConfig, default=SamplingConfig())
-    output_config: OutputConfig = instance(OutputConfig, default=OutputConfig())
+    sampling_config: SamplingConfig = settings(SamplingConfig)
+    output_config: OutputConfig = settings(OutputConfig)
     end_id: int | None = count(None, lowest=-1)
     pad_id: int | None = count(None, lowest=-1)
     position_ids: Sequence[int] | None = refused("positions are counted from 0; leave it out")
@@ -136,8 +137,8 @@ class Request(Checked):
         Kind.INTEGER, 0, MAX_DRAFT_TOKENS, f"0 (none) to {MAX_DRAFT_TOKENS}", default=None
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         min_tokens = self.sampling_config.min_tokens or 0
         if min_tokens > self.max_tokens:
             raise InputError(f"min_tokens is {min_tokens}; it must be 0 to max_tokens, {self.max_tokens}")

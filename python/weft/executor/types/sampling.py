@@ -8,12 +8,13 @@ from typing import Any
 
 from weft.core import BOUNDS, MAX_LOGIT, Kind
 from weft.errors import InputError
-from weft.executor.types.fields import Checked, count, number, refused, shared
+from weft.executor.types.checked import Checked
+from weft.executor.types.fields import count, number, refused, shared
 
 _TOP_P_VALID = BOUNDS["top_p"][3]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SamplingConfig(Checked):
     """How the tokens of a request are chosen. What is None has the meaning of `weft.SamplingParams`' default, except:
 
@@ -56,8 +57,8 @@ class SamplingConfig(Checked):
         "the beam width stays the same throughout an answer; give beam_width"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         if self.beam_width > 1 and (self.num_return_sequences or 1) > self.beam_width:
             raise InputError(
                 f"num_return_sequences is {self.num_return_sequences}; beams of width {self.beam_width} give "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from weft.executor.types.fields import Checked, instance, refused
+from weft.executor.types.checked import Checked
+from weft.executor.types.fields import instance, refused
 
 
 class BatchingType(Enum):
@@ -35,7 +36,7 @@ class ContextChunkingPolicy(Enum):
     EQUAL_PROGRESS = 1
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SchedulerConfig(Checked):
     """Who is served in an iteration. A `context_chunking_policy` of None is FIRST_COME_FIRST_SERVED."""
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weft.config import Speculation
-from weft.executor.types.fields import Checked, instance_parser, parse_tokens, refused, required
+from weft.executor.types.checked import Checked
+from weft.executor.types.fields import instance_parser, parse_tokens, refused, required
 
 _EXACT = "drafts are verified exactly, by the token that the target samples; give the tokens alone"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SpeculativeConfig(Checked):
     """How the executor drafts: `SpeculativeConfig(weft.Speculation.eagle3())`, or any other `Speculation`."""
 
@@ -19,7 +20,7 @@ class SpeculativeConfig(Checked):
     fast_logits: bool = refused("drafter and target run in one engine, which sends no logits", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ExternalDraftTokensConfig(Checked):
     """What the answer is expected to be, from its first token on. As long as the answer is that, it is drafted; where
     it differs, nothing is lost but time. Needs an executor with `Speculation.given()`.

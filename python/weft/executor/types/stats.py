@@ -8,8 +8,16 @@ from enum import Enum
 from weft.executor.types.plain import Plain
 
 
+class Stats(Plain):
+    """What all statistics can do."""
+
+    def to_json_str(self) -> str:
+        """`to_json`, by its name in TensorRT-LLM."""
+        return self.to_json()
+
+
 @dataclass
-class KvCacheStats(Plain):
+class KvCacheStats(Stats):
     """Blocks of the cache now (`free_num_blocks` counts those that keep what may be found again), and since the
     executor was made: how many were given out, how many of these were fresh, found again, and not found.
     """
@@ -26,7 +34,7 @@ class KvCacheStats(Plain):
 
 
 @dataclass
-class StaticBatchingStats(Plain):
+class StaticBatchingStats(Stats):
     """An iteration under STATIC_BATCH. `empty_gen_slots` belong to requests of the batch that have ended."""
 
     num_scheduled_requests: int = 0
@@ -37,7 +45,7 @@ class StaticBatchingStats(Plain):
 
 
 @dataclass
-class InflightBatchingStats(Plain):
+class InflightBatchingStats(Stats):
     """An iteration of in-flight batching: requests that read their prompt, that decoded, that were preempted."""
 
     num_scheduled_requests: int = 0
@@ -50,7 +58,7 @@ class InflightBatchingStats(Plain):
 
 
 @dataclass
-class SpecDecodingStats(Plain):
+class SpecDecodingStats(Stats):
     """Drafts verified in an iteration. `acceptance_length` is the mean of tokens that a request with drafts got from
     it; `draft_overhead` the share of the iteration that drafting took (0.0 where graphs hold both).
     """
@@ -64,7 +72,7 @@ class SpecDecodingStats(Plain):
 
 
 @dataclass
-class IterationStats(Plain):
+class IterationStats(Stats):
     """One iteration. Times in milliseconds, memory in bytes; `timestamp` is "%m-%d-%Y %H:%M:%S.%f".
 
     `new_active_requests_queue_latency_ms` is what the requests admitted in this iteration had waited, in sum.
@@ -112,7 +120,7 @@ class RequestStage(Enum):
 
 
 @dataclass
-class RequestStats(Plain):
+class RequestStats(Stats):
     """One request at an iteration's end: `scheduled` in it, or `paused` (preempted). `context_prefill_position` tokens
     of its prompt are read. `dis_serving_stats` is always None.
     """
@@ -133,7 +141,7 @@ class RequestStats(Plain):
 
 
 @dataclass
-class RequestStatsPerIteration(Plain):
+class RequestStatsPerIteration(Stats):
     """The requests of iteration `iter`."""
 
     iter: int = 0
