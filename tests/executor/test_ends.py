@@ -271,7 +271,7 @@ def test_a_failing_loop_is_told_to_everyone(
         lambda: executor.enqueue_request(request(2)),
         lambda: executor.await_responses(),
         lambda: executor.get_latest_iteration_stats(),
-        lambda: executor.call(lambda: None),
+        lambda: executor._call(lambda: None),
     ):
         with pytest.raises(ExecutorError, match="planted in the loop") as raised:
             call()
