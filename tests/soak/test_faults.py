@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from soak.accounts import Account
 from soak.clients import register, serve
@@ -25,6 +26,7 @@ from weft.executor import (
     GuidedDecodingParams,
     KvCacheConfig,
     Request,
+    Response,
     SamplingConfig,
 )
 
@@ -167,6 +169,33 @@ def test_a_failed_iteration_is_not_taken_for_the_fault_of_a_prompt(pool: Pool, g
             assert any(planted), f"call {number}: {answers}"
             for answer, wanted, has_failed in zip(answers, expected, planted, strict=True):
                 assert has_failed or answer == wanted, f"call {number}"
+
+
+def test_a_prompt_that_failed_does_not_spoil_what_it_shares(pool: Pool) -> None:
+    """With overlap it is decoded behind before the host knows; that must not write into the pages that it found."""
+    case = next(c for c in pool.cases if c.guide is None and len(c.prompt) > 50)
+    long, short = Request(case.prompt, 4), Request(case.prompt[:2], 12)
+    config = ExecutorConfig(max_batch_size=1, overlap=True)
+    with Executor(pool.checkpoint.path, config, device="cpu") as executor:
+        engine = executor.assembly.engine
+
+        def ask(request: Request) -> Response:
+            return executor.await_responses(executor.enqueue_request(request), timeout=30)[0]
+
+        ask(long)
+        ask(short)  # leaves its slot in the middle of the other's first page
+        found = engine.kv.begin(case.prompt, len(case.prompt))
+        assert found is not None and found.num_reused >= 48
+        shared = found.pages[:3]
+        engine.kv.end(found)
+        before = engine.parts.kv.k[:, shared].clone()
+        failing = FailingForward(executor, random.Random(0), 0.0)
+        failing.raise_in(1)
+        model: Any = engine.parts.model
+        model.forward = failing
+        assert "planted in forward" in ask(long).error_msg
+        ask(short)
+        assert torch.equal(engine.parts.kv.k[:, shared], before)
 
 
 def under_guide(errand: Errand, name: str, error: str) -> Errand:

@@ -152,6 +152,9 @@ def open_slot(state: SlotState, token_mask: Tensor, row: PromptRow) -> None:
     slot = row.slot
     state.page_table[slot].zero_()
     state.page_table[slot, : row.pages.shape[0]] = row.pages.to(state.page_table.device, non_blocking=True)
+    # Where the prompt can't be read, an iteration that was launched already decodes behind it all the same: it must not
+    # write where the slot's last request ended, which may be in pages that others share.
+    state.length[slot].fill_(row.length)
     state.request_ids[slot].fill_(row.request_id)
     state.processors[slot].fill_(row.processor)
     write_slot(state.sampling, row.sampling, slot)
