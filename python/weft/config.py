@@ -275,7 +275,9 @@ class EngineConfig:
             )
         length = self.max_seq_len if self.max_seq_len is not None else min(limit, 4096)
         if length > limit:
-            raise InputError(f"max_seq_len is {length}, but the model ends at {limit} positions")
+            raise InputError(
+                f"max_seq_len is {length}, but the model ends at {limit} positions; lower it, or leave it out"
+            )
         pages = self.num_pages
         if pages is None:
             pages = 1 + self.max_batch * self.pages_for(length, num_draft_tokens)

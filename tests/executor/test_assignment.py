@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.executor.test_types import ACCEPTED, CHECKED, REFUSED, UNSUPPORTED, form, make
 
+from executor.test_types import ACCEPTED, CHECKED, REFUSED, UNSUPPORTED, form, make
 from weft.errors import InputError
 from weft.executor import (
     Executor,

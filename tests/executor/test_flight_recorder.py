@@ -29,7 +29,7 @@ def test_a_failed_request_is_on_file(tmp_path: Path, overlap: bool) -> None:
     config = ExecutorConfig(
         guided_decoding_config=GuidedDecodingConfig(),
         spec_dec_config=SpeculativeConfig(Speculation.eagle3(num_draft_tokens=2)),
-        flight_recorder=FlightRecorderConfig(64, str(tmp_path)),
+        flight_recorder=FlightRecorderConfig(64, str(tmp_path / "made" / "here")),
         overlap=overlap,
     )
     with Executor(None, config) as executor:
@@ -50,7 +50,7 @@ def test_a_failed_request_is_on_file(tmp_path: Path, overlap: bool) -> None:
         assert executor.await_responses(bad)[0].has_error()
         assert executor.flight_recorder is not None
         executor.flight_recorder.write(tmp_path / "by hand.json.gz")
-    files = sorted(tmp_path.glob("*.json*"))
+    files = sorted(tmp_path.rglob("*.json*"))
     assert len(files) == 2
     for file in files:
         result = CliRunner().invoke(app, ["replay", str(file), "--seeds", "4"])

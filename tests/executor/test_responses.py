@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -190,3 +193,10 @@ def test_one_failing_sequence_ends_the_request(executor: Executor) -> None:
     responses = until_final(executor, number)
     assert responses[-1].has_error() and "planted in a processor" in responses[-1].error_msg
     assert "already been processed" in executor.await_responses(number)[0].error_msg
+
+
+def test_a_bias_that_forbids_everything_is_named(make: Callable[..., Executor]) -> None:
+    executor = make()
+    bias = torch.full((executor.assembly.words.vocab_size,), -math.inf)
+    (response,) = until_final(executor, executor.enqueue_request(request(5, embedding_bias=bias)))
+    assert "embedding_bias forbids every one; allow more tokens" in response.error_msg

@@ -157,7 +157,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (OutputConfig, {"additional_model_outputs": [AdditionalModelOutput("a")] * 2}, "names one twice: a, a"),
     (AdditionalModelOutput, {"name": ""}, "a text that is not empty"),
     (ExternalDraftTokensConfig, {"tokens": []}, "tokens is empty"),
-    (SpeculativeConfig, {"speculation": "ngram"}, "it must be a Speculation"),
+    (SpeculativeConfig, {"speculation": "ngram"}, "it must be a Speculation, as in SpeculativeConfig"),
     (Request, {"input_token_ids": []}, "input_token_ids is empty"),
     (Request, {"input_token_ids": "hello"}, "it must be a list"),
     (Request, {"input_token_ids": [1, -2]}, "token ids are at least 0"),
@@ -526,6 +526,17 @@ def test_pickle(sent: Any) -> None:
     arrived = pickle.loads(pickle.dumps(sent))
     assert type(arrived) is type(sent)
     assert form(arrived) == form(sent)
+    assert arrived.to_dict() == sent.to_dict()
+
+
+def test_results_show_the_shape_of_tensors() -> None:
+    text = repr(FULL_RESULT)
+    assert "output_token_ids=[[1, 2], [3]]" in text
+    assert "generation_logits=<float32 [2, 2, 3]>" in text
+    assert "AdditionalOutput('a', <bfloat16 [2, 2]>)" in text
+    assert "tensor(" not in repr(Response(3, FULL_RESULT)) and "Response(3, Result(" in repr(
+        Response(3, FULL_RESULT)
+    )
 
 
 @pytest.mark.parametrize("sent", SENT, ids=lambda one: type(one).__name__)

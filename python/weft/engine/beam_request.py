@@ -72,7 +72,7 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Engi
     if max_beam_width > config.max_batch:
         raise InputError(
             f"max_beam_width is {max_beam_width}, but {config.max_batch} sequences are decoded at once; raise "
-            "max_batch, or lower the width"
+            "max_batch (of an executor: max_batch_size), or lower the width"
         )
     if max_beam_width > 1 and speculation.drafters:
         raise InputError(

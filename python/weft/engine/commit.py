@@ -122,8 +122,9 @@ def nothing_left(request: Request, grammar: GuidedState | None) -> str:
     if grammar is not None and grammar.status(request.slot)[0] not in ("", "refused"):
         return grammar.status(request.slot)[1]
     if forbidding:
+        verb = "forbids every one" if len(forbidding) == 1 else "forbid every one together"
         return (
-            f"no token is left for {place} or one soon after: {' and '.join(forbidding)} forbid every one together; "
+            f"no token is left for {place} or one soon after: {' and '.join(forbidding)} {verb}; "
             "allow more tokens, or another guide"
         )
     return f"the model's logits for {place} or one soon after are all NaN or -inf"

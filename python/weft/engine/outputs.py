@@ -88,7 +88,8 @@ class OutputBuffers:
             unknown = sorted(set(wanted) - set(found))
             if unknown:
                 raise InputError(
-                    f"additional_outputs names {unknown[0]!r}, which the model does not mark; it has "
+                    f"additional_outputs (of an executor: additional_model_outputs) names {unknown[0]!r}, which the "
+                    "model does not mark; it has "
                     f"{', '.join(sorted(found)) or 'none'}"
                 )
             marked |= {name: found[name] for name in wanted}

@@ -57,11 +57,11 @@ class FlightRecorder:
     Anybody may call `write` and `recording`, on any thread. Made with nothing in flight; from then on the state's
     callbacks take about 0.6 us more for each mask row of 131072 tokens.
 
-    With a `directory`, which must exist, a failure writes a file there, in a thread of its own; those of one iteration
-    go into one file, and after `max_files` none is written. `files` are those written. `model` is the model's directory
-    (None: weft-tiny), `sources` names what proposes drafts on the host ("forced", "ngram").
+    With a `directory`, made where there is none, a failure writes a file there, in a thread of its own; those of one
+    iteration go into one file, and after `max_files` none is written. `files` are those written. `model` is the model's
+    directory (None: weft-tiny), `sources` names what proposes drafts on the host ("forced", "ngram").
 
-    Raises `InputError` for a directory that is none, and for memory that can't hold one iteration.
+    Raises `InputError` for a directory that can't be written to, and for memory that can't hold one iteration.
     """
 
     def __init__(
@@ -79,10 +79,8 @@ class FlightRecorder:
         if iterations < 1:
             raise InputError(f"iterations is {iterations}; a recorder keeps at least 1")
         self.directory = None if directory is None else Path(directory)
-        if self.directory is not None and not (
-            self.directory.is_dir() and os.access(self.directory, os.W_OK)
-        ):
-            raise InputError(f"directory is {str(directory)!r}; give one that is there and can be written to")
+        if self.directory is not None:
+            _make_writable(self.directory)
         max_bytes = default_bytes(state, iterations) if max_bytes is None else max_bytes
         try:
             state.record(max_bytes)
@@ -251,3 +249,14 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "unknown"
     return found
+
+
+def _make_writable(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"directory is {str(directory)!r}, which can't be made: {error.strerror}; give another"
+        ) from None
+    if not os.access(directory, os.W_OK):
+        raise InputError(f"directory is {str(directory)!r}; give one that can be written to")

@@ -19,7 +19,10 @@ def check_drafts(request: Request, speculation: Speculation, vocab_size: int) ->
         raise InputError(NO_GIVEN_TEXT)
     bad = next((token for token in request.given if not 0 <= token < vocab_size), None)
     if bad is not None:
-        raise InputError(f"the given text holds token id {bad}; ids of this model are 0 to {vocab_size - 1}")
+        raise InputError(
+            f"the given text (of an executor's request: external_draft_tokens_config) holds token id {bad}; ids of "
+            f"this model are 0 to {vocab_size - 1}"
+        )
 
 
 def draft_limit(request: Request, max_drafts: int) -> int | None:

@@ -50,8 +50,8 @@ def _one_of(*values: str | bool) -> Any:
 
 @dataclass(eq=False)
 class FlightRecorderConfig(Checked):
-    """Keeps the last `iterations` iterations in memory, and writes them into `directory` (None: only on demand) when a
-    request fails.
+    """Keeps the last `iterations` iterations in memory, and writes them into `directory` when a request fails. The
+    directory is made where there is none; None: only on demand.
     """
 
     iterations: int = field(metadata=required(count_parser()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Self
 
@@ -25,7 +25,14 @@ class FinishReason(IntEnum):
     CANCELLED = 5
 
 
-@dataclass(eq=False)
+def shown(value: object) -> str:
+    """A value as text: a tensor by its shape and dtype, anything else by its repr."""
+    if isinstance(value, torch.Tensor):
+        return f"<{str(value.dtype).removeprefix('torch.')} {list(value.shape)}>"
+    return repr(value)
+
+
+@dataclass(eq=False, repr=False)
 class AdditionalOutput(Plain):
     """A tensor of the model's, by name: a row for each token of the answer, [tokens, ...]; of the prompt where the name
     begins with "context_".
@@ -34,8 +41,11 @@ class AdditionalOutput(Plain):
     name: str
     output: torch.Tensor
 
+    def __repr__(self) -> str:
+        return f"AdditionalOutput({self.name!r}, {shown(self.output)})"
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, repr=False)
 class Result(Plain):
     """Tokens of one sequence, or of all beams (the first dimension of lists and of `generation_logits`).
 
@@ -64,6 +74,11 @@ class Result(Plain):
     request_perf_metrics: PerfMetrics | None = None
     additional_outputs: list[AdditionalOutput] = field(default_factory=list)
     top_log_probs: list[list[dict[int, float]]] | None = None
+
+    def __repr__(self) -> str:
+        """Every field; of tensors the shape and dtype."""
+        held = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return f"Result({', '.join(f'{name}={shown(value)}' for name, value in held)})"
 
 
 class Response(Plain):
