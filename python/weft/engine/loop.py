@@ -249,13 +249,15 @@ class Engine:
         if len(request.prompt) + 1 > longest:
             raise CapacityError(
                 f"the prompt has {len(request.prompt)} tokens, but max_seq_len is {longest} "
-                "(prompt and answer); shorten the prompt or raise max_seq_len"
+                "(prompt and answer); shorten the prompt or raise max_seq_len (of an executor: "
+                "ExecutorConfig.max_seq_len)"
             )
         pages = self._ends.home(request).pages_needed(request)
         if pages > num_pages:
             raise CapacityError(
                 f"the request needs {pages} pages, but there are {num_pages}; lower max_tokens or raise "
-                "EngineConfig.num_pages (of an executor: KvCacheConfig.max_tokens)"
+                "EngineConfig.num_pages (of an executor: KvCacheConfig.max_tokens, to "
+                f"{pages * self.config.page_size})"
             )
 
     def _admit(self, turn: TurnRecord, budget: int) -> None:
