@@ -34,8 +34,8 @@ WRONG: list[tuple[Any, Any, str]] = [
     (ModelType.ENCODER_DECODER, None, "ENCODER_DECODER is not supported: models have no encoder"),
     (ModelType.ENCODER_ONLY, ExecutorConfig(), "give ModelType.DECODER_ONLY"),
     (ExecutorConfig(), ExecutorConfig(), "two configs"),
-    (0, None, "config is a int; give an ExecutorConfig"),
-    (ModelType.DECODER_ONLY, 1, "config is a int; give an ExecutorConfig"),
+    (0, ExecutorConfig(), "config is 0; give an ExecutorConfig"),
+    (ModelType.DECODER_ONLY, 1, "config is 1; give an ExecutorConfig"),
 ]
 
 

@@ -38,15 +38,46 @@ class Report:
         return path
 
     def show(self, console: Console) -> None:
-        """Print the rows as a table, then the summary."""
-        table = Table(title=f"weft bench {self.name}")
-        for key in self.rows[0]:
-            table.add_column(key, justify="left" if isinstance(self.rows[0][key], str) else "right")
-        for row in self.rows:
-            table.add_row(*(shown(value) for value in row.values()))
-        console.print(table)
+        """Print the rows as a table, or as several where the console is too narrow for one, then the summary."""
+        title: str | None = f"weft bench {self.name}"
+        names = {key: key for key in self.rows[0]}
+        if self._width(names) > console.width:
+            names = {key: key.replace("_", "\n") for key in names}
+        for part in self._parts(names, console.width):
+            table = Table(title=title)
+            for key in part:
+                table.add_column(
+                    names[key], justify="left" if isinstance(self.rows[0][key], str) else "right"
+                )
+            for row in self.rows:
+                table.add_row(*(shown(row[key]) for key in part))
+            console.print(table)
+            title = None
         for key, value in self.summary.items():
             console.print(f"{key}: {shown(value)}")
+
+    def _parts(self, names: dict[str, str], width: int) -> list[list[str]]:
+        """The columns of each table: those that tell rows apart begin all of them."""
+        keys = list(names)
+        num_telling = next((n for n in range(1, len(keys)) if self._tell_apart(keys[:n])), 1)
+        telling, others = keys[:num_telling], keys[num_telling:]
+        parts = [list(telling)]
+        for key in others:
+            taken = {each: names[each] for each in (*parts[-1], key)}
+            if self._width(taken) > width and len(parts[-1]) > num_telling:
+                parts.append(list(telling))
+            parts[-1].append(key)
+        return parts
+
+    def _tell_apart(self, keys: list[str]) -> bool:
+        return len({tuple(str(row[key]) for key in keys) for row in self.rows}) == len(self.rows)
+
+    def _width(self, names: dict[str, str]) -> int:
+        """Of a table with these columns, in characters: each has a border and two spaces."""
+        return 1 + sum(
+            3 + max(len(text) for text in (*name.split("\n"), *(shown(row[key]) for row in self.rows)))
+            for key, name in names.items()
+        )
 
 
 def shown(value: Any) -> str:

@@ -367,14 +367,15 @@ def _settings(
     if isinstance(config, ModelType):
         config.check()
         config = None
-    if config is not None and executor_config is not None:
+    given = [one for one in (config, executor_config) if one is not None]
+    for one in given:
+        if not isinstance(one, ExecutorConfig):
+            raise InputError(
+                f"config is {one!r}; give an ExecutorConfig, which may stand behind ModelType.DECODER_ONLY"
+            )
+    if len(given) > 1:
         raise InputError("two configs are given; give one, behind the model or behind its ModelType")
-    given = config if config is not None else executor_config
-    if given is None:
-        return ExecutorConfig()
-    if not isinstance(given, ExecutorConfig):
-        raise InputError(f"config is a {type(given).__name__}; give an ExecutorConfig")
-    return given.snapshot()
+    return given[0].snapshot() if given else ExecutorConfig()
 
 
 def _seconds(timeout: timedelta | float | None) -> float | None:

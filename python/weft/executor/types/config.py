@@ -34,7 +34,7 @@ Overlap = Literal["auto"] | bool
 
 DEFAULT_MAX_SEQ_IDLE_MICROSECONDS = 180_000_000
 
-_ONE_RANK = "an executor runs on one device, in this process"
+_ONE_RANK = "an executor runs on one device, in this process; leave it out"
 
 
 def _one_of(*values: str | bool) -> Any:
