@@ -12,6 +12,8 @@ from torch import Tensor
 from weft.errors import InputError
 from weft.executor.types.plain import Plain
 
+_UNCHANGING = frozenset({bool, int, float, str})
+
 
 class Checked(Plain):
     """A dataclass whose fields are checked, and brought into one form, when it is made and when they are assigned.
@@ -31,7 +33,7 @@ class Checked(Plain):
     def check(self) -> None:
         """Raise `InputError` where fields, each right by itself, do not go together. What belongs to an object that a
         field holds can be changed there, so whoever uses settings checks once more."""
-        for value in vars(self).values():
+        for _, value in self._mutable():
             for held in _checked_in(value):
                 held.check()
 
@@ -42,15 +44,26 @@ class Checked(Plain):
 
     def _copy(self) -> Self:
         twin = object.__new__(type(self))
-        for name, value in vars(self).items():
-            if isinstance(value, Checked):
-                value = value._copy()
-            elif _checked_in(value):
-                value = tuple(one._copy() for one in value)
-            elif isinstance(value, dict):
-                value = dict(value)
-            twin.__dict__[name] = value
+        held = twin.__dict__
+        held.update(vars(self))
+        for name, value in self._mutable():
+            if isinstance(value, dict):
+                held[name] = dict(value)
+            elif isinstance(value, Checked):
+                held[name] = value._copy()
+            else:
+                held[name] = tuple(one._copy() for one in value)
         return twin
+
+    def _mutable(self) -> list[tuple[str, Any]]:
+        """The fields that hold something that can be changed there: settings, a tuple of them, or a dict."""
+        return [
+            (name, value)
+            for name, value in vars(self).items()
+            if value is not None
+            and type(value) not in _UNCHANGING
+            and (isinstance(value, Checked | dict) or _checked_in(value))
+        ]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._is_made:

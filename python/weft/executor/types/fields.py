@@ -117,7 +117,7 @@ def instance(cls: type, *, default: Any) -> Any:
 
 def settings(cls: type[Checked]) -> Any:
     """Settings of class `cls`. Who is given none gets its own, all default."""
-    return field(default_factory=cls, metadata=required(instance_parser(cls)))
+    return field(default_factory=cls().snapshot, metadata=required(instance_parser(cls)))
 
 
 def instance_parser(cls: type) -> Parser:
