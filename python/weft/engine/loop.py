@@ -349,9 +349,9 @@ class Engine:
         budget = self._max_num_tokens - len(flight.rows) * (flight.num_drafts + 1)
         if len(self.arrivals.queue):
             self._admit(turn, budget)
-        rows = [(r, r.row) for r in self.residents.active if r.stage is Stage.CONTEXT and r.row is not None]
-        if not rows:
+        if len(flight.rows) == len(self.residents.active):  # all of them decode
             return
+        rows = [(r, r.row) for r in self.residents.active if r.stage is Stage.CONTEXT and r.row is not None]
         config, remaining = self.config, [row.remaining for _, row in rows]
         shares = share_tokens(remaining, budget, config.chunking, config.page_size, whole=not config.chunked)
         for (request, row), count in zip(rows, shares, strict=True):
