@@ -40,5 +40,6 @@ with Executor(None, config) as executor:
             logits_post_processor_name=name,
         )
         result = executor.await_responses(executor.enqueue_request(request))[0].result
-        repeats = sum(a == b for a, b in zip(result.output_token_ids[0], result.output_token_ids[0][1:]))
-        print(f"{name or 'as it is'}: {result.output_token_ids[0]}, {repeats} repeated")
+        tokens = result.output_token_ids[0]
+        repeats = sum(tokens[i] == tokens[i - 1] for i in range(1, len(tokens)))
+        print(f"{name or 'as it is'}: {tokens}, {repeats} repeated")

@@ -196,12 +196,8 @@ class LLM:
     def _run(self, requests: list[Request], bar: bool) -> list[Output]:
         ended: SimpleQueue[Request] = SimpleQueue()
 
-        def tell(request: Request) -> None:
-            if request.is_finished:
-                ended.put(request)
-
         for request in requests:
-            request.on_progress = tell
+            request.on_progress, request.is_watched = ended.put, False
         with progress(len(requests), bar) as advance:
             try:
                 self._executor._submit(requests)

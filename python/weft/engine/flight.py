@@ -60,11 +60,13 @@ class Flight:
 
     def end(self) -> list[Request]:
         """The flight is over; those who are finished and in no other flight, so that what they hold is free."""
-        over = []
-        for requests, surely in ((self.rows, 1), (self.first, 1), (self.reading, 0)):
-            for request in requests:
-                request.surely -= surely
-                request.in_flight -= 1
-                if request.stage is Stage.FINISHED and not request.in_flight:
-                    over.append(request)
-        return over
+        for request in self.rows:
+            request.surely -= 1
+            request.in_flight -= 1
+        for request in self.first:
+            request.surely -= 1
+            request.in_flight -= 1
+        for request in self.reading:
+            request.in_flight -= 1
+        over = self.requests
+        return [request for request in over if request.stage is Stage.FINISHED and not request.in_flight]

@@ -128,7 +128,7 @@ class Landing:
             self._residents.store(request)
         if reason is not None:
             self._ends.end(request, reason)
-        else:
+        elif request.is_watched:
             request.report()
 
     def _disembark(self, flight: Flight) -> None:

@@ -63,7 +63,7 @@ class Request:
     `gather` is what it wants besides tokens, `gathered` keeps it. `processor` acts on its logits, `captured` where a
     graph does that; `failure` is what it raised.
     `on_progress` is called on the engine's thread after each iteration that added to `output`, and when the request is
-    finished; `on_end` behind that. Neither may raise.
+    finished; `on_end` behind that. Neither may raise. One that is not `is_watched` hears of its end alone.
 
     `resumed_at` tokens of the answer were out when it was admitted last. Of the work in flight that names it, there are
     `in_flight` turns, which add `surely` tokens at least. The answer may have `room` tokens; with `stores_at` of them
@@ -86,6 +86,7 @@ class Request:
     processor: LogitsProcessor | None = None
     on_progress: Callable[[Request], None] | None = None
     on_end: Callable[[Request], None] | None = None
+    is_watched: bool = True
     id: int = field(default_factory=lambda: next(_ids))
     stage: Stage = Stage.QUEUED
     slot: int = -1

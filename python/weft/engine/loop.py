@@ -201,8 +201,10 @@ class Engine:
             while len(self.landing.flights) > (self._depth - 1 if flight.requests else 0):
                 self.landing.read(turn)
         turn.completed, self._num_ended = self._ends.count - self._num_ended, self._ends.count
-        served = {*turn.context, *turn.generation} | {request.id for request in self.residents.active}
-        turn.active, turn.queued = len(served), len(self.arrivals)
+        turn.active, turn.queued = len(self.residents.active), len(self.arrivals)
+        if turn.completed or turn.paused:  # who was served counts, too
+            served = {*turn.context, *turn.generation} | {request.id for request in self.residents.active}
+            turn.active = len(served)
         turn.compiling = len(self.arrivals.compiling)
         turn.kv = self.residents.kv.usage()
         grammar_s = self.lane.state.seconds
@@ -263,7 +265,7 @@ class Engine:
     def _admit(self, turn: TurnRecord, budget: int) -> None:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
         active = self.residents.active
-        if turn.paused or (self.config.policy == "static_batch" and active):
+        if not self.residents.free_slots or turn.paused or (self.config.policy == "static_batch" and active):
             return
         while len(self.arrivals.queue):
             request = self.arrivals.queue.first

@@ -306,6 +306,7 @@ class Executor:
             self._mailbox.refuse(ticket, str(error))
         for answer in ticket.answers:
             answer.request.on_progress = partial(self._mailbox.note, answer)
+            answer.request.is_watched = request.streaming
         return ticket
 
     def _check_queue(self, requests: Sequence[Request]) -> None:
