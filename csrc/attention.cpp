@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "row_pool.h"
 #include "vector_exp.h"
 
 namespace weft {
@@ -12,7 +13,8 @@ namespace {
 
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
-constexpr std::int64_t kTile = 16;  // keys at once
+constexpr std::int64_t kTile = 16;                     // keys at once
+constexpr std::int64_t kProductsForThreads = 1 << 19;  // some 100 us of work
 
 typedef float Lanes __attribute__((vector_size(kTile * sizeof(float))));
 
@@ -133,7 +135,8 @@ void kv_plan_cpu(const PlanCall &call) {
   }
 }
 
-void paged_attention_cpu(const AttentionCall &call) {
+// Rows begin..end-1. Its memory is the thread's, and a row's bits do not depend on who computes it.
+static void attend_rows(const AttentionCall &call, std::int64_t begin, std::int64_t end) {
   static const Attend attend_group = best_attend();
   thread_local std::vector<const float *> tokens, queries;
   thread_local std::vector<float *> outs;
@@ -142,7 +145,7 @@ void paged_attention_cpu(const AttentionCall &call) {
   const std::int64_t values = call.kv_heads * call.head_dim, token = 2 * values, group = call.heads / call.kv_heads;
   const std::int64_t count = call.width * group, capacity = call.table_width * call.page_size;
   queries.resize(count), outs.resize(count), lengths.resize(count), keys.resize(call.head_dim * kTile);
-  for (std::int64_t b = 0; b < call.rows; ++b) {
+  for (std::int64_t b = begin; b < end; ++b) {
     const std::int64_t *positions = call.positions + b * call.width;
     const std::int64_t longest = std::min(positions[call.width - 1] + 1, capacity);
     const std::int64_t stride = (longest + kTile - 1) / kTile * kTile;
@@ -163,6 +166,13 @@ void paged_attention_cpu(const AttentionCall &call) {
                     call.scale, keys.data(), scores.data(), stride});
     }
   }
+}
+
+void paged_attention_cpu(const AttentionCall &call, int threads) {
+  std::int64_t keys = 0;
+  for (std::int64_t b = 0; b < call.rows; ++b) keys += call.positions[(b + 1) * call.width - 1] + 1;
+  if (keys * call.width * call.heads * call.head_dim < kProductsForThreads) threads = 1;
+  for_rows(call.rows, threads, [&](std::int64_t begin, std::int64_t end) { attend_rows(call, begin, end); });
 }
 
 }  // namespace weft

@@ -30,6 +30,7 @@ struct PlanCall {
 };
 void kv_plan_cpu(const PlanCall &call);
 
-void paged_attention_cpu(const AttentionCall &call);
+// On `threads` threads, where there is enough to do.
+void paged_attention_cpu(const AttentionCall &call, int threads);
 
 }  // namespace weft

@@ -318,6 +318,7 @@ def paged_attention_cpu(
     arg12: int,
     arg13: int,
     arg14: float,
+    arg15: int,
     /,
 ) -> None: ...
 def kv_plan_cpu(

@@ -112,6 +112,7 @@ def _decode_native(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tens
         q.stride(0),
         q.stride(1),
         scale,
+        torch.get_num_threads(),
     )
     return out
 
