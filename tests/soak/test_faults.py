@@ -18,7 +18,8 @@ from soak.errands import Errand, draw
 from soak.faults import FailingForward, broken_guides, raising_processor
 from soak.held import Held
 from soak.pool import Pool
-from soak.ways import STATIC, UTILIZATION, way
+from soak.ways import STATIC, UTILIZATION, Way, way
+from weft import Guide
 from weft.config import Graphs
 from weft.executor import (
     Executor,
@@ -42,6 +43,24 @@ WAYS = {
 }
 
 
+def check_served(
+    pool: Pool, drafters: Path, way: Way, errands: list[Errand], guides: dict[str, Guide]
+) -> None:
+    """Every errand comes to its own end, `guides` being registered beside the pool's, and nothing is held behind it."""
+    held = Held()
+    with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
+        register(executor, pool)
+        for key, guide in guides.items():
+            executor.register_guide(key, guide)
+        accounts = serve(executor, pool, errands, 1, takes_any=False)
+        for account in accounts:
+            account.check()
+        held.check_idle(executor)
+        del accounts, account
+    del executor
+    held.check_end()
+
+
 @pytest.mark.parametrize("name", WAYS)
 def test_a_broken_matcher_is_its_own_request(pool: Pool, drafters: Path, name: str) -> None:
     rng, way = random.Random(name), WAYS[name]
@@ -52,18 +71,7 @@ def test_a_broken_matcher_is_its_own_request(pool: Pool, drafters: Path, name: s
         else errand
         for errand in draw(rng, pool, REQUESTS, **way.terms)
     ]
-    held = Held()
-    with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
-        register(executor, pool)
-        for key, (guide, _) in guides.items():
-            executor.register_guide(key, guide)
-        accounts = serve(executor, pool, errands, 1, takes_any=False)
-        for account in accounts:
-            account.check()
-        held.check_idle(executor)
-        del accounts, account
-    del executor
-    held.check_end()
+    check_served(pool, drafters, way, errands, {key: guide for key, (guide, _) in guides.items()})
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -80,16 +88,7 @@ def test_a_processor_that_raises_ends_its_own_request(pool: Pool, drafters: Path
         else errand
         for errand in draw(rng, pool, REQUESTS, **way.terms)
     ]
-    held = Held()
-    with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
-        register(executor, pool)
-        accounts = serve(executor, pool, errands, 1, takes_any=False)
-        for account in accounts:
-            account.check()
-        held.check_idle(executor)
-        del accounts, account
-    del executor
-    held.check_end()
+    check_served(pool, drafters, way, errands, {})
 
 
 @pytest.mark.parametrize("name", WAYS)

@@ -136,19 +136,23 @@ class Landing:
         for request in flight.end():
             self._residents.give_back(request)
 
+    def _aboard(self) -> list[Request]:
+        """Who is in flight; a request in two flights stands there twice."""
+        return [request for flight in self.flights for request in flight.requests]
+
     def _fail_flight(self, flight: Flight, error: BaseException) -> None:
         """What was launched together fails together, and with it what later work can't go on without."""
         self._ends.fail(flight.requests, error)
         try:
             self._runtime.synchronize()
         except Exception as later:
-            self._ends.fail([request for other in self.flights for request in other.requests], later)
+            self._ends.fail(self._aboard(), later)
         self._launcher.drop_snapshots()
         self._disembark(flight)
 
     def fail_launch(self, requests: Sequence[Request], error: BaseException, turn: TurnRecord) -> None:
         """Who was to be launched fails; and what is in flight, since a launch also raises what failed there."""
-        self._ends.fail([request for flight in self.flights for request in flight.requests], error)
+        self._ends.fail(self._aboard(), error)
         self._ends.fail(requests, error)
         self.land(turn)
         self._launcher.drop_snapshots()
@@ -158,4 +162,4 @@ class Landing:
         try:
             self._runtime.check()
         except Exception as error:
-            self._ends.fail([request for flight in self.flights for request in flight.requests], error)
+            self._ends.fail(self._aboard(), error)
