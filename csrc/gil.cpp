@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <thread>
 
 #include "watchdog.h"
@@ -30,7 +32,20 @@ struct ParkOnUnwind {
   }
 };
 
+std::terminate_handler previous_handler = nullptr;
+
+// Other libraries let go of the GIL, too, and their frames don't stop an unwinding: it ends here, in the thread that
+// was to go, without an exception.
+[[noreturn]] void park_or_terminate() {
+  if (!std::current_exception() && (is_finalizing() || !Py_IsInitialized()))
+    for (;;) pause();
+  if (previous_handler) previous_handler();
+  std::abort();
+}
+
 }  // namespace
+
+void outlive_finalisation() { previous_handler = std::set_terminate(park_or_terminate); }
 
 GilRelease::~GilRelease() noexcept(false) {
   if (!state_) return;

@@ -42,4 +42,8 @@ class GilForCallback {
 // False if some still run.
 bool leave_interpreter(double seconds);
 
+// A thread that CPython ends in a frame of any C++ library is parked, too, as CPython itself does from 3.14 on: it does
+// not take the process with it. Called once, when the extension is loaded.
+void outlive_finalisation();
+
 }  // namespace weft

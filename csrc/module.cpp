@@ -2,9 +2,11 @@
 #include <nanobind/nanobind.h>
 
 #include "bind.h"
+#include "gil.h"
 
 NB_MODULE(_core, m) {
   m.doc() = "weft's native code: drivers, host tasks, the mask kernel, sampling, attention, guided state.";
+  weft::outlive_finalisation();
   weft::bind_driver(m);
   weft::bind_hostfunc(m);
   weft::bind_token_mask(m);

@@ -406,6 +406,30 @@ def test_the_end_of_the_program_does_not_wait_for_a_compile() -> None:
     assert done.stdout.split() == ["GuideError", "1", "closed"]
 
 
+def test_the_end_of_the_program_survives_compiles_that_end_with_it() -> None:
+    """Threads that come back from XGrammar when the interpreter has gone: CPython ends them, in C++ frames."""
+    program = """
+        import threading
+        import time
+        import xgrammar
+        import weft.grammar
+        info = xgrammar.TokenizerInfo([b""] + [bytes([b]) for b in range(1, 256)], stop_token_ids=[0])
+        compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+        def work():
+            while True:
+                compiler.compile_json_schema('{"type": "object"}')
+
+        for _ in range(6):
+            threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.3)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_names_of_the_registry() -> None:
     assert registry.names("grammars") == ["xgrammar"]
     with pytest.raises(InputError, match=r"'nothing' is not one of the drafters: .*eagle3"):
