@@ -11,11 +11,12 @@
 extern "C" {
 #endif
 
-#define WEFT_MATCHER_ABI 1
+#define WEFT_MATCHER_ABI 2
 
 typedef struct weft_matcher_ops {
   uint32_t abi; /* WEFT_MATCHER_ABI */
-  /* Takes `token`: 1 taken, 0 refused with the state unchanged, -1 error. */
+  /* Takes `token`: 1 taken, 2 taken and the end of the text is to be written anew (see `splice`), 0 refused with the
+   * state unchanged, -1 error. */
   int (*accept)(void *self, int32_t token);
   /* How many of `tokens[0..count)` would be taken one after another; the state does not change. -1 error. */
   int (*validate)(void *self, const int32_t *tokens, int count);
@@ -37,6 +38,15 @@ typedef struct weft_matcher_ops {
   /* The text of the last -1, valid until the next call. Never null. */
   const char *(*error)(void *self);
   void (*destroy)(void *self);
+
+  /* What follows may be null. */
+
+  /* The temperature for the token that is sampled next, or a negative number: the request's own. */
+  float (*temperature)(void *self);
+  /* After an `accept` that gave 2: how many of the last tokens go (at most 1, the one just taken) to `backtrack`, and
+   * which come in their place, at most `capacity`, to `tokens`: their number, or -1 error. The matcher stands behind
+   * them already; `rollback(1)` undoes the whole. */
+  int (*splice)(void *self, int *backtrack, int32_t *tokens, int capacity);
 } weft_matcher_ops;
 
 typedef struct weft_matcher {

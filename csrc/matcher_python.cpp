@@ -147,8 +147,9 @@ void py_destroy(void *self) {
   if (gil) delete static_cast<PythonMatcher *>(self);
 }
 
-constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI, py_accept, py_validate,      py_fill,  py_rollback, py_fork,
-                                   py_reset,         py_forced, py_is_terminated, py_error, py_destroy};
+constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI, py_accept, py_validate, py_fill,          py_rollback,
+                                   py_fork,          py_reset,  py_forced,   py_is_terminated, py_error,
+                                   py_destroy,       nullptr,   nullptr};
 
 }  // namespace
 

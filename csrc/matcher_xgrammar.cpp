@@ -206,8 +206,9 @@ const char *xgr_error(void *self) { return self_of(self).error.c_str(); }
 
 void xgr_destroy(void *self) { delete static_cast<XGrammarMatcher *>(self); }
 
-const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, xgr_accept, xgr_validate,      xgr_fill,  xgr_rollback, xgr_fork,
-                               xgr_reset,        xgr_forced, xgr_is_terminated, xgr_error, xgr_destroy};
+const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, xgr_accept, xgr_validate, xgr_fill,          xgr_rollback,
+                               xgr_fork,         xgr_reset,  xgr_forced,   xgr_is_terminated, xgr_error,
+                               xgr_destroy,      nullptr,    nullptr};
 
 }  // namespace
 

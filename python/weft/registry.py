@@ -13,6 +13,12 @@ GRAMMARS = {
     "xgrammar": "weft.grammar.xgrammar:XGrammarBackend",
 }
 
+# Kinds of guides that no grammar library compiles: `function(guide, parts) -> CompiledGuide` for each, with the
+# `CompileParts` of `weft.grammar.base`.
+GUIDES = {
+    "matcher": "weft.grammar.factory:compile_factory",
+}
+
 DRAFTERS = {
     "eagle3": "weft.spec.eagle3:Eagle3",
     "mtp": "weft.spec.mtp:Mtp",
@@ -30,11 +36,11 @@ MODELS = {
     "MiMoForCausalLM": "weft.models.llama:Llama",
 }
 
-TABLES = {"grammars": GRAMMARS, "drafters": DRAFTERS, "models": MODELS}
+TABLES = {"grammars": GRAMMARS, "guides": GUIDES, "drafters": DRAFTERS, "models": MODELS}
 
 
 def names(kind: str) -> list[str]:
-    """The names of one kind ("grammars", "drafters" or "models"), in order."""
+    """The names of one kind ("grammars", "guides", "drafters" or "models"), in order."""
     return list(TABLES[kind])
 
 

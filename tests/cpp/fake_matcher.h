@@ -86,9 +86,9 @@ inline void fake_destroy(void *self) {
   delete &fake(self);
   --live;
 }
-constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI,   fake_accept, fake_validate, fake_fill,
-                                   fake_rollback,      fake_fork,   fake_reset,    fake_forced,
-                                   fake_is_terminated, fake_error,  fake_destroy};
+constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI, fake_accept, fake_validate, fake_fill,          fake_rollback,
+                                   fake_fork,        fake_reset,  fake_forced,   fake_is_terminated, fake_error,
+                                   fake_destroy,     nullptr,     nullptr};
 
 inline MatcherRef make(Fake settings) {
   ++live;

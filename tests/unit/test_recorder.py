@@ -21,7 +21,7 @@ from weft.engine.lifecycle import Request, Stage
 from weft.engine.recorder import FlightRecorder
 from weft.errors import CapacityError, GuideStateError, InputError
 from weft.grammar import CompiledGuide, Guide
-from weft.grammar.compile import CompiledFactory
+from weft.grammar.factory import CompiledFactory
 from weft.grammar.tokenizer import Vocabulary
 from weft.grammar.xgrammar import XGrammarBackend
 from weft.guided.flight import Operation, SlotEntry, operations

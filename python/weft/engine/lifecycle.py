@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.engine.kv_cache import KvSequence, Retention
     from weft.engine.prefill import PromptRow
     from weft.engine.processors import CapturedProcessor, LogitsProcessor
-    from weft.grammar.base import CompiledGuide, Matcher
+    from weft.grammar.base import CompiledGuide, Matcher, Opening
 
 
 class Stage(Enum):
@@ -134,6 +134,11 @@ class Request:
     def text(self) -> list[int]:
         """The prompt and the answer so far."""
         return self.prompt + self.output.token_ids
+
+    @property
+    def opening(self) -> Opening:
+        """What its matcher may know of it."""
+        return Opening(self.prompt, self.room)
 
     @property
     def num_tokens(self) -> int:

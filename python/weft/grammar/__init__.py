@@ -1,6 +1,6 @@
 """Guides, the vocabularies they are compiled for, and the matchers that come out."""
 
-from weft.grammar.base import Backend, CompiledGuide, Matcher, PythonMatcher, wrap_matcher
+from weft.grammar.base import Backend, CompiledGuide, Matcher, Opening, PythonMatcher, wrap_matcher
 from weft.grammar.compile import CompileLimits, GuideCompiler
 from weft.grammar.guide import Guide, GuideWarning
 from weft.grammar.tokenizer import Vocabulary
@@ -13,6 +13,7 @@ __all__ = [
     "GuideCompiler",
     "GuideWarning",
     "Matcher",
+    "Opening",
     "PythonMatcher",
     "Vocabulary",
     "wrap_matcher",

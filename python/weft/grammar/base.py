@@ -7,6 +7,8 @@ tokens that spell what must follow whatever is sampled; where it fails it raises
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,8 +19,30 @@ from weft.errors import GuideError
 
 if TYPE_CHECKING:
     from weft.grammar.guide import Guide
+    from weft.grammar.tokenizer import Vocabulary
 
-__all__ = ["Backend", "CompiledGuide", "Matcher", "PythonMatcher", "wrap_matcher"]
+__all__ = [
+    "NO_REQUEST",
+    "Backend",
+    "CompileParts",
+    "CompiledGuide",
+    "Matcher",
+    "Opening",
+    "PythonMatcher",
+    "wrap_matcher",
+]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a matcher may know of the request that it is for: the tokens of its prompt, and how many tokens its answer
+    may have at most (None: it is not known)."""
+
+    prompt: Sequence[int] = ()
+    room: int | None = None
+
+
+NO_REQUEST = Opening()
 
 
 class PythonMatcher(Protocol):
@@ -59,8 +83,17 @@ class CompiledGuide(Protocol):
     def memory_bytes(self) -> int:
         """What it holds, about."""
 
-    def matcher(self) -> Matcher:
-        """A new matcher at the start of the guide."""
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
+        """A new matcher at the start of the guide. Raises `GuideError` where this request can't have one."""
+
+
+class CompileParts(Protocol):
+    """What a kind of guide that no grammar library compiles is compiled with (the registry's "guides")."""
+
+    vocabulary: Vocabulary
+
+    def compile_part(self, guide: Guide) -> CompiledGuide:
+        """Compile a guide that stands within the guide, on the same thread. Raises `GuideError`."""
 
 
 class Backend(Protocol):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from weft import registry
 from weft.errors import GuideError
-from weft.grammar.base import Backend, CompiledGuide, Matcher, wrap_matcher
+from weft.grammar.base import Backend, CompiledGuide
 from weft.grammar.guide import Guide
 from weft.grammar.tokenizer import Vocabulary
 
@@ -29,20 +29,6 @@ class CompileLimits:
     max_depth: int = 128
     time_s: float = 30.0
     max_abandoned: int = 4
-
-
-class CompiledFactory:
-    """A user's own matchers: nothing is compiled."""
-
-    memory_bytes = 0
-
-    def __init__(self, guide: Guide, vocab_size: int) -> None:
-        self.guide = guide
-        self.vocab_size = vocab_size
-
-    def matcher(self) -> Matcher:
-        """What the factory makes, wrapped."""
-        return wrap_matcher(self.guide.payload())
 
 
 class GuideCache:
@@ -130,9 +116,6 @@ class GuideCompiler:
         except GuideError as error:
             future.set_exception(error)
             return future
-        if guide.kind == "matcher":
-            future.set_result(CompiledFactory(guide, self.vocabulary.vocab_size))
-            return future
         with self._lock:
             if self._closed:
                 raise GuideError("the compiler is closed")
@@ -154,6 +137,14 @@ class GuideCompiler:
                 self._start_thread()
             self._lock.notify()
         return future
+
+    def compile_part(self, guide: Guide) -> CompiledGuide:
+        """Compile on this thread, without limits or cache: what the compiler's threads do, and for guides within
+        guides. Raises `GuideError`."""
+        if guide.kind in registry.GUIDES:
+            compiled: CompiledGuide = registry.load("guides", guide.kind)(guide, self)
+            return compiled
+        return self._backend.compile(guide)
 
     def close(self) -> None:
         """Fail what waits, end the threads, let go of the cache. A compile at work is left to finish
@@ -220,7 +211,7 @@ class GuideCompiler:
 
     def _compile(self, job: _Job) -> None:
         try:
-            compiled, error = self._backend.compile(job.guide), None
+            compiled, error = self.compile_part(job.guide), None
         except Exception as raised:
             compiled, error = None, raised
         with self._lock:

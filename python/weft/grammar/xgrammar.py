@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from weft import _core
 from weft.errors import GuideError, InterfaceError, TokenizerError
 from weft.grammar import json_schema
-from weft.grammar.base import CompiledGuide, Matcher, wrap_matcher
+from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, wrap_matcher
 from weft.grammar.guide import Guide
 from weft.grammar.tokenizer import Vocabulary
 
@@ -248,7 +248,7 @@ class CompiledXGrammar:
     def memory_bytes(self) -> int:
         return int(self.compiled.memory_size_bytes)
 
-    def matcher(self) -> Matcher:
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A new matcher at the start of the guide."""
         matcher = xgr.GrammarMatcher(self.compiled)
         if self._native:
