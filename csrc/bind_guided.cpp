@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bind.h"
+#include "bind_matcher.h"
 #include "forced_text.h"
 #include "guided_state.h"
 #include "matcher_python.h"
@@ -27,18 +28,6 @@ namespace weft {
 namespace {
 
 using Row = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-struct Matcher {
-  MatcherRef ref;
-};
-
-Matcher own(weft_matcher matcher) { return {std::make_shared<MatcherHandle>(matcher)}; }
-
-[[noreturn]] void raise(const char *name, const std::string &text) {
-  nb::object type = nb::module_::import_("weft.errors").attr(name);
-  PyErr_SetString(type.ptr(), text.c_str());
-  throw nb::python_error();
-}
 
 int checked(const Matcher &matcher, int outcome) {
   if (outcome < 0) raise("GuideStateError", matcher.ref->error());
