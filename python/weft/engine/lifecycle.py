@@ -14,12 +14,13 @@ from weft.core import FinishReason, Output, SamplingParams
 from weft.engine.outputs import NOTHING, Gather, Gathered
 from weft.engine.sampling_state import TokenRules
 from weft.errors import InputError, RequestError
+from weft.grammar.base import Opening
 
 if TYPE_CHECKING:
     from weft.engine.kv_cache import KvSequence, Retention
     from weft.engine.prefill import PromptRow
     from weft.engine.processors import CapturedProcessor, LogitsProcessor
-    from weft.grammar.base import CompiledGuide, Matcher, Opening
+    from weft.grammar.base import CompiledGuide, Matcher
 
 
 class Stage(Enum):
