@@ -36,8 +36,8 @@ def record(llm: LLM, **options: Any) -> FlightRecorder:
                 watched[request.id] = request
         return push(slots, attach, num_drafts)
 
-    def watched_step() -> Any:
-        turn = step()
+    def watched_step(**terms: Any) -> Any:
+        turn = step(**terms)
         for request in [request for request in watched.values() if request.is_finished]:
             del watched[request.id]
             if request.output.error is not None:

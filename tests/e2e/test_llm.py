@@ -76,9 +76,9 @@ def test_threads_share_a_batch(llm: LLM) -> None:
         barrier.wait()
         told[i] = llm.generate(records[i].prompt, sampling=SAMPLING).token_ids
 
-    def counting() -> Any:
+    def counting(**terms: Any) -> Any:
         nonlocal widest
-        record = step()
+        record = step(**terms)
         widest = max(widest, len(record.generation))
         return record
 

@@ -95,8 +95,8 @@ def test_iterations_that_overlap_agree(make: Any, speculation: str) -> None:
     engine: Any = llm.engine
     step = engine.step
 
-    def recorded_step() -> Any:
-        record = step()
+    def recorded_step(**terms: Any) -> Any:
+        record = step(**terms)
         windows.append(recorder.recording())
         return record
 

@@ -46,8 +46,8 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[TurnRecord]:
     records: list[TurnRecord] = []
     step = Engine.step
 
-    def recorded(engine: Engine) -> TurnRecord:
-        records.append(step(engine))
+    def recorded(engine: Engine, **terms: Any) -> TurnRecord:
+        records.append(step(engine, **terms))
         engine.kv.check()
         return records[-1]
 

@@ -255,12 +255,12 @@ def test_a_failing_loop_is_told_to_everyone(
     engine = executor.assembly.engine
     step, turns = engine.step, 0
 
-    def failing() -> Any:
+    def failing(**terms: Any) -> Any:
         nonlocal turns
         turns += 1
         if turns == 4:
             raise RuntimeError("planted in the loop")
-        return step()
+        return step(**terms)
 
     monkeypatch.setattr(engine, "step", failing)
     numbers = executor.enqueue_requests([request(LONG) for _ in range(3)])

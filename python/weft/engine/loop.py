@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from weft.config import EngineConfig
@@ -44,6 +44,10 @@ from weft.runtime.interface import Runtime, Stream
 from weft.runtime.scope import FailureScope
 from weft.runtime.segments import SegmentedStream
 from weft.spec.load import Drafting
+
+
+def _nothing() -> None:
+    pass
 
 
 class Engine:
@@ -182,8 +186,9 @@ class Engine:
         if not request.is_finished:
             self._ends.end(request, reason)
 
-    def step(self) -> TurnRecord:
-        """One turn: admit what fits, launch what there is to do, and read what is done."""
+    def step(self, launched: Callable[[], object] = _nothing) -> TurnRecord:
+        """One turn: admit what fits, launch what there is to do, and read what is done. `launched` is called between
+        the two, while the device is busy; it does not raise."""
         turn = TurnRecord(self.num_turns, time.perf_counter())
         self.num_turns += 1
         with self._scope, collection_postponed():
@@ -198,6 +203,7 @@ class Engine:
             self._search(turn)
             if flight.requests:
                 self.landing.depart(flight)
+            launched()
             while len(self.landing.flights) > (self._depth - 1 if flight.requests else 0):
                 self.landing.read(turn)
         turn.completed, self._num_ended = self._ends.count - self._num_ended, self._ends.count

@@ -63,6 +63,7 @@ class Worker:
         # last turn.
         self._live: dict[Request, None] = {}
         self._took: list[Request] = []
+        self._untold: TurnRecord | None = None  # the last turn, of which the listener has not heard
         # A daemon, so that a program's end does not wait for it before `atexit` closes it.
         self._thread = threading.Thread(target=self._run, name="weft-engine", daemon=True)
         _workers.add(self)
@@ -124,12 +125,20 @@ class Worker:
             return False
         for command in commands:
             command.run()
-        record = self.engine.step() if self._has_turn() else None
-        with self._wake:
-            self._num_queued = len(self.engine.arrivals)
+        if self._has_turn():
+            self._untold = self.engine.step(launched=self._tell)
+            with self._wake:
+                self._num_queued = len(self.engine.arrivals)
+        if not self._has_turn():
+            self._tell()
+        return True
+
+    def _tell(self) -> None:
+        """Let the listener hear of the last turn: behind the next launch, so that whoever it wakes takes the
+        interpreter while the device works, and not while it waits for that launch."""
+        record, self._untold = self._untold, None
         took, self._took = self._took, []
         self._cancel(self._listener.after_turn(record, took), "cancelled")
-        return True
 
     def _next(self) -> Sequence[_Command] | None:
         """What has come; waits for it if there is nothing else to do. None when it is time to end."""
