@@ -18,6 +18,7 @@
 #include "forced_text.h"
 #include "guided_state.h"
 #include "matcher_python.h"
+#include "matcher_walk.h"
 #include "matcher_xgrammar.h"
 #include "proposals.h"
 
@@ -132,6 +133,20 @@ void bind_matcher(nb::module_ &m) {
             return tokens;
           },
           "capacity"_a, "A guess of tokens that spell what must follow whatever is sampled; the state does not change.")
+      .def(
+          "walk",
+          [](Matcher &self, const std::vector<std::int32_t> &tokens, Row row, bool timed) {
+            Walk done;
+            {
+              nb::gil_scoped_release release;
+              done = walk(*self.ref, tokens, row.data(), static_cast<int>(row.shape(0)), timed);
+            }
+            checked(self, done.failed ? -1 : 0);
+            return nb::make_tuple(done.taken, done.disagreements, done.fill_ns, done.accept_ns);
+          },
+          "tokens"_a, "row"_a.noconvert(), "timed"_a = false,
+          "Fill the mask and take the next token, until one is refused: how many were taken, of how many the mask said "
+          "otherwise, and, timed, nanoseconds of this thread's processor time of each fill and each accept.")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
       .def_prop_ro(
           "slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")
