@@ -145,8 +145,7 @@ void bind_matcher(nb::module_ &m) {
             return nb::make_tuple(done.taken, done.disagreements, done.fill_ns, done.accept_ns);
           },
           "tokens"_a, "row"_a.noconvert(), "timed"_a = false,
-          "Fill the mask and take the next token, until one is refused: how many were taken, of how many the mask said "
-          "otherwise, and, timed, nanoseconds of this thread's processor time of each fill and each accept.")
+          "Fill and take tokens in turn: how many were taken, of how many the mask said otherwise, ns of each call.")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
       .def_prop_ro(
           "slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")

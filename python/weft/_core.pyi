@@ -395,6 +395,16 @@ class Matcher:
         A guess of tokens that spell what must follow whatever is sampled; the state does not change.
         """
 
+    def walk(
+        self,
+        tokens: Sequence[int],
+        row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")],
+        timed: bool = False,
+    ) -> tuple:
+        """
+        Fill and take tokens in turn: how many were taken, of how many the mask said otherwise, ns of each call.
+        """
+
     def is_terminated(self) -> bool: ...
     @property
     def slot(self) -> int:

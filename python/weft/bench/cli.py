@@ -59,9 +59,53 @@ def mask(device: DeviceOption = "auto", out: OutOption = None) -> None:
 
 
 @app.command()
-def grammar(out: OutOption = None) -> None:
-    """Calls of a grammar matcher: native beside Python."""
-    finish(load("grammar")(), out)
+def grammar(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder of JSON schemas with instances in MaskBench's layout (*.json), or a *.jsonl file of them. "
+            "The options below are for it. Default: what calls of a matcher cost, native beside Python."
+        ),
+    ] = None,
+    backends: Annotated[str, typer.Option(help="Such as xgrammar. Default: all, one after another.")] = "",
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="A folder with a tokenizer.json. Default: made-up tokens, the longest that fit."),
+    ] = None,
+    vocab: Annotated[int, typer.Option(min=300, help="Made-up tokens.")] = 131072,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="So many of the schemas, chosen by chance.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of that choice.")] = 0,
+    timeout: Annotated[
+        float,
+        typer.Option(min=0.1, help="Seconds that a schema may compile; its instances may take 4 times that."),
+    ] = 30.0,
+    style: Annotated[str, typer.Option(help="How instances are written: spaced or compact.")] = "spaced",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at once; they disturb each other's times.")] = 1,
+    names: Annotated[
+        bool, typer.Option(help="Write each file's problem, not only how often which kind came.")
+    ] = True,
+    out: OutOption = None,
+) -> None:
+    """Grammar backends on JSON schemas: what compiles, compile and mask times, whose verdicts are right."""
+    if source is None:
+        return finish(load("grammar")(), out)
+    from weft.bench.schemas import vocabulary_of
+
+    report = load("schemas")(
+        source,
+        vocabulary_of(tokenizer, vocab),
+        tokenizer=tokenizer,
+        backends=backends.split(",") if backends else (),
+        limit=limit,
+        timeout_s=timeout,
+        seed=seed,
+        style=style,
+        jobs=jobs,
+        names=names,
+    )
+    finish(report, out)
 
 
 @app.command()
