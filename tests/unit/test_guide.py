@@ -272,8 +272,14 @@ class Slow:
     gate = threading.Event()
     compiled: ClassVar[list[str]] = []
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, **options: Any) -> None:
         self.vocabulary = vocabulary
+
+    def prepare(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def compile(self, guide: Guide) -> Any:
         if guide.source == "slow":

@@ -1,8 +1,9 @@
 """Guides, the vocabularies they are compiled for, and the matchers that come out."""
 
 from weft.grammar.base import Backend, CompiledGuide, Matcher, Opening, PythonMatcher, wrap_matcher
-from weft.grammar.compile import CompileLimits, GuideCompiler
+from weft.grammar.compile import GuideCompiler
 from weft.grammar.guide import Guide, GuideWarning
+from weft.grammar.limits import CompileLimits
 from weft.grammar.tokenizer import Vocabulary
 
 __all__ = [

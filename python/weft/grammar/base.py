@@ -97,10 +97,18 @@ class CompileParts(Protocol):
 
 
 class Backend(Protocol):
-    """A grammar library. Made with a `Vocabulary`; `compile` may be called by several threads at once."""
+    """A grammar library. Made with a `Vocabulary` and the keywords `limits` (`CompileLimits`) and `untrusted` (whether
+    guides come from strangers); `compile` may be called by several threads at once.
+    """
+
+    def prepare(self) -> None:
+        """Wait for what must be ready before the first guide is compiled; its time counts for none."""
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` for one that does not compile, or that nothing can satisfy."""
+
+    def close(self) -> None:
+        """Let go of other processes."""
 
 
 def wrap_matcher(matcher: PythonMatcher) -> Matcher:

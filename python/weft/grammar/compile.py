@@ -16,27 +16,21 @@ from weft import registry
 from weft.errors import GuideError
 from weft.grammar.base import Backend, CompiledGuide
 from weft.grammar.guide import Guide
+from weft.grammar.limits import CompileLimits, check_memory, check_text
 from weft.grammar.tokenizer import Vocabulary
 
 
-@dataclass(frozen=True)
-class CompileLimits:
-    """What a guide may cost before it fails: bytes of its source, how deep its brackets nest, seconds of
-    compiling.
-    """
-
-    max_source_bytes: int = 1 << 20
-    max_depth: int = 128
-    time_s: float = 30.0
-    max_abandoned: int = 4
-
-
 class GuideCache:
-    """Compiled guides, the least recently used dropped beyond `limit_bytes`."""
+    """Compiled guides, the least recently used dropped beyond `limit_bytes`. Its owner's lock guards it.
+
+    `num_hits` and `num_misses` count what `get` was asked for.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.num_bytes = 0
+        self.num_hits = 0
+        self.num_misses = 0
         self._entries: OrderedDict[Hashable, tuple[CompiledGuide, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -45,7 +39,9 @@ class GuideCache:
     def get(self, key: Hashable) -> CompiledGuide | None:
         """The entry, now the most recently used."""
         if key not in self._entries:
+            self.num_misses += 1
             return None
+        self.num_hits += 1
         self._entries.move_to_end(key)
         return self._entries[key][0]
 
@@ -76,7 +72,9 @@ class GuideCompiler:
     """Compiles guides for one vocabulary, in `workers` threads of its own.
 
     `backend` is a name of the registry's grammars. Guides with the same content are compiled once, while the
-    cache of `cache_limit_bytes` holds them. `close` when done, or use it with `with`.
+    cache of `cache_limit_bytes` holds them. `untrusted`: guides come from strangers; what XGrammar is to compile is
+    tried in another process first, and the default `limits` are `CompileLimits.untrusted()`. `close` when done, or use
+    it with `with`.
     """
 
     def __init__(
@@ -87,12 +85,15 @@ class GuideCompiler:
         workers: int = 2,
         limits: CompileLimits | None = None,
         cache_limit_bytes: int = 256 << 20,
+        untrusted: bool = False,
     ) -> None:
         self.vocabulary = vocabulary
-        self.limits = limits or CompileLimits()
+        self.limits = limits or (CompileLimits.untrusted() if untrusted else CompileLimits())
         self.cache = GuideCache(cache_limit_bytes)
         self.num_abandoned = 0
-        self._backend: Backend = registry.load("grammars", backend)(vocabulary)
+        self._backend: Backend = registry.load("grammars", backend)(
+            vocabulary, limits=self.limits, untrusted=untrusted
+        )
         self._workers = workers
         self._lock = threading.Condition()
         self._jobs: deque[_Job] = deque()
@@ -112,7 +113,7 @@ class GuideCompiler:
         future: Future[CompiledGuide] = Future()
         future.set_running_or_notify_cancel()  # nobody may cancel what others wait for, too
         try:
-            self._check(guide)
+            check_text(guide, self.limits)
         except GuideError as error:
             future.set_exception(error)
             return future
@@ -144,6 +145,7 @@ class GuideCompiler:
         if guide.kind in registry.GUIDES:
             compiled: CompiledGuide = registry.load("guides", guide.kind)(guide, self)
             return compiled
+        check_text(guide, self.limits)
         return self._backend.compile(guide)
 
     def close(self) -> None:
@@ -162,25 +164,13 @@ class GuideCompiler:
         for thread in threads:
             if thread is not threading.current_thread():  # a collection there may drop the owner
                 thread.join(timeout=1.0)
+        self._backend.close()
 
     def __enter__(self) -> GuideCompiler:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _check(self, guide: Guide) -> None:
-        try:
-            size = len(guide.source.encode())
-        except UnicodeEncodeError as error:
-            raise GuideError(f"the guide is not text that UTF-8 can hold: {error.reason}") from None
-        if size > self.limits.max_source_bytes:
-            raise GuideError(
-                f"the guide has {size} bytes; at most {self.limits.max_source_bytes} are allowed"
-            )
-        depth = _depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
-        if depth > self.limits.max_depth:
-            raise GuideError(f"the guide nests {depth} deep; at most {self.limits.max_depth} is allowed")
 
     def _start_thread(self) -> None:
         # A daemon: a compile that can't be stopped must not hold up the end of the program.
@@ -190,6 +180,7 @@ class GuideCompiler:
 
     def _work(self) -> None:
         me = threading.current_thread()
+        self._backend.prepare()
         while True:
             with self._lock:
                 self._idle += 1
@@ -212,6 +203,7 @@ class GuideCompiler:
     def _compile(self, job: _Job) -> None:
         try:
             compiled, error = self.compile_part(job.guide), None
+            check_memory(compiled.memory_bytes, self.limits)
         except Exception as raised:
             compiled, error = None, raised
         with self._lock:
@@ -244,21 +236,3 @@ class GuideCompiler:
     def _forget(self, job: _Job) -> None:
         if self._in_flight.get(job.guide.key) is job.future:
             del self._in_flight[job.guide.key]
-
-
-def _depth(source: str) -> int:
-    """How deep brackets nest in JSON text."""
-    depth = deepest = 0
-    in_string = escaped = False
-    for char in source:
-        if in_string:
-            in_string = escaped or char != '"'
-            escaped = char == "\\" and not escaped
-        elif char == '"':
-            in_string = True
-        elif char in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif char in "]}":
-            depth -= 1
-    return deepest

@@ -98,13 +98,15 @@ class Guide:
 
     @classmethod
     def structural_tag(cls, tag: Any) -> Guide:
-        """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`."""
-        from weft.grammar.xgrammar import parse_structural_tag
+        """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`. Errors in what its parts
+        hold come when it is compiled.
+        """
+        from weft.grammar.xgrammar import check_structural_tag
 
         if hasattr(tag, "model_dump_json"):
             tag = tag.model_dump_json()
         source = tag if isinstance(tag, str) else json.dumps(tag)
-        parse_structural_tag(source)
+        check_structural_tag(source)
         return cls("structural_tag", source)
 
     @classmethod

@@ -22,13 +22,16 @@ import numpy as np
 import tvm_ffi
 import xgrammar as xgr
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from weft import _core
 from weft.errors import GuideError, InterfaceError, TokenizerError
 from weft.grammar import json_schema
 from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, wrap_matcher
 from weft.grammar.guide import Guide
+from weft.grammar.limits import CompileLimits, check_costs
 from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.trial import Trial
 
 NEEDED = "xgrammar 0.2.x on apache-tvm-ffi 0.1.x"
 T = TypeVar("T")
@@ -42,6 +45,23 @@ def parse_regex(pattern: str) -> xgr.Grammar:
 def parse_ebnf(grammar: str) -> xgr.Grammar:
     """Raises `GuideError` for a grammar with a syntax error or without a root."""
     return _translated("EBNF", lambda: xgr.Grammar.from_ebnf(grammar))
+
+
+def check_structural_tag(tag: str) -> None:
+    """Raises `GuideError` for what is no structural tag, without translating its parts, which may take long."""
+    try:
+        data = json.loads(tag)
+        if not isinstance(data, dict) or "format" not in data:
+            raise GuideError("structural tag: it must have a format")
+        xgr.StructuralTag.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "/".join(map(str, first["loc"]))
+        raise GuideError(f"structural tag: at {place}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, GuideError):
+            raise
+        raise GuideError(f"structural tag: it is no JSON that can be read: {error}") from None
 
 
 def parse_structural_tag(tag: str) -> xgr.Grammar:
@@ -264,7 +284,8 @@ class XGrammarBackend:
 
     `cache_limit_bytes` bounds XGrammar's own cache of parts of grammars; `threads` is what one compile uses.
     `native` says how matchers are called: without Python where that is possible (None), only so (True, else
-    `InterfaceError`), or through Python (False).
+    `InterfaceError`), or through Python (False). Guides that would take long are refused by `limits`; `untrusted`
+    guides are compiled in another process before (`trial.py`).
     """
 
     def __init__(
@@ -274,8 +295,12 @@ class XGrammarBackend:
         threads: int = 2,
         cache_limit_bytes: int = 256 << 20,
         native: bool | None = None,
+        limits: CompileLimits | None = None,
+        untrusted: bool = False,
     ) -> None:
         self.vocabulary = vocabulary
+        self._limits = limits
+        self._trial = Trial(vocabulary, limits or CompileLimits.untrusted()) if untrusted else None
         self._info = tokenizer_info(vocabulary)
         self._threads = threads
         self._native = native is not False and native_is_usable()
@@ -285,8 +310,22 @@ class XGrammarBackend:
             self._info, max_threads=threads, cache_enabled=True, cache_limit_bytes=cache_limit_bytes
         )
 
+    def prepare(self) -> None:
+        """Wait for the process that tries guides."""
+        if self._trial is not None:
+            self._trial.wait()
+
+    def close(self) -> None:
+        """End the process that tries guides."""
+        if self._trial is not None:
+            self._trial.close()
+
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
+        if self._limits is not None:
+            check_costs(guide, self._limits)
+        if self._trial is not None and guide.payload is None:
+            self._trial.run(guide)
         if guide.kind == "compiled":
             self._check_vocabulary(guide.payload)
             compiled = guide.payload

@@ -1,0 +1,193 @@
+"""What a guide may cost before it fails: `CompileLimits`, and the checks that need nothing but its text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from weft.errors import GuideError
+from weft.grammar.guide import Guide
+
+
+@dataclass(frozen=True)
+class CompileLimits:
+    """What a guide may cost before it fails.
+
+    - `max_source_bytes` bytes of its text, and brackets that nest `max_depth` deep in it.
+    - In front of XGrammar, whose compile time grows with them: `max_choices` values in all enumerations, and as many
+      alternatives in all of a regular expression or grammar; `max_properties` properties in all of a schema;
+      `max_repeat` positions that a repeat expands to, repeats within it included (`maxLength`, `{n,m}`).
+    - `time_s` seconds of compiling, and `memory_bytes` bytes of what comes out. Where guides are tried first
+      (`untrusted`), compiling itself may take no more than `memory_bytes` either, and the first masks no more than
+      `mask_time_s` seconds each.
+    - `max_abandoned` compiles may be past their time; while so many are, new guides are refused.
+    """
+
+    max_source_bytes: int = 1 << 20
+    max_depth: int = 128
+    max_choices: int = 100_000
+    max_properties: int = 5_000
+    max_repeat: int = 1_000_000
+    time_s: float = 30.0
+    memory_bytes: int = 1 << 30
+    mask_time_s: float = 1.0
+    max_abandoned: int = 4
+
+    @classmethod
+    def untrusted(cls) -> CompileLimits:
+        """For schemas and grammars of strangers."""
+        return cls(
+            max_source_bytes=256 << 10,
+            max_depth=64,
+            max_choices=5_000,
+            max_properties=1_000,
+            max_repeat=100_000,
+            time_s=10.0,
+            memory_bytes=512 << 20,
+        )
+
+
+def check_text(guide: Guide, limits: CompileLimits) -> None:
+    """Raises `GuideError` for a text that is too long or nests too deep, or that is none."""
+    try:
+        size = len(guide.source.encode())
+    except UnicodeEncodeError as error:
+        raise GuideError(f"the guide is not text that UTF-8 can hold: {error.reason}") from None
+    if size > limits.max_source_bytes:
+        raise GuideError(f"the guide has {size} bytes; at most {limits.max_source_bytes} are allowed")
+    depth = json_depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
+    if depth > limits.max_depth:
+        raise GuideError(f"the guide nests {depth} deep; at most {limits.max_depth} is allowed")
+
+
+def check_costs(guide: Guide, limits: CompileLimits) -> None:
+    """Raises `GuideError`, naming the bound, for what XGrammar would compile for long."""
+    choices = properties = 0
+    for what, value in _costs(guide):
+        if what == "choices":
+            choices += value
+        elif what == "properties":
+            properties += value
+        elif what == "depth":
+            _check("nests", value, "levels deep", limits.max_depth, "max_depth")
+        else:
+            _check("has a repeat that expands to", value, "positions", limits.max_repeat, "max_repeat")
+    _check("has", choices, "choices", limits.max_choices, "max_choices")
+    _check("has", properties, "properties", limits.max_properties, "max_properties")
+
+
+def check_memory(num_bytes: int, limits: CompileLimits) -> None:
+    """Raises `GuideError` for a compiled guide that holds too much."""
+    _check("takes", num_bytes, "bytes of memory", limits.memory_bytes, "memory_bytes")
+
+
+def _check(verb: str, value: int, what: str, limit: int, name: str) -> None:
+    if value > limit:
+        raise GuideError(
+            f"the guide {verb} {value} {what}; at most {limit} are allowed (CompileLimits.{name})"
+        )
+
+
+def _costs(guide: Guide) -> Iterator[tuple[str, int]]:
+    if guide.kind in ("json_schema", "structural_tag"):
+        yield from _schema_costs(json.loads(guide.source))
+    elif guide.kind in ("regex", "ebnf"):
+        yield from _pattern_costs(guide.source, guide.kind == "ebnf")
+
+
+BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+DATA = {"const", "default", "examples", "enum"}
+
+
+def _schema_costs(root: Any) -> Iterator[tuple[str, int]]:
+    """The costs of every object in a schema, wherever a reference may lead."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        if not isinstance(node, dict):
+            continue
+        pending += [value for key, value in node.items() if key not in DATA or isinstance(value, dict)]
+        yield from (("repeat", int(node[key])) for key in BOUNDS if _is_count(node.get(key)))
+        if isinstance(node.get("enum"), list):
+            yield "choices", len(node["enum"])
+        named = [node[key] for key in ("properties", "patternProperties") if isinstance(node.get(key), dict)]
+        # XGrammar counts properties with a rule for each and each number of them.
+        counts = [int(node[key]) for key in ("minProperties", "maxProperties") if _is_count(node.get(key))]
+        total = sum(map(len, named))
+        yield "properties", total * max([1, *(min(count, total) for count in counts)])
+        patterns = list(node["patternProperties"]) if isinstance(node.get("patternProperties"), dict) else []
+        for pattern in (node.get("pattern"), *patterns):
+            if isinstance(pattern, str):
+                yield from _pattern_costs(pattern, is_ebnf=False)
+        if isinstance(node.get("grammar"), str):
+            yield from _pattern_costs(node["grammar"], is_ebnf=True)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and value == value and abs(value) != float("inf")
+
+
+# What a regular expression is made of, and a grammar: classes, escapes, and in grammars texts, names and comments. No
+# part can be tried in two ways, so that a text is read in a time that grows with its length.
+REPEAT = r"(?P<repeat>\{\s*+(?P<low>\d*+)\s*+,?\s*+(?P<high>\d*+)\s*+\})"
+REGEX_PARTS = re.compile(
+    REPEAT + r"|(?P<open>\()|(?P<close>\))|(?P<or>\|)|[*+?]|(?P<atom>\\.|\[(?:\\.|[^\]\\])*+\]?|.)",
+    re.DOTALL,
+)
+EBNF_PARTS = re.compile(
+    REPEAT + r"|(?P<open>\()|(?P<close>\))|(?P<or>\|)|[*+?\s]|\#[^\n]*+|::="
+    r'|(?P<atom>"(?:\\.|[^"\\\n])*+"?|\[(?:\\.|[^\]\\])*+\]?|[\w.-]++|.)',
+    re.DOTALL,
+)
+
+
+def _pattern_costs(text: str, is_ebnf: bool) -> Iterator[tuple[str, int]]:
+    """Alternatives, how deep groups nest, and how many positions the largest repeat expands to."""
+    sizes, last = [0], 0
+    choices, depth, largest = 1, 0, 0
+    for part in (EBNF_PARTS if is_ebnf else REGEX_PARTS).finditer(text):
+        kind = part.lastgroup
+        if part["repeat"] is not None:
+            count = max(_number(part["high"]), _number(part["low"]))
+            sizes[-1] += last * max(count - 1, 0)
+            last *= max(count, 1)
+            largest = max(largest, last)
+        elif kind == "open":
+            sizes.append(0)
+            depth = max(depth, len(sizes) - 1)
+        elif kind == "close" and len(sizes) > 1:
+            last = sizes.pop()
+            sizes[-1] += last
+        elif kind == "or":
+            choices += 1
+        elif kind == "atom":
+            last = max(len(part[0]) - 2, 1) if part[0][0] == '"' else 1
+            sizes[-1] += last
+    yield from (("choices", choices), ("depth", depth), ("repeat", largest))
+
+
+def _number(digits: str) -> int:
+    return 0 if not digits else int(digits) if len(digits) < 10 else 10**9
+
+
+def json_depth(source: str) -> int:
+    """How deep brackets nest in JSON text."""
+    depth = deepest = 0
+    in_string = escaped = False
+    for char in source:
+        if in_string:
+            in_string = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            in_string = True
+        elif char in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in "]}":
+            depth -= 1
+    return deepest

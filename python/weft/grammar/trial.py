@@ -1,0 +1,151 @@
+"""Trial compiles in another process: what XGrammar would do with a guide, where it can be killed.
+
+XGrammar has no limit on time or memory and can't be stopped, and what it compiled can't be handed over in
+reasonable time. So a stranger's guide is first compiled in a helper process, for the verdict alone; what passes is
+compiled here. The helper (`precheck.py`) has read the vocabulary once and makes a child for each trial, which ends by
+itself when its time is over or its memory is used up. It ends with this process, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from weft.errors import GuideError
+from weft.grammar.guide import Guide
+from weft.grammar.limits import CompileLimits
+from weft.grammar.tokenizer import Vocabulary
+
+START = "import sys; sys.path[:] = {path!r}; from weft.grammar.precheck import serve; serve({fd}, {file!r})"
+START_TIME_S = 120.0  # importing on a machine that is busy
+
+
+class Trial:
+    """A helper process that tries guides for one vocabulary, under `limits`; half of `limits.time_s` is its share.
+
+    It starts at once and is ready seconds later; `wait` waits for that. `close` ends it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, limits: CompileLimits) -> None:
+        self._vocabulary = vocabulary
+        self._limits = limits
+        self.time_s = limits.time_s / 2
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._helper = _Helper(vocabulary)
+
+    def wait(self) -> None:
+        """Returns when the helper takes guides, or can't be started; `run` tells which."""
+        with self._lock:
+            self._helper.is_ready()
+
+    def run(self, guide: Guide) -> None:
+        """Raises `GuideError` for a guide that does not compile within the limits."""
+        job = pickle.dumps((guide, self._limits, self.time_s))
+        start = time.monotonic()
+        with self._connect() as connection:
+            connection.settimeout(self.time_s + 10.0)  # the child ends itself before that
+            try:
+                connection.sendall(job)
+                connection.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            except OSError:
+                answer = b""
+        if not answer:
+            raise GuideError(self._why(time.monotonic() - start))
+        error = json.loads(answer)["error"]
+        if error is not None:
+            raise GuideError(error)
+
+    def close(self) -> None:
+        """End the helper and what it tries."""
+        self._is_closed = True  # before the lock: whoever waits for the helper holds it
+        self._helper.stop()
+        with self._lock:
+            self._helper.stop()
+
+    @property
+    def pid(self) -> int:
+        """The helper's process."""
+        return self._helper.process.pid
+
+    def _why(self, elapsed_s: float) -> str:
+        if elapsed_s >= self.time_s:
+            return f"the guide did not compile in {self.time_s:g} s of trial, half of CompileLimits.time_s; simplify it"
+        return (
+            "the guide's trial compile ended without an answer: it took more than the "
+            f"{self._limits.memory_bytes >> 20} MiB of CompileLimits.memory_bytes, or XGrammar crashed; simplify it"
+        )
+
+    def _connect(self) -> socket.socket:
+        """The way to a child of its own."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            for _ in range(2):
+                with self._lock:
+                    if self._is_closed:
+                        break
+                    if self._helper.is_ready() and self._helper.send(theirs):
+                        return ours
+                    self._helper.stop()
+                    self._helper = _Helper(self._vocabulary)
+        ours.close()
+        raise GuideError("the process that tries guides of strangers could not be started, or was closed")
+
+
+class _Helper:
+    """One helper process, starting or started."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(START_TIME_S)
+        self._ready = False
+        handle, name = tempfile.mkstemp(prefix="weft-vocabulary-", suffix=".json")
+        os.close(handle)
+        vocabulary.dump(name)
+        command = START.format(path=sys.path, fd=theirs.fileno(), file=name)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", command],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        self.stop = weakref.finalize(self, _stop, self.process, self._control, name)
+
+    def is_ready(self) -> bool:
+        """Waits for it; False where it ended."""
+        if not self._ready:
+            try:
+                self._ready = self._control.recv(1) == b"R"
+            except OSError:
+                return False
+        return self._ready and self.process.poll() is None
+
+    def send(self, connection: socket.socket) -> bool:
+        """Give it a connection; False where it ended meanwhile."""
+        try:
+            socket.send_fds(self._control, [b"T"], [connection.fileno()])
+        except OSError:
+            return False
+        return True
+
+
+def _stop(process: subprocess.Popen[bytes], control: socket.socket, vocabulary_file: str) -> None:
+    with suppress(OSError):
+        control.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
+    process.kill()
+    process.wait()
+    control.close()
+    Path(vocabulary_file).unlink(missing_ok=True)
