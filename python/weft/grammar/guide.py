@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from weft import registry
 from weft.errors import GuideError
 from weft.grammar import json_schema
 from weft.grammar.base import PythonMatcher
@@ -152,7 +153,7 @@ class Guide:
         return grammar_of(self)
 
     def __str__(self) -> str:
-        return self.source if self.kind == "matcher" else str(self.grammar())
+        return self.source if self.kind in registry.GUIDES else str(self.grammar())
 
 
 def _schema_of(schema: Any) -> Any:

@@ -24,7 +24,7 @@ import xgrammar as xgr
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from weft import _core
+from weft import _core, registry
 from weft.errors import GuideError, InterfaceError, TokenizerError
 from weft.grammar import json_schema
 from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, wrap_matcher
@@ -108,8 +108,8 @@ def grammar_of(guide: Guide) -> xgr.Grammar:
 
 
 def _translate(guide: Guide) -> xgr.Grammar:
-    if guide.kind == "matcher":
-        raise GuideError("a guide over a matcher of your own is no grammar")
+    if guide.kind in registry.GUIDES:
+        raise GuideError(f"a guide of the kind {guide.kind} is no grammar")
     if guide.kind == "json_schema":
         return parse_json_schema(guide.source, guide.max_whitespace)
     if guide.kind == "regex":
