@@ -200,6 +200,10 @@ class EngineConfig:
     with up to `max_beam_width` beams. `simulate_acceptance`, 1 to K+1, makes verification accept drafts until that many
     tokens per iteration are reached, whatever the target says: for timing models whose weights are random, and nothing
     else.
+
+    A mask that takes longer than `mask_time_limit_s` seconds (0: no limit) ends its request with an error. With
+    `untrusted_guides` guides come from strangers: they are compiled under `CompileLimits.untrusted()`, and tried in
+    another process before.
     """
 
     max_batch: int = 8
@@ -221,6 +225,8 @@ class EngineConfig:
     simulate_acceptance: float | None = None
     gather_generation_logits: bool = False
     additional_outputs: tuple[tuple[str, bool], ...] = ()
+    mask_time_limit_s: float = 2.0
+    untrusted_guides: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -251,6 +257,10 @@ class EngineConfig:
             )
         if not (math.isfinite(self.max_idle_s) and self.max_idle_s > 0):
             raise InputError(f"max_idle_s is {self.max_idle_s}; it must be above 0 seconds")
+        if not (math.isfinite(self.mask_time_limit_s) and self.mask_time_limit_s >= 0):
+            raise InputError(
+                f"mask_time_limit_s is {self.mask_time_limit_s}; it must be 0 seconds (no limit) or more"
+            )
         simulated = self.simulate_acceptance
         if simulated is not None and not (
             math.isfinite(simulated) and 1 <= simulated <= MAX_DRAFT_TOKENS + 1
@@ -310,6 +320,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "partial_reuse": (True, False),
     "copy_on_partial_reuse": (True, False),
     "gather_generation_logits": (True, False),
+    "untrusted_guides": (True, False),
 }
 """What the settings of an `EngineConfig` that name something may be."""
 

@@ -78,13 +78,18 @@ class Engine:
         max_drafts = self._speculation.max_draft_tokens
         shape = (config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
         make_proposals = drafting.proposals_maker(runtime)
+        mask_limit = config.mask_time_limit_s
         self.lane: Lane
         eager: Stream = self._stream
         if config.graphs == "split":
-            self.lane = HostLane(runtime, self._stream, *shape, make_proposals=make_proposals)
+            self.lane = HostLane(
+                runtime, self._stream, *shape, make_proposals=make_proposals, fill_time_limit_s=mask_limit
+            )
             eager = SegmentedStream(runtime, self._stream, capture=False)
         else:
-            self.lane = GrammarLane(runtime, *shape, make_proposals=make_proposals)
+            self.lane = GrammarLane(
+                runtime, *shape, make_proposals=make_proposals, fill_time_limit_s=mask_limit
+            )
         pages_per_slot = config.pages_for(config.max_seq_len, max_drafts)
         self.parts = DecodeParts(
             model,

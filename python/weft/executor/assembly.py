@@ -147,7 +147,11 @@ class Assembly:
         drafting = Drafting.load(context)
         kv = PagedKV.for_model(target, config.num_pages, config.page_size)
         engine = Engine(runtime, target, kv, drafting, list(words.end_ids), config)
-        compiler = GuideCompiler(words.vocabulary) if words.vocabulary is not None else None
+        compiler = (
+            GuideCompiler(words.vocabulary, untrusted=config.untrusted_guides)
+            if words.vocabulary is not None
+            else None
+        )
         if runtime.device.type == "cuda":
             engine.warm_up()
         return cls(source.path, runtime, speculation, config, words, compiler, engine)

@@ -52,8 +52,8 @@ class Guides:
             return self._kept[name]
 
     def _compile_params(self, params: GuidedDecodingParams) -> Future[CompiledGuide]:
-        self._need_compiler()
         try:
+            self._need_compiler().check_size(params.guide or "")
             guide = params.to_guide()
         except GuideError as error:
             failed: Future[CompiledGuide] = Future()

@@ -72,6 +72,8 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         additional_outputs=tuple(
             (output.name, output.gather_context) for output in config.additional_model_outputs
         ),
+        untrusted_guides=config.guided_decoding_config is not None
+        and config.guided_decoding_config.untrusted,
     )
 
 

@@ -16,7 +16,7 @@ from weft import registry
 from weft.errors import GuideError
 from weft.grammar.base import Backend, CompiledGuide
 from weft.grammar.guide import Guide
-from weft.grammar.limits import CompileLimits, check_memory, check_text
+from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
 from weft.grammar.tokenizer import Vocabulary
 
 
@@ -138,6 +138,10 @@ class GuideCompiler:
                 self._start_thread()
             self._lock.notify()
         return future
+
+    def check_size(self, text: str) -> None:
+        """Raises `GuideError` for a guide's text that is beyond the limits: before anything is made of it."""
+        check_size(text, self.limits)
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
         """Compile on this thread, without limits or cache: what the compiler's threads do, and for guides within

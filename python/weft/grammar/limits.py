@@ -50,14 +50,19 @@ class CompileLimits:
         )
 
 
-def check_text(guide: Guide, limits: CompileLimits) -> None:
-    """Raises `GuideError` for a text that is too long or nests too deep, or that is none."""
+def check_size(text: str, limits: CompileLimits) -> None:
+    """Raises `GuideError` for a text that is too long, or that is none."""
     try:
-        size = len(guide.source.encode())
+        size = len(text.encode())
     except UnicodeEncodeError as error:
         raise GuideError(f"the guide is not text that UTF-8 can hold: {error.reason}") from None
     if size > limits.max_source_bytes:
         raise GuideError(f"the guide has {size} bytes; at most {limits.max_source_bytes} are allowed")
+
+
+def check_text(guide: Guide, limits: CompileLimits) -> None:
+    """Raises `GuideError` for a text that is too long or nests too deep, or that is none."""
+    check_size(guide.source, limits)
     depth = json_depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
     if depth > limits.max_depth:
         raise GuideError(f"the guide nests {depth} deep; at most {limits.max_depth} is allowed")

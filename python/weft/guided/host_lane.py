@@ -38,8 +38,17 @@ class HostLane:
         end_token_ids: Sequence[int],
         *,
         make_proposals: Callable[[GuidedState], Proposals] | None = None,
+        fill_time_limit_s: float = 0.0,
     ) -> None:
-        self.decoder = GuidedDecoder(runtime, num_slots, max_drafts, vocab_size, end_token_ids, stream=stream)
+        self.decoder = GuidedDecoder(
+            runtime,
+            num_slots,
+            max_drafts,
+            vocab_size,
+            end_token_ids,
+            stream=stream,
+            fill_time_limit_s=fill_time_limit_s,
+        )
         self.state = self.decoder.state
         self.drafts = torch.full_like(self.state.drafts_host, -1, device=runtime.device)
         self.verified = torch.zeros_like(self.state.verified_host, device=runtime.device)

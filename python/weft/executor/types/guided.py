@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from weft.errors import InputError
 from weft.executor.types.checked import Checked
-from weft.executor.types.fields import instance, instance_parser, refused, required
+from weft.executor.types.fields import flag, instance, instance_parser, refused, required
 from weft.grammar import Guide
 
 
@@ -82,7 +82,8 @@ class GuidedDecodingBackend(Enum):
 @dataclass(eq=False)
 class GuidedDecodingConfig(Checked):
     """Lets an executor take guided requests; without one they get an error response. Vocabulary and end tokens are
-    those of the model's tokenizer.
+    those of the model's tokenizer. weft's own: with `untrusted` guides come from strangers; they are compiled within
+    tighter limits, and tried in another process before (`docs/untrusted.md`).
     """
 
     backend: GuidedDecodingBackend = instance(GuidedDecodingBackend, default=GuidedDecodingBackend.XGRAMMAR)
@@ -95,6 +96,7 @@ class GuidedDecodingConfig(Checked):
     stop_token_ids: Sequence[int] | None = refused(
         "the model's own end tokens end guided answers; give a request's end_id for another"
     )
+    untrusted: bool = flag(False)
 
     GuidedDecodingBackend: ClassVar[type[GuidedDecodingBackend]] = GuidedDecodingBackend
 
