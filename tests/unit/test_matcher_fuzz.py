@@ -1,0 +1,88 @@
+"""Random calls of every backend's matchers against the replaying oracle; tools/fuzz_matchers.py is the long version."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fuzz_cases import EXAMPLES, backends, cases, compiled
+from grammars import CountdownMatcher, small_vocabulary
+from matcher_fuzz import Difference, MatcherFuzz
+from state_fuzz import Decoding
+from weft import registry
+from weft.grammar import Guide, GuideCompiler
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_no_call_differs_from_the_oracle(backend: str) -> None:
+    found = list(cases(backend))
+    made = [
+        (case, guide)
+        for case in random.Random(1).sample(found, min(24, len(found)))
+        if (guide := compiled(case))
+    ]
+    assert made
+
+    @settings(max_examples=40, deadline=None, database=None, derandomize=True)
+    @given(st.integers(0, len(made) - 1), st.randoms(use_true_random=False))
+    def fuzz(number: int, rng: random.Random) -> None:
+        case, guide = made[number]
+        MatcherFuzz(guide, case.vocabulary, rng, case.is_native).run(40)
+
+    fuzz()
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_no_iteration_differs_from_the_oracle(backend: str) -> None:
+    small = [case for case in cases(backend) if case.vocabulary is small_vocabulary()]
+    guides = [
+        guide for case in random.Random(2).sample(small, min(6, len(small))) if (guide := compiled(case))
+    ]
+    decoding = Decoding([[guide] for guide in guides], max_drafts=3, guided_drafts=True, seed=5, workers=2)
+    for _ in range(60):
+        decoding.iterate()
+    assert decoding.state.num_failed == 0
+
+
+def test_every_kind_of_guide_is_fuzzed() -> None:
+    assert set(EXAMPLES) == set(registry.GUIDES), "give every kind of guide an example in tests/fuzz_cases.py"
+
+
+class ForgetsToForget(CountdownMatcher):
+    """A rollback that takes back one token too few, where it takes back three or more."""
+
+    def rollback(self, count: int) -> None:
+        super().rollback(count - (count >= 3))
+
+
+class SharesItsFork(CountdownMatcher):
+    """A fork that follows what it was forked from."""
+
+    def fork(self) -> SharesItsFork:
+        copy = SharesItsFork(self.length, self.letters)
+        copy.taken = self.taken
+        return copy
+
+
+class ChangesItsMask(CountdownMatcher):
+    """A mask that is another one when it is asked for again."""
+
+    asked = False
+
+    def fill(self, row: NDArray[np.int32]) -> None:
+        if not self.asked or len(self.taken) < 2:
+            super().fill(row)
+        self.asked = True
+
+
+@pytest.mark.parametrize("make", [ForgetsToForget, SharesItsFork, ChangesItsMask])
+def test_the_oracle_finds(make: Callable[[int], CountdownMatcher]) -> None:
+    guide = GuideCompiler(small_vocabulary()).compile_part(Guide.matcher(lambda: make(6)))
+    with pytest.raises(Difference, match=r"the oracle says|can't take back"):
+        MatcherFuzz(guide, small_vocabulary(), random.Random(0), is_native=False).run(3000)
