@@ -11,6 +11,7 @@ void bind_sampling(nanobind::module_ &m);
 void bind_penalties(nanobind::module_ &m);
 void bind_attention(nanobind::module_ &m);
 void bind_guided(nanobind::module_ &m);
+void bind_after(nanobind::module_ &m);
 void bind_recording(nanobind::module_ &m);
 
 }  // namespace weft

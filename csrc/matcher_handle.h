@@ -26,6 +26,11 @@ class MatcherHandle {
   int forced(std::int32_t *tokens, int capacity) { return matcher_.ops->forced(matcher_.self, tokens, capacity); }
   bool is_terminated() { return matcher_.ops->is_terminated(matcher_.self) != 0; }
   const char *error() { return matcher_.ops->error(matcher_.self); }
+  // The optional ones: a negative temperature, and no tokens, where there is none.
+  float temperature() { return matcher_.ops->temperature ? matcher_.ops->temperature(matcher_.self) : -1.0f; }
+  int splice(int *backtrack, std::int32_t *tokens, int capacity) {
+    return matcher_.ops->splice ? matcher_.ops->splice(matcher_.self, backtrack, tokens, capacity) : *backtrack = 0;
+  }
   const weft_matcher_ops *ops() const { return matcher_.ops; }
 
   int slot = -1;              // where the host has attached it; only `push` and the state's end touch it

@@ -14,5 +14,6 @@ NB_MODULE(_core, m) {
   weft::bind_penalties(m);
   weft::bind_attention(m);
   weft::bind_guided(m);
+  weft::bind_after(m);
   weft::bind_recording(m);
 }

@@ -16,6 +16,7 @@ GRAMMARS = {
 # Kinds of guides that no grammar library compiles: `function(guide, parts) -> CompiledGuide` for each, with the
 # `CompileParts` of `weft.grammar.base`.
 GUIDES = {
+    "after": "weft.grammar.after:compile_after",
     "matcher": "weft.grammar.factory:compile_factory",
 }
 

@@ -73,6 +73,8 @@ def test_a_byte_level_tokenizer() -> None:
     for special in ("<|end|>", "<start>", "<|unmarked|>"):
         assert vocabulary.tokens[tokenizer.token_to_id(special)] == b""
         assert tokenizer.token_to_id(special) in vocabulary.special_ids
+        assert vocabulary.special_names[special] == tokenizer.token_to_id(special)
+    assert "<tool>" not in vocabulary.special_names
     assert vocabulary.end_ids == (end,)
 
 
@@ -118,6 +120,7 @@ def test_tiktoken() -> None:
     vocabulary = Vocabulary.from_tiktoken(encoding)
     assert vocabulary.end_ids == (260,)
     assert vocabulary.special_ids == {260, 261}
+    assert vocabulary.special_names == {"<|endoftext|>": 260, "<|other|>": 261}
     assert vocabulary.tokens[258:] == (b"", b"", b"", b"")
     for text in TEXTS:
         assert vocabulary.decode(encoding.encode(text)) == text.encode()
@@ -143,10 +146,14 @@ def test_sentencepiece(tmp_path: Path) -> None:
     for text in ["the cat", "\u00e9 dog"]:
         assert vocabulary.decode(processor.encode(text)) == b" " + text.encode()
     assert vocabulary.tokens[processor.unk_id()] == b""
+    assert vocabulary.special_names == {"<unk>": 0, "<s>": 1, "</s>": 2}
 
 
 def test_dump_and_load(tmp_path: Path) -> None:
     path = tmp_path / "vocabulary.json"
+    named = Vocabulary.from_tokens([b"", b"a"], end_ids=[0], special_names={"</s>": 0})
+    named.dump(path)
+    assert Vocabulary.load(path).special_names == {"</s>": 0}
     small_vocabulary().dump(path)
     loaded = Vocabulary.load(path)
     assert loaded.tokens == small_vocabulary().tokens

@@ -19,6 +19,7 @@ from weft.cli.inputs import (
     read_bias,
     read_guide,
     read_prompts,
+    read_trigger,
 )
 
 
@@ -62,6 +63,16 @@ def generate(
     ] = None,
     choice: Annotated[
         list[str] | None, typer.Option("--choice", help="One of these; give it again for each.")
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--after",
+            help="Free text until this text or special token, then what the options above describe.",
+        ),
+    ] = None,
+    max_free_tokens: Annotated[
+        int | None, typer.Option(help="Behind so many tokens of free text nothing but --after's may come.")
     ] = None,
     speculation: Annotated[
         Drafter, typer.Option(help="What drafts; auto is the model directory's own EAGLE3 head, or nothing.")
@@ -151,7 +162,7 @@ def generate(
     check_output(stats_json, "--stats-json")
     check_output(trace, "--trace")
     prompts = read_prompts(prompt, file or [])
-    guide = read_guide(any_json, json_schema, regex, ebnf, choice)
+    guide = read_trigger(read_guide(any_json, json_schema, regex, ebnf, choice), after, max_free_tokens)
     chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
     sampling = SamplingParams(
         max_tokens=max_tokens,

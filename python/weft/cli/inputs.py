@@ -113,6 +113,21 @@ def read_guide(
     return Guide.choice(choice) if choice else None
 
 
+def read_trigger(guide: Guide | None, trigger: str | None, max_free_tokens: int | None) -> Guide | None:
+    """The guide of the command line behind its trigger, if it has one."""
+    from weft.grammar.guide import Guide
+
+    if trigger is None:
+        if max_free_tokens is not None:
+            raise InputError("--max-free-tokens bounds the text before --after; give that, too")
+        return guide
+    if guide is None:
+        raise InputError(
+            "--after needs a guide to follow: --json, --json-schema, --regex, --ebnf or --choice"
+        )
+    return Guide.after(trigger, guide, max_free_tokens=max_free_tokens)
+
+
 def read_draft_tokens(given: str) -> DraftTokens:
     """A number, or a schedule by batch size such as 1:5,4:3,16:0."""
     try:

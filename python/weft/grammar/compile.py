@@ -6,7 +6,9 @@ to finish alone and another takes its place; while `max_abandoned` of them are a
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from concurrent.futures import Future
@@ -68,6 +70,16 @@ class _Job:
     timer: threading.Timer | None = None
 
 
+_open: weakref.WeakSet[GuideCompiler] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Native objects in the caches go before their types do."""
+    for compiler in list(_open):
+        compiler.close()
+
+
 class GuideCompiler:
     """Compiles guides for one vocabulary, in `workers` threads of its own.
 
@@ -101,6 +113,7 @@ class GuideCompiler:
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
+        _open.add(self)
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile and wait. Raises `GuideError`."""

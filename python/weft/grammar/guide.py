@@ -14,7 +14,7 @@ from weft.errors import GuideError
 from weft.grammar import json_schema
 from weft.grammar.base import PythonMatcher
 
-Kind = Literal["json_schema", "regex", "ebnf", "structural_tag", "grammar", "compiled", "matcher"]
+Kind = Literal["json_schema", "regex", "ebnf", "structural_tag", "grammar", "compiled", "matcher", "after"]
 
 MAX_WHITESPACE = 8
 
@@ -116,6 +116,20 @@ class Guide:
         if not callable(factory):
             raise GuideError("matcher needs a function that makes matchers, one for each request")
         return cls("matcher", f"matcher {getattr(factory, '__qualname__', factory)}", payload=factory)
+
+    @classmethod
+    def after(cls, trigger: int | str, guide: Guide, *, max_free_tokens: int | None = None) -> Guide:
+        """Free text until `trigger`, then `guide`: for models that reason before they answer.
+
+        `trigger` is a token's id or a text. A text that names a special token of the tokenizer means that token; any
+        other is found wherever the text has its bytes. Free text has no special tokens and does not end the answer.
+        Behind `max_free_tokens` tokens nothing but the trigger may come. `guide` may have a trigger, too.
+        """
+        from weft.grammar.after import After
+
+        after = After(trigger, cls.of(guide), max_free_tokens)
+        after.check()
+        return after.made()
 
     @classmethod
     def of(cls, guide: Any) -> Guide:

@@ -32,6 +32,7 @@ class HuggingFaceVocabulary:
 
     tokens: list[bytes]
     special_ids: frozenset[int]
+    special_names: dict[str, int]
     end_ids: tuple[int, ...]
     vocab_size: int | None
 
@@ -64,9 +65,10 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
     for text, i in vocabulary.items():
         tokens[i] = added[i].content.encode() if i in added else decode(text)
     config_ends, vocab_size = _read_configs(model_path, vocabulary)
-    return HuggingFaceVocabulary(
-        tokens, frozenset(specials), tuple(dict.fromkeys(config_ends + end_ids)), vocab_size
-    )
+    ends = tuple(dict.fromkeys(config_ends + end_ids))
+    named = specials | set(ends)
+    names = {text: i for text, i in vocabulary.items() if i in named}
+    return HuggingFaceVocabulary(tokens, frozenset(specials), names, ends, vocab_size)
 
 
 def _load(directory: Path) -> Tokenizer:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from weft.grammar.hf_vocabulary import read_huggingface
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
     """Tokens as bytes. `tokens[i]` is b"" for a special or unused id; `len(tokens)` is the model's vocabulary
-    size.
+    size. `special_names` are the ids of special and end tokens by what the tokenizer calls them, as far as that is
+    known.
     """
 
     tokens: tuple[bytes, ...]
     special_ids: frozenset[int]
     end_ids: tuple[int, ...]
+    special_names: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_tokens(
@@ -37,9 +39,11 @@ class Vocabulary:
         *,
         end_ids: Iterable[int],
         special_ids: Iterable[int] = (),
+        special_names: Mapping[str, int] | None = None,
         vocab_size: int | None = None,
     ) -> Vocabulary:
-        """From the bytes of each id. `vocab_size` is the model's, if it is not `len(tokens)`.
+        """From the bytes of each id. `vocab_size` is the model's, if it is not `len(tokens)`. Of `special_names` those
+        of special and end tokens are kept.
 
         Raises `TokenizerError` where there is no end id, an id is out of range, or the model's vocabulary is
         too small for a token that is not special.
@@ -60,7 +64,10 @@ class Vocabulary:
             )
         blocked = specials | set(ends)
         kept = tuple(b"" if i in blocked else bytes(token) for i, token in enumerate(tokens[:size]))
-        return cls(kept + (b"",) * (size - len(kept)), frozenset(i for i in specials if i < size), ends)
+        names = {name: i for name, i in (special_names or {}).items() if i in blocked and i < size}
+        return cls(
+            kept + (b"",) * (size - len(kept)), frozenset(i for i in specials if i < size), ends, names
+        )
 
     @classmethod
     def from_huggingface(
@@ -83,6 +90,7 @@ class Vocabulary:
             read.tokens,
             end_ids=read.end_ids if end_ids is None else end_ids,
             special_ids=read.special_ids,
+            special_names=read.special_names,
             vocab_size=read.vocab_size if vocab_size is None else vocab_size,
         )
 
@@ -91,7 +99,7 @@ class Vocabulary:
         cls, encoding: Any, *, vocab_size: int | None = None, end_ids: Iterable[int] | None = None
     ) -> Vocabulary:
         """From a `tiktoken.Encoding`. The end id is its `<|endoftext|>`, unless given."""
-        specials = {encoding.encode_single_token(name) for name in encoding.special_tokens_set}
+        names = {name: encoding.encode_single_token(name) for name in encoding.special_tokens_set}
         tokens = [b""] * encoding.n_vocab
         for i in range(encoding.n_vocab):
             try:
@@ -100,7 +108,9 @@ class Vocabulary:
                 continue  # tiktoken numbers its special tokens with gaps
         if end_ids is None:
             end_ids = [encoding.eot_token] if "<|endoftext|>" in encoding.special_tokens_set else []
-        return cls.from_tokens(tokens, end_ids=end_ids, special_ids=specials, vocab_size=vocab_size)
+        return cls.from_tokens(
+            tokens, end_ids=end_ids, special_ids=names.values(), special_names=names, vocab_size=vocab_size
+        )
 
     @classmethod
     def from_sentencepiece(
@@ -112,18 +122,20 @@ class Vocabulary:
 
             processor = SentencePieceProcessor(model_file=str(processor))
         tokens: list[bytes] = []
-        specials = set()
+        names: dict[str, int] = {}
         for i in range(processor.get_piece_size()):
             piece: str = processor.id_to_piece(i)
             if processor.is_control(i) or processor.is_unknown(i) or processor.is_unused(i):
-                specials.add(i)
+                names[piece] = i
             if processor.is_byte(i):
                 tokens.append(bytes([int(piece[3:5], 16)]))
             else:
                 tokens.append(piece.replace("\u2581", " ").encode())
         if end_ids is None:
             end_ids = [processor.eos_id()] if processor.eos_id() >= 0 else []
-        return cls.from_tokens(tokens, end_ids=end_ids, special_ids=specials, vocab_size=vocab_size)
+        return cls.from_tokens(
+            tokens, end_ids=end_ids, special_ids=names.values(), special_names=names, vocab_size=vocab_size
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -149,6 +161,7 @@ class Vocabulary:
             "format": "weft-vocabulary-1",
             "tokens": [b64encode(token).decode() for token in self.tokens],
             "special_ids": sorted(self.special_ids),
+            "special_names": dict(self.special_names),
             "end_ids": list(self.end_ids),
         }
         Path(path).write_text(json.dumps(data))
@@ -164,6 +177,7 @@ class Vocabulary:
                 [b64decode(token) for token in data["tokens"]],
                 end_ids=data["end_ids"],
                 special_ids=data["special_ids"],
+                special_names=data.get("special_names"),
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, TokenizerError):

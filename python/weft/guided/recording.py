@@ -18,8 +18,8 @@ from weft.grammar.guide import Guide, Kind
 from weft.guided.flight import Operation, integers
 
 FORMAT = "weft-flight-1"
-KEPT_KINDS: tuple[Kind, ...] = ("json_schema", "regex", "ebnf", "structural_tag")
-"""Guides that are text, and so are kept whole."""
+KEPT_KINDS: tuple[Kind, ...] = ("json_schema", "regex", "ebnf", "structural_tag", "after")
+"""Guides that are text where they have no object of the program, and so are kept whole."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RecordedGuide:
     @classmethod
     def of(cls, guide: Guide) -> RecordedGuide:
         """What can be kept of a guide."""
-        if guide.kind in KEPT_KINDS:
+        if guide.kind in KEPT_KINDS and guide.payload is None:
             return cls(guide.kind, guide.source, guide.max_whitespace)
         return cls(guide.kind, None)
 
