@@ -79,7 +79,7 @@ void bind_matcher(nb::module_ &m) {
       .def(
           "accept",
           [](Matcher &self, std::int32_t token) {
-            const bool taken = checked(self, self.ref->accept(token)) == 1;
+            const bool taken = checked(self, self.ref->accept(token)) > 0;
             self.ref->position += taken;
             return taken;
           },
@@ -146,6 +146,24 @@ void bind_matcher(nb::module_ &m) {
           },
           "tokens"_a, "row"_a.noconvert(), "timed"_a = false,
           "Fill and take tokens in turn: how many were taken, of how many the mask said otherwise, ns of each call.")
+      .def(
+          "temperature",
+          [](Matcher &self) -> std::optional<float> {
+            const float temperature = self.ref->temperature();
+            return temperature < 0 ? std::nullopt : std::optional<float>(temperature);
+          },
+          "The temperature for the token that is sampled next; None: the request's own.")
+      .def(
+          "splice",
+          [](Matcher &self, int capacity) {
+            int backtrack = 0;
+            std::vector<std::int32_t> tokens(static_cast<std::size_t>(capacity > 0 ? capacity : 0));
+            tokens.resize(
+                static_cast<std::size_t>(checked(self, self.ref->splice(&backtrack, tokens.data(), capacity))));
+            return std::make_pair(backtrack, std::move(tokens));
+          },
+          "capacity"_a,
+          "After a token that was replaced: how many of the last tokens go, and which come in their place.")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
       .def_prop_ro(
           "slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")

@@ -32,6 +32,7 @@ class MatcherHandle {
     return matcher_.ops->splice ? matcher_.ops->splice(matcher_.self, backtrack, tokens, capacity) : *backtrack = 0;
   }
   const weft_matcher_ops *ops() const { return matcher_.ops; }
+  const weft_matcher &native() const { return matcher_; }
 
   int slot = -1;              // where the host has attached it; only `push` and the state's end touch it
   const std::int64_t serial;  // no other matcher of the process has it; 1, 2, ...

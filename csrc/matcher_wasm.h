@@ -1,0 +1,23 @@
+// A program as a matcher. Its code runs on threads of its own (guest_pool.h); who calls the matcher waits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "matcher.h"
+#include "wasm_program.h"
+#include "wasm_variables.h"
+
+namespace weft {
+
+// Starts an instance: creates it, shows it the prompt and takes its first step. `variables` are shared by the matchers
+// that were started with them, and by forks; a write that is taken back is gone for all of them. Throws WasmError.
+weft_matcher wasm_matcher(std::shared_ptr<const WasmProgram> program, std::string argument,
+                          const std::vector<std::int32_t> &prompt, std::shared_ptr<WasmVariables> variables);
+
+// What the program wrote to its log, as far as it is kept. At any time, on any thread. False: not a program's matcher.
+bool wasm_log(const weft_matcher &matcher, std::string &log);
+
+}  // namespace weft

@@ -1,0 +1,40 @@
+// A compiled program with all that its instances share. Python-free.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "forced_text.h"
+#include "wasm_engine.h"
+#include "wasm_limits.h"
+
+namespace weft {
+
+struct WasmProgram {
+  // `artefact` is what WasmEngine::compile made; `trie` the vocabulary as programs read it; `end_tokens[0]` is the one
+  // that programs know as the end. Throws WasmError for a module that imports what programs don't have.
+  WasmProgram(std::string_view artefact, std::string trie, int num_tokens, std::vector<std::int32_t> end_tokens,
+              std::shared_ptr<const TokenTexts> texts, const WasmLimits &limits);
+  ~WasmProgram();
+  WasmProgram(const WasmProgram &) = delete;
+  WasmProgram &operator=(const WasmProgram &) = delete;
+
+  int words() const { return (num_tokens + 31) / 32; }
+  bool is_end(std::int32_t token) const;
+
+  const std::string trie;
+  const int num_tokens;
+  const std::vector<std::int32_t> end_tokens;
+  const std::shared_ptr<const TokenTexts> texts;
+  const WasmLimits limits;
+  WasmEngine &engine;
+  wasm::InstancePre *linked = nullptr;
+
+ private:
+  wasm::Module *module_ = nullptr;
+};
+
+}  // namespace weft
