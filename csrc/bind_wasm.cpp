@@ -1,14 +1,18 @@
 // Programs for Python: wasmtime's library, compiling, and matchers that run programs.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "bind.h"
@@ -81,8 +85,7 @@ void bind_wasm(nb::module_ &m) {
         return nb::bytes(artefact.data(), artefact.size());
       },
       "module"_a,
-      "Compile a module, in this process and for as long as it takes. What WasmProgram loads; machine code, so never "
-      "load what another user could have written.");
+      "Compile a module in this process: what WasmProgram loads. Never load what another user could have written.");
   m.def(
       "wasm_logs",
       [](const Matcher &matcher) {
@@ -93,7 +96,15 @@ void bind_wasm(nb::module_ &m) {
       "matcher"_a, "What a program wrote to its log, the newest of it. At any time.");
 
   nb::class_<WasmVariables>(m, "WasmVariables", "The variables that the sequences of one request share.")
-      .def(nb::init<>());
+      .def(nb::init<>())
+      .def(
+          "get",
+          [](WasmVariables &self, const std::string &name) -> std::optional<std::pair<std::uint64_t, nb::bytes>> {
+            const auto value = self.get(name);
+            if (!value) return std::nullopt;
+            return std::make_pair(value->version, nb::bytes(value->bytes->data(), value->bytes->size()));
+          },
+          "name"_a, "A variable's version and value, if there is one.");
   nb::class_<WasmProgram>(m, "WasmProgram", "A compiled program for one vocabulary; starts matchers.")
       .def(
           "__init__",
@@ -107,8 +118,7 @@ void bind_wasm(nb::module_ &m) {
             });
           },
           "artefact"_a, "trie"_a, "num_tokens"_a, "end_ids"_a, "texts"_a, "limits"_a,
-          "From what wasm_compile gave; a limit that is not named has its default. Raises GuideError for a module that "
-          "imports what programs don't have.")
+          "From what wasm_compile gave. Raises GuideError for a module that imports what programs don't have.")
       .def(
           "start",
           [](std::shared_ptr<WasmProgram> self, const nb::bytes &arg, const std::vector<std::int32_t> &prompt,

@@ -113,6 +113,12 @@ std::size_t WasmVariables::num_bytes(const Writes &writes) {
   return bytes;
 }
 
+std::optional<WasmVariables::Value> WasmVariables::get(const std::string &name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::nullopt : std::optional<Value>(found->second);
+}
+
 std::uint32_t WasmVariables::next_sequence() {
   std::lock_guard<std::mutex> lock(mutex_);
   return ++num_sequences_;

@@ -36,6 +36,8 @@ class WasmVariables {
   // Takes writes back. A variable that another sequence has written since stays.
   void undo(const Writes &writes);
 
+  std::optional<Value> get(const std::string &name);
+
   // A number for one more sequence of the request: 1, 2, ...
   std::uint32_t next_sequence();
 

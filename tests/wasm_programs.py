@@ -81,11 +81,7 @@ def scripted(answers: Sequence[tuple[list[int] | None, dict[str, Any]] | str]) -
             members
             if isinstance(members, str)
             else json.dumps(
-                {
-                    "branches": [
-                        {"sample_mask": None if mask is None else "TICKET", "splices": [], **members}
-                    ]
-                },
+                {"branches": [{"sample_mask": None if mask is None else "TICKET", "splices": [], **members}]},
                 separators=(",", ":"),
             )
         )

@@ -3,7 +3,7 @@ weft's native code: drivers, host tasks, the mask kernel, sampling, attention, g
 """
 
 from collections.abc import Sequence
-from typing import Annotated, overload
+from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
@@ -405,6 +405,16 @@ class Matcher:
         Fill and take tokens in turn: how many were taken, of how many the mask said otherwise, ns of each call.
         """
 
+    def temperature(self) -> float | None:
+        """
+        The temperature for the token that is sampled next; None: the request's own.
+        """
+
+    def splice(self, capacity: int) -> tuple[int, list[int]]:
+        """
+        After a token that was replaced: how many of the last tokens go, and which come in their place.
+        """
+
     def is_terminated(self) -> bool: ...
     @property
     def slot(self) -> int:
@@ -495,27 +505,46 @@ class Proposals:
     def task(self, num_drafts: int) -> tuple: ...
     def counters(self) -> tuple: ...
 
-class AfterRules:
-    """Where free text ends: at a token, or behind a text."""
-
-    @overload
-    def __init__(self, texts: TokenTexts, vocab_size: int, token: int) -> None: ...
-    @overload
-    def __init__(self, texts: TokenTexts, vocab_size: int, trigger: bytes) -> None: ...
-    def settle(self, guide: Matcher) -> None:
-        """
-        Look up, once, which tokens may hold the trigger's end, with a matcher at its start.
-        """
-
-    def can_end(self) -> bool: ...
-    def can_be_forced(self) -> bool: ...
-    @property
-    def memory_bytes(self) -> int: ...
-
-def after_matcher(rules: AfterRules, guide: Matcher, max_free_tokens: int) -> Matcher:
+def wasm_bind(library_path: str) -> str:
     """
-    A matcher of free text, then of what `guide` takes, which nobody else may use. A negative number: any.
+    Resolve wasmtime's C interface and try it; what is missing or behaves otherwise, or an empty text.
     """
+
+def wasm_compile(module: bytes) -> bytes:
+    """
+    Compile a module in this process: what WasmProgram loads. Never load what another user could have written.
+    """
+
+def wasm_logs(matcher: Matcher) -> str:
+    """What a program wrote to its log, the newest of it. At any time."""
+
+class WasmVariables:
+    """The variables that the sequences of one request share."""
+
+    def __init__(self) -> None: ...
+    def get(self, name: str) -> tuple[int, bytes] | None:
+        """A variable's version and value, if there is one."""
+
+class WasmProgram:
+    """A compiled program for one vocabulary; starts matchers."""
+
+    def __init__(
+        self,
+        artefact: bytes,
+        trie: bytes,
+        num_tokens: int,
+        end_ids: Sequence[int],
+        texts: TokenTexts,
+        limits: dict,
+    ) -> None:
+        """
+        From what wasm_compile gave. Raises GuideError for a module that imports what programs don't have.
+        """
+
+    def start(self, arg: bytes, prompt: Sequence[int], variables: WasmVariables | None = None) -> Matcher:
+        """
+        A matcher at the start, after the program has seen the prompt. Raises GuideError where it fails.
+        """
 
 def hash_mask_rows(
     masks: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
