@@ -3,7 +3,7 @@ weft's native code: drivers, host tasks, the mask kernel, sampling, attention, g
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -504,6 +504,28 @@ class Proposals:
     def run(self, num_drafts: int) -> None: ...
     def task(self, num_drafts: int) -> tuple: ...
     def counters(self) -> tuple: ...
+
+class AfterRules:
+    """Where free text ends: at a token, or behind a text."""
+
+    @overload
+    def __init__(self, texts: TokenTexts, vocab_size: int, token: int) -> None: ...
+    @overload
+    def __init__(self, texts: TokenTexts, vocab_size: int, trigger: bytes) -> None: ...
+    def settle(self, guide: Matcher) -> None:
+        """
+        Look up, once, which tokens may hold the trigger's end, with a matcher at its start.
+        """
+
+    def can_end(self) -> bool: ...
+    def can_be_forced(self) -> bool: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+def after_matcher(rules: AfterRules, guide: Matcher, max_free_tokens: int) -> Matcher:
+    """
+    A matcher of free text, then of what `guide` takes, which nobody else may use. A negative number: any.
+    """
 
 def wasm_bind(library_path: str) -> str:
     """
