@@ -174,8 +174,10 @@ void bind_matcher(nb::module_ &m) {
           "How many tokens it has taken for good; while it has a slot, as of when it got it.");
 
   m.def(
-      "python_matcher", [](nb::object object) { return own(python_matcher(std::move(object))); }, "object"_a,
-      "A matcher over a Python object with accept, fill, rollback and is_terminated.");
+      "python_matcher",
+      [](nb::object object, nb::object factory) { return own(python_matcher(std::move(object), std::move(factory))); },
+      "object"_a, "factory"_a = nb::none(),
+      "A matcher over a Python object with accept, fill and is_terminated, and rollback, reset or a factory.");
   m.def(
       "xgrammar_bind",
       [](const std::string &tvm_ffi_path, const std::string &xgrammar_path) {

@@ -2,8 +2,12 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "gil.h"
 
@@ -13,20 +17,60 @@ namespace weft {
 namespace {
 
 struct PythonMatcher {
-  nb::object object, accept, fill, rollback, is_terminated;
-  nb::object forced;  // or None
-  nb::object row;     // numpy int32, as wide as the last fill asked for
+  nb::object object, accept, fill, is_terminated;
+  nb::object rollback, forced;  // or None
+  nb::object factory;           // or None: makes another at its start
+  nb::object row;               // numpy int32, as wide as the last fill asked for
   std::int32_t *row_data = nullptr;
   int row_words = 0;
+  bool has_ended = false;           // what is_terminated() said when the state changed last
+  bool is_lost = false;             // a replay failed: it stands nowhere any more
+  std::vector<std::int32_t> taken;  // for replays
   std::string error;
 
-  explicit PythonMatcher(nb::object from)
-      : object(std::move(from)),
-        accept(object.attr("accept")),
-        fill(object.attr("fill")),
-        rollback(object.attr("rollback")),
-        is_terminated(object.attr("is_terminated")),
-        forced(nb::getattr(object, "forced", nb::none())) {}
+  PythonMatcher(nb::object from, nb::object maker) : factory(std::move(maker)) { hold(std::move(from)); }
+
+  void hold(nb::object from) {
+    object = std::move(from);
+    accept = object.attr("accept");
+    fill = object.attr("fill");
+    is_terminated = object.attr("is_terminated");
+    rollback = nb::getattr(object, "rollback", nb::none());
+    forced = nb::getattr(object, "forced", nb::none());
+    look();
+  }
+
+  // Asked while the state changes, where what it raises can be told.
+  void look() { has_ended = nb::cast<bool>(nb::bool_(is_terminated())); }
+
+  bool take(std::int32_t token) {
+    if (!nb::cast<bool>(nb::bool_(accept(token)))) return false;
+    taken.push_back(token);
+    look();
+    return true;
+  }
+
+  // Back to the start; then the tokens again. `taken` is what was taken in the end, also where that fails.
+  void replay(const std::vector<std::int32_t> &tokens) {
+    is_lost = true;
+    taken.clear();
+    if (nb::hasattr(object, "reset")) {
+      object.attr("reset")();
+      look();
+    } else {
+      hold(factory());
+    }
+    repeat(tokens);
+    is_lost = false;
+  }
+
+  void repeat(const std::vector<std::int32_t> &tokens) {
+    for (std::int32_t token : tokens)
+      if (!take(token))
+        throw std::runtime_error("it refused token " + std::to_string(token) +
+                                 " in a replay, which it had taken; a matcher without rollback() or fork() has to "
+                                 "answer the same tokens alike");
+  }
 
   void widen(int words) {
     if (words == row_words) return;
@@ -62,6 +106,7 @@ Result with_gil(void *self, const char *method, Result failed, Body body) {
   PythonMatcher &matcher = self_of(self);
   GilForCallback gil(method, "matcher");
   if (!gil) return matcher.error = "the interpreter is shutting down", failed;
+  if (matcher.is_lost) return failed;  // for the reason that `error` has
   try {
     try {
       return body(matcher);
@@ -75,26 +120,47 @@ Result with_gil(void *self, const char *method, Result failed, Body body) {
 }
 
 int py_accept(void *self, std::int32_t token) {
-  return with_gil(self, "accept", -1,
-                  [&](PythonMatcher &matcher) { return nb::cast<bool>(nb::bool_(matcher.accept(token))) ? 1 : 0; });
+  return with_gil(self, "accept", -1, [&](PythonMatcher &matcher) { return matcher.take(token) ? 1 : 0; });
+}
+
+// Ends without the last `count` tokens: 0, or -1.
+int take_back(PythonMatcher &matcher, int count) {
+  const auto there = static_cast<int>(matcher.taken.size());
+  if (count < 0) return matcher.error = "can't roll back a negative number of tokens", -1;
+  if (count == 0) return 0;
+  if (!matcher.rollback.is_none()) {
+    matcher.rollback(count);
+    matcher.taken.resize(static_cast<std::size_t>(std::max(there - count, 0)));
+    matcher.look();
+    return 0;
+  }
+  if (count > there)
+    return matcher.error = "rollback of " + std::to_string(count) + " tokens, of " + std::to_string(there), -1;
+  matcher.replay({matcher.taken.begin(), matcher.taken.end() - count});
+  return 0;
 }
 
 int py_rollback(void *self, int count) {
   if (count == 0) return 0;
-  return with_gil(self, "rollback", -1, [&](PythonMatcher &matcher) { return matcher.rollback(count), 0; });
+  return with_gil(self, "rollback", -1, [&](PythonMatcher &matcher) { return take_back(matcher, count); });
 }
 
-int py_is_terminated(void *self) {
-  // There is no error to return here; a matcher that can't say is treated as ended, and says why when it is used.
-  return with_gil(self, "is_terminated", 1,
-                  [](PythonMatcher &matcher) { return nb::cast<bool>(nb::bool_(matcher.is_terminated())) ? 1 : 0; });
-}
+// Needs no interpreter, and so can't fail.
+int py_is_terminated(void *self) { return self_of(self).has_ended ? 1 : 0; }
 
 int py_validate(void *self, const std::int32_t *tokens, int count) {
-  int taken = 0, outcome = 1;
-  while (taken < count && !py_is_terminated(self) && (outcome = py_accept(self, tokens[taken])) == 1) ++taken;
-  const int undone = py_rollback(self, taken);
-  return outcome < 0 || undone < 0 ? -1 : taken;
+  return with_gil(self, "validate", -1, [&](PythonMatcher &matcher) {
+    const std::size_t before = matcher.taken.size();
+    const auto give_back = [&] { return take_back(matcher, static_cast<int>(matcher.taken.size() - before)); };
+    int taken = 0;
+    try {
+      while (taken < count && !matcher.has_ended && matcher.take(tokens[taken])) ++taken;
+    } catch (...) {
+      give_back();
+      throw;
+    }
+    return give_back() != 0 ? -1 : taken;
+  });
 }
 
 int py_fill(void *self, std::int32_t *row, int words) {
@@ -110,18 +176,23 @@ int py_fill(void *self, std::int32_t *row, int words) {
 
 void *py_fork(void *self) {
   return with_gil<void *>(self, "fork", nullptr, [](PythonMatcher &matcher) -> void * {
-    if (!nb::hasattr(matcher.object, "fork")) {
-      matcher.error = "the matcher has no fork()";
-      return nullptr;
+    if (nb::hasattr(matcher.object, "fork")) {
+      auto copy = std::make_unique<PythonMatcher>(matcher.object.attr("fork")(), matcher.factory);
+      copy->taken = matcher.taken;
+      return copy.release();
     }
-    return new PythonMatcher(matcher.object.attr("fork")());
+    if (matcher.factory.is_none()) return matcher.error = "the matcher has no fork()", nullptr;
+    auto copy = std::make_unique<PythonMatcher>(matcher.factory(), matcher.factory);
+    copy->repeat(matcher.taken);
+    return copy.release();
   });
 }
 
 int py_reset(void *self) {
   return with_gil(self, "reset", -1, [](PythonMatcher &matcher) {
-    if (!nb::hasattr(matcher.object, "reset")) return matcher.error = "the matcher has no reset()", -1;
-    matcher.object.attr("reset")();
+    if (!nb::hasattr(matcher.object, "reset") && matcher.factory.is_none())
+      return matcher.error = "the matcher has no reset()", -1;
+    matcher.replay({});
     return 0;
   });
 }
@@ -153,11 +224,13 @@ constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI, py_accept, py_validate, py_
 
 }  // namespace
 
-weft_matcher python_matcher(nb::object object) {
-  for (const char *method : {"accept", "fill", "rollback", "is_terminated"})
+weft_matcher python_matcher(nb::object object, nb::object factory) {
+  for (const char *method : {"accept", "fill", "is_terminated"})
     if (!nb::hasattr(object, method) || !PyCallable_Check(nb::object(object.attr(method)).ptr()))
       throw nb::type_error((std::string("a matcher needs a method ") + method).c_str());
-  return {&kOps, new PythonMatcher(std::move(object))};
+  if (factory.is_none() && !nb::hasattr(object, "rollback") && !nb::hasattr(object, "reset"))
+    throw nb::type_error("a matcher needs a method rollback, or reset, or a factory that makes another");
+  return {&kOps, new PythonMatcher(std::move(object), std::move(factory))};
 }
 
 }  // namespace weft

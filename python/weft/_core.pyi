@@ -430,9 +430,9 @@ class Matcher:
         How many tokens it has taken for good; while it has a slot, as of when it got it.
         """
 
-def python_matcher(object: object) -> Matcher:
+def python_matcher(object: object, factory: object | None = None) -> Matcher:
     """
-    A matcher over a Python object with accept, fill, rollback and is_terminated.
+    A matcher over a Python object with accept, fill and is_terminated, and rollback, reset or a factory.
     """
 
 def xgrammar_bind(tvm_ffi_path: str, xgrammar_path: str) -> str:

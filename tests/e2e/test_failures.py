@@ -65,6 +65,13 @@ class RaisesInFill(Matcher):
         super().fill(row)
 
 
+class RaisesInEnd(Matcher):
+    def is_terminated(self) -> bool:
+        if self.count == 4:
+            raise RuntimeError("planted in is_terminated")
+        return False
+
+
 class RaisesInRollback(Matcher):
     def rollback(self, count: int) -> None:
         raise RuntimeError("planted in rollback")
@@ -99,13 +106,14 @@ def alone(llm: LLM) -> list[int]:
     [
         (Guide.matcher(RaisesInAccept), GuideStateError, "planted in accept"),
         (Guide.matcher(RaisesInFill), GuideStateError, "planted in fill"),
+        (Guide.matcher(RaisesInEnd), GuideStateError, "planted in is_terminated"),
         (Guide.matcher(Refuses), GuideStateError, "token"),
         (Guide.matcher(DeadEnd), GuideStateError, "follow"),
         (Guide.json_schema({"$ref": "#"}), GuideError, ""),
         (Guide.regex("[a&&b]{0}x{0}[^\\x00-\\U0010ffff]"), GuideError, ""),
         (Guide.ebnf('root ::= "a" missing'), GuideError, ""),
     ],
-    ids=["accept", "fill", "refused", "dead end", "unsatisfiable", "matches nothing", "ebnf"],
+    ids=["accept", "fill", "end", "refused", "dead end", "unsatisfiable", "matches nothing", "ebnf"],
 )
 def test_a_broken_guide_ends_its_own_request(
     llm: LLM, alone: list[int], broken: Guide, error: type[WeftError], text: str

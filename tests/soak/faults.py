@@ -89,7 +89,7 @@ def broken_guides(rng: random.Random, end_id: int) -> dict[str, tuple[Guide, str
     for kind, error in [
         (RaisesInAccept, "planted in accept"),
         (RaisesInFill, "planted in fill"),
-        (RaisesInEnd, "planted in is_terminated|nothing more is given out"),
+        (RaisesInEnd, "planted in is_terminated"),
         (Refuses, "token"),
         (DeadEnd, "follow|no token"),
     ]:

@@ -7,7 +7,7 @@ tokens that spell what must follow whatever is sampled; where it fails it raises
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,9 +48,12 @@ NO_REQUEST = Opening()
 class PythonMatcher(Protocol):
     """A matcher written in Python. What it raises ends its own request.
 
-    It may also have `fork() -> PythonMatcher`, `reset() -> None`, `error() -> str` (the text for what it raised), and
-    `forced(capacity) -> list[int]`: at most so many tokens that spell what must follow whatever is sampled, with the
-    state unchanged; they become drafts.
+    It may also have `rollback(count) -> None`, which takes back the last tokens taken, `fork() -> PythonMatcher` and
+    `reset() -> None`. Where it has none, weft takes all tokens again with the same object (`reset`) or another of the
+    factory's: dearer with each token, and right only for a matcher that answers the same tokens alike.
+
+    And it may have `error() -> str` (the text for what it raised), and `forced(capacity) -> list[int]`: at most so many
+    tokens that spell what must follow whatever is sampled, with the state unchanged; they become drafts.
     """
 
     def accept(self, token: int) -> bool:
@@ -61,11 +64,8 @@ class PythonMatcher(Protocol):
         may.
         """
 
-    def rollback(self, count: int) -> None:
-        """Take back the last `count` tokens taken."""
-
     def is_terminated(self) -> bool:
-        """Whether an end token was taken."""
+        """Whether an end token was taken. Asked after each change of the state."""
 
 
 class CompiledGuide(Protocol):
@@ -111,9 +111,15 @@ class Backend(Protocol):
         """Let go of other processes."""
 
 
-def wrap_matcher(matcher: PythonMatcher) -> Matcher:
-    """The native handle of a matcher written in Python. Raises `GuideError` for an object that is none."""
+def wrap_matcher(matcher: PythonMatcher, factory: Callable[[], PythonMatcher] | None = None) -> Matcher:
+    """The native handle of a matcher written in Python; `factory` makes another at its start, for replays. Raises
+    `GuideError` for an object that is none.
+    """
     try:
-        return python_matcher(matcher)
+        return python_matcher(matcher, factory)
     except TypeError as error:
         raise GuideError(f"{type(matcher).__name__} can't be a matcher: {error}") from error
+    except Exception as error:  # of the matcher itself, asked whether it has ended
+        raise GuideError(
+            f"{type(matcher).__name__} can't say whether it has ended: {type(error).__name__}: {error}"
+        ) from error

@@ -17,7 +17,7 @@ class CompiledFactory:
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """What the factory makes, wrapped."""
-        return wrap_matcher(self.guide.payload())
+        return wrap_matcher(self.guide.payload(), self.guide.payload)
 
 
 def compile_factory(guide: Guide, parts: CompileParts) -> CompiledGuide:
