@@ -178,10 +178,10 @@ class GuideCompiler:
             threads = list(self._threads)
         for job in waiting:
             job.future.set_exception(GuideError("the compiler was closed"))
+        self._backend.close()
         for thread in threads:
             if thread is not threading.current_thread():  # a collection there may drop the owner
                 thread.join(timeout=1.0)
-        self._backend.close()
 
     def __enter__(self) -> GuideCompiler:
         return self

@@ -8,6 +8,7 @@ where.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,7 +31,11 @@ Path = tuple[str | int, ...]
 
 def _is_count(value: object) -> bool:
     return (
-        isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == int(value)
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+        and value == int(value)
     )
 
 

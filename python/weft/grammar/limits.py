@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def _schema_costs(root: Any) -> Iterator[tuple[str, int]]:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int | float) and value == value and abs(value) != float("inf")
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 # What a regular expression is made of, and a grammar: classes, escapes, and in grammars texts, names and comments. No

@@ -56,8 +56,8 @@ def _child(connection: socket.socket, backend: XGrammarBackend) -> None:
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         with connection.makefile("rb") as job:
-            guide, limits, time_s = pickle.loads(job.read())
-        _restrict(limits, time_s)
+            guide, limits = pickle.loads(job.read())
+        _restrict(limits)
         try:
             try_guide(backend, guide, limits)
             error = None
@@ -70,9 +70,9 @@ def _child(connection: socket.socket, backend: XGrammarBackend) -> None:
         os._exit(0)  # no clean-up of what is the helper's
 
 
-def _restrict(limits: CompileLimits, time_s: float) -> None:
+def _restrict(limits: CompileLimits) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, time_s)
+    signal.setitimer(signal.ITIMER_REAL, limits.time_s / 2)
     with open("/proc/self/statm") as statm:
         in_use = int(statm.read().split()[0]) * resource.getpagesize()
     most = in_use + limits.memory_bytes

@@ -31,15 +31,13 @@ START_TIME_S = 120.0  # importing on a machine that is busy
 
 
 class Trial:
-    """A helper process that tries guides for one vocabulary, under `limits`; half of `limits.time_s` is its share.
+    """A helper process that tries guides for one vocabulary.
 
     It starts at once and is ready seconds later; `wait` waits for that. `close` ends it.
     """
 
-    def __init__(self, vocabulary: Vocabulary, limits: CompileLimits) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._limits = limits
-        self.time_s = limits.time_s / 2
         self._lock = threading.Lock()
         self._is_closed = False
         self._helper = _Helper(vocabulary)
@@ -49,20 +47,18 @@ class Trial:
         with self._lock:
             self._helper.is_ready()
 
-    def run(self, guide: Guide) -> None:
-        """Raises `GuideError` for a guide that does not compile within the limits."""
-        job = pickle.dumps((guide, self._limits, self.time_s))
+    def run(self, guide: Guide, limits: CompileLimits) -> None:
+        """Raises `GuideError` for a guide that does not compile within half of `limits.time_s`, or takes more memory.
+        May be called by several threads at once.
+        """
+        job = pickle.dumps((guide, limits))
         start = time.monotonic()
-        with self._connect() as connection:
-            connection.settimeout(self.time_s + 10.0)  # the child ends itself before that
-            try:
-                connection.sendall(job)
-                connection.shutdown(socket.SHUT_WR)
-                answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-            except OSError:
-                answer = b""
+        answer = self._ask(job, limits)
+        if not answer and not self._is_closed and self._helper.has_ended():
+            start = time.monotonic()
+            answer = self._ask(job, limits)  # somebody ended the helper: another one says
         if not answer:
-            raise GuideError(self._why(time.monotonic() - start))
+            raise GuideError(self._why(time.monotonic() - start, limits))
         error = json.loads(answer)["error"]
         if error is not None:
             raise GuideError(error)
@@ -79,12 +75,28 @@ class Trial:
         """The helper's process."""
         return self._helper.process.pid
 
-    def _why(self, elapsed_s: float) -> str:
-        if elapsed_s >= self.time_s:
-            return f"the guide did not compile in {self.time_s:g} s of trial, half of CompileLimits.time_s; simplify it"
+    def _ask(self, job: bytes, limits: CompileLimits) -> bytes:
+        """What a child of the helper answers; nothing where it ended before."""
+        with self._connect() as connection:
+            connection.settimeout(limits.time_s + 10.0)  # the child ends itself before that
+            try:
+                connection.sendall(job)
+                connection.shutdown(socket.SHUT_WR)
+                return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            except OSError:
+                return b""
+
+    def _why(self, elapsed_s: float, limits: CompileLimits) -> str:
+        if self._is_closed:
+            return "the compiler was closed"
+        if elapsed_s >= limits.time_s / 2:
+            return (
+                f"the guide did not compile in {limits.time_s / 2:g} s of trial, half of CompileLimits.time_s; "
+                "simplify it"
+            )
         return (
             "the guide's trial compile ended without an answer: it took more than the "
-            f"{self._limits.memory_bytes >> 20} MiB of CompileLimits.memory_bytes, or XGrammar crashed; simplify it"
+            f"{limits.memory_bytes >> 20} MiB of CompileLimits.memory_bytes, or XGrammar crashed; simplify it"
         )
 
     def _connect(self) -> socket.socket:
@@ -132,6 +144,12 @@ class _Helper:
             except OSError:
                 return False
         return self._ready and self.process.poll() is None
+
+    def has_ended(self) -> bool:
+        """Whether the process ended, or does so now."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=0.2)
+        return self.process.poll() is not None
 
     def send(self, connection: socket.socket) -> bool:
         """Give it a connection; False where it ended meanwhile."""

@@ -34,6 +34,7 @@ from weft.grammar.tokenizer import Vocabulary
 from weft.grammar.trial import Trial
 
 NEEDED = "xgrammar 0.2.x on apache-tvm-ffi 0.1.x"
+MAX_ERROR = 500
 T = TypeVar("T")
 
 
@@ -127,6 +128,8 @@ def _translated(what: str, call: Callable[[], T]) -> T:
         return call()
     except (RuntimeError, ValueError, TypeError) as error:
         text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
+        if len(text) > MAX_ERROR:
+            text = f"{text[:MAX_ERROR]}..."  # XGrammar's texts may hold all that it was given
         raise GuideError(f"{what}: {text}") from None  # the text says all
 
 
@@ -299,8 +302,8 @@ class XGrammarBackend:
         untrusted: bool = False,
     ) -> None:
         self.vocabulary = vocabulary
-        self._limits = limits
-        self._trial = Trial(vocabulary, limits or CompileLimits.untrusted()) if untrusted else None
+        self._limits = limits or CompileLimits()
+        self._trial = Trial(vocabulary) if untrusted else None
         self._info = tokenizer_info(vocabulary)
         self._threads = threads
         self._native = native is not False and native_is_usable()
@@ -322,10 +325,9 @@ class XGrammarBackend:
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
-        if self._limits is not None:
-            check_costs(guide, self._limits)
+        check_costs(guide, self._limits)
         if self._trial is not None and guide.payload is None:
-            self._trial.run(guide)
+            self._trial.run(guide, self._limits)
         if guide.kind == "compiled":
             self._check_vocabulary(guide.payload)
             compiled = guide.payload
