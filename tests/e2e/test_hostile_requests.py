@@ -1,0 +1,86 @@
+"""Strangers' guides among other requests: each ends its own request, and nobody else's tokens change."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from executor.conftest import request, until_final
+from hostile import CASES, properties
+from weft.executor import (
+    Executor,
+    ExecutorConfig,
+    GuidedDecodingConfig,
+    GuidedDecodingParams,
+    GuideType,
+    Request,
+)
+
+KINDS = {
+    "json_schema": GuideType.JSON_SCHEMA,
+    "regex": GuideType.REGEX,
+    "ebnf": GuideType.EBNF_GRAMMAR,
+    "structural_tag": GuideType.STRUCTURAL_TAG,
+}
+GOOD = [
+    (GuideType.REGEX, "[0-9]{9}"),
+    (GuideType.JSON_SCHEMA, json.dumps({"type": "object", "properties": {"age": {"type": "integer"}}})),
+    (None, None),
+]
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    config = ExecutorConfig(
+        guided_decoding_config=GuidedDecodingConfig(untrusted=True), max_batch_size=4, max_seq_len=256
+    )
+    with Executor(None, config, device="cpu") as made:
+        yield made
+
+
+def good(kind: GuideType | None, guide: str | None) -> Request:
+    if kind is None:
+        return request(40)
+    return request(40, end_id=None, guided_decoding_params=GuidedDecodingParams(kind, guide))
+
+
+def hostile(kind: str, argument: Any) -> Request | None:
+    text = argument if isinstance(argument, str) else json.dumps(argument)
+    if not text:
+        return None  # `GuidedDecodingParams` refuses it itself
+    return request(8, end_id=None, guided_decoding_params=GuidedDecodingParams(KINDS[kind], text))
+
+
+def test_others_tokens_are_unchanged(executor: Executor) -> None:
+    def tokens(number: int) -> list[int]:
+        (response,) = until_final(executor, number)
+        (told,) = response.result.output_token_ids
+        return told
+
+    alone = [tokens(executor.enqueue_request(good(*each))) for each in GOOD]
+    cases = [*CASES, ("json_schema", "slow, but within bounds", properties(900), None)]
+    expected, fine, bad = [], [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what XGrammar does not enforce is not the question here
+        for i, (kind, name, argument, text) in enumerate(cases):
+            sent = hostile(kind, argument)
+            if sent is not None:
+                expected.append((name, text))
+                bad.append(executor.enqueue_request(sent))
+            if i % 6 == 0:
+                which = i // 6 % len(GOOD)
+                fine.append((which, executor.enqueue_request(good(*GOOD[which]))))
+    for which, number in fine:
+        assert tokens(number) == alone[which]
+    ended_with_error = 0
+    for (name, text), number in zip(expected, bad, strict=True):
+        response = until_final(executor, number)[-1]
+        ended_with_error += response.has_error()
+        assert response.has_error() or text is None, name
+    assert len(bad) >= 60
+    assert ended_with_error >= 50
+    assert alone == [tokens(executor.enqueue_request(good(*each))) for each in GOOD]
