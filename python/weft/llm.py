@@ -19,7 +19,7 @@ from weft.errors import ExecutorError, InputError
 from weft.executor.assembly import Assembly, Source
 from weft.executor.executor import Executor
 from weft.executor.types import ExecutorConfig
-from weft.grammar.base import CompiledGuide
+from weft.grammar.base import CompiledGuide, Opening
 from weft.grammar.compile import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.prompts import Prompt, is_prompt, progress, single, spread, token_ids
@@ -190,7 +190,9 @@ class LLM:
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
         rules = self._words.rules(sampling)
         stops = self._words.stop_texts(sampling.stop_words)
-        compiled = self._compiler.submit(guide) if guide is not None else None
+        compiled = None
+        if guide is not None:
+            compiled = self._compiler.open(self._compiler.submit(guide), Opening(tokens))
         return Request(tokens, sampling, seed, rules, stops, compiled)
 
     def _run(self, requests: list[Request], bar: bool) -> list[Output]:

@@ -10,9 +10,7 @@ from typing import Any
 from weft.errors import InputError
 
 GRAMMARS = {
-    "auto": "weft.grammar.auto:AutoBackend",
     "xgrammar": "weft.grammar.xgrammar:XGrammarBackend",
-    "llguidance": "weft.grammar.llguidance:LLGuidanceBackend",
 }
 
 # Kinds of guides that no grammar library compiles: `function(guide, parts) -> CompiledGuide` for each, with the
@@ -20,6 +18,7 @@ GRAMMARS = {
 GUIDES = {
     "after": "weft.grammar.after:compile_after",
     "matcher": "weft.grammar.factory:compile_factory",
+    "wasm": "weft.grammar.wasm.guide:compile_wasm",
 }
 
 DRAFTERS = {

@@ -64,6 +64,11 @@ def generate(
     choice: Annotated[
         list[str] | None, typer.Option("--choice", help="One of these; give it again for each.")
     ] = None,
+    wasm: Annotated[
+        Path | None,
+        typer.Option("--wasm", help="A program in WebAssembly (.wasm or .wat), see docs/wasm.md."),
+    ] = None,
+    wasm_arg: Annotated[str | None, typer.Option("--wasm-arg", help="The argument of the program.")] = None,
     after: Annotated[
         str | None,
         typer.Option(
@@ -162,7 +167,8 @@ def generate(
     check_output(stats_json, "--stats-json")
     check_output(trace, "--trace")
     prompts = read_prompts(prompt, file or [])
-    guide = read_trigger(read_guide(any_json, json_schema, regex, ebnf, choice), after, max_free_tokens)
+    chosen_guide = read_guide(any_json, json_schema, regex, ebnf, choice, wasm, wasm_arg)
+    guide = read_trigger(chosen_guide, after, max_free_tokens)
     chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
     sampling = SamplingParams(
         max_tokens=max_tokens,

@@ -86,7 +86,13 @@ def read_prompts(prompt: str | None, files: list[Path]) -> list[str]:
 
 
 def read_guide(
-    any_json: bool, schema: str | None, regex: str | None, ebnf: Path | None, choice: list[str] | None
+    any_json: bool,
+    schema: str | None,
+    regex: str | None,
+    ebnf: Path | None,
+    choice: list[str] | None,
+    wasm: Path | None = None,
+    wasm_arg: str | None = None,
 ) -> Guide | None:
     """The one guide of the command line, or None."""
     from weft.grammar.guide import Guide
@@ -97,10 +103,15 @@ def read_guide(
         "--regex": regex,
         "--ebnf": ebnf,
         "--choice": choice or None,
+        "--wasm": wasm,
     }
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} were given; an answer has one guide")
+    if wasm_arg is not None and wasm is None:
+        raise InputError("--wasm-arg is the argument of a program; give the program with --wasm")
+    if wasm is not None:
+        return Guide.wasm(wasm, wasm_arg or "")
     if any_json:
         return Guide.json()
     if schema is not None:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from weft.errors import GuideError, InputError
 from weft.executor.types import GuidedDecodingParams, GuideType
-from weft.grammar.base import CompiledGuide
+from weft.grammar.base import NO_REQUEST, CompiledGuide, Opening
 from weft.grammar.compile import GuideCompiler
 from weft.grammar.guide import Guide
 
@@ -41,8 +41,13 @@ class Guides:
             if self._kept.pop(name, None) is None:
                 raise InputError(self._unknown(name))
 
-    def future(self, params: GuidedDecodingParams) -> Future[CompiledGuide]:
-        """The compiled guide of a request, or what it waits for."""
+    def future(
+        self, params: GuidedDecodingParams, opening: Opening = NO_REQUEST, count: int = 1
+    ) -> Future[CompiledGuide]:
+        """The compiled guide of a request of `count` sequences, or what it waits for."""
+        return self._need_compiler().open(self._named(params), opening, count)
+
+    def _named(self, params: GuidedDecodingParams) -> Future[CompiledGuide]:
         if params.guide_type is not GuideType.HANDLE:
             return self._compile_params(params)
         name = params.guide or ""

@@ -29,6 +29,7 @@ from weft.executor.types import (
     SamplingConfig,
 )
 from weft.executor.words import StopTokens, Words
+from weft.grammar.base import Opening
 
 POLICIES: dict[CapacitySchedulerPolicy, Any] = {
     CapacitySchedulerPolicy.MAX_UTILIZATION: "max_utilization",
@@ -97,7 +98,9 @@ class Translator:
         sampling, end_ids = self._sampling(request), self._end_ids(request)
         rules = self.words.rules(sampling, end_ids, request.embedding_bias)
         params = request.guided_decoding_params
-        guide = self.guides.future(params) if params is not None else None
+        count = request.sampling_config.num_requests
+        opening = Opening(request.input_token_ids)
+        guide = self.guides.future(params, opening, count) if params is not None else None
         chosen = request.sampling_config.seed
         seed = chosen if chosen is not None else secrets.randbits(63)
         allotted = request.allotted_s
@@ -118,7 +121,7 @@ class Translator:
                 id=number + index,
                 **self._extras(request),
             )
-            for index in range(request.sampling_config.num_requests)
+            for index in range(count)
         ]
 
     def _sampling(self, request: Request) -> SamplingParams:

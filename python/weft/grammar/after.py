@@ -12,7 +12,9 @@ from weft import _core
 from weft.errors import GuideError
 from weft.grammar.base import NO_REQUEST, CompiledGuide, CompileParts, Matcher, Opening
 from weft.grammar.guide import Guide, Kind
-from weft.grammar.tokenizer import Vocabulary, token_texts
+from weft.grammar.starts import opens_ahead
+from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.xgrammar import token_texts
 
 KIND: Kind = "after"
 MAX_NESTED = 16
@@ -40,8 +42,6 @@ class After:
                     text if isinstance(text, str) else json.dumps(text),
                     inner["max_whitespace"],
                     payload=guide.payload,
-                    strict=inner["strict"],
-                    any_order=inner["any_order"],
                 ),
                 data["max_free_tokens"],
             )
@@ -59,8 +59,6 @@ class After:
                 # Not as a text within a text, whose escapes would double with each level.
                 "source": json.loads(inner.source) if inner.kind == KIND else inner.source,
                 "max_whitespace": inner.max_whitespace,
-                "strict": inner.strict,
-                "any_order": inner.any_order,
             },
         }
         return Guide(KIND, json.dumps(source), payload=inner.payload)
@@ -99,7 +97,6 @@ class CompiledAfter:
         self.guide = guide
         self.inner = inner
         self.vocab_size = vocabulary.vocab_size
-        self.backend: str | None = getattr(inner, "backend", None)
         self._max_free_tokens = -1 if after.max_free_tokens is None else after.max_free_tokens
         self._rules = _rules(after, inner, vocabulary)
 
@@ -109,7 +106,20 @@ class CompiledAfter:
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A new matcher at the start of the free text."""
-        return _core.after_matcher(self._rules, self.inner.matcher(opening), self._max_free_tokens)
+        return self._behind(self.inner.matcher(opening))
+
+    @property
+    def opens_ahead(self) -> bool:
+        """Whether matchers of the guide behind the trigger take long to begin."""
+        return opens_ahead(self.inner)
+
+    def open(self, opening: Opening, count: int) -> list[Matcher]:
+        """Matchers for the sequences of one request, begun ahead."""
+        assert opens_ahead(self.inner)
+        return [self._behind(matcher) for matcher in self.inner.open(opening, count)]
+
+    def _behind(self, matcher: Matcher) -> Matcher:
+        return _core.after_matcher(self._rules, matcher, self._max_free_tokens)
 
 
 def compile_after(guide: Guide, parts: CompileParts) -> CompiledGuide:

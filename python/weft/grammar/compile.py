@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from weft import registry
 from weft.errors import GuideError
-from weft.grammar.base import Backend, CompiledGuide
+from weft.grammar.base import Backend, CompiledGuide, Opening
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
+from weft.grammar.starts import Starts
 from weft.grammar.tokenizer import Vocabulary
 
 
@@ -106,6 +107,7 @@ class GuideCompiler:
         self._backend: Backend = registry.load("grammars", backend)(
             vocabulary, limits=self.limits, untrusted=untrusted
         )
+        self._starts = Starts(workers)
         self._workers = workers
         self._lock = threading.Condition()
         self._jobs: deque[_Job] = deque()
@@ -156,6 +158,13 @@ class GuideCompiler:
         """Raises `GuideError` for a guide's text that is beyond the limits: before anything is made of it."""
         check_size(text, self.limits)
 
+    def open(
+        self, compiled: Future[CompiledGuide], opening: Opening, count: int = 1
+    ) -> Future[CompiledGuide]:
+        """What was submitted, for the `count` sequences of one request: where its matchers take long to begin, they
+        have begun when the future is done, and its exception may be that they failed."""
+        return self._starts.open(compiled, opening, count)
+
     def compile_part(self, guide: Guide) -> CompiledGuide:
         """Compile on this thread, without limits or cache: what the compiler's threads do, and for guides within
         guides. Raises `GuideError`."""
@@ -176,6 +185,7 @@ class GuideCompiler:
             self.cache.clear()
             self._lock.notify_all()
             threads = list(self._threads)
+        self._starts.close()
         for job in waiting:
             job.future.set_exception(GuideError("the compiler was closed"))
         self._backend.close()

@@ -1,0 +1,95 @@
+"""A program as a guide carries it: its bytes, its argument, and what it may cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from weft.errors import GuideError
+from weft.grammar.wasm.limits import WasmLimits
+from weft.grammar.wasm.sections import HEADER
+
+
+@dataclass(frozen=True, eq=False)
+class WasmSource:
+    """What `Guide.wasm` was given. `module` is WebAssembly in binary form."""
+
+    module: bytes = field(repr=False)
+    argument: str
+    limits: WasmLimits
+    is_trusted: bool
+
+    @classmethod
+    def read(
+        cls, program: str | Path | bytes, argument: Any, limits: WasmLimits | None, is_trusted: bool
+    ) -> WasmSource:
+        """From a file or the bytes of one, binary or text. Raises `GuideError`."""
+        limits = limits if limits is not None else WasmLimits()
+        if not isinstance(limits, WasmLimits):
+            raise GuideError(f"limits is a {type(limits).__name__}; give a WasmLimits")
+        if isinstance(program, str | Path):
+            module = _read(Path(program), limits)
+        elif isinstance(program, bytes | bytearray | memoryview):
+            module = bytes(program)
+        else:
+            raise GuideError(f"a WASM program is a path or bytes, not a {type(program).__name__}")
+        return cls(_binary(module, limits), _text(argument), limits, bool(is_trusted))
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the module."""
+        return hashlib.sha256(self.module).hexdigest()
+
+    @property
+    def guide_key(self) -> Hashable:
+        """Equal for programs that compile to the same guide."""
+        return (self.digest, self.argument, self.limits, self.is_trusted)
+
+    def __str__(self) -> str:
+        return f"wasm {self.digest[:16]} {self.argument}".rstrip()
+
+
+def _read(path: Path, limits: WasmLimits) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(limits.module_bytes + 1)
+    except OSError as error:
+        raise GuideError(f"{path}: the WASM program can't be read: {error.strerror or error}") from None
+
+
+def _binary(module: bytes, limits: WasmLimits) -> bytes:
+    """The module in binary form. Text is as long as the binary at least."""
+    if len(module) > limits.module_bytes:
+        raise GuideError(
+            f"the WASM program has more than the {limits.module_bytes} bytes that are allowed; strip it, or raise "
+            "WasmLimits.module_bytes"
+        )
+    if module[:4] == HEADER[:4]:
+        return module
+    try:
+        text = module.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if "(" not in text:
+        raise GuideError("the program is neither a WASM module nor its text; give a .wasm file, or .wat text")
+    import wasmtime
+
+    try:
+        return bytes(wasmtime.wat2wasm(text))
+    except wasmtime.WasmtimeError as error:
+        raise GuideError(f"the WASM text does not parse: {error}") from None
+
+
+def _text(argument: Any) -> str:
+    """The argument as programs read it: text, or JSON of anything else."""
+    if isinstance(argument, str):
+        return argument
+    try:
+        return json.dumps(argument)
+    except (TypeError, ValueError) as error:
+        raise GuideError(f"the argument of a WASM program is text or what JSON can hold: {error}") from None

@@ -1,0 +1,68 @@
+"""The process that compiles a module that nobody vouches for: module in on standard input, machine code out.
+
+Run as a file of its own (`python -I -S worker.py EXTENSION LIBRARY CPU_SECONDS MEMORY_BYTES`), so that it loads nothing
+of weft but the extension. It limits itself before it reads the first byte. A refusal is its exit status 2 and a text
+on standard error.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import math
+import resource
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+REFUSED = 2
+
+
+def limit(cpu_seconds: float, memory_bytes: int) -> None:
+    """Bound the process's time, and the memory that it takes from here on; take from it what a compiler does not
+    need."""
+    seconds = math.ceil(cpu_seconds)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + memory_bytes, taken + memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def extension(path: str) -> Any:
+    """The extension at `path`, with no more of the package around it than it asks for (its errors)."""
+    package = ModuleType("weft")
+    package.__path__ = [str(Path(__file__).parents[2])]
+    sys.modules["weft"] = package
+    loader = importlib.machinery.ExtensionFileLoader("weft._core", path)
+    spec = importlib.util.spec_from_file_location("weft._core", path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def main(path: str, library: str, cpu_seconds: str, memory_bytes: str) -> int:
+    """Compile what comes in."""
+    core = extension(path)
+    problem = core.wasm_bind(library)
+    if problem:
+        print(problem, file=sys.stderr)
+        return REFUSED
+    limit(float(cpu_seconds), int(memory_bytes))
+    try:
+        artefact = core.wasm_compile(sys.stdin.buffer.read())
+    except MemoryError:
+        print("it takes more memory than it may", file=sys.stderr)
+        return REFUSED
+    except Exception as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+    sys.stdout.buffer.write(artefact)
+    sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,269 @@
+"""Guides that are programs: the same tokens as a regular expression's, however they are drafted and launched; a program
+that fails alone; sequences, beams and variables; starts that do not hold up others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor.conftest import until_final
+from weft import LLM, EngineConfig, Guide, GuideError, GuideStateError, Output, SamplingParams, Speculation
+from weft.executor import (
+    Executor,
+    ExecutorConfig,
+    GuidedDecodingConfig,
+    GuidedDecodingParams,
+    OutputConfig,
+    Request,
+    SamplingConfig,
+)
+from weft.grammar.wasm import WasmLimits
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DIGITS = (EXAMPLES / "wasm_digits.wat").read_text()
+PROMPT = "Text: Ada is a painter. Age 31.\nSchema: "
+SPIN = "(loop $spin (br $spin))"
+
+
+@cache
+def tokens_of(text: str) -> list[int]:
+    """A text in weft-tiny's tokens."""
+    from tokenizers import Tokenizer
+
+    from weft.config import package_model_path
+
+    return list(Tokenizer.from_file(str(package_model_path() / "tokenizer.json")).encode(text).ids)
+
+
+def changed(old: str, new: str) -> str:
+    """The program of digits with something else in it."""
+    assert DIGITS.count(old) == 1
+    return DIGITS.replace(old, new)
+
+
+def with_text(at: int, text: str) -> str:
+    escaped = text.replace('"', '\\"')
+    return f'(data (i32.const {at}) "{escaped}")'
+
+
+def forced() -> Guide:
+    """Writes "Nr. " without being asked, then four digits."""
+    branch = {
+        "sample_mask": None,
+        "splices": [{"when_sampled": [], "backtrack": 0, "ff_tokens": tokens_of("Nr. ")}],
+    }
+    text = json.dumps({"branches": [branch]}, separators=(",", ":"))
+    first = f"""(global $begun (mut i32) (i32.const 0)) {with_text(1024, text)}
+      (func (export "aici_mid_process") (param $self i32) (local $token i32)
+        (if (i32.eqz (global.get $begun)) (then
+          (global.set $begun (i32.const 1))
+          (call $return_result (i32.const 1024) (i32.const {len(text)})) (return)))"""
+    program = changed('(func (export "aici_mid_process") (param $self i32) (local $token i32)', first)
+    return Guide.wasm(program.encode(), str(4 + len("Nr. ")), trusted=True)
+
+
+def spliced() -> Guide:
+    """Seven digits; behind each 8 and 6 there are two zeros without asking."""
+    when = [token for digit in "86" for token in tokens_of(digit)]
+    splice = {"when_sampled": when, "backtrack": 0, "ff_tokens": tokens_of("0") * 2}
+    text = f',"temperature":null,"splices":[{json.dumps(splice, separators=(",", ":"))}]}}]}}'
+    program = DIGITS.replace("(i32.const 64) (i32.const 35)", f"(i32.const 1024) (i32.const {len(text)})")
+    program = program.replace(
+        "(local.get $end) (i32.const 35))", f"(local.get $end) (i32.const {len(text)}))"
+    )
+    # An 8 or a 6 takes three places, and they may be more than there are left.
+    program = program.replace(
+        "(if (i32.eqz (global.get $left))", "(if (i32.le_s (global.get $left) (i32.const 0))"
+    )
+    program = program.replace("(data (i32.const 128)", f"{with_text(1024, text)} (data (i32.const 128)")
+    return Guide.wasm(program.encode(), "9", trusted=True)
+
+
+def digits(count: int) -> Guide:
+    return Guide.wasm(EXAMPLES / "wasm_digits.wat", str(count), trusted=True)
+
+
+def guides() -> list[Guide | None]:
+    return [digits(6), None, forced(), spliced(), digits(3), Guide.regex("[a-z]{4,9}"), digits(5), forced()]
+
+
+SAMPLING = [SamplingParams(max_tokens=16, temperature=t, seed=i) for i, t in enumerate([0.0, 1.0] * 4)]
+
+
+def run(llm: LLM) -> list[Output]:
+    outputs: list[Output] = llm.generate([PROMPT] * len(SAMPLING), guide=guides(), sampling=SAMPLING)
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[list[int]]:
+    """The tokens without speculation, one request at a time, launched eagerly."""
+    with LLM(device="cpu", engine=EngineConfig(max_batch=1, graphs="none")) as llm:
+        outputs = run(llm)
+    texts = [output.text for output in outputs]
+    for index, pattern in {0: r"\d{6}", 2: r"Nr\. \d{4}", 4: r"\d{3}", 6: r"\d{5}", 7: r"Nr\. \d{4}"}.items():
+        assert re.fullmatch(pattern, texts[index]), texts[index]
+        assert outputs[index].stats.guided_valid
+    assert re.fullmatch(r"([0-57]|[86]00|9)+", texts[3]), texts[3]
+    assert re.search("[86]", texts[3])
+    return [output.token_ids for output in outputs]
+
+
+def test_a_program_gives_the_tokens_of_an_equal_regex(plain: list[list[int]]) -> None:
+    with LLM(device="cpu") as llm:
+        for index, count in ((0, 6), (4, 3), (6, 5)):
+            output = llm.generate(PROMPT, guide=Guide.regex(rf"[0-9]{{{count}}}"), sampling=SAMPLING[index])
+            assert output.token_ids == plain[index]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "graphs"),
+    [
+        (None, "one"),
+        (Speculation.eagle3(num_draft_tokens=3), "one"),
+        (Speculation.eagle3(num_draft_tokens=5, guide_drafts=False), "split"),
+        (Speculation.forced(Speculation.ngram(num_draft_tokens=4)), "one"),
+        (Speculation.forced(Speculation.eagle3(num_draft_tokens=8)), "split"),
+        (Speculation.mtp(num_draft_tokens=2), "none"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_drafts_and_graphs_change_nothing(
+    plain: list[list[int]], drafter: Speculation | None, graphs: Any
+) -> None:
+    engine = EngineConfig(max_batch=8, graphs=graphs)
+    with LLM(device="cpu", speculation=drafter, engine=engine) as llm:
+        outputs = run(llm)
+        assert [output.token_ids for output in outputs] == plain
+        if drafter is not None and drafter.name.startswith("forced"):
+            assert outputs[2].stats.accepted_drafts > 0
+
+
+def later(body: str) -> Guide:
+    """Six digits, but `body` runs before the fourth."""
+    condition = f"(if (i32.eq (global.get $left) (i32.const 3)) (then {body}))"
+    program = changed("(call $take_tokens)\n", f"(call $take_tokens) {condition}\n")
+    return Guide.wasm(program.encode(), "6", trusted=True)
+
+
+def slow(milliseconds: int) -> Guide:
+    """Starts until its time is over."""
+    program = changed('(func (export "aici_init"))', f'(func (export "aici_init") {SPIN})')
+    return Guide.wasm(program.encode(), limits=WasmLimits(start_ms=milliseconds), trusted=True)
+
+
+SOCKET = '(import "wasi_snapshot_preview1" "sock_accept" (func)) (memory (export'
+HOSTILE: dict[str, Callable[[], Guide]] = {
+    "spins later": lambda: later(SPIN),
+    "traps later": lambda: later("unreachable"),
+    "spins at its start": lambda: slow(300),
+    "is no program": lambda: Guide.wasm(b"(module)", trusted=True),
+    "imports a socket": lambda: Guide.wasm(changed("(memory (export", SOCKET).encode()),
+}
+ERRORS = {
+    "spins later": (GuideStateError, "25 ms"),
+    "traps later": (GuideStateError, "ends it"),
+    "spins at its start": (GuideError, "300 ms to start"),
+    "is no program": (GuideError, "must have one"),
+    "imports a socket": (GuideError, "sock_accept"),
+}
+
+
+@pytest.mark.parametrize(
+    "speculation", [None, Speculation.eagle3(num_draft_tokens=3)], ids=["plain", "eagle3"]
+)
+def test_a_hostile_program_fails_alone(plain: list[list[int]], speculation: Speculation | None) -> None:
+    """In one batch with others, whose tokens stay as they were."""
+    with LLM(device="cpu", speculation=speculation, engine=EngineConfig(max_batch=16)) as llm:
+        hostile = list(HOSTILE)
+        outputs = llm.generate(
+            [PROMPT] * (len(SAMPLING) + len(hostile)),
+            guide=[*guides(), *(HOSTILE[name]() for name in hostile)],
+            sampling=[*SAMPLING, *(SAMPLING[0] for _ in hostile)],
+        )
+        assert [output.token_ids for output in outputs[: len(SAMPLING)]] == plain
+        for name, output in zip(hostile, outputs[len(SAMPLING) :], strict=True):
+            kind, text = ERRORS[name]
+            assert type(output.error) is kind, (name, output)
+            assert re.search(text, str(output.error))
+        assert [output.token_ids for output in run(llm)] == plain
+
+
+def test_sequences_are_copies_of_one_start_and_beams_of_each_other() -> None:
+    config = ExecutorConfig(max_beam_width=2, max_batch_size=4, guided_decoding_config=GuidedDecodingConfig())
+    with Executor(None, config, device="cpu") as executor:
+        executor.register_guide("digits", digits(5))
+        params = GuidedDecodingParams.handle("digits")
+        for sampling in (
+            SamplingConfig(num_return_sequences=3, temperature=1.0, seed=4),
+            SamplingConfig(2, num_return_sequences=2),
+        ):
+            output = OutputConfig(exclude_input_from_output=True)
+            request = Request(
+                tokens_of(PROMPT),
+                12,
+                sampling_config=sampling,
+                guided_decoding_params=params,
+                output_config=output,
+            )
+            responses = until_final(executor, executor.enqueue_request(request))
+            answers = [tokens for response in responses for tokens in response.result.output_token_ids]
+            assert len(answers) >= 2
+            for tokens in answers:
+                assert re.fullmatch(r"\d{5}", text_of(tokens))
+
+
+def text_of(tokens: list[int]) -> str:
+    from tokenizers import Tokenizer
+
+    from weft.config import package_model_path
+
+    text: str = Tokenizer.from_file(str(package_model_path() / "tokenizer.json")).decode(tokens)
+    return text
+
+
+def test_a_start_does_not_hold_up_others() -> None:
+    """While one program takes all its time to start, another request runs from its beginning to its end."""
+    with LLM(device="cpu") as llm, ThreadPoolExecutor(1) as pool:
+        llm.generate(PROMPT, sampling=SamplingParams(max_tokens=1))
+        guide = slow(1000)
+        llm.compile(guide).result()
+        starting = pool.submit(llm.generate, PROMPT, guide=guide)
+        time.sleep(0.1)
+        assert llm.generate(PROMPT, sampling=SamplingParams(max_tokens=1)).token_ids
+        assert not starting.done()
+        with pytest.raises(GuideError, match="1000 ms to start"):
+            starting.result()
+
+
+def test_behind_free_text(plain: list[list[int]]) -> None:
+    with LLM(device="cpu", speculation=Speculation.ngram(num_draft_tokens=3)) as llm:
+        guides = [Guide.after(trigger, digits(4)) for trigger in (" ", "e")]
+        assert len({guide.key for guide in guides}) == 2
+        for guide in guides:
+            output = llm.generate(PROMPT, guide=guide, sampling=SamplingParams(max_tokens=200))
+            assert re.search(r"\d{4}$", output.text) or output.finish_reason == "length"
+
+
+def test_the_example_in_c(tmp_path: Path, plain: list[list[int]]) -> None:
+    pytest.importorskip("ziglang", reason="the C compiler of the package ziglang is not installed")
+    module = tmp_path / "digits.wasm"
+    options = ("-target", "wasm32-freestanding", "-Os", "-nostdlib", "-Wl,--no-entry")
+    subprocess.run(
+        [sys.executable, "-m", "ziglang", "cc", *options, "-o", str(module), str(EXAMPLES / "wasm_digits.c")],
+        check=True,
+    )
+    with LLM(device="cpu") as llm:
+        output = llm.generate(PROMPT, guide=Guide.wasm(module, "6"), sampling=SAMPLING[0])
+        assert output.token_ids == plain[0]
