@@ -13,6 +13,7 @@ void bind_attention(nanobind::module_ &m);
 void bind_guided(nanobind::module_ &m);
 void bind_after(nanobind::module_ &m);
 void bind_wasm(nanobind::module_ &m);
+void bind_llguidance(nanobind::module_ &m);
 void bind_recording(nanobind::module_ &m);
 
 }  // namespace weft

@@ -16,5 +16,6 @@ NB_MODULE(_core, m) {
   weft::bind_guided(m);
   weft::bind_after(m);
   weft::bind_wasm(m);
+  weft::bind_llguidance(m);
   weft::bind_recording(m);
 }

@@ -568,6 +568,44 @@ class WasmProgram:
         A matcher at the start, after the program has seen the prompt. Raises GuideError where it fails.
         """
 
+def llguidance_bind(library_path: str) -> str:
+    """Resolve LLGuidance's C interface; what is missing, or an empty text."""
+
+class LlguidanceLimits:
+    """What compiling and one mask may cost; 0: LLGuidance's default."""
+
+    def __init__(
+        self,
+        *,
+        max_items_in_row: int = 0,
+        step_max_items: int = 0,
+        max_lexer_states: int = 0,
+        max_grammar_size: int = 0,
+        initial_lexer_fuel: int = 0,
+        step_lexer_fuel: int = 0,
+    ) -> None: ...
+
+class LlguidanceVocabulary:
+    """LLGuidance's view of a vocabulary."""
+
+    def __init__(self, tokens: Sequence, end_tokens: Sequence[int], texts: TokenTexts) -> None:
+        """
+        From the bytes of each id, b"" for special and unused ones; `texts` spells what is forced.
+        """
+
+class LlguidanceGrammar:
+    """A grammar that LLGuidance compiled for a vocabulary."""
+
+    def __init__(
+        self, vocabulary: LlguidanceVocabulary, type: str, text: str, limits: LlguidanceLimits
+    ) -> None:
+        """
+        Compile; `type` is "json_schema", "regex" or "lark". Raises GuideError.
+        """
+
+    def matcher(self) -> Matcher:
+        """A new matcher at the start."""
+
 def hash_mask_rows(
     masks: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     flags: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],

@@ -10,7 +10,9 @@ from typing import Any
 from weft.errors import InputError
 
 GRAMMARS = {
+    "auto": "weft.grammar.auto:AutoBackend",
     "xgrammar": "weft.grammar.xgrammar:XGrammarBackend",
+    "llguidance": "weft.grammar.llguidance:LLGuidanceBackend",
 }
 
 # Kinds of guides that no grammar library compiles: `function(guide, parts) -> CompiledGuide` for each, with the

@@ -6,6 +6,7 @@ from weft.core import FinishReason
 from weft.engine.lifecycle import Request
 from weft.engine.outputs import NOTHING
 from weft.engine.processors import check_processors
+from weft.engine.records import TurnRecord
 from weft.engine.results import StepResults
 from weft.errors import GuideStateError, RequestError
 from weft.guided.state import GuidedState
@@ -21,8 +22,6 @@ def commit(
     """
     output, slot = request.output, request.slot
     end_tokens = request.end_ids if request.end_ids is not None else end_tokens
-    if request.is_plain and commit_plainly(request, results, room, end_tokens, grammar):
-        return None
     check_processors(request)
     count, tokens = results.count(slot), results.tokens(slot)
     last = next((i for i, token in enumerate(tokens) if token in end_tokens or token < 0), len(tokens))
@@ -51,20 +50,30 @@ def commit(
 
 
 def commit_plainly(
-    request: Request, results: StepResults, room: int, end_tokens: frozenset[int], grammar: GuidedState | None
+    request: Request,
+    tokens: list[int],
+    end_tokens: frozenset[int],
+    grammar: GuidedState | None,
+    record: TurnRecord,
 ) -> bool:
     """Append all of the iteration's tokens, where nothing ends with them; what most iterations of most requests are.
     False: there is more to it, and nothing has changed."""
-    output, tokens = request.output, results.tokens(request.slot)
-    if len(output.token_ids) + len(tokens) >= room or not end_tokens.isdisjoint(tokens) or min(tokens) < 0:
+    output = request.output
+    stats, num_tokens = output.stats, len(output.token_ids) + len(tokens)
+    ends = end_tokens if request.end_ids is None else request.end_ids
+    if num_tokens >= request.room or not ends.isdisjoint(tokens) or min(tokens) < 0:
         return False
     if grammar is not None:
         check_grammar(request, grammar, len(tokens), is_last=False)
     output.token_ids += tokens
-    accepted = len(tokens) - 1
-    output.drafted += [True] * accepted
+    if len(tokens) > 1:
+        output.drafted += [True] * (len(tokens) - 1)
+        stats.accepted_drafts += len(tokens) - 1
     output.drafted.append(False)
-    output.stats.accepted_drafts += accepted
+    record.generated_tokens += len(tokens)
+    if stats.first_turn is None:
+        stats.first_turn = record.number
+    stats.last_turn = record.number
     return True
 
 

@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from weft.engine.commit import commit
+from weft.core import FinishReason
+from weft.engine.commit import commit, commit_plainly
 from weft.engine.ends import Ends
 from weft.engine.flight import Flight
 from weft.engine.launcher import Launcher
@@ -112,24 +113,34 @@ class Landing:
     def _commit(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
         """Append what the iteration committed to the request, and end it where it ends."""
         grammar = self._state if request.compiled is not None else None
-        output = request.output
-        before = len(output.token_ids)
+        output, reason = request.output, None
         try:
-            reason = commit(request, results, request.room, self._end_tokens, grammar)
+            if not (
+                request.is_plain
+                and commit_plainly(request, results.tokens(request.slot), self._end_tokens, grammar, turn)
+            ):
+                reason = self._commit_with_care(request, results, grammar, turn)
         except Exception as error:  # whatever it is, the others' tokens are committed on the device
             self._ends.end(request, "error", error)
             return
-        stats, num_tokens = output.stats, len(output.token_ids)
-        turn.generated_tokens += num_tokens - before
-        if stats.first_turn is None:
-            stats.first_turn = turn.number
-        stats.last_turn = turn.number
-        if num_tokens >= request.stores_at:
+        if len(output.token_ids) >= request.stores_at:
             self._residents.store(request)
         if reason is not None:
             self._ends.end(request, reason)
-        elif request.is_watched:
-            request.report()
+        elif request.is_watched and request.on_progress is not None:
+            request.on_progress(request)
+
+    def _commit_with_care(
+        self, request: Request, results: StepResults, grammar: GuidedState | None, turn: TurnRecord
+    ) -> FinishReason | None:
+        output, stats = request.output, request.output.stats
+        before = len(output.token_ids)
+        reason = commit(request, results, request.room, self._end_tokens, grammar)
+        turn.generated_tokens += len(output.token_ids) - before
+        if stats.first_turn is None:
+            stats.first_turn = turn.number
+        stats.last_turn = turn.number
+        return reason
 
     def _disembark(self, flight: Flight) -> None:
         """The flight is over: what waited for it is given back."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from weft.core import Output
 from weft.engine.lifecycle import Request
 from weft.errors import InputError
-from weft.grammar.base import Matcher
+from weft.grammar.base import CompiledGuide, Matcher
 from weft.grammar.tokenizer import Vocabulary
 from weft.guided.flight import Operation, operations
 from weft.guided.recording import RecordedGuide, RecordedRequest, Recording
@@ -105,7 +105,7 @@ class FlightRecorder:
             since = self.state.pushed_epoch
             watched = self._watched.get(request.id)
             if watched is None:
-                guide = None if request.compiled is None else RecordedGuide.of(request.compiled.guide)
+                guide = None if request.compiled is None else _recorded(request.compiled)
                 watched = _Watched(request.id, request.output, guide, slot, since, [])
                 self._watched[request.id] = watched
             watched.slot, watched.since = slot, since
@@ -223,6 +223,11 @@ def last_iterations(all_operations: list[Operation], count: int) -> list[Operati
     return all_operations[starts[-count:][0] :] if starts else []
 
 
+def _recorded(compiled: CompiledGuide) -> RecordedGuide:
+    # A guide that no grammar library compiled has no backend.
+    return RecordedGuide.of(compiled.guide, getattr(compiled, "backend", None))
+
+
 def _record(watched: _Watched, guides: dict[RecordedGuide, int]) -> RecordedRequest:
     output = watched.output
     return RecordedRequest(
@@ -243,7 +248,7 @@ def _error_text(output: Output) -> str:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for name in ("weft", "xgrammar", "torch"):
+    for name in ("weft", "xgrammar", "llguidance", "torch"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -13,8 +13,7 @@ from weft.errors import GuideError
 from weft.grammar.base import NO_REQUEST, CompiledGuide, CompileParts, Matcher, Opening
 from weft.grammar.guide import Guide, Kind
 from weft.grammar.starts import opens_ahead
-from weft.grammar.tokenizer import Vocabulary
-from weft.grammar.xgrammar import token_texts
+from weft.grammar.tokenizer import Vocabulary, token_texts
 
 KIND: Kind = "after"
 MAX_NESTED = 16
@@ -42,6 +41,8 @@ class After:
                     text if isinstance(text, str) else json.dumps(text),
                     inner["max_whitespace"],
                     payload=guide.payload,
+                    strict=inner["strict"],
+                    any_order=inner["any_order"],
                 ),
                 data["max_free_tokens"],
             )
@@ -59,6 +60,8 @@ class After:
                 # Not as a text within a text, whose escapes would double with each level.
                 "source": json.loads(inner.source) if inner.kind == KIND else inner.source,
                 "max_whitespace": inner.max_whitespace,
+                "strict": inner.strict,
+                "any_order": inner.any_order,
             },
         }
         return Guide(KIND, json.dumps(source), payload=inner.payload)
@@ -97,6 +100,7 @@ class CompiledAfter:
         self.guide = guide
         self.inner = inner
         self.vocab_size = vocabulary.vocab_size
+        self.backend: str | None = getattr(inner, "backend", None)
         self._max_free_tokens = -1 if after.max_free_tokens is None else after.max_free_tokens
         self._rules = _rules(after, inner, vocabulary)
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from weft import registry
 from weft.errors import GuideError
 from weft.grammar import json_schema
 from weft.grammar.base import PythonMatcher
@@ -19,14 +16,24 @@ if TYPE_CHECKING:
     from weft.grammar.wasm.limits import WasmLimits
 
 Kind = Literal[
-    "json_schema", "regex", "ebnf", "structural_tag", "grammar", "compiled", "matcher", "after", "wasm"
+    "json_schema",
+    "regex",
+    "ebnf",
+    "lark",
+    "choice",
+    "structural_tag",
+    "grammar",
+    "compiled",
+    "matcher",
+    "after",
+    "wasm",
 ]
 
 MAX_WHITESPACE = 8
 
 
 class GuideWarning(UserWarning):
-    """Something a guide asks for is not enforced."""
+    """Something a guide asks for is not enforced, or is enforced by another grammar library than the first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +41,16 @@ class Guide:
     """What an answer must look like. Made by the class methods below; `print` shows its EBNF where it has
     one.
 
-    Each raises `GuideError` for what is wrong at first sight. What the grammar library would ignore in
-    silence is a `GuideWarning`, or a `GuideError` where `strict` is given.
+    Each raises `GuideError` for what is wrong at first sight. What the grammar library that compiles the guide
+    would ignore in silence is a `GuideWarning` then, or a `GuideError` where `strict` is given.
     """
 
     kind: Kind
     source: str = field(repr=False)
     max_whitespace: int | None = None
     payload: Any = field(default=None, repr=False)
+    strict: bool = False
+    any_order: bool = False
 
     @classmethod
     def json(cls, *, max_whitespace: int | None = MAX_WHITESPACE) -> Guide:
@@ -54,32 +63,36 @@ class Guide:
 
     @classmethod
     def json_schema(
-        cls, schema: Any, *, strict: bool = False, max_whitespace: int | None = MAX_WHITESPACE
+        cls,
+        schema: Any,
+        *,
+        strict: bool = False,
+        max_whitespace: int | None = MAX_WHITESPACE,
+        any_order: bool = False,
     ) -> Guide:
         """JSON that a schema describes: a dict, its JSON text, or a pydantic model.
 
         Objects that name properties have no others, unless `additionalProperties` says so; properties come in
-        the schema's order. `strict` raises `GuideError` for keywords that are not enforced, instead of a
-        warning.
+        the schema's order, or in any with `any_order`. `strict` makes compiling raise `GuideError` for keywords
+        that are not enforced, instead of a warning.
         """
         if max_whitespace is not None and max_whitespace < 1:
             raise GuideError(
                 f"max_whitespace is {max_whitespace}; it must be at least 1, or None for no bound"
             )
         schema = _schema_of(schema)
-        _report("JSON schema", json_schema.check(schema), strict)
-        return cls("json_schema", json.dumps(schema), max_whitespace)
+        json_schema.check(schema)
+        return cls(
+            "json_schema", json.dumps(schema), max_whitespace, strict=bool(strict), any_order=bool(any_order)
+        )
 
     @classmethod
     def regex(cls, pattern: str) -> Guide:
-        """Text that a regular expression matches from end to end.
+        """Text that a regular expression matches from end to end; errors in it come when it is compiled.
 
-        Look-around, back-references, word boundaries, flags and Unicode classes are errors.
+        Look-around, back-references and word boundaries are errors. Flags and Unicode classes are LLGuidance's.
         """
-        from weft.grammar.xgrammar import parse_regex
-
         _need_text("regex", pattern)
-        parse_regex(pattern)
         return cls("regex", pattern)
 
     @classmethod
@@ -91,17 +104,24 @@ class Guide:
         return cls("ebnf", grammar)
 
     @classmethod
+    def lark(cls, grammar: str) -> Guide:
+        """Text that a grammar in LLGuidance's Lark describes, from its rule `start`; errors in it come when it is
+        compiled.
+
+        A special token is named by its number, as `<[128010]>`. Options that limit tokens, change the temperature
+        or take text back (`max_tokens`, `temperature`, `stop`) are errors.
+        """
+        _need_text("lark", grammar)
+        return cls("lark", grammar)
+
+    @classmethod
     def choice(cls, choices: Sequence[str]) -> Guide:
         """One of the given texts."""
         if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
             raise GuideError("choice needs a list of at least one text")
         if not all(isinstance(choice, str) and choice for choice in choices):
             raise GuideError("choice needs texts that are not empty")
-        if any("\0" in choice for choice in choices):
-            raise GuideError(
-                "a choice holds a NUL character, which XGrammar's grammars can't spell; leave it out"
-            )
-        return cls.ebnf("root ::= " + " | ".join(dict.fromkeys(_ebnf_literal(choice) for choice in choices)))
+        return cls("choice", json.dumps(list(dict.fromkeys(choices))))
 
     @classmethod
     def structural_tag(cls, tag: Any) -> Guide:
@@ -177,7 +197,7 @@ class Guide:
         if self.payload is not None:
             content = getattr(self.payload, "guide_key", None)
             return None if content is None else (self.kind, self.source, content)
-        return (self.kind, self.source, self.max_whitespace)
+        return (self.kind, self.source, self.max_whitespace, self.strict, self.any_order)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Guide) and self.key is not None and self.key == other.key)
@@ -194,7 +214,10 @@ class Guide:
         return grammar_of(self)
 
     def __str__(self) -> str:
-        return self.source if self.kind in registry.GUIDES else str(self.grammar())
+        try:
+            return str(self.grammar())
+        except GuideError:
+            return self.source
 
 
 def _schema_of(schema: Any) -> Any:
@@ -211,22 +234,6 @@ def _schema_of(schema: Any) -> Any:
         raise GuideError("the JSON schema is nested too deeply") from None
 
 
-def _report(what: str, ignored: list[str], strict: bool) -> None:
-    if not ignored:
-        return
-    text = f"{what}: " + "; ".join(ignored)
-    if strict:
-        raise GuideError(text)
-    warnings.warn(text, GuideWarning, stacklevel=3)
-
-
 def _need_text(what: str, text: object) -> None:
     if not isinstance(text, str):
         raise GuideError(f"{what} needs a str, not {type(text).__name__}")
-
-
-def _ebnf_literal(text: str) -> str:
-    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    escaped = "".join(escapes.get(char, char) for char in text)
-    # A literal of its own ends behind each: XGrammar takes hexadecimal digits that follow for the escape's.
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f'\\x{ord(match[0]):02x}" "', escaped) + '"'

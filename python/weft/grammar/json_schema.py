@@ -185,7 +185,7 @@ def _ignored(node: dict[str, Any]) -> Iterator[str]:
 def _ignored_combinations(node: dict[str, Any]) -> Iterator[str]:
     if len(node.get("allOf", [])) > 1:
         yield "allOf of more than one schema is not enforced"
-    if "oneOf" in node and not _is_disjoint(node["oneOf"]):
+    if "oneOf" in node and not is_disjoint(node["oneOf"]):
         yield "oneOf is enforced as anyOf"
     winner = next((key for key in ("$ref", "const", "enum", "anyOf", "oneOf", "allOf") if key in node), None)
     silent = {"type", "title", "description", "default", "examples", "$defs", "definitions", "$id", "$schema"}
@@ -198,7 +198,7 @@ def _ignored_combinations(node: dict[str, Any]) -> Iterator[str]:
             yield f"{', '.join(lost)} beside {winner} is not enforced"
 
 
-def _is_disjoint(branches: list[Any]) -> bool:
+def is_disjoint(branches: list[Any]) -> bool:
     """Whether no value can be of two branches, as far as their types and constants show."""
     seen: set[object] = set()
     for branch in branches:

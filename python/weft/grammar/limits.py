@@ -21,6 +21,7 @@ class CompileLimits:
     - In front of XGrammar, whose compile time grows with them: `max_choices` values in all enumerations, and as many
       alternatives in all of a regular expression or grammar; `max_properties` properties in all of a schema;
       `max_repeat` positions that a repeat expands to, repeats within it included (`maxLength`, `{n,m}`).
+    - LLGuidance has bounds of its own on what a compile and a mask cost; `time_s` and `memory_bytes` tighten them.
     - `time_s` seconds of compiling, and `memory_bytes` bytes of what comes out. Where guides are tried first
       (`untrusted`), compiling itself may take no more than `memory_bytes` either, and the first masks no more than
       `mask_time_s` seconds each.
@@ -100,6 +101,8 @@ def _check(verb: str, value: int, what: str, limit: int, name: str) -> None:
 def _costs(guide: Guide) -> Iterator[tuple[str, int]]:
     if guide.kind in ("json_schema", "structural_tag"):
         yield from _schema_costs(json.loads(guide.source))
+    elif guide.kind == "choice":
+        yield "choices", len(json.loads(guide.source))
     elif guide.kind in ("regex", "ebnf"):
         yield from _pattern_costs(guide.source, guide.kind == "ebnf")
 

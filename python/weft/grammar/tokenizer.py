@@ -7,6 +7,8 @@ same way.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import json
 from base64 import b64decode, b64encode
@@ -16,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from weft import _core
 from weft.errors import TokenizerError
 from weft.grammar.hf_vocabulary import read_huggingface
 
@@ -185,3 +188,16 @@ class Vocabulary:
             raise TokenizerError(
                 f"{path}: not a vocabulary that Vocabulary.dump wrote ({error!r})"
             ) from error
+
+
+def token_texts(vocabulary: Vocabulary) -> _core.TokenTexts:
+    """What spells forced text in a vocabulary; built once for each of the last few."""
+    return _token_texts(vocabulary.fingerprint, vocabulary)
+
+
+@functools.lru_cache(maxsize=4)
+def _token_texts(fingerprint: str, vocabulary: Vocabulary) -> _core.TokenTexts:
+    return _core.TokenTexts(vocabulary.tokens)
+
+
+atexit.register(_token_texts.cache_clear)  # native objects go before their types do

@@ -8,7 +8,6 @@ so.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import re
@@ -28,9 +27,9 @@ from weft import _core, registry
 from weft.errors import GuideError, InterfaceError, TokenizerError
 from weft.grammar import json_schema
 from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, wrap_matcher
-from weft.grammar.guide import Guide
+from weft.grammar.guide import Guide, GuideWarning
 from weft.grammar.limits import CompileLimits, check_costs
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.tokenizer import Vocabulary, token_texts
 from weft.grammar.trial import Trial
 
 NEEDED = "xgrammar 0.2.x on apache-tvm-ffi 0.1.x"
@@ -65,16 +64,31 @@ def check_structural_tag(tag: str) -> None:
         raise GuideError(f"structural tag: it is no JSON that can be read: {error}") from None
 
 
+def parse_choice(choices: list[str]) -> xgr.Grammar:
+    """Raises `GuideError` for a text that XGrammar's grammars can't spell."""
+    if any("\0" in choice for choice in choices):
+        raise GuideError("choice: XGrammar's grammars can't spell a NUL character")
+    return parse_ebnf("root ::= " + " | ".join(_ebnf_literal(choice) for choice in choices))
+
+
+def _ebnf_literal(text: str) -> str:
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    escaped = "".join(escapes.get(char, char) for char in text)
+    # A literal of its own ends behind each: XGrammar takes hexadecimal digits that follow for the escape's.
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f'\\x{ord(match[0]):02x}" "', escaped) + '"'
+
+
 def parse_structural_tag(tag: str) -> xgr.Grammar:
     """Raises `GuideError` for what is no structural tag."""
     return _translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag))
 
 
-def parse_json_schema(schema: str, max_whitespace: int | None) -> xgr.Grammar:
+def parse_json_schema(schema: str, max_whitespace: int | None, any_order: bool = False) -> xgr.Grammar:
     """Raises `GuideError` for a schema that XGrammar can't express."""
     opened = json.dumps(opened_schema(json.loads(schema)))
     return _translated(
-        "JSON schema", lambda: xgr.Grammar.from_json_schema(opened, max_whitespace_cnt=max_whitespace)
+        "JSON schema",
+        lambda: xgr.Grammar.from_json_schema(opened, max_whitespace_cnt=max_whitespace, any_order=any_order),
     )
 
 
@@ -112,14 +126,34 @@ def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind in registry.GUIDES:
         raise GuideError(f"a guide of the kind {guide.kind} is no grammar")
     if guide.kind == "json_schema":
-        return parse_json_schema(guide.source, guide.max_whitespace)
+        return parse_json_schema(guide.source, guide.max_whitespace, guide.any_order)
     if guide.kind == "regex":
         return parse_regex(guide.source)
     if guide.kind == "ebnf":
         return parse_ebnf(guide.source)
+    if guide.kind == "choice":
+        return parse_choice(json.loads(guide.source))
+    if guide.kind == "lark":
+        raise GuideError("Lark: XGrammar has no Lark; use LLGuidance for it, or Guide.ebnf")
     if guide.kind == "structural_tag":
         return parse_structural_tag(guide.source)
     return guide.payload if guide.kind == "grammar" else guide.payload.grammar
+
+
+def ignored(guide: Guide) -> list[str]:
+    """What XGrammar would not enforce, one line each."""
+    return json_schema.check(json.loads(guide.source)) if guide.kind == "json_schema" else []
+
+
+def report_ignored(guide: Guide) -> None:
+    """Warns of what XGrammar would not enforce. Raises `GuideError` where the guide is strict."""
+    lines = ignored(guide)
+    if not lines:
+        return
+    text = "JSON schema, by XGrammar: " + "; ".join(lines)
+    if guide.strict:
+        raise GuideError(text)
+    warnings.warn(text, GuideWarning, stacklevel=3)
 
 
 def _translated(what: str, call: Callable[[], T]) -> T:
@@ -239,21 +273,10 @@ def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
     return _tokenizer_info(vocabulary.fingerprint, vocabulary)
 
 
-def token_texts(vocabulary: Vocabulary) -> _core.TokenTexts:
-    """What spells forced text in a vocabulary; built once for each of the last few."""
-    return _token_texts(vocabulary.fingerprint, vocabulary)
-
-
-@functools.lru_cache(maxsize=4)
-def _token_texts(fingerprint: str, vocabulary: Vocabulary) -> _core.TokenTexts:
-    return _core.TokenTexts(vocabulary.tokens)
-
-
-atexit.register(_token_texts.cache_clear)  # native objects go before their types do
-
-
 class CompiledXGrammar:
     """A guide's grammar compiled for a vocabulary."""
+
+    backend = "xgrammar"
 
     def __init__(
         self, guide: Guide, compiled: xgr.CompiledGrammar, vocabulary: Vocabulary, native: bool
@@ -325,6 +348,7 @@ class XGrammarBackend:
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
+        report_ignored(guide)
         check_costs(guide, self._limits)
         if self._trial is not None and guide.payload is None:
             self._trial.run(guide, self._limits)

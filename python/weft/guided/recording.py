@@ -18,31 +18,35 @@ from weft.grammar.guide import Guide, Kind
 from weft.guided.flight import Operation, integers
 
 FORMAT = "weft-flight-1"
-KEPT_KINDS: tuple[Kind, ...] = ("json_schema", "regex", "ebnf", "structural_tag", "after")
+KEPT_KINDS: tuple[Kind, ...] = ("json_schema", "regex", "ebnf", "lark", "choice", "structural_tag", "after")
 """Guides that are text where they have no object of the program, and so are kept whole."""
 
 
 @dataclass(frozen=True)
 class RecordedGuide:
-    """A guide as a recording has it. Of one that is an object of the program, `source` is None."""
+    """A guide as a recording has it, and the name of the grammar library that compiled it (None: XGrammar). Of one that
+    is an object of the program, `source` is None.
+    """
 
     kind: str
     source: str | None
     max_whitespace: int | None = None
+    any_order: bool = False
+    backend: str | None = None
 
     @classmethod
-    def of(cls, guide: Guide) -> RecordedGuide:
-        """What can be kept of a guide."""
-        if guide.kind in KEPT_KINDS and guide.payload is None:
-            return cls(guide.kind, guide.source, guide.max_whitespace)
-        return cls(guide.kind, None)
+    def of(cls, guide: Guide, backend: str | None = None) -> RecordedGuide:
+        """What can be kept of a guide that `backend` compiled."""
+        if guide.kind not in KEPT_KINDS or guide.payload is not None:
+            return cls(guide.kind, None)
+        return cls(guide.kind, guide.source, guide.max_whitespace, guide.any_order, backend)
 
     def guide(self) -> Guide | None:
         """The guide again; None where it was not kept."""
         kind = next((kind for kind in KEPT_KINDS if kind == self.kind), None)
         if kind is None or self.source is None:
             return None
-        return Guide(kind, self.source, self.max_whitespace)
+        return Guide(kind, self.source, self.max_whitespace, any_order=self.any_order)
 
 
 @dataclass(frozen=True)

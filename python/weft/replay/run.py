@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import torch
 
 from weft.errors import InputError
-from weft.grammar.compile import GuideCompiler
 from weft.grammar.tokenizer import Vocabulary
 from weft.guided.flight import END_ONLY, UNKNOWN, Operation, SlotEntry, hash_name, hash_rows, operations
 from weft.guided.recording import Recording
@@ -75,15 +74,14 @@ def replay(recording: Recording, vocabulary: Vocabulary, seeds: Iterable[int] = 
     if not recording.operations:
         result.notes.append("no iteration with a guided request was recorded")
         return result
-    with GuideCompiler(vocabulary) as compiler:
-        found = tenancies(recording, compiler)
-        result.notes += found.notes
-        result.num_requests = len({tenant.request.id for tenant in found.compared.values()})
-        for seed in seeds:
-            result.seeds.append(seed)
-            result.difference = _once(recording, found, seed, result)
-            if result.difference is not None:
-                break
+    found = tenancies(recording, vocabulary)
+    result.notes += found.notes
+    result.num_requests = len({tenant.request.id for tenant in found.compared.values()})
+    for seed in seeds:
+        result.seeds.append(seed)
+        result.difference = _once(recording, found, seed, result)
+        if result.difference is not None:
+            break
     return result
 
 

@@ -7,11 +7,13 @@ the drafts that had been taken. A slot is left out, with a note, while it holds 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from weft.errors import WeftError
 from weft.grammar.base import CompiledGuide, Matcher
 from weft.grammar.compile import GuideCompiler
+from weft.grammar.tokenizer import Vocabulary
 from weft.guided.flight import SlotEntry
 from weft.guided.recording import RecordedRequest, Recording
 
@@ -57,10 +59,10 @@ class Tenancies:
     notes: list[str] = field(default_factory=list)
 
 
-def tenancies(recording: Recording, compiler: GuideCompiler) -> Tenancies:
+def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
     """Read who had which slot, and compile their guides."""
     found = Tenancies()
-    guides = _compile(recording, compiler)
+    guides = _compile(recording, vocabulary)
     holders: dict[int, Tenant | None] = {}  # by slot; None: left out
     for place, operation in enumerate(recording.operations):
         for slot in operation.attached:
@@ -91,19 +93,24 @@ def tenancies(recording: Recording, compiler: GuideCompiler) -> Tenancies:
     return found
 
 
-def _compile(recording: Recording, compiler: GuideCompiler) -> Mapping[int, CompiledGuide | str]:
-    """Each guide compiled, or why it can't be."""
+def _compile(recording: Recording, vocabulary: Vocabulary) -> Mapping[int, CompiledGuide | str]:
+    """Each guide compiled by the library that compiled it then, or why it can't be."""
     compiled: dict[int, CompiledGuide | str] = {}
-    for i, recorded in enumerate(recording.guides):
-        try:
-            guide = recorded.guide()
-            compiled[i] = (
-                f"its guide is an object of the program ({recorded.kind}), which a file does not keep"
-                if guide is None
-                else compiler.compile(guide)
-            )
-        except WeftError as error:
-            compiled[i] = f"its guide does not compile: {error}"
+    compilers: dict[str, GuideCompiler] = {}
+    with ExitStack() as stack:
+        for i, recorded in enumerate(recording.guides):
+            guide, backend = recorded.guide(), recorded.backend or "xgrammar"
+            if guide is None:
+                compiled[i] = (
+                    f"its guide is an object of the program ({recorded.kind}), which a file does not keep"
+                )
+                continue
+            try:
+                if backend not in compilers:
+                    compilers[backend] = stack.enter_context(GuideCompiler(vocabulary, backend=backend))
+                compiled[i] = compilers[backend].compile(guide)
+            except WeftError as error:
+                compiled[i] = f"its guide does not compile: {error}"
     return compiled
 
 

@@ -10,7 +10,7 @@ from weft.grammar.wasm.audit import audit
 from weft.grammar.wasm.compile import bind, compiled
 from weft.grammar.wasm.source import WasmSource
 from weft.grammar.wasm.trie import trie_of
-from weft.grammar.xgrammar import token_texts
+from weft.grammar.tokenizer import token_texts
 
 
 class CompiledWasm:

@@ -1,0 +1,280 @@
+#include "matcher_llguidance.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace weft {
+namespace {
+
+// Forced text is looked for so many bytes ahead for each token that is asked for.
+constexpr std::size_t kForcedBytesPerToken = 16;
+
+// Written once under the mutex, read-only after `ready`.
+llg::Api api{};
+std::atomic<bool> ready{false};
+std::mutex bind_mutex;
+
+template <class Fn>
+bool resolve(void *library, const char *name, Fn &out) {
+  out = reinterpret_cast<Fn>(dlsym(library, name));
+  return out != nullptr;
+}
+
+void need_binding() {
+  if (!ready.load(std::memory_order_acquire)) throw std::logic_error("llguidance_bind has not succeeded yet");
+}
+
+// LLGuidance's text may end in a trace of its state or of its stack.
+std::string tidy(const char *text) {
+  std::string tidied(text ? text : "llguidance failed without an error text");
+  for (const char *trace : {"<state>", "<backtrace>", "<non-verbose/>"})
+    tidied.erase(std::min(tidied.size(), tidied.find(trace)));
+  while (!tidied.empty() && (tidied.back() == '\n' || tidied.back() == ' ')) tidied.pop_back();
+  return tidied;
+}
+
+// End tokens are weft's business: LLGuidance never sees one, so that nothing it does after an end can matter. An
+// illegal token kills its matchers for good, so each is validated before it is consumed.
+struct LlguidanceMatcher {
+  llg::Matcher *handle;
+  std::shared_ptr<const LlguidanceVocabulary> vocabulary;
+  int taken = 0;  // tokens, without an end token
+  bool ended = false;
+  std::string error{};
+
+  ~LlguidanceMatcher() { api.free_matcher(handle); }
+
+  int fail(const char *text) {
+    error = text;
+    return -1;
+  }
+  int fail() {
+    error = tidy(api.get_error(handle));
+    return -1;
+  }
+  bool is_end(std::int32_t token) const {
+    const auto &ends = vocabulary->end_tokens();
+    return std::find(ends.begin(), ends.end(), token) != ends.end();
+  }
+};
+
+LlguidanceMatcher &self_of(void *self) { return *static_cast<LlguidanceMatcher *>(self); }
+
+int llg_accept(void *self, std::int32_t token) {
+  LlguidanceMatcher &matcher = self_of(self);
+  if (token < 0 || token >= matcher.vocabulary->size() || matcher.ended) return 0;
+  if (matcher.is_end(token)) {
+    matcher.ended = api.is_accepting(matcher.handle);
+    return matcher.ended;
+  }
+  const auto id = static_cast<std::uint32_t>(token);
+  const std::int32_t legal = api.validate_tokens(matcher.handle, &id, 1);
+  if (legal < 0) return matcher.fail();
+  if (legal == 0) return 0;
+  if (api.consume_token(matcher.handle, id) != 0) return matcher.fail();
+  ++matcher.taken;
+  return 1;
+}
+
+int llg_rollback(void *self, int count) {
+  LlguidanceMatcher &matcher = self_of(self);
+  if (count < 0) return matcher.fail("can't roll back a negative number of tokens");
+  if (count > matcher.taken + matcher.ended) {
+    matcher.error = "rollback of " + std::to_string(count) + " tokens; only " +
+                    std::to_string(matcher.taken + matcher.ended) + " were taken";
+    return -1;
+  }
+  const int fed = count - (count > 0 && matcher.ended);
+  if (fed > 0 && api.rollback(matcher.handle, static_cast<std::size_t>(fed)) != 0) return matcher.fail();
+  matcher.taken -= fed;
+  if (count > 0) matcher.ended = false;
+  return 0;
+}
+
+int llg_validate(void *self, const std::int32_t *tokens, int count) {
+  int taken = 0, outcome = 1;
+  while (taken < count && (outcome = llg_accept(self, tokens[taken])) == 1) ++taken;
+  const int undone = llg_rollback(self, taken);
+  return outcome < 0 || undone < 0 ? -1 : taken;
+}
+
+void set_bit(std::int32_t *row, std::int32_t token, bool allowed) {
+  const std::uint32_t bit = 1u << (token % 32), word = static_cast<std::uint32_t>(row[token / 32]);
+  row[token / 32] = static_cast<std::int32_t>(allowed ? word | bit : word & ~bit);
+}
+
+int llg_fill(void *self, std::int32_t *row, int words) {
+  LlguidanceMatcher &matcher = self_of(self);
+  const int needed = (matcher.vocabulary->size() + 31) / 32;
+  if (words < needed) return matcher.fail("the mask row is shorter than the vocabulary");
+  if (matcher.ended) {
+    std::memset(row, 0, static_cast<std::size_t>(words) * sizeof *row);
+    for (std::int32_t token : matcher.vocabulary->end_tokens()) set_bit(row, token, true);
+    return 1;
+  }
+  std::memset(row + needed, 0, static_cast<std::size_t>(words - needed) * sizeof *row);
+  if (api.compute_mask_into(matcher.handle, reinterpret_cast<std::uint32_t *>(row),
+                            static_cast<std::size_t>(needed) * sizeof *row) != 0)
+    return matcher.fail();
+  // A grammar in Lark may name an end token by its number; an end is an end all the same.
+  const bool accepting = api.is_accepting(matcher.handle);
+  for (std::int32_t token : matcher.vocabulary->end_tokens()) set_bit(row, token, accepting);
+  return 1;
+}
+
+void *llg_fork(void *self) {
+  LlguidanceMatcher &matcher = self_of(self);
+  llg::Matcher *copy = api.clone_matcher(matcher.handle);
+  if (!copy) return matcher.fail("llguidance made no copy of a matcher"), nullptr;
+  return new LlguidanceMatcher{copy, matcher.vocabulary, matcher.taken, matcher.ended};
+}
+
+int llg_reset(void *self) { return llg_rollback(self, self_of(self).taken + self_of(self).ended); }
+
+// The byte that every allowed token begins with, or -1: none is forced.
+int common_byte(const std::vector<std::int32_t> &row, const TokenTexts &texts) {
+  int byte = -1;
+  for (std::size_t word = 0; word < row.size(); ++word) {
+    for (auto bits = static_cast<std::uint32_t>(row[word]); bits != 0; bits &= bits - 1) {
+      const std::string_view text = texts.text(static_cast<std::int32_t>(word * 32) + __builtin_ctz(bits));
+      if (text.empty() || (byte >= 0 && byte != static_cast<unsigned char>(text[0]))) return -1;
+      byte = static_cast<unsigned char>(text[0]);
+    }
+  }
+  return byte;
+}
+
+extern const weft_matcher_ops kOps;
+
+// LLGuidance spells forced text only for tokenizers that it may take for canonical, and then its masks leave nothing
+// but its own spelling. So the bytes are found here, each from a mask.
+int llg_forced(void *self, std::int32_t *tokens, int capacity) {
+  LlguidanceMatcher &matcher = self_of(self);
+  if (capacity < 1 || matcher.ended) return 0;
+  const TokenTexts &texts = matcher.vocabulary->spelling();
+  const std::size_t longest =
+      std::min<std::size_t>(TokenTexts::kMaxBytes, static_cast<std::size_t>(capacity) * kForcedBytesPerToken);
+  std::vector<std::int32_t> row(static_cast<std::size_t>((matcher.vocabulary->size() + 31) / 32));
+  std::string text;
+  int outcome = 1;
+  while (text.size() < longest && (outcome = llg_fill(self, row.data(), static_cast<int>(row.size()))) >= 0) {
+    const int byte = common_byte(row, texts);
+    if (byte < 0) break;
+    const char next = static_cast<char>(byte);
+    outcome = llg_accept(self, texts.find({&next, 1}));
+    if (outcome != 1) break;
+    text.push_back(next);
+  }
+  const int undone = llg_rollback(self, static_cast<int>(text.size()));
+  if (outcome < 0 || undone < 0) return -1;
+  return forced_tokens({&kOps, self}, texts, text, tokens, capacity);
+}
+
+int llg_is_terminated(void *self) { return self_of(self).ended; }
+
+const char *llg_error(void *self) { return self_of(self).error.c_str(); }
+
+void llg_destroy(void *self) { delete static_cast<LlguidanceMatcher *>(self); }
+
+const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, llg_accept, llg_validate, llg_fill,          llg_rollback,
+                               llg_fork,         llg_reset,  llg_forced,   llg_is_terminated, llg_error,
+                               llg_destroy,      nullptr,    nullptr};
+
+}  // namespace
+
+std::string llguidance_bind(const char *library_path) {
+  std::lock_guard<std::mutex> lock(bind_mutex);
+  if (ready.load(std::memory_order_acquire)) return "";
+  // Python's import has loaded it already; then this only counts a reference.
+  void *library = dlopen(library_path, RTLD_NOW | RTLD_LOCAL);
+  if (!library) return dlerror();
+  llg::Api found{};
+  if (!resolve(library, "llg_get_version", found.get_version) ||
+      !resolve(library, "llg_new_tokenizer_v2", found.new_tokenizer) ||
+      !resolve(library, "llg_free_tokenizer", found.free_tokenizer) ||
+      !resolve(library, "llg_constraint_init_set_defaults", found.init_defaults) ||
+      !resolve(library, "llg_new_matcher", found.new_matcher) ||
+      !resolve(library, "llg_clone_matcher", found.clone_matcher) ||
+      !resolve(library, "llg_free_matcher", found.free_matcher) ||
+      !resolve(library, "llg_matcher_get_error", found.get_error) ||
+      !resolve(library, "llg_matcher_compute_mask_into", found.compute_mask_into) ||
+      !resolve(library, "llg_matcher_validate_tokens", found.validate_tokens) ||
+      !resolve(library, "llg_matcher_consume_token", found.consume_token) ||
+      !resolve(library, "llg_matcher_rollback", found.rollback) ||
+      !resolve(library, "llg_matcher_is_accepting", found.is_accepting))
+    return "a function of LLGuidance's C interface is missing";
+  const std::string version = found.get_version();
+  if (version.rfind("llguidance@1.9.", 0) != 0) return version + " where llguidance 1.9 is needed";
+  api = found;
+  ready.store(true, std::memory_order_release);
+  return "";
+}
+
+LlguidanceVocabulary::LlguidanceVocabulary(const std::vector<std::string> &texts, std::vector<std::int32_t> end_tokens,
+                                           std::shared_ptr<const TokenTexts> spelling)
+    : size_(static_cast<int>(texts.size())), end_tokens_(std::move(end_tokens)), spelling_(std::move(spelling)) {
+  need_binding();
+  if (end_tokens_.empty()) throw LlguidanceRefusal("the vocabulary has no end token");
+  std::vector<std::uint32_t> lengths;
+  std::string bytes;
+  for (const std::string &text : texts) {
+    lengths.push_back(static_cast<std::uint32_t>(text.size()));
+    bytes += text;
+  }
+  const std::vector<std::uint32_t> ends(end_tokens_.begin(), end_tokens_.end());
+  llg::TokenizerInit init{};
+  init.struct_size = sizeof init;
+  init.vocab_size = static_cast<std::uint32_t>(size_);
+  init.tok_eos = ends[0];
+  init.token_lens = lengths.data();
+  init.token_bytes = reinterpret_cast<const std::uint8_t *>(bytes.data());
+  // A tokenizer that spells for itself is never taken for canonical: masks then allow every spelling.
+  init.use_approximate_greedy_tokenize_fn = true;
+  init.tok_eos_extra = ends.data() + 1;
+  init.tok_eos_extra_count = static_cast<std::uint32_t>(ends.size() - 1);
+  char error[1024] = "";
+  tokenizer_ = api.new_tokenizer(&init, error, sizeof error);
+  if (!tokenizer_) throw LlguidanceRefusal(tidy(error));
+}
+
+LlguidanceVocabulary::~LlguidanceVocabulary() { api.free_tokenizer(tokenizer_); }
+
+LlguidanceGrammar::LlguidanceGrammar(std::shared_ptr<const LlguidanceVocabulary> vocabulary, const std::string &type,
+                                     const std::string &text, const LlguidanceLimits &limits)
+    : vocabulary_(std::move(vocabulary)) {
+  llg::ConstraintInit init{};
+  api.init_defaults(&init, vocabulary_->tokenizer());
+  init.log_buffer_level = init.log_stderr_level = 0;
+  const auto set = [](auto &field, auto value) {
+    if (value != 0) field = value;
+  };
+  set(init.limits.max_items_in_row, limits.max_items_in_row);
+  set(init.limits.step_max_items, limits.step_max_items);
+  set(init.limits.max_lexer_states, limits.max_lexer_states);
+  set(init.limits.max_grammar_size, limits.max_grammar_size);
+  set(init.limits.initial_lexer_fuel, limits.initial_lexer_fuel);
+  set(init.limits.step_lexer_fuel, limits.step_lexer_fuel);
+  init.limits.verbose_errors = false;  // errors would carry the grammar and what was generated
+  start_ = api.new_matcher(&init, type.c_str(), text.c_str());
+  if (const char *error = api.get_error(start_)) {
+    const std::string tidied = tidy(error);
+    api.free_matcher(start_);
+    throw LlguidanceRefusal(tidied);
+  }
+}
+
+LlguidanceGrammar::~LlguidanceGrammar() { api.free_matcher(start_); }
+
+weft_matcher LlguidanceGrammar::matcher() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  llg::Matcher *clone = api.clone_matcher(start_);
+  if (!clone) throw std::runtime_error("llguidance made no copy of a matcher");
+  return {&kOps, new LlguidanceMatcher{clone, vocabulary_}};
+}
+
+}  // namespace weft

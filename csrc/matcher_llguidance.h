@@ -1,0 +1,75 @@
+// LLGuidance's matchers, called without Python through the C interface that its wheel exports.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "forced_text.h"
+#include "llguidance_abi.h"
+#include "matcher.h"
+
+namespace weft {
+
+// A grammar that LLGuidance refuses; the text is its own.
+struct LlguidanceRefusal : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Resolves the interface from the installed library (an absolute path). Returns "" if all that weft calls is there,
+// else what is missing. Safe to call again; the first success stays.
+std::string llguidance_bind(const char *library_path);
+
+// LLGuidance's view of a vocabulary. Never changes, so any number of matchers and threads share one.
+class LlguidanceVocabulary {
+ public:
+  // `texts[i]` are the bytes of token i; "" for special and unused ones, which only a grammar that names their number
+  // allows. Throws std::logic_error before a successful llguidance_bind, LlguidanceRefusal for a vocabulary that
+  // LLGuidance does not take.
+  LlguidanceVocabulary(const std::vector<std::string> &texts, std::vector<std::int32_t> end_tokens,
+                       std::shared_ptr<const TokenTexts> spelling);
+  ~LlguidanceVocabulary();
+  LlguidanceVocabulary(const LlguidanceVocabulary &) = delete;
+  LlguidanceVocabulary &operator=(const LlguidanceVocabulary &) = delete;
+
+  const llg::Tokenizer *tokenizer() const { return tokenizer_; }
+  int size() const { return size_; }
+  const std::vector<std::int32_t> &end_tokens() const { return end_tokens_; }
+  const TokenTexts &spelling() const { return *spelling_; }
+
+ private:
+  llg::Tokenizer *tokenizer_;
+  int size_;
+  std::vector<std::int32_t> end_tokens_;
+  std::shared_ptr<const TokenTexts> spelling_;
+};
+
+// What compiling and one mask may cost; 0 is LLGuidance's own default.
+struct LlguidanceLimits {
+  std::size_t max_items_in_row, step_max_items, max_lexer_states, max_grammar_size;
+  std::uint64_t initial_lexer_fuel, step_lexer_fuel;
+};
+
+// A grammar compiled for a vocabulary: a matcher that stays at the start, and is cloned. Threads may share it.
+class LlguidanceGrammar {
+ public:
+  // `type` is "json_schema", "regex" or "lark". Throws LlguidanceRefusal for what does not compile.
+  LlguidanceGrammar(std::shared_ptr<const LlguidanceVocabulary> vocabulary, const std::string &type,
+                    const std::string &text, const LlguidanceLimits &limits);
+  ~LlguidanceGrammar();
+  LlguidanceGrammar(const LlguidanceGrammar &) = delete;
+  LlguidanceGrammar &operator=(const LlguidanceGrammar &) = delete;
+
+  // A new matcher at the start.
+  weft_matcher matcher();
+
+ private:
+  std::shared_ptr<const LlguidanceVocabulary> vocabulary_;
+  std::mutex mutex_;
+  llg::Matcher *start_;
+};
+
+}  // namespace weft
