@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import cast, overload
+from typing import Any, cast, overload
 
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
@@ -116,16 +116,20 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[dict[str, str]],
+        messages: Sequence[dict[str, Any]],
         *,
+        tools: Sequence[dict[str, Any]] | None = None,
         guide: Guide | None = None,
         sampling: SamplingParams | None = None,
     ) -> Output:
-        """Answer a conversation, rendered by the tokenizer's chat template."""
-        return self.generate(self.chat_tokens(messages), guide=guide, sampling=sampling)
+        """Answer a conversation, rendered by the tokenizer's chat template, which is told of `tools`; what an answer
+        looks like that calls them is `Guide.tools`."""
+        return self.generate(self.chat_tokens(messages, tools=tools), guide=guide, sampling=sampling)
 
-    def chat_tokens(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """The token ids of a conversation under the tokenizer's chat template."""
+    def chat_tokens(
+        self, messages: Sequence[dict[str, Any]], *, tools: Sequence[dict[str, Any]] | None = None
+    ) -> list[int]:
+        """The token ids of a conversation under the tokenizer's chat template. `tools` are as in `Guide.tools`."""
         if not self.tokenizer.chat_template:
             raise InputError(
                 f"{self.model_path}: the tokenizer has no chat template; use generate with a text"
@@ -138,7 +142,12 @@ class LLM:
             raise InputError(
                 'messages must be a list of {"role": ..., "content": ...}, both texts, and not empty'
             )
-        text = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        text = self.tokenizer.apply_chat_template(
+            list(messages),
+            tools=None if tools is None else list(tools),
+            add_generation_prompt=True,
+            tokenize=False,
+        )
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def compile(self, guide: Guide) -> Future[CompiledGuide]:

@@ -137,6 +137,42 @@ class Guide:
         return cls("structural_tag", source)
 
     @classmethod
+    def tools(
+        cls,
+        tools: Sequence[Any],
+        *,
+        style: str,
+        required: bool | str = False,
+        reasoning: Literal["enabled", "disabled", "auto"] = "disabled",
+        parallel: bool = True,
+        any_order: bool = False,
+        strict: bool = False,
+        max_whitespace: int | None = MAX_WHITESPACE,
+    ) -> Guide:
+        """Calls of functions, in the format of a model family: `style` is one of `weft.grammar.tools.tool_styles()`,
+        such as "llama" or "qwen_3".
+
+        `tools` are OpenAI's: `{"type": "function", "function": {"name": ..., "parameters": schema}}`. `required`: text
+        and calls in any order (False), at least one call (True), or exactly one call of the function that it names.
+        `reasoning` is what the format has before the answer: it is open already ("enabled"), there is none
+        ("disabled"), or either ("auto"). Without `parallel` there is one call at most, and nothing behind it. `strict`
+        and `max_whitespace` are as in `json_schema`; with `any_order` arguments may come in any order.
+        """
+        from weft.grammar.tools import tools_tag
+
+        source, ignored = tools_tag(
+            tools,
+            style,
+            required,
+            reasoning=reasoning,
+            parallel=parallel,
+            any_order=any_order,
+            max_whitespace=max_whitespace,
+        )
+        _report("tools", ignored, strict)
+        return cls("structural_tag", source)
+
+    @classmethod
     def matcher(cls, factory: Callable[[], PythonMatcher]) -> Guide:
         """A matcher of your own: `factory()` makes one for each request. See `weft.grammar.PythonMatcher`."""
         if not callable(factory):
