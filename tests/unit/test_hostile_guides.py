@@ -44,8 +44,7 @@ def trial() -> Iterator[Trial]:
 def compile_guide(compiler: GuideCompiler, kind: str, argument: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        guide = getattr(Guide, kind)(argument)
-    compiler.submit(guide).result(timeout=30)
+        compiler.submit(getattr(Guide, kind)(argument)).result(timeout=30)
 
 
 def helper(compiler: GuideCompiler) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,7 +170,11 @@ class Guide:
             any_order=any_order,
             max_whitespace=max_whitespace,
         )
-        _report("tools", ignored, strict)
+        if ignored:
+            text = "tools, by XGrammar: " + "; ".join(ignored)
+            if strict:
+                raise GuideError(text)
+            warnings.warn(text, GuideWarning, stacklevel=2)
         return cls("structural_tag", source)
 
     @classmethod
