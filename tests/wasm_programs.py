@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+import wasmtime
 
 from grammars import END, small_vocabulary
 from weft import _core
 from weft.grammar import Matcher
-
-wasmtime = pytest.importorskip("wasmtime", reason="wasmtime is not installed", exc_type=ImportError)
 
 IMPORTS = """
  (import "env" "aici_host_read_blob" (func $read (param i32 i32 i32) (result i32)))
@@ -133,14 +131,68 @@ def artefact(text: str) -> bytes:
     return _core.wasm_compile(bytes(wasmtime.wat2wasm(text)))
 
 
+def data(at: int, text: str) -> str:
+    """A text in memory."""
+    return f'(data (i32.const {at}) "{quoted(text)}")'
+
+
+def log_text(at: int, size: int) -> str:
+    """Instructions that write memory to the log."""
+    return (
+        f"(i32.store (i32.const 1024) (i32.const {at})) (i32.store (i32.const 1028) (i32.const {size}))"
+        "(drop (call $write (i32.const 1) (i32.const 1024) (i32.const 1) (i32.const 1032)))"
+    )
+
+
 def load(text: str, **limits: int) -> _core.WasmProgram:
     """A program for the small vocabulary."""
+    return loaded(artefact(text), **limits)
+
+
+def loaded(compiled: bytes, **limits: int) -> _core.WasmProgram:
     vocabulary = small_vocabulary()
     texts = _core.TokenTexts(list(vocabulary.tokens))
     trie = b"a trie that these programs do not read"
-    return _core.WasmProgram(artefact(text), trie, vocabulary.vocab_size, [END], texts, limits)
+    return _core.WasmProgram(compiled, trie, vocabulary.vocab_size, [END], texts, limits)
 
 
 def start(text: str, arg: bytes = b"", prompt: Sequence[int] = (), **limits: int) -> Matcher:
     """A matcher at the start of a program."""
     return load(text, **limits).start(arg, list(prompt))
+
+
+# Everything that it was ever told decides its masks: a state that is mixed into a global, into words all over its
+# memory, which grows now and then, and into a variable. The end token (0) is allowed now and then, token 5 always.
+MIXER = program(
+    """(local $n i32) (local $i i32) (local $h i32) (local $at i32)
+      (local.set $h (global.get $step))
+      (local.set $n (call $read (call $process_arg) (i32.const 8192) (i32.const 4096)))
+      (loop $each
+        (local.set $h (i32.add (i32.mul (local.get $h) (i32.const 31))
+                               (i32.load8_u (i32.add (i32.const 8192) (local.get $i)))))
+        (br_if $each (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (local.get $n))))
+      (if (i32.and (i32.eq (i32.and (local.get $h) (i32.const 7)) (i32.const 3))
+                   (i32.lt_u (memory.size) (i32.const 6)))
+        (then (drop (memory.grow (i32.const 1)))))
+      (local.set $i (i32.const 0))
+      (loop $word
+        (local.set $h (i32.xor (local.get $h) (i32.shl (local.get $h) (i32.const 13))))
+        (local.set $h (i32.xor (local.get $h) (i32.shr_u (local.get $h) (i32.const 17))))
+        (local.set $h (i32.xor (local.get $h) (i32.shl (local.get $h) (i32.const 5))))
+        (local.set $at (i32.add (i32.const 65536) (i32.and (i32.const -4)
+          (i32.rem_u (local.get $h) (i32.sub (i32.shl (memory.size) (i32.const 16)) (i32.const 65540))))))
+        (local.set $h (i32.add (local.get $h) (i32.load (local.get $at))))
+        (i32.store (local.get $at) (local.get $h))
+        (i32.store (i32.add (i32.const 4096) (i32.shl (local.get $i) (i32.const 2))) (local.get $h))
+        (br_if $word (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 10))))
+      (i32.store (i32.const 4096) (i32.or (i32.load (i32.const 4096)) (i32.const 32)))
+      (i32.store8 (i32.const 1148) (i32.add (i32.const 48) (i32.and (local.get $h) (i32.const 7))))
+      (local.set $n (call $read (call $storage (i32.const 1100) (i32.const 75)) (i32.const 8192) (i32.const 4096)))
+      (local.set $h (i32.add (local.get $h) (i32.load8_u (i32.add (i32.const 8189) (local.get $n)))))
+      (global.set $step (local.get $h))
+      (local.set $at (call $put (i32.const 1348) (call $bias (i32.const 4096))))
+      (i64.store (local.get $at) (i64.const 0x7d5d7d)) ;; }]}
+      (call $result (i32.const 1320) (i32.sub (i32.add (local.get $at) (i32.const 3)) (i32.const 1320)))""",
+    """(data (i32.const 1100) "{\\"WriteVar\\":{\\"name\\":\\"n\\",\\"op\\":\\"Append\\",\\"value\\":\\"30\\",\\"when_version_is\\":null}}")
+       (data (i32.const 1320) "{\\"branches\\":[{\\"sample_mask\\":")""",
+)

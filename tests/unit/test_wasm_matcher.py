@@ -1,0 +1,563 @@
+"""Programs as matchers: what they decide is what the engine sees, and each token can be taken back."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grammars import END, allowed, new_row
+from wasm_programs import (
+    MIXER,
+    START,
+    data,
+    load,
+    loaded,
+    log_text,
+    program,
+    scripted,
+    start,
+)
+from weft import _core
+from weft.errors import GuideError, GuideStateError, InputError
+from weft.grammar import Matcher
+
+STOP = '{"branches":[]}'
+
+
+def mask(matcher: Matcher) -> list[int]:
+    row = new_row()
+    row[:] = -1
+    matcher.fill(row)
+    return allowed(row)
+
+
+def told(matcher: Matcher) -> list[str]:
+    """What a scripted program was told after the start, without what is always the same."""
+    lines = _core.wasm_logs(matcher).splitlines()
+    assert all(line.startswith('{"backtrack":0,') and line.endswith(',"fork_group":[1]}') for line in lines)
+    return [line[len('{"backtrack":0,') : -len(',"fork_group":[1]}')] for line in lines][1:]
+
+
+def state(matcher: Matcher) -> tuple[list[int], bool, float | None, list[int]]:
+    return mask(matcher), matcher.is_terminated(), matcher.temperature(), matcher.forced(9)
+
+
+class TestTakingBack:
+    """A program whose masks depend on all that it was told, and whose memory grows."""
+
+    def straight(self, tokens: list[int], **limits: int) -> Matcher:
+        matcher = start(MIXER, **limits)
+        for token in tokens:
+            assert matcher.accept(token)
+        return matcher
+
+    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("limits", [{}, {"undo_tokens": 6}, {"undo_bytes": 300_000}], ids=str)
+    def test_a_walk_equals_a_straight_run(self, seed: int, limits: dict[str, int]) -> None:
+        rng = random.Random(seed)
+        matcher = start(MIXER, **limits)
+        masks = [mask(matcher)]
+        text: list[int] = []
+        for _ in range(60):
+            choices = [token for token in masks[-1] if token != END]
+            roll = rng.random()
+            if roll < 0.55:
+                text.append(rng.choice(choices))
+                assert matcher.accept(text[-1])
+                masks.append(mask(matcher))
+            elif roll < 0.8:
+                back = rng.randint(0, min(len(text), 4))
+                try:
+                    matcher.rollback(back)
+                    del text[len(text) - back :], masks[len(masks) - back :]
+                except GuideStateError:
+                    assert limits, "only a limit may keep tokens from being taken back"
+            elif roll < 0.9:
+                draft = [rng.choice(choices), 5, rng.randrange(300), 5]
+                assert 1 <= matcher.validate(draft) <= 4
+            else:
+                refused = set(range(300)) - set(masks[-1])
+                assert not matcher.accept(min(refused))
+            assert mask(matcher) == masks[-1]
+        other = self.straight(text)
+        assert mask(other) == masks[-1]
+        for token in (5, 5, 5):  # and the state behind the mask is the same, too
+            assert matcher.accept(token) and other.accept(token)
+            assert mask(matcher) == mask(other)
+        matcher.reset()
+        assert mask(matcher) == masks[0]
+        for token, expected in zip(text, masks[1:], strict=True):
+            assert matcher.accept(token)
+            assert mask(matcher) == expected
+
+    def test_rolling_back_over_growing_memory_many_times(self) -> None:
+        matcher = start(MIXER)
+        masks = [mask(matcher)]
+        for _ in range(40):
+            assert matcher.accept(5)
+            masks.append(mask(matcher))
+        for _ in range(3):
+            matcher.rollback(40)
+            assert mask(matcher) == masks[0]
+            for expected in masks[1:]:
+                assert matcher.accept(5)
+                assert mask(matcher) == expected
+
+    def test_validating_changes_nothing_and_tells_what_is_taken(self) -> None:
+        matcher = start(MIXER)
+        assert [token for token in range(300) if matcher.validate([token])] == mask(matcher)
+        other = self.straight([5, 5])
+        good = next(token for token in mask(other) if token != END)
+        bad = min(set(range(300)) - set(mask(other)))
+        assert matcher.validate([5, 5, good]) == 3
+        assert matcher.validate([5, 5, bad, 5]) == 2
+        assert matcher.validate([]) == 0
+        assert matcher.accept(5) and matcher.accept(5)
+        assert mask(matcher) == mask(other)
+
+    def test_forks_are_independent(self) -> None:
+        matcher = self.straight([5, 5, 5])
+        before = mask(matcher)
+        fork = matcher.fork()
+        assert mask(fork) == before
+        assert matcher.accept(5)
+        assert mask(fork) == before
+        del matcher
+        fork.rollback(3)
+        assert mask(fork) == mask(start(MIXER))
+        fork.reset()
+        assert mask(fork) == mask(start(MIXER))
+
+    def test_what_is_too_far_to_take_back_says_so(self) -> None:
+        matcher = self.straight([5] * 10, undo_tokens=4)
+        before = mask(matcher)
+        with pytest.raises(
+            GuideStateError, match=r"rollback of 5 tokens, where 4 can be taken back; raise undo"
+        ):
+            matcher.rollback(5)
+        assert mask(matcher) == before
+        with pytest.raises(GuideStateError, match="rollback of 2 tokens, where 1 were taken"):
+            self.straight([5]).rollback(2)
+        with pytest.raises(GuideStateError, match="negative"):
+            matcher.rollback(-1)
+
+    def test_many_threads_give_the_same(self) -> None:
+        expected = [mask(self.straight([5] * count)) for count in range(12)]
+        failures: list[int] = []
+        made = load(MIXER)
+
+        def walk() -> None:
+            for _ in range(3):
+                matcher = made.start(b"", [])
+                for count in range(12):
+                    if mask(matcher) != expected[count] or not matcher.accept(5):
+                        failures.append(count)
+                    if count % 3 == 0:
+                        matcher.rollback(1)
+                        matcher.accept(5)
+
+        threads = [threading.Thread(target=walk) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+
+
+class TestDecisions:
+    def test_masks_temperature_and_the_end(self) -> None:
+        matcher = start(scripted([([5, 6], {"temperature": 0.25}), ([7, END], {}), '{"branches":[]}']))
+        assert state(matcher) == ([5, 6], False, 0.25, [])
+        assert not matcher.accept(END) and not matcher.accept(-1) and not matcher.accept(300)
+        assert matcher.accept(6)
+        assert state(matcher) == ([END, 7], False, None, [])
+        assert matcher.accept(7)
+        assert state(matcher) == ([END], False, None, [])  # no branch: it stops
+        assert matcher.accept(END)
+        assert state(matcher) == ([END], True, None, [])
+        assert not matcher.accept(END)
+        matcher.rollback(2)
+        assert state(matcher) == ([END, 7], False, None, [])
+        assert matcher.accept(END)
+        assert matcher.is_terminated()
+        assert told(matcher) == ['"tokens":[6],"sampled":6']
+
+    def test_special_tokens_are_the_programs_to_allow(self) -> None:
+        assert mask(start(scripted([([1, 2, 299], {})]))) == [1, 2, 299]
+
+    def test_forced_tokens_come_one_after_another(self) -> None:
+        force = {"splices": [{"when_sampled": [], "backtrack": 0, "ff_tokens": [9, 8, 7]}]}
+        matcher = start(scripted([(None, force), ([5], {})]))
+        assert state(matcher) == ([9], False, None, [9, 8, 7])
+        assert not matcher.accept(8)
+        assert matcher.accept(9)
+        assert state(matcher) == ([8], False, None, [8, 7])
+        assert matcher.forced(1) == [8]
+        assert matcher.validate([8, 7, 5]) == 3
+        assert matcher.accept(8) and matcher.accept(7)
+        assert state(matcher) == ([5], False, None, [])
+        assert told(matcher) == ['"tokens":[9,8,7],"sampled":null']  # one call, behind the last of them
+        matcher.rollback(2)
+        assert state(matcher) == ([8], False, None, [8, 7])
+        assert told(matcher) == []
+
+    def test_a_forced_end_ends(self) -> None:
+        force = {"splices": [{"when_sampled": [], "backtrack": 0, "ff_tokens": [9, END]}]}
+        matcher = start(scripted([(None, force)]))
+        assert matcher.accept(9) and matcher.accept(END)
+        assert matcher.is_terminated()
+        assert told(matcher) == []
+
+    def test_a_program_that_asks_for_nothing_is_asked_again(self) -> None:
+        nothing = (None, {"splices": [{"when_sampled": [], "backtrack": 0, "ff_tokens": []}]})
+        matcher = start(scripted([([5], {}), nothing, nothing, ([6], {})]))
+        assert matcher.accept(5)
+        assert mask(matcher) == [6]
+        assert told(matcher) == ['"tokens":[5],"sampled":5', *['"tokens":[],"sampled":null'] * 2]
+        with pytest.raises(GuideError, match="neither sampled nor forced a token in 100 steps"):
+            start(scripted([nothing]))
+
+    def test_a_splice_behind_a_sampled_token(self) -> None:
+        splices = [
+            {"when_sampled": [6, 5], "backtrack": 0, "ff_tokens": [9, 8]},
+            {"when_sampled": [7], "ff_tokens": []},
+        ]
+        matcher = start(scripted([([5, 6, 7, 4], {"splices": splices}), ([10], {})]))
+        assert matcher.accept(5)
+        assert state(matcher) == ([9], False, None, [9, 8])
+        assert matcher.accept(9) and matcher.accept(8)
+        assert told(matcher) == ['"tokens":[5,9,8],"sampled":5']
+        matcher.rollback(3)
+        for token in (4, 7):
+            assert matcher.accept(token)
+            assert mask(matcher) == [10]
+            assert told(matcher) == [f'"tokens":[{token}],"sampled":{token}']
+            matcher.rollback(1)
+
+    @pytest.mark.parametrize("when", [[5], []], ids=["that token", "any token"])
+    def test_a_splice_in_the_place_of_a_sampled_token(self, when: list[int]) -> None:
+        splices = [{"when_sampled": when, "backtrack": 1, "ff_tokens": [9, 8]}]
+        matcher = start(scripted([([5], {"splices": splices}), ([10], {})]))
+        assert matcher.validate([5, 10]) == 1  # what follows a token that is replaced can't be told
+        assert matcher.accept(5)
+        assert matcher.splice(8) == (1, [9, 8])
+        assert mask(matcher) == [10]
+        # The program never had the token, so that it has nothing to take back.
+        assert told(matcher) == ['"tokens":[9,8],"sampled":5']
+        with pytest.raises(GuideStateError, match="a splice of 2 tokens, where there is room for 1"):
+            matcher.splice(1)
+        matcher.rollback(1)
+        assert mask(matcher) == [5]
+        with pytest.raises(GuideStateError, match="not replaced"):
+            matcher.splice(8)
+
+    def test_a_splice_that_drops_the_end(self) -> None:
+        splices = [{"when_sampled": [END], "backtrack": 1, "ff_tokens": []}]
+        matcher = start(scripted([([5, END], {"splices": splices}), ([10], {})]))
+        assert matcher.accept(END)
+        assert not matcher.is_terminated()
+        assert matcher.splice(8) == (1, [])
+        assert told(matcher) == ['"tokens":[],"sampled":0']
+        assert mask(matcher) == [10]
+
+    def test_a_splice_that_ends(self) -> None:
+        splices = [{"when_sampled": [5], "backtrack": 1, "ff_tokens": [9, END, 7]}]
+        matcher = start(scripted([([5], {"splices": splices}), ([10], {})]))
+        assert matcher.accept(5)
+        assert matcher.splice(8) == (1, [9, END])
+        assert matcher.is_terminated()
+        matcher.rollback(1)
+        assert not matcher.is_terminated()
+
+
+class TestWhatAProgramIsTold:
+    def test_the_argument_the_prompt_and_the_interface(self) -> None:
+        body = f"""(local $at i32)
+          (drop (call $read (call $module_arg) (i32.const 0) (i32.const 8)))
+          (i32.store (i32.const 8) (call $read (call $trie) (i32.const 16) (i32.const 6)))
+          {log_text(0, 8)} {log_text(16, 6)}
+          (i32.store (i32.const 32) (call $read (call $tokenize (i32.const 64) (i32.const 4)) (i32.const 0) (i32.const 0)))
+          (drop (call $read (call $tokenize (i32.const 64) (i32.const 4)) (i32.const 36) (i32.const 8)))
+          (i32.store8 (i32.const 44) (i32.add (i32.const 48) (call $config (i32.const 68) (i32.const 4))))
+          (i32.store8 (i32.const 45) (i32.add (i32.const 48) (call $config (i32.const 72) (i32.const 9))))
+          (i32.store8 (i32.const 46) (i32.add (i32.const 48) (call $config (i32.const 81) (i32.const 9))))
+          (i32.store8 (i32.const 47) (i32.add (i32.const 48) (call $seq)))
+          {log_text(32, 16)}
+          (call $result (i32.const 2000) (i32.const 15))"""
+        text = program(
+            body,
+            data(64, "abcZforkbacktrackff_tokens") + data(2000, STOP),
+        )
+        logs = _core.wasm_logs(start(text, b"argument"))
+        assert logs[:14] == "argumenta trie"
+        assert (
+            logs[14:].encode()
+            == bytes([8, 0, 0, 0])
+            + (3 + 256 + 5).to_bytes(4, "little")
+            + (3 + ord("Z")).to_bytes(4, "little")
+            + b"0011"
+        )
+
+    def test_the_prompt(self) -> None:
+        shown = program("(call $result (i32.const 3000) (i32.const 15))", data(3000, STOP))
+        echo = shown.replace(
+            "(call $result (i32.const 2048)", f"{log_text(0, 0)} (call $result (i32.const 2048)"
+        )
+        assert mask(start(echo, prompt=[1, 2, 3])) == [END]
+        replaced = re.sub(
+            r"\(call \$result \(i32.const 2048\) .*\)\)\)",
+            "(call $result (i32.const 3100) (i32.const 13)))",
+            shown,
+        ).replace(
+            "(data (i32.const 3000)", '(data (i32.const 3100) "{\\"prompt\\":[]}") (data (i32.const 3000)'
+        )
+        assert mask(start(replaced, prompt=[])) == [END]
+        with pytest.raises(GuideError, match="another prompt in the place"):
+            start(replaced, prompt=[1])
+
+
+class TestVariables:
+    COMMAND = '{"WriteVar":{"name":"v","op":"Append","value":"4a4b"}}'
+
+    def writer(self, command: str = COMMAND) -> str:
+        answer = '{"branches":[{"sample_mask":null,"splices":[{"when_sampled":[],"ff_tokens":[5]}]}]}'
+        return program(
+            f"""(drop (call $storage (i32.const 6000) (i32.const {len(command)})))
+            (call $result (i32.const 3000) (i32.const {len(answer)}))""",
+            data(6000, command) + data(3000, answer),
+        )
+
+    def test_sequences_share_them_and_take_them_back(self) -> None:
+        made, shared = load(self.writer()), _core.WasmVariables()
+        one, two = made.start(b"", [], shared), made.start(b"", [], shared)
+        assert shared.get("v") == (2, b"JKJK")
+        assert one.accept(5)
+        assert shared.get("v") == (3, b"JKJKJK")
+        one.rollback(1)
+        assert shared.get("v") == (2, b"JKJK")
+        assert one.accept(5) and two.accept(5)
+        one.rollback(1)  # two has written since: its write stands
+        assert shared.get("v") == (4, b"JKJKJKJK")
+        assert shared.get("w") is None
+        assert made.start(b"", []).validate([5, 5]) == 2
+        assert shared.get("v") == (4, b"JKJKJKJK")
+
+    def test_compare_and_set(self) -> None:
+        shared = _core.WasmVariables()
+        only_new = self.COMMAND.replace('"4a4b"', '"4C","when_version_is":2').replace("Append", "Set")
+        load(self.writer()).start(b"", [], shared)
+        load(self.writer(only_new)).start(b"", [], shared)
+        assert shared.get("v") == (1, b"JK")
+        load(self.writer()).start(b"", [], shared)
+        load(self.writer(only_new)).start(b"", [], shared)
+        assert shared.get("v") == (3, b"L")
+
+    def test_quotas(self) -> None:
+        matcher = start(self.writer(), variable_bytes=5)
+        assert matcher.accept(5)
+        with pytest.raises(GuideStateError, match=r"more than 5 bytes; raise variable_bytes"):
+            matcher.accept(5)
+        matcher.rollback(1)
+        assert matcher.accept(5)
+        shared = _core.WasmVariables()
+        load(self.writer(), max_variables=1).start(b"", [], shared)
+        with pytest.raises(GuideError, match="more than 1 variables; raise max_variables"):
+            load(self.writer(self.COMMAND.replace('"v"', '"w"')), max_variables=1).start(b"", [], shared)
+
+    @pytest.mark.parametrize(
+        ("command", "problem"),
+        [
+            ("junk", "a storage command is not JSON"),
+            ("{}", "neither ReadVar nor WriteVar"),
+            ('{"ReadVar":{}}', "no text name"),
+            ('{"WriteVar":{"name":"v","op":"Set","value":"4"}}', "not hexadecimal"),
+            ('{"WriteVar":{"name":"v","op":"Set","value":"4x"}}', "not hexadecimal"),
+            ('{"WriteVar":{"name":"v","op":"Drop","value":""}}', "neither Set nor Append"),
+        ],
+    )
+    def test_commands_that_are_none(self, command: str, problem: str) -> None:
+        with pytest.raises(GuideError, match=problem):
+            start(self.writer(command))
+
+
+BRANCH = '{"branches":[{"sample_mask":%s,"splices":%s}]}'
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        ("", "gave no result|is not JSON"),
+        ("branches", "is not JSON that can be read"),
+        ('{"branches":[]} ?', "goes on behind its end"),
+        ("[" * 40, "nests too deep"),
+        ("{}", "has no branches"),
+        ('{"branches":7}', "branches that are no list"),
+        ('{"branches":[[]]}', "a branch that is no object"),
+        ('{"branches":[{},{}]}', "forks"),
+        ('{"branches":[{}]}', "neither samples"),
+        (BRANCH % (77, "[]"), "names a mask that it did not return"),
+        (BRANCH % ('"x"', "[]"), "sample_mask that is no number"),
+        (BRANCH % ("null", '[{"when_sampled":[5],"ff_tokens":[6]}]'), "neither samples"),
+        (BRANCH % ("null", '[{"when_sampled":[],"ff_tokens":[300]}]'), "not a token"),
+        (BRANCH % ("null", '[{"when_sampled":[],"ff_tokens":[-1]}]'), "not a token"),
+        (BRANCH % ("null", '[{"when_sampled":[],"ff_tokens":[1.5]}]'), "not a token"),
+        (BRANCH % ("null", '[{"when_sampled":[],"ff_tokens":[1e99]}]'), "not a token"),
+        (BRANCH % ("null", '[{"when_sampled":[],"ff_tokens":["a"]}]'), "no list of tokens"),
+        (BRANCH % ("null", '[{"when_sampled":[],"backtrack":1,"ff_tokens":[6]}]'), "where none is sampled"),
+        (BRANCH % ("null", '[{"when_sampled":[],"backtrack":2,"ff_tokens":[6]}]'), "more than one token"),
+        (([], {}), "allows no token at all"),
+        (([5], {"temperature": -1}), "temperature that is not 0 to 100"),
+        (([5], {"temperature": "hot"}), "temperature that is no number"),
+    ],
+    ids=str,
+)
+def test_results_are_checked(result: Any, problem: str) -> None:
+    with pytest.raises(GuideError, match=problem):
+        start(scripted([result]))
+    good = ([5], {})
+    matcher = start(scripted([good, result]))
+    with pytest.raises(GuideStateError, match=problem):
+        matcher.accept(5)
+    # A step that fails leaves no trace.
+    assert mask(matcher) == [5]
+    assert matcher.validate([5]) == 1
+    matcher.rollback(0)
+
+
+def test_a_mask_of_another_step_is_refused() -> None:
+    body = """(global.set $step (i32.add (global.get $step) (i32.const 1)))
+      (if (i32.eq (global.get $step) (i32.const 1)) (then (drop (call $bias (i32.const 4096)))))
+      (call $result (i32.const 3000) (i32.const 33))"""
+    result = '{"branches":[{"sample_mask":1 }]}'
+    text = program(body, data(3000, result) + '(data (i32.const 4096) "\\20")')
+    matcher = start(text)
+    assert mask(matcher) == [5]
+    with pytest.raises(GuideStateError, match="names a mask that it did not return in this step"):
+        matcher.accept(5)
+
+
+LOOP = "(loop $ever (br $ever))"
+
+
+class TestLimits:
+    def test_a_step_that_takes_too_long(self) -> None:
+        text = program(
+            f"""(if (global.get $step) (then {LOOP}))
+            (global.set $step (i32.const 1)) (drop (call $bias (i32.const 4096)))
+            (call $result (i32.const 3000) (i32.const 33))""",
+            data(3000, '{"branches":[{"sample_mask":1 }]}') + '(data (i32.const 4096) "\\20")',
+        )
+        matcher = start(text, step_ms=5)
+        for _ in range(2):
+            with pytest.raises(GuideStateError, match="more than 5 ms for one step; raise step_ms"):
+                matcher.accept(5)
+            assert mask(matcher) == [5]
+        other = start(scripted([([5], {}), ([6], {})]))
+        assert other.accept(5) and mask(other) == [6]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            program("", start=START.replace("(i32.const 1))", f"{LOOP} (i32.const 1))")),
+            program("", extra=f"(func $first {LOOP}) (start $first)"),
+            program(LOOP),
+        ],
+        ids=["create", "start function", "first step"],
+    )
+    def test_a_start_that_takes_too_long(self, text: str) -> None:
+        with pytest.raises(GuideError, match="more than 20 ms to start; raise start_ms"):
+            start(text, start_ms=20)
+
+    @pytest.mark.parametrize(
+        ("text", "limits", "problem"),
+        [
+            (program("", extra="(memory (export \"m\") 1)"), {}, "multiple memories|multi-memory"),
+            (program("(call $r)", "(func $r (call $r))"), {"stack_bytes": 65536}, "limit of 65536 bytes; raise stack_bytes"),
+            (program(""), {"memory_bytes": 65536}, "more memory than 65536 bytes; raise memory_bytes"),
+            (program("", "(table 1000 funcref)"), {"table_elements": 999}, "more than 999 elements; raise table_elements"),
+            (program("(call $result (i32.const 0) (i32.const 4097))"), {"result_bytes": 4096}, "4097 bytes, more than 4096; raise result_bytes"),
+            (program("(drop (call $tokenize (i32.const 0) (i32.const 4097)))"), {"result_bytes": 4096}, "text to tokenize has 4097 bytes"),
+            (program(f"(loop $ever {log_text(0, 4000)} (br $ever))"), {"log_bytes": 5000}, "more than 5000 bytes to its log in one step; raise log_bytes"),
+            (program("(unreachable)"), {}, "reached an instruction that ends it"),
+            (program(f"{log_text(3000, 9)} (unreachable)", data(3000, "bad luck!")), {}, "its last words: bad luck!$"),
+            (program("(drop (i32.div_u (i32.const 1) (global.get $step)))"), {}, "divided by zero"),
+            (program("(drop (i32.load (i32.const -4)))"), {}, "memory that it does not have"),
+            (program("(call $stop)"), {}, "stopped itself"),
+            (program("nop"), {}, "aici_mid_process gave no result"),
+            (program("(call $result (i32.const -8) (i32.const 64))"), {}, "a pointer that leaves its memory"),
+            (program("(drop (call $bias (i32.const 131072)))"), {}, "a pointer that leaves its memory"),
+            (program("(drop (call $read (i32.const 100) (i32.const 131070) (i32.const -1)))"), {}, "a pointer that leaves its memory"),
+            (program("(drop (call $read (i32.const 99) (i32.const 0) (i32.const 1)))"), {}, "blob 99, which there is none"),
+            (program("(drop (call $write (i32.const 1) (i32.const 0) (i32.const 536870912) (i32.const 0)))"), {}, "a pointer that leaves its memory"),
+            (program("(drop (call $bias (i32.const 0))) (drop (call $bias (i32.const 0)))"), {}, "two masks in one step"),
+        ],
+    )  # fmt: skip
+    def test_every_breach_says_what_it_is(self, text: str, limits: dict[str, int], problem: str) -> None:
+        with pytest.raises(GuideError, match=problem):
+            start(text, **limits)
+
+    def test_memory_that_is_not_had(self) -> None:
+        text = program(
+            """(i32.store8 (i32.const 900) (i32.add (i32.const 49) (memory.grow (i32.const 100))))
+            (i32.store8 (i32.const 901) (i32.add (i32.const 49) (memory.grow (i32.const 1))))"""
+            + log_text(900, 2)
+            + "(call $result (i32.const 3000) (i32.const 15))",
+            data(3000, STOP),
+        )
+        assert _core.wasm_logs(start(text, memory_bytes=4 * 65536)) == "03"
+
+    def test_modules_that_are_not_programs(self) -> None:
+        with pytest.raises(GuideError, match="imports what programs don't have.*sock_accept"):
+            start('(module (import "wasi_snapshot_preview1" "sock_accept" (func)))')
+        with pytest.raises(GuideError, match="exports no memory"):
+            start("(module)")
+        with pytest.raises(GuideError, match="exports no function aici_init_prompt"):
+            start('(module (memory (export "memory") 1))')
+        with pytest.raises(GuideError, match="its aici_create returns no i32"):
+            start(
+                program(
+                    "",
+                    start='(func (export "aici_init")) (func (export "aici_create") (result i64) (i64.const 1))',
+                )
+            )
+        with pytest.raises(GuideError, match="in aici_init: .*argument"):
+            start(program("", start=START.replace('"aici_init")', '"aici_init") (param v128)')))
+        with pytest.raises(GuideError, match="does not compile"):
+            _core.wasm_compile(b"\0asm\1\0\0\0garbage!")
+        with pytest.raises(GuideError, match="can't be loaded"):
+            loaded(b"garbage")
+
+    def test_limits_are_checked(self) -> None:
+        with pytest.raises(InputError, match="a program has no limit of_mine"):
+            load(MIXER, of_mine=1)
+        with pytest.raises(InputError, match="step_ms can't be 0"):
+            load(MIXER, step_ms=0)
+        with pytest.raises(GuideError, match="stack_bytes is 100; it can be"):
+            load(MIXER, stack_bytes=100)
+
+
+def test_a_library_that_is_none() -> None:
+    """In a process of its own, as the first library that binds stays."""
+    import subprocess
+    import sys
+
+    code = (
+        "from weft import _core; print(_core.wasm_bind('/nowhere.so')); print(_core.wasm_bind('libm.so.6'))"
+    )
+    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.splitlines()
+    assert "nowhere.so" in lines[0]
+    assert lines[1] == "the function wasm_config_new is missing"
+
+
+def test_wide_rows_end_in_zeros() -> None:
+    matcher = start(MIXER)
+    wide = np.full(16, -1, dtype=np.int32)
+    matcher.fill(wide)
+    assert not wide[10:].any() and allowed(wide) == mask(matcher)
+    with pytest.raises(GuideStateError, match="shorter than the vocabulary"):
+        matcher.fill(np.zeros(3, dtype=np.int32))
