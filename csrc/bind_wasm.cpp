@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -48,11 +49,21 @@ WasmLimits limits_of(const nb::dict &given) {
         !set(limits.table_elements, "table_elements", name, value) &&
         !set(limits.log_bytes, "log_bytes", name, value) && !set(limits.result_bytes, "result_bytes", name, value) &&
         !set(limits.variable_bytes, "variable_bytes", name, value) &&
-        !set(limits.max_variables, "max_variables", name, value) &&
-        !set(limits.undo_bytes, "undo_bytes", name, value) && !set(limits.undo_tokens, "undo_tokens", name, value))
+        !set(limits.variables, "variables", name, value) && !set(limits.undo_bytes, "undo_bytes", name, value) &&
+        !set(limits.undo_tokens, "undo_tokens", name, value))
       raise("InputError", "a program has no limit " + name);
   }
   return limits;
+}
+
+// A process that only compiles has no weft package, and so no GuideError.
+[[noreturn]] void raise_guide_error(const std::string &problem) {
+  try {
+    raise("GuideError", problem);
+  } catch (nb::python_error &error) {
+    if (!error.matches(PyExc_ModuleNotFoundError)) throw;
+  }
+  throw std::runtime_error(problem);
 }
 
 // Runs `body` without the GIL; what the program did wrong is a GuideError.
@@ -67,7 +78,7 @@ auto released(Body body) {
       problem = error.what();
     }
   }
-  raise("GuideError", problem);
+  raise_guide_error(problem);
 }
 
 }  // namespace

@@ -122,6 +122,10 @@ void GuidedState::extend_slot(int number, int draft) {
   if (outcome == 0) return stop(number, draft, token);
   slot.taken[draft - 1] = token;
   slot.extended.store(draft, std::memory_order_release);
+  if (outcome == 2) {  // what follows depends on the tokens in its place: it is as good as refused
+    if (take_back(number, draft - 1)) stop(number, draft, token);
+    return;
+  }
   if (slot.matcher->is_terminated()) return end_rows(number, draft);
   if (fill(number, draft, kExtend) != Fill::kEmpty) return;
   // Nothing may follow this draft, so it is as good as refused: earlier rows stay as they are.
@@ -190,6 +194,12 @@ void GuidedState::commit_slot(int number) {
   if (outcome < 0) return fail_matcher(number, "accepting a token");
   if (outcome == 0)
     return fail(number, SlotStatus::kRefused, "the grammar does not take token " + std::to_string(token));
+  if (outcome == 2) {
+    slot.matcher->rollback(1);
+    return fail(number, SlotStatus::kMatcher,
+                "the guide puts other tokens in the place of token " + std::to_string(token) +
+                    ", which was sampled; only splices behind a token (backtrack 0) are done");
+  }
   slot.committed.fetch_add(1, std::memory_order_acq_rel);
   for (Row &row : slot.rows)
     if (row == Row::kFilled) row = Row::kStale;

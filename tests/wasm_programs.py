@@ -193,6 +193,6 @@ MIXER = program(
       (local.set $at (call $put (i32.const 1348) (call $bias (i32.const 4096))))
       (i64.store (local.get $at) (i64.const 0x7d5d7d)) ;; }]}
       (call $result (i32.const 1320) (i32.sub (i32.add (local.get $at) (i32.const 3)) (i32.const 1320)))""",
-    """(data (i32.const 1100) "{\\"WriteVar\\":{\\"name\\":\\"n\\",\\"op\\":\\"Append\\",\\"value\\":\\"30\\",\\"when_version_is\\":null}}")
-       (data (i32.const 1320) "{\\"branches\\":[{\\"sample_mask\\":")""",
+    data(1100, '{"WriteVar":{"name":"n","op":"Append","value":"30","when_version_is":null}}')
+    + data(1320, '{"branches":[{"sample_mask":'),
 )

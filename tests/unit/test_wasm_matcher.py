@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grammars import END, allowed, new_row
+from grammars import END, allowed, new_row, small_vocabulary
 from wasm_programs import (
     MIXER,
     START,
@@ -25,6 +25,7 @@ from wasm_programs import (
 from weft import _core
 from weft.errors import GuideError, GuideStateError, InputError
 from weft.grammar import Matcher
+from weft.guided.state import GuidedState
 
 STOP = '{"branches":[]}'
 
@@ -275,13 +276,35 @@ class TestDecisions:
         assert not matcher.is_terminated()
 
 
+def test_a_token_that_is_replaced_ends_its_slot_alone() -> None:
+    """As a draft it is as good as refused; sampled, it can't be replaced in the text any more."""
+    splices = [{"when_sampled": [5], "backtrack": 1, "ff_tokens": [9]}]
+    text = scripted([([5, 6], {"splices": splices}), ([7], {})])
+    state = GuidedState(3, 2, small_vocabulary().vocab_size, [END])
+    state.push([0, 1], {0: start(text), 1: start(text)})
+    state.fetch()
+    state.drafts_host[:, :2] = 5
+    state.extend(1)
+    state.extend(2)
+    assert state.extended(0) == 0
+    for slot, token in ((0, 5), (1, 6)):
+        state.verified_host[slot, 0] = 0
+        state.verified_host[slot, 1] = token
+    state.commit()
+    status, message = state.status(0)
+    assert status == "matcher" and "puts other tokens in the place of token 5" in message
+    assert state.status(1) == ("", "") and state.committed(1) == 1
+    assert allowed(state.masks_host[3].numpy()) == [7]
+
+
 class TestWhatAProgramIsTold:
     def test_the_argument_the_prompt_and_the_interface(self) -> None:
         body = f"""(local $at i32)
           (drop (call $read (call $module_arg) (i32.const 0) (i32.const 8)))
           (i32.store (i32.const 8) (call $read (call $trie) (i32.const 16) (i32.const 6)))
           {log_text(0, 8)} {log_text(16, 6)}
-          (i32.store (i32.const 32) (call $read (call $tokenize (i32.const 64) (i32.const 4)) (i32.const 0) (i32.const 0)))
+          (i32.store (i32.const 32)
+            (call $read (call $tokenize (i32.const 64) (i32.const 4)) (i32.const 0) (i32.const 0)))
           (drop (call $read (call $tokenize (i32.const 64) (i32.const 4)) (i32.const 36) (i32.const 8)))
           (i32.store8 (i32.const 44) (i32.add (i32.const 48) (call $config (i32.const 68) (i32.const 4))))
           (i32.store8 (i32.const 45) (i32.add (i32.const 48) (call $config (i32.const 72) (i32.const 9))))
@@ -365,9 +388,9 @@ class TestVariables:
         matcher.rollback(1)
         assert matcher.accept(5)
         shared = _core.WasmVariables()
-        load(self.writer(), max_variables=1).start(b"", [], shared)
-        with pytest.raises(GuideError, match="more than 1 variables; raise max_variables"):
-            load(self.writer(self.COMMAND.replace('"v"', '"w"')), max_variables=1).start(b"", [], shared)
+        load(self.writer(), variables=1).start(b"", [], shared)
+        with pytest.raises(GuideError, match="more than 1 variables; raise variables"):
+            load(self.writer(self.COMMAND.replace('"v"', '"w"')), variables=1).start(b"", [], shared)
 
     @pytest.mark.parametrize(
         ("command", "problem"),
@@ -443,6 +466,39 @@ def test_a_mask_of_another_step_is_refused() -> None:
 
 LOOP = "(loop $ever (br $ever))"
 
+EXTRA = "(func $r (call $r))" + data(3000, "bad luck!")
+OUTSIDE = "a pointer that leaves its memory"
+BREACHES: list[tuple[str, dict[str, int], str]] = [
+    ("(call $r)", {"stack_bytes": 65536}, "limit of 65536 bytes; raise stack_bytes"),
+    (
+        "(call $result (i32.const 0) (i32.const 4097))",
+        {"result_bytes": 4096},
+        "4097 bytes, more than 4096; raise result_bytes",
+    ),
+    (
+        "(drop (call $tokenize (i32.const 0) (i32.const 99)))",
+        {"result_bytes": 90},
+        "text to tokenize has 99 bytes",
+    ),
+    (
+        f"(loop $ever {log_text(0, 4000)} (br $ever))",
+        {"log_bytes": 5000},
+        "more than 5000 bytes to its log in one step; raise log_bytes",
+    ),
+    ("(unreachable)", {}, "reached an instruction that ends it"),
+    (f"{log_text(3000, 9)} (unreachable)", {}, "its last words: bad luck!$"),
+    ("(drop (i32.div_u (i32.const 1) (global.get $step)))", {}, "divided by zero"),
+    ("(drop (i32.load (i32.const -4)))", {}, "memory that it does not have"),
+    ("(call $stop)", {}, "stopped itself"),
+    ("nop", {}, "aici_mid_process gave no result"),
+    ("(call $result (i32.const -8) (i32.const 64))", {}, OUTSIDE),
+    ("(drop (call $bias (i32.const 131072)))", {}, OUTSIDE),
+    ("(drop (call $read (i32.const 100) (i32.const 131070) (i32.const -1)))", {}, OUTSIDE),
+    ("(drop (call $write (i32.const 1) (i32.const 0) (i32.const 0x20000000) (i32.const 0)))", {}, OUTSIDE),
+    ("(drop (call $read (i32.const 99) (i32.const 0) (i32.const 1)))", {}, "blob 99, which there is none"),
+    ("(drop (call $bias (i32.const 0))) (drop (call $bias (i32.const 0)))", {}, "two masks in one step"),
+]
+
 
 class TestLimits:
     def test_a_step_that_takes_too_long(self) -> None:
@@ -473,33 +529,18 @@ class TestLimits:
         with pytest.raises(GuideError, match="more than 20 ms to start; raise start_ms"):
             start(text, start_ms=20)
 
-    @pytest.mark.parametrize(
-        ("text", "limits", "problem"),
-        [
-            (program("", extra="(memory (export \"m\") 1)"), {}, "multiple memories|multi-memory"),
-            (program("(call $r)", "(func $r (call $r))"), {"stack_bytes": 65536}, "limit of 65536 bytes; raise stack_bytes"),
-            (program(""), {"memory_bytes": 65536}, "more memory than 65536 bytes; raise memory_bytes"),
-            (program("", "(table 1000 funcref)"), {"table_elements": 999}, "more than 999 elements; raise table_elements"),
-            (program("(call $result (i32.const 0) (i32.const 4097))"), {"result_bytes": 4096}, "4097 bytes, more than 4096; raise result_bytes"),
-            (program("(drop (call $tokenize (i32.const 0) (i32.const 4097)))"), {"result_bytes": 4096}, "text to tokenize has 4097 bytes"),
-            (program(f"(loop $ever {log_text(0, 4000)} (br $ever))"), {"log_bytes": 5000}, "more than 5000 bytes to its log in one step; raise log_bytes"),
-            (program("(unreachable)"), {}, "reached an instruction that ends it"),
-            (program(f"{log_text(3000, 9)} (unreachable)", data(3000, "bad luck!")), {}, "its last words: bad luck!$"),
-            (program("(drop (i32.div_u (i32.const 1) (global.get $step)))"), {}, "divided by zero"),
-            (program("(drop (i32.load (i32.const -4)))"), {}, "memory that it does not have"),
-            (program("(call $stop)"), {}, "stopped itself"),
-            (program("nop"), {}, "aici_mid_process gave no result"),
-            (program("(call $result (i32.const -8) (i32.const 64))"), {}, "a pointer that leaves its memory"),
-            (program("(drop (call $bias (i32.const 131072)))"), {}, "a pointer that leaves its memory"),
-            (program("(drop (call $read (i32.const 100) (i32.const 131070) (i32.const -1)))"), {}, "a pointer that leaves its memory"),
-            (program("(drop (call $read (i32.const 99) (i32.const 0) (i32.const 1)))"), {}, "blob 99, which there is none"),
-            (program("(drop (call $write (i32.const 1) (i32.const 0) (i32.const 536870912) (i32.const 0)))"), {}, "a pointer that leaves its memory"),
-            (program("(drop (call $bias (i32.const 0))) (drop (call $bias (i32.const 0)))"), {}, "two masks in one step"),
-        ],
-    )  # fmt: skip
-    def test_every_breach_says_what_it_is(self, text: str, limits: dict[str, int], problem: str) -> None:
+    @pytest.mark.parametrize(("body", "limits", "problem"), BREACHES)
+    def test_every_breach_says_what_it_is(self, body: str, limits: dict[str, int], problem: str) -> None:
         with pytest.raises(GuideError, match=problem):
-            start(text, **limits)
+            start(program(body, EXTRA), **limits)
+
+    def test_what_is_declared_is_limited_too(self) -> None:
+        with pytest.raises(GuideError, match="more memory than 65536 bytes; raise memory_bytes"):
+            start(program(""), memory_bytes=65536)
+        with pytest.raises(GuideError, match="more than 999 elements; raise table_elements"):
+            start(program("", "(table 1000 funcref)"), table_elements=999)
+        with pytest.raises(GuideError, match=r"multiple memories|multi-memory"):
+            start(program("", '(memory (export "m") 1)'))
 
     def test_memory_that_is_not_had(self) -> None:
         text = program(
@@ -512,7 +553,7 @@ class TestLimits:
         assert _core.wasm_logs(start(text, memory_bytes=4 * 65536)) == "03"
 
     def test_modules_that_are_not_programs(self) -> None:
-        with pytest.raises(GuideError, match="imports what programs don't have.*sock_accept"):
+        with pytest.raises(GuideError, match=r"imports what programs don't have.*sock_accept"):
             start('(module (import "wasi_snapshot_preview1" "sock_accept" (func)))')
         with pytest.raises(GuideError, match="exports no memory"):
             start("(module)")
@@ -525,7 +566,7 @@ class TestLimits:
                     start='(func (export "aici_init")) (func (export "aici_create") (result i64) (i64.const 1))',
                 )
             )
-        with pytest.raises(GuideError, match="in aici_init: .*argument"):
+        with pytest.raises(GuideError, match=r"in aici_init: .*argument"):
             start(program("", start=START.replace('"aici_init")', '"aici_init") (param v128)')))
         with pytest.raises(GuideError, match="does not compile"):
             _core.wasm_compile(b"\0asm\1\0\0\0garbage!")
