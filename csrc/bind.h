@@ -15,5 +15,6 @@ void bind_after(nanobind::module_ &m);
 void bind_wasm(nanobind::module_ &m);
 void bind_llguidance(nanobind::module_ &m);
 void bind_recording(nanobind::module_ &m);
+void bind_closing(nanobind::module_ &m);
 
 }  // namespace weft

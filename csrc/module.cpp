@@ -18,4 +18,5 @@ NB_MODULE(_core, m) {
   weft::bind_wasm(m);
   weft::bind_llguidance(m);
   weft::bind_recording(m);
+  weft::bind_closing(m);
 }

@@ -616,3 +616,26 @@ def hash_mask_rows(
     """
     Hash rows of masks int32 [R, W] with their flags int32 [R]: of rows int32 [N] to hashes int64 [N].
     """
+
+class ClosingTables:
+    """What it costs to end, for each place of a grammar over bytes."""
+
+    def __init__(self, rules: list, texts: TokenTexts, vocab_size: int, end_tokens: Sequence[int]) -> None:
+        """
+        Of rules, the first the root: lists of alternatives, lists of elements (rule, data, least, most); rule -1: `data` itself, -2: one byte of the set `data` of 256 bits.
+        """
+
+    @property
+    def num_bytes(self) -> int: ...
+    def growth(self, token: int) -> int:
+        """The most that a token adds to the tokens that the shortest end has."""
+
+    def shortest(self, text: bytes) -> object:
+        """
+        Of a text's readings, the fewest tokens to the end and the most, and the text of the fewest; None for a text that none begins with.
+        """
+
+def closing_matcher(inner: Matcher, tables: ClosingTables, room: int) -> tuple[object, str, int]:
+    """
+    A matcher that ends within `room` tokens, or None and why not; and how many the shortest answer has (0: unknown).
+    """

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import threading
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
@@ -31,6 +32,7 @@ from weft.grammar.guide import Guide, GuideWarning
 from weft.grammar.limits import CompileLimits, check_costs
 from weft.grammar.tokenizer import Vocabulary, token_texts
 from weft.grammar.trial import Trial
+from weft.grammar.xgrammar_rules import byte_rules
 
 NEEDED = "xgrammar 0.2.x on apache-tvm-ffi 0.1.x"
 MAX_ERROR = 500
@@ -285,6 +287,8 @@ class CompiledXGrammar:
         self.compiled = compiled
         self.vocabulary = vocabulary
         self._native = native
+        self._closing: _core.ClosingTables | None = None
+        self._closing_lock = threading.Lock()
 
     @property
     def vocab_size(self) -> int:
@@ -293,6 +297,23 @@ class CompiledXGrammar:
     @property
     def memory_bytes(self) -> int:
         return int(self.compiled.memory_size_bytes)
+
+    def closing(self) -> _core.ClosingTables:
+        """What ends an answer soonest (`weft.grammar.closing`). Raises `GuideError` or `ValueError` for a grammar
+        that is too much for that.
+        """
+        with self._closing_lock:
+            if self._closing is None:
+                vocabulary = self.vocabulary
+                rules = byte_rules(self._grammar().serialize_json())
+                self._closing = _core.ClosingTables(
+                    rules, token_texts(vocabulary), vocabulary.vocab_size, list(vocabulary.end_ids)
+                )
+            return self._closing
+
+    def _grammar(self) -> xgr.Grammar:
+        # A compiled grammar would be written with its automata, which grow with the square of its size.
+        return parse_ebnf(str(self)) if self.guide.kind == "compiled" else grammar_of(self.guide)
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A new matcher at the start of the guide."""

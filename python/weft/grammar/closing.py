@@ -1,0 +1,67 @@
+"""Answers that are whole at the limit: what `on_length="close"` needs to know of a guide, and matchers that keep to it.
+
+A guide's grammar is read as rules over bytes (`csrc/closing_grammar.h`), which tell of each place how many tokens the
+shortest end has. `closing_matcher` wraps a matcher of the guide: it lets through what the guide allows as long as an
+end fits behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from weft import _core
+from weft.errors import GuideError
+from weft.grammar.base import CompiledGuide, Matcher, Opening
+
+__all__ = ["Closes", "closing_matcher", "prepare_closing"]
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A compiled guide whose shortest ends are known."""
+
+    def closing(self) -> _core.ClosingTables:
+        """What the first call works out, and keeps. Raises `GuideError` where a grammar is beyond that."""
+
+
+def prepare_closing(compiled: CompiledGuide) -> CompiledGuide:
+    """The compiled guide, its ends worked out. Raises `GuideError` where they can't be known."""
+    _tables(compiled)
+    return compiled
+
+
+def closing_matcher(compiled: CompiledGuide, opening: Opening) -> Matcher:
+    """A new matcher at the start of the guide, whose text ends within `opening.room` tokens, the end token among them.
+
+    Raises `GuideError` where the shortest answer is longer, or is not known.
+    """
+    tables = _tables(compiled)
+    if opening.room is None:
+        raise GuideError('on_length is "close", but how many tokens the answer may have is not known')
+    matcher, problem, needed = _core.closing_matcher(compiled.matcher(opening), tables, opening.room)
+    if matcher is None and needed:
+        raise GuideError(
+            f'on_length is "close", and the shortest answer known needs {needed} tokens (the end token is one), but '
+            f"there is room for {opening.room}; raise max_tokens, or shorten the prompt where max_seq_len is the bound"
+        )
+    if matcher is None:
+        raise GuideError(f"{_UNKNOWN}: {problem}")
+    found: Matcher = matcher
+    return found
+
+
+_UNKNOWN = 'on_length is "close", but how an answer under this guide ends can\'t be known'
+
+
+def _tables(compiled: CompiledGuide) -> _core.ClosingTables:
+    if not isinstance(compiled, Closes):
+        raise GuideError(
+            f'{_UNKNOWN}: it is of the kind {compiled.guide.kind!r}; use "cut", or a guide that XGrammar compiles '
+            "from a JSON schema, a regex, a grammar or a choice"
+        )
+    try:
+        return compiled.closing()
+    except ValueError as error:
+        if isinstance(error, GuideError):
+            raise GuideError(f"{_UNKNOWN}: {error}") from None
+        raise GuideError(f"{_UNKNOWN}: {error}") from error
