@@ -1,5 +1,6 @@
 // Answers that end in time, for Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -7,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -89,8 +91,7 @@ void bind_closing(nb::module_ &m) {
             return nb::make_tuple(state->cheapest, state->dearest, nb::bytes(end.data(), end.size()));
           },
           "text"_a,
-          "Fewest tokens to the end over a text's readings, the most, and the text of the fewest; None for no text of "
-          "it.");
+          "Fewest tokens to the end over all readings of a text, the most, and the text of the fewest; or None.");
   m.def(
       "closing_matcher",
       [](const Matcher &inner, const ClosingTables &tables, int room) {
@@ -99,11 +100,12 @@ void bind_closing(nb::module_ &m) {
         std::string error;
         int needed = 0;
         const weft_matcher made = closing_matcher({inner.ref->ops(), forked}, tables, room, error, needed);
-        return std::make_tuple(made.ops ? nb::cast(own(made)) : nb::none(), std::move(error), needed);
+        std::optional<Matcher> matcher;
+        if (made.ops) matcher = own(made);
+        return std::make_tuple(std::move(matcher), std::move(error), needed);
       },
       "inner"_a, "tables"_a, "room"_a,
-      "A matcher that ends within `room` tokens, or None and why not; and what the shortest answer needs (0: "
-      "unknown).");
+      "A matcher that ends within `room` tokens, or None and why not; how many the shortest answer has (0: unknown).");
 }
 
 }  // namespace weft

@@ -622,7 +622,8 @@ class ClosingTables:
 
     def __init__(self, rules: list, texts: TokenTexts, vocab_size: int, end_tokens: Sequence[int]) -> None:
         """
-        Of rules, the first the root: lists of alternatives, lists of elements (rule, data, least, most); rule -1: `data` itself, -2: one byte of the set `data` of 256 bits.
+        Of rules, the root first: lists of alternatives, lists of elements (rule, data, least, most). Rule -1 is text,
+        -2 one byte of a set of 256 bits.
         """
 
     @property
@@ -632,10 +633,10 @@ class ClosingTables:
 
     def shortest(self, text: bytes) -> object:
         """
-        Of a text's readings, the fewest tokens to the end and the most, and the text of the fewest; None for a text that none begins with.
+        Fewest tokens to the end over all readings of a text, the most, and the text of the fewest; or None.
         """
 
-def closing_matcher(inner: Matcher, tables: ClosingTables, room: int) -> tuple[object, str, int]:
+def closing_matcher(inner: Matcher, tables: ClosingTables, room: int) -> tuple[Matcher | None, str, int]:
     """
-    A matcher that ends within `room` tokens, or None and why not; and how many the shortest answer has (0: unknown).
+    A matcher that ends within `room` tokens, or None and why not; how many the shortest answer has (0: unknown).
     """

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
+OnLength = Literal["cut", "close"]
+
+ON_LENGTH: tuple[OnLength, ...] = ("cut", "close")
 
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1000
@@ -44,7 +47,10 @@ class SamplingParams:
 
     `seed` (64 bits; drawn afresh if None) decides the text completely: the same seed gives the same text alone or in
     any batch, with any drafter. The answer ends after `max_tokens`, at the model's end tokens, at one of
-    `stop_token_ids`, or with one of the texts `stop`, which is not part of the answer's text. `logprobs` asks for the
+    `stop_token_ids`, or with one of the texts `stop`, which is not part of the answer's text. At `max_tokens` an answer
+    is cut; with `on_length="close"` a guided one is whole by then: when the room that is left comes near the shortest
+    end known, only what leads there is drawn. Where none is known, or it does not fit, the request fails with a
+    `GuideError` before it begins. `logprobs` asks for the
     logarithm of each token's probability and those of the `logprobs` likeliest (0 to 20), as the model has them: before
     all of the above.
 
@@ -66,6 +72,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     seed: int | None = None
     logprobs: int | None = None
+    on_length: OnLength = "cut"
 
     def __post_init__(self) -> None:
         for name, (kind, lowest, highest, valid) in BOUNDS.items():
@@ -80,6 +87,7 @@ class SamplingParams:
             raise InputError(
                 f"min_tokens is {self.min_tokens}; it must be 0 to max_tokens, {self.max_tokens}"
             )
+        check_on_length(self.on_length)
         if not isinstance(self.stop, str):
             check_entries("stop", self.stop, Kind.TEXT)
         check_words("stop", self.stop_words)
@@ -140,6 +148,12 @@ BOUNDS: dict[str, tuple[Kind, float, float, str]] = {
 """Kind, lowest, highest, and how messages say the two, of each parameter that is one number."""
 
 OPTIONAL = {"seed", "logprobs"}
+
+
+def check_on_length(value: object) -> None:
+    """Raise `InputError` for what is no way to end at the limit."""
+    if value not in ON_LENGTH:
+        raise InputError(f'on_length is {value!r}; it must be "cut" or "close"')
 
 
 def check_entries(name: str, values: object, kind: Kind) -> None:

@@ -201,7 +201,10 @@ class LLM:
         stops = self._words.stop_texts(sampling.stop_words)
         compiled = None
         if guide is not None:
-            compiled = self._compiler.open(self._compiler.submit(guide), Opening(tokens))
+            compiled = self._compiler.submit(guide)
+            if sampling.on_length == "close":
+                compiled = self._compiler.submit_closing(compiled)
+            compiled = self._compiler.open(compiled, Opening(tokens))
         return Request(tokens, sampling, seed, rules, stops, compiled)
 
     def _run(self, requests: list[Request], bar: bool) -> list[Output]:

@@ -29,6 +29,11 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class OnLength(Enum):
+    cut = "cut"
+    close = "close"
+
+
 class Graphs(Enum):
     one = "one"
     split = "split"
@@ -105,6 +110,13 @@ def generate(
         int,
         typer.Option("--max-tokens", "-n", help="The longest answer, in tokens.", rich_help_panel=SAMPLING),
     ] = 256,
+    on_length: Annotated[
+        OnLength,
+        typer.Option(
+            help="At --max-tokens an answer is cut, or a guided one is whole by then.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = OnLength.cut,
     min_tokens: Annotated[
         int, typer.Option(help="No end before so many tokens.", rich_help_panel=SAMPLING)
     ] = 0,
@@ -173,6 +185,7 @@ def generate(
     sampling = SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
+        on_length=on_length.value,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,

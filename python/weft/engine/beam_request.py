@@ -135,7 +135,7 @@ class BeamRun:
             SamplingRow(runtime, sampling, request.seed, request.rules, request.prompt, vocab_size),
             pinned(request.prompt, torch.int64),
             pinned(beam_pages.tables[0], torch.int32),
-            [request.compiled.matcher(request.opening)] if request.compiled is not None else [],
+            [request.new_matcher()] if request.compiled is not None else [],
             vocab_size,
         )
 

@@ -15,6 +15,7 @@ from weft.engine.outputs import NOTHING, Gather, Gathered
 from weft.engine.sampling_state import TokenRules
 from weft.errors import InputError, RequestError
 from weft.grammar.base import Opening
+from weft.grammar.closing import closing_matcher
 
 if TYPE_CHECKING:
     from weft.engine.kv_cache import KvSequence, Retention
@@ -135,6 +136,13 @@ class Request:
     def text(self) -> list[int]:
         """The prompt and the answer so far."""
         return self.prompt + self.output.token_ids
+
+    def new_matcher(self) -> Matcher:
+        """A matcher of its guide, at the start. Raises `GuideError` where it can't have one."""
+        assert self.compiled is not None
+        if self.sampling.on_length == "close":
+            return closing_matcher(self.compiled, self.opening)
+        return self.compiled.matcher(self.opening)
 
     @property
     def opening(self) -> Opening:

@@ -253,6 +253,8 @@ class Engine:
     def _check(self, request: Request) -> None:
         """Raise `InputError` or `CapacityError` for a request that can never be served."""
         check_drafts(request, self._speculation, self.parts.model.config.vocab_size)
+        if request.sampling.on_length == "close" and request.guide is None and request.compiled is None:
+            raise InputError('on_length is "close", which needs a guide: without one no answer has an end')
         self.parts.outputs.check(request.gather)
         check_beams(request, self.config.max_beam_width)
         longest, num_pages = self.config.max_seq_len, self.residents.kv.num_pages - 1

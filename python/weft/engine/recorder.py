@@ -40,6 +40,7 @@ class _Watched:
     slot: int
     since: int
     matchers: list[int]
+    room: int | None
     finished_at: int | None = None
 
 
@@ -106,7 +107,8 @@ class FlightRecorder:
             watched = self._watched.get(request.id)
             if watched is None:
                 guide = None if request.compiled is None else _recorded(request.compiled)
-                watched = _Watched(request.id, request.output, guide, slot, since, [])
+                room = request.room if request.sampling.on_length == "close" else None
+                watched = _Watched(request.id, request.output, guide, slot, since, [], room)
                 self._watched[request.id] = watched
             watched.slot, watched.since = slot, since
             if matcher is not None and matcher.serial not in watched.matchers:
@@ -239,6 +241,7 @@ def _record(watched: _Watched, guides: dict[RecordedGuide, int]) -> RecordedRequ
         tuple(output.token_ids),
         output.finish_reason,
         _error_text(output) if output.error is not None else None,
+        watched.room,
     )
 
 

@@ -113,7 +113,7 @@ class Residents:
         )
         request.is_shaped = sampling.needs_shaping
         if request.compiled is not None and request.matcher is None:
-            request.matcher = request.compiled.matcher(request.opening)
+            request.matcher = request.new_matcher()
         if self.recorder is not None:
             self.recorder.watch(request, request.slot, request.matcher)
         if self._lane.proposals is not None:

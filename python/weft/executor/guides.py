@@ -42,10 +42,16 @@ class Guides:
                 raise InputError(self._unknown(name))
 
     def future(
-        self, params: GuidedDecodingParams, opening: Opening = NO_REQUEST, count: int = 1
+        self,
+        params: GuidedDecodingParams,
+        opening: Opening = NO_REQUEST,
+        count: int = 1,
+        closes: bool = False,
     ) -> Future[CompiledGuide]:
-        """The compiled guide of a request of `count` sequences, or what it waits for."""
-        return self._need_compiler().open(self._named(params), opening, count)
+        """The compiled guide of a request of `count` sequences, or what it waits for. `closes`: its answer is to be
+        whole at its limit."""
+        compiler, compiled = self._need_compiler(), self._named(params)
+        return compiler.open(compiler.submit_closing(compiled) if closes else compiled, opening, count)
 
     def _named(self, params: GuidedDecodingParams) -> Future[CompiledGuide]:
         if params.guide_type is not GuideType.HANDLE:

@@ -99,8 +99,8 @@ class Translator:
         rules = self.words.rules(sampling, end_ids, request.embedding_bias)
         params = request.guided_decoding_params
         count = request.sampling_config.num_requests
-        opening = Opening(request.input_token_ids)
-        guide = self.guides.future(params, opening, count) if params is not None else None
+        opening, closes = Opening(request.input_token_ids), sampling.on_length == "close"
+        guide = self.guides.future(params, opening, count, closes) if params is not None else None
         chosen = request.sampling_config.seed
         seed = chosen if chosen is not None else secrets.randbits(63)
         allotted = request.allotted_s

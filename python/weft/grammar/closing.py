@@ -46,8 +46,7 @@ def closing_matcher(compiled: CompiledGuide, opening: Opening) -> Matcher:
         )
     if matcher is None:
         raise GuideError(f"{_UNKNOWN}: {problem}")
-    found: Matcher = matcher
-    return found
+    return matcher
 
 
 _UNKNOWN = 'on_length is "close", but how an answer under this guide ends can\'t be known'

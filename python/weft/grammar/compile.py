@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from weft import registry
 from weft.errors import GuideError
 from weft.grammar.base import Backend, CompiledGuide, Opening
+from weft.grammar.closing import prepare_closing
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
 from weft.grammar.starts import Starts
@@ -51,7 +52,9 @@ class GuideCache:
     def put(self, key: Hashable, compiled: CompiledGuide) -> None:
         """Keep an entry, unless it alone is beyond the limit."""
         size = compiled.memory_bytes
-        if key in self._entries or size > self.limit_bytes:
+        if key in self._entries:  # it may have grown
+            self.num_bytes -= self._entries.pop(key)[1]
+        if size > self.limit_bytes:
             return
         self._entries[key] = (compiled, size)
         self.num_bytes += size
@@ -68,6 +71,7 @@ class GuideCache:
 class _Job:
     guide: Guide
     future: Future[CompiledGuide]
+    compiled: CompiledGuide | None = None  # its ends are to be worked out
     timer: threading.Timer | None = None
 
 
@@ -142,16 +146,33 @@ class GuideCompiler:
             if guide.key is not None and guide.key in self._in_flight:
                 return self._in_flight[guide.key]
             if self.num_abandoned >= self.limits.max_abandoned:
-                future.set_exception(
-                    GuideError(f"{self.num_abandoned} compiles are past their time limit; try again later")
-                )
+                future.set_exception(self._too_many())
                 return future
             if guide.key is not None:
                 self._in_flight[guide.key] = future
-            self._jobs.append(_Job(guide, future))
-            if self._idle < len(self._jobs) and len(self._threads) < self._workers:
-                self._start_thread()
-            self._lock.notify()
+            self._queue(_Job(guide, future))
+        return future
+
+    def submit_closing(self, compiled: Future[CompiledGuide]) -> Future[CompiledGuide]:
+        """Work out how answers end, for `on_length="close"`, behind what `submit` gave. The future's exception is a
+        `GuideError` where that can't be known.
+        """
+        future: Future[CompiledGuide] = Future()
+        future.set_running_or_notify_cancel()
+
+        def go_on(done: Future[CompiledGuide]) -> None:
+            error = done.exception()
+            with self._lock:
+                if error is None and self._closed:
+                    error = GuideError("the compiler was closed")
+                if error is None and self.num_abandoned >= self.limits.max_abandoned:
+                    error = self._too_many()
+                if error is None:
+                    self._queue(_Job(done.result().guide, future, done.result()))
+            if error is not None:
+                future.set_exception(error)
+
+        compiled.add_done_callback(go_on)
         return future
 
     def check_size(self, text: str) -> None:
@@ -199,6 +220,15 @@ class GuideCompiler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _too_many(self) -> GuideError:
+        return GuideError(f"{self.num_abandoned} compiles are past their time limit; try again later")
+
+    def _queue(self, job: _Job) -> None:
+        self._jobs.append(job)
+        if self._idle < len(self._jobs) and len(self._threads) < self._workers:
+            self._start_thread()
+        self._lock.notify()
+
     def _start_thread(self) -> None:
         # A daemon: a compile that can't be stopped must not hold up the end of the program.
         thread = threading.Thread(target=self._work, name="weft-compile", daemon=True)
@@ -229,7 +259,8 @@ class GuideCompiler:
 
     def _compile(self, job: _Job) -> None:
         try:
-            compiled, error = self.compile_part(job.guide), None
+            known, error = job.compiled, None
+            compiled = self.compile_part(job.guide) if known is None else prepare_closing(known)
             check_memory(compiled.memory_bytes, self.limits)
         except Exception as raised:
             compiled, error = None, raised

@@ -296,7 +296,8 @@ class CompiledXGrammar:
 
     @property
     def memory_bytes(self) -> int:
-        return int(self.compiled.memory_size_bytes)
+        closing = 0 if self._closing is None else self._closing.num_bytes
+        return int(self.compiled.memory_size_bytes) + closing
 
     def closing(self) -> _core.ClosingTables:
         """What ends an answer soonest (`weft.grammar.closing`). Raises `GuideError` or `ValueError` for a grammar

@@ -61,7 +61,7 @@ def _reachable(rules: list[Rule]) -> list[Rule]:
                     numbers[rule] = len(queue)
                     queue.append(rule)
     return [
-        [[(numbers.get(rule, rule), *rest) for rule, *rest in alternative] for alternative in rules[number]]
+        [[(numbers.get(e[0], e[0]), e[1], e[2], e[3]) for e in alternative] for alternative in rules[number]]
         for number in queue
     ]
 

@@ -55,6 +55,7 @@ class RecordedRequest:
 
     It had `slot` last, from the first iteration after epoch `since`; `matchers` are the serial numbers of those it had,
     `guide` is an index into the recording's guides. `tokens` is its answer so far. `error` is what it failed with.
+    With `room` its answer was to be whole within so many tokens.
     """
 
     id: int
@@ -65,6 +66,7 @@ class RecordedRequest:
     tokens: tuple[int, ...]
     finish_reason: str | None = None
     error: str | None = None
+    room: int | None = None
 
 
 @dataclass(frozen=True)
@@ -200,4 +202,5 @@ def _request_of(data: dict[str, Any]) -> RecordedRequest:
         integers(data["tokens"]),
         data["finish_reason"],
         data["error"],
+        None if data.get("room") is None else int(data["room"]),
     )

@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from weft.errors import WeftError
-from weft.grammar.base import CompiledGuide, Matcher
+from weft.grammar.base import CompiledGuide, Matcher, Opening
+from weft.grammar.closing import closing_matcher
 from weft.grammar.compile import GuideCompiler
 from weft.grammar.tokenizer import Vocabulary
 from weft.guided.flight import SlotEntry
@@ -31,7 +32,10 @@ class Tenant:
 
     def matcher(self) -> Matcher:
         """A new one. Raises `RefusedAnswer` where the guide does not take the answer."""
-        matcher = self.compiled.matcher()
+        room = self.request.room
+        matcher = (
+            self.compiled.matcher() if room is None else closing_matcher(self.compiled, Opening(room=room))
+        )
         for i, token in enumerate(self.request.tokens[: self.position]):
             if not matcher.accept(token):
                 raise RefusedAnswer(self.request, i, token)

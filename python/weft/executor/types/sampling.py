@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, cast
 
-from weft.core import BOUNDS, MAX_LOGIT, Kind
+from weft.core import BOUNDS, MAX_LOGIT, Kind, OnLength, check_on_length
 from weft.errors import InputError
 from weft.executor.types.checked import Checked
-from weft.executor.types.fields import count, number, refused, shared
+from weft.executor.types.fields import count, number, parsed, refused, shared
+
+
+def _parse_on_length(name: str, value: Any) -> OnLength:
+    check_on_length(value)
+    return cast(OnLength, value)
+
 
 _TOP_P_VALID = BOUNDS["top_p"][3]
 
@@ -28,6 +34,9 @@ class SamplingConfig(Checked):
     living beam scores better, as long as it is, than the worst of them; 2 or more, when none could, however long it
     became. With `beam_search_diversity_rate` (0 to 10,000) the r-th likeliest continuation of a beam is chosen as if it
     were r times as much less likely. With one beam there is nothing for the three to change.
+
+    `on_length`, weft's own, is "cut" or "close": whether a guided answer may be cut at its `max_tokens`, or is whole by
+    then (see `weft.SamplingParams`).
 
     Raises `InputError` for a value of another type, outside its bounds, or of a field that weft refuses.
     """
@@ -56,6 +65,7 @@ class SamplingConfig(Checked):
     beam_width_array: Sequence[int] | None = refused(
         "the beam width stays the same throughout an answer; give beam_width"
     )
+    on_length: OnLength = parsed(_parse_on_length, default="cut")
 
     def check(self) -> None:
         super().check()
@@ -86,4 +96,4 @@ class SamplingConfig(Checked):
         names = ("seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty")
         chosen = names if self.is_greedy else (*names, "temperature", "top_k", "top_p", "min_p")
         given = {name: getattr(self, name) for name in chosen if getattr(self, name) is not None}
-        return {"temperature": 0.0 if self.is_greedy else 1.0} | given
+        return {"temperature": 0.0 if self.is_greedy else 1.0, "on_length": self.on_length} | given
