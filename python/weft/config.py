@@ -13,6 +13,7 @@ from weft.errors import InputError
 
 GuideDrafts = Literal["auto"] | bool
 Graphs = Literal["one", "split", "none"]
+Grammar = Literal["auto", "xgrammar", "llguidance"]
 Policy = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
 Chunking = Literal["first_come", "equal_progress"]
 DraftTokens = int | Mapping[int, int]
@@ -201,9 +202,10 @@ class EngineConfig:
     tokens per iteration are reached, whatever the target says: for timing models whose weights are random, and nothing
     else.
 
-    A mask that takes longer than `mask_time_limit_s` seconds (0: no limit) ends its request with an error. With
-    `untrusted_guides` guides come from strangers: they are compiled under `CompileLimits.untrusted()`, and tried in
-    another process before.
+    `grammar` names the library that compiles guides: `"xgrammar"`, `"llguidance"`, or `"auto"`, which takes XGrammar
+    and turns to LLGuidance for what XGrammar can't express (`docs/grammars.md`). A mask that takes longer than
+    `mask_time_limit_s` seconds (0: no limit) ends its request with an error. With `untrusted_guides` guides come from
+    strangers: they are compiled under `CompileLimits.untrusted()`, and tried in another process before.
     """
 
     max_batch: int = 8
@@ -227,6 +229,7 @@ class EngineConfig:
     additional_outputs: tuple[tuple[str, bool], ...] = ()
     mask_time_limit_s: float = 2.0
     untrusted_guides: bool = False
+    grammar: Grammar = "auto"
 
     def __post_init__(self) -> None:
         for name in (
@@ -321,6 +324,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "copy_on_partial_reuse": (True, False),
     "gather_generation_logits": (True, False),
     "untrusted_guides": (True, False),
+    "grammar": ("auto", "xgrammar", "llguidance"),
 }
 """What the settings of an `EngineConfig` that name something may be."""
 

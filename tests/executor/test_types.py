@@ -205,7 +205,11 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (GuidedDecodingParams, {"guide_type": GuideType.HANDLE}, "HANDLE needs a text"),
     (GuidedDecodingParams, {"guide_type": GuideType.EBNF_GRAMMAR, "guide": 5}, "EBNF_GRAMMAR needs a text"),
     (GuidedDecodingParams, {"guide_type": "regex", "guide": "a"}, "one of GuideType: JSON, JSON_SCHEMA"),
-    (GuidedDecodingConfig, {"backend": GuidedDecodingBackend.LLGUIDANCE}, "not supported yet"),
+    (
+        GuidedDecodingConfig,
+        {"backend": "llguidance"},
+        "one of GuidedDecodingBackend: XGRAMMAR, LLGUIDANCE, AUTO",
+    ),
     (TokenRangeRetentionConfig, {"priority": 101}, "priority is 101; it must be 0 to 100"),
     (TokenRangeRetentionConfig, {"token_start": -1}, "token_start is -1"),
     (TokenRangeRetentionConfig, {"token_start": 4, "token_end": 4}, "above token_start, 4"),

@@ -27,7 +27,7 @@ from weft.grammar.trial import Trial
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[GuideCompiler]:
-    with GuideCompiler(small_vocabulary(), untrusted=True) as made:
+    with GuideCompiler(small_vocabulary(), backend="xgrammar", untrusted=True) as made:
         made.compile(Guide.regex("ready"))
         yield made
 
@@ -175,7 +175,9 @@ def test_nothing_outlives_a_process_that_is_killed() -> None:
         from grammars import small_vocabulary
         from hostile import tower
         from weft.grammar import CompileLimits, Guide, GuideCompiler
-        compiler = GuideCompiler(small_vocabulary(), untrusted=True, limits=CompileLimits(time_s=600))
+        compiler = GuideCompiler(
+            small_vocabulary(), backend="xgrammar", untrusted=True, limits=CompileLimits(time_s=600)
+        )
         compiler.compile(Guide.regex("ready"))
         print(compiler._backend._trial.pid, flush=True)
         compiler.compile(Guide.json_schema(tower(14)))

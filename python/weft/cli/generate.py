@@ -34,6 +34,12 @@ class OnLength(Enum):
     close = "close"
 
 
+class GrammarBackend(Enum):
+    auto = "auto"
+    xgrammar = "xgrammar"
+    llguidance = "llguidance"
+
+
 class Graphs(Enum):
     one = "one"
     split = "split"
@@ -66,6 +72,10 @@ def generate(
     ebnf: Annotated[
         Path | None, typer.Option("--ebnf", help="A file with an EBNF grammar (root rule: root).")
     ] = None,
+    lark: Annotated[
+        Path | None,
+        typer.Option("--lark", help="A file with a grammar in LLGuidance's Lark (root rule: start)."),
+    ] = None,
     choice: Annotated[
         list[str] | None, typer.Option("--choice", help="One of these; give it again for each.")
     ] = None,
@@ -84,6 +94,10 @@ def generate(
     max_free_tokens: Annotated[
         int | None, typer.Option(help="Behind so many tokens of free text nothing but --after's may come.")
     ] = None,
+    grammar_backend: Annotated[
+        GrammarBackend,
+        typer.Option(help="What compiles the guide; auto is XGrammar, or LLGuidance where XGrammar can't."),
+    ] = GrammarBackend.auto,
     speculation: Annotated[
         Drafter, typer.Option(help="What drafts; auto is the model directory's own EAGLE3 head, or nothing.")
     ] = DEFAULT,
@@ -179,7 +193,7 @@ def generate(
     check_output(stats_json, "--stats-json")
     check_output(trace, "--trace")
     prompts = read_prompts(prompt, file or [])
-    chosen_guide = read_guide(any_json, json_schema, regex, ebnf, choice, wasm, wasm_arg)
+    chosen_guide = read_guide(any_json, json_schema, regex, ebnf, choice, wasm, wasm_arg, lark)
     guide = read_trigger(chosen_guide, after, max_free_tokens)
     chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
     sampling = SamplingParams(
@@ -200,7 +214,7 @@ def generate(
         seed=seed,
         logprobs=logprobs,
     )
-    engine = EngineConfig(graphs=graphs.value)
+    engine = EngineConfig(graphs=graphs.value, grammar=grammar_backend.value)
     with LLM(model, device=device.value, dtype=dtype, speculation=chosen, engine=engine) as llm:
         run = Run(llm, guide, chat, sampling)
         if trace is None:

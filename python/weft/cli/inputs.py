@@ -93,6 +93,7 @@ def read_guide(
     choice: list[str] | None,
     wasm: Path | None = None,
     wasm_arg: str | None = None,
+    lark: Path | None = None,
 ) -> Guide | None:
     """The one guide of the command line, or None."""
     from weft.grammar.guide import Guide
@@ -102,6 +103,7 @@ def read_guide(
         "--json-schema": schema,
         "--regex": regex,
         "--ebnf": ebnf,
+        "--lark": lark,
         "--choice": choice or None,
         "--wasm": wasm,
     }
@@ -121,6 +123,8 @@ def read_guide(
         return Guide.regex(regex)
     if ebnf is not None:
         return Guide.ebnf(read_text(ebnf, "--ebnf"))
+    if lark is not None:
+        return Guide.lark(read_text(lark, "--lark"))
     return Guide.choice(choice) if choice else None
 
 
@@ -134,7 +138,7 @@ def read_trigger(guide: Guide | None, trigger: str | None, max_free_tokens: int 
         return guide
     if guide is None:
         raise InputError(
-            "--after needs a guide to follow: --json, --json-schema, --regex, --ebnf or --choice"
+            "--after needs a guide to follow: --json, --json-schema, --regex, --ebnf, --lark or --choice"
         )
     return Guide.after(trigger, guide, max_free_tokens=max_free_tokens)
 

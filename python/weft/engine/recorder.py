@@ -16,7 +16,7 @@ from pathlib import Path
 from weft.core import Output
 from weft.engine.lifecycle import Request
 from weft.errors import InputError
-from weft.grammar.base import CompiledGuide, Matcher
+from weft.grammar.base import Matcher
 from weft.grammar.tokenizer import Vocabulary
 from weft.guided.flight import Operation, operations
 from weft.guided.recording import RecordedGuide, RecordedRequest, Recording
@@ -106,7 +106,8 @@ class FlightRecorder:
             since = self.state.pushed_epoch
             watched = self._watched.get(request.id)
             if watched is None:
-                guide = None if request.compiled is None else _recorded(request.compiled)
+                compiled = request.compiled
+                guide = None if compiled is None else RecordedGuide.of(compiled.guide, compiled.backend)
                 room = request.room if request.sampling.on_length == "close" else None
                 watched = _Watched(request.id, request.output, guide, slot, since, [], room)
                 self._watched[request.id] = watched
@@ -223,11 +224,6 @@ def last_iterations(all_operations: list[Operation], count: int) -> list[Operati
     """The operations of the last `count` snapshots; what has lost its snapshot is left out."""
     starts = [i for i, operation in enumerate(all_operations) if operation.name == "fetch"]
     return all_operations[starts[-count:][0] :] if starts else []
-
-
-def _recorded(compiled: CompiledGuide) -> RecordedGuide:
-    # A guide that no grammar library compiled has no backend.
-    return RecordedGuide.of(compiled.guide, getattr(compiled, "backend", None))
 
 
 def _record(watched: _Watched, guides: dict[RecordedGuide, int]) -> RecordedRequest:

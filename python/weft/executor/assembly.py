@@ -148,7 +148,7 @@ class Assembly:
         kv = PagedKV.for_model(target, config.num_pages, config.page_size)
         engine = Engine(runtime, target, kv, drafting, list(words.end_ids), config)
         compiler = (
-            GuideCompiler(words.vocabulary, untrusted=config.untrusted_guides)
+            GuideCompiler(words.vocabulary, backend=config.grammar, untrusted=config.untrusted_guides)
             if words.vocabulary is not None
             else None
         )

@@ -24,6 +24,7 @@ from weft.executor.types import (
     CapacitySchedulerPolicy,
     ContextChunkingPolicy,
     ExecutorConfig,
+    GuidedDecodingBackend,
     KvCacheRetentionConfig,
     Request,
     SamplingConfig,
@@ -41,6 +42,11 @@ CHUNKING: dict[ContextChunkingPolicy | None, Any] = {
     ContextChunkingPolicy.FIRST_COME_FIRST_SERVED: "first_come",
     ContextChunkingPolicy.EQUAL_PROGRESS: "equal_progress",
 }
+GRAMMARS: dict[GuidedDecodingBackend, Any] = {
+    GuidedDecodingBackend.XGRAMMAR: "xgrammar",
+    GuidedDecodingBackend.LLGUIDANCE: "llguidance",
+    GuidedDecodingBackend.AUTO: "auto",
+}
 
 
 OWN_PROCESSOR = "logits_post_processor"
@@ -49,7 +55,7 @@ OWN_PROCESSOR = "logits_post_processor"
 
 def engine_config(config: ExecutorConfig) -> EngineConfig:
     """The sizes and policies of the executor's engine."""
-    cache = config.kv_cache_config
+    cache, guided = config.kv_cache_config, config.guided_decoding_config
     page_size = cache.tokens_per_block
     # One page more: the first is the padding's.
     pages = None if cache.max_tokens is None else 1 + -(-cache.max_tokens // page_size)
@@ -73,8 +79,8 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         additional_outputs=tuple(
             (output.name, output.gather_context) for output in config.additional_model_outputs
         ),
-        untrusted_guides=config.guided_decoding_config is not None
-        and config.guided_decoding_config.untrusted,
+        untrusted_guides=guided is not None and guided.untrusted,
+        grammar=EngineConfig.grammar if guided is None else GRAMMARS[guided.backend],
     )
 
 

@@ -100,7 +100,7 @@ class CompiledAfter:
         self.guide = guide
         self.inner = inner
         self.vocab_size = vocabulary.vocab_size
-        self.backend: str | None = getattr(inner, "backend", None)
+        self.backend = inner.backend
         self._max_free_tokens = -1 if after.max_free_tokens is None else after.max_free_tokens
         self._rules = _rules(after, inner, vocabulary)
 

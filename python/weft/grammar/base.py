@@ -76,6 +76,10 @@ class CompiledGuide(Protocol):
         """What was compiled."""
 
     @property
+    def backend(self) -> str | None:
+        """The name of the grammar library that compiled it, in the registry; None where none did."""
+
+    @property
     def vocab_size(self) -> int:
         """Bits of a mask row."""
 

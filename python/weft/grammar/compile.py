@@ -88,7 +88,8 @@ def _close_all() -> None:
 class GuideCompiler:
     """Compiles guides for one vocabulary, in `workers` threads of its own.
 
-    `backend` is a name of the registry's grammars. Guides with the same content are compiled once, while the
+    `backend` is a name of the registry's grammars; `"auto"` takes XGrammar, and LLGuidance for what XGrammar can't
+    express. Guides with the same content are compiled once, while the
     cache of `cache_limit_bytes` holds them. `untrusted`: guides come from strangers; what XGrammar is to compile is
     tried in another process first, and the default `limits` are `CompileLimits.untrusted()`. `close` when done, or use
     it with `with`.
@@ -98,7 +99,7 @@ class GuideCompiler:
         self,
         vocabulary: Vocabulary,
         *,
-        backend: str = "xgrammar",
+        backend: str = "auto",
         workers: int = 2,
         limits: CompileLimits | None = None,
         cache_limit_bytes: int = 256 << 20,

@@ -10,6 +10,7 @@ class CompiledFactory:
     """Makes matchers by the guide's own function."""
 
     memory_bytes = 0
+    backend = None
 
     def __init__(self, guide: Guide, vocab_size: int) -> None:
         self.guide = guide

@@ -45,6 +45,10 @@ class OpenedGuide:
         return self._compiled.guide
 
     @property
+    def backend(self) -> str | None:
+        return self._compiled.backend
+
+    @property
     def vocab_size(self) -> int:
         return self._compiled.vocab_size
 

@@ -73,10 +73,13 @@ class GuidedDecodingParams(Checked):
 
 
 class GuidedDecodingBackend(Enum):
-    """The grammar library that compiles guides."""
+    """The grammar library that compiles guides. `AUTO` is weft's own: XGrammar, and LLGuidance for what XGrammar can't
+    express.
+    """
 
     XGRAMMAR = 0
     LLGUIDANCE = 1
+    AUTO = 100
 
 
 @dataclass(eq=False)
@@ -86,7 +89,7 @@ class GuidedDecodingConfig(Checked):
     tighter limits, and tried in another process before (`docs/untrusted.md`).
     """
 
-    backend: GuidedDecodingBackend = instance(GuidedDecodingBackend, default=GuidedDecodingBackend.XGRAMMAR)
+    backend: GuidedDecodingBackend = instance(GuidedDecodingBackend, default=GuidedDecodingBackend.AUTO)
     encoded_vocab: Sequence[str] | None = refused(
         "the vocabulary is read from the model's tokenizer; give the executor another tokenizer instead"
     )
@@ -99,10 +102,3 @@ class GuidedDecodingConfig(Checked):
     untrusted: bool = flag(False)
 
     GuidedDecodingBackend: ClassVar[type[GuidedDecodingBackend]] = GuidedDecodingBackend
-
-    def check(self) -> None:
-        super().check()
-        if self.backend is not GuidedDecodingBackend.XGRAMMAR:
-            raise InputError(
-                f"the backend {self.backend.name} is not supported yet; use GuidedDecodingBackend.XGRAMMAR"
-            )

@@ -18,6 +18,7 @@ class CompiledWasm:
     that it is not the engine's thread that waits."""
 
     opens_ahead = True
+    backend = None
 
     def __init__(self, guide: Guide, program: _core.WasmProgram, vocab_size: int, memory_bytes: int) -> None:
         self.guide = guide
