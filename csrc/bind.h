@@ -12,6 +12,7 @@ void bind_penalties(nanobind::module_ &m);
 void bind_attention(nanobind::module_ &m);
 void bind_guided(nanobind::module_ &m);
 void bind_after(nanobind::module_ &m);
+void bind_plugin(nanobind::module_ &m);
 void bind_wasm(nanobind::module_ &m);
 void bind_llguidance(nanobind::module_ &m);
 void bind_recording(nanobind::module_ &m);

@@ -26,6 +26,9 @@ class TokenTexts {
   std::int32_t find(std::string_view bytes) const;
   // "" for an id that is none, too.
   std::string_view text(std::int32_t token) const;
+  // All of them, one behind another, and where each begins: [V+1].
+  const char *bytes() const { return bytes_.data(); }
+  const std::vector<std::uint32_t> &starts() const { return starts_; }
 
   // Spells the first kMaxBytes of `text`: writes at most that many tokens and returns their number. Byte pairs are
   // merged by rank, which is the id of the merged token (byte-level and sentencepiece vocabularies are numbered so); in

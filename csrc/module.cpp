@@ -15,6 +15,7 @@ NB_MODULE(_core, m) {
   weft::bind_attention(m);
   weft::bind_guided(m);
   weft::bind_after(m);
+  weft::bind_plugin(m);
   weft::bind_wasm(m);
   weft::bind_llguidance(m);
   weft::bind_recording(m);

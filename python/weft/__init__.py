@@ -32,6 +32,7 @@ from weft.runtime.hostfunc import (
 
 if TYPE_CHECKING:
     from weft.grammar.guide import Guide
+    from weft.grammar.plugin import include_dir
     from weft.llm import LLM
 
 __version__ = _version("weft")
@@ -62,10 +63,11 @@ __all__ = [
     "free_hostfunc_user_data",
     "hostfunc",
     "hostfunc_handles",
+    "include_dir",
     "launch_hostfunc",
 ]
 
-_LAZY = {"LLM": "weft.llm", "Guide": "weft.grammar.guide"}
+_LAZY = {"LLM": "weft.llm", "Guide": "weft.grammar.guide", "include_dir": "weft.grammar.plugin"}
 
 
 def __getattr__(name: str) -> Any:

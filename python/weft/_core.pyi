@@ -527,6 +527,34 @@ def after_matcher(rules: AfterRules, guide: Matcher, max_free_tokens: int) -> Ma
     A matcher of free text, then of what `guide` takes, which nobody else may use. A negative number: any.
     """
 
+class TokenTrie:
+    """The tokens of a vocabulary as a tree of their bytes."""
+
+    def __init__(self, texts: TokenTexts, vocab_size: int) -> None: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+class RecognizerGuide:
+    """Makes matchers over recognisers that `factory` makes."""
+
+    def __init__(
+        self, texts: TokenTexts, trie: TokenTrie, vocab_size: int, end_tokens: Sequence[int], factory: object
+    ) -> None: ...
+    def matcher(self) -> Matcher: ...
+
+class PluginGuide:
+    """What a plug-in prepared for one guide."""
+
+    def __init__(
+        self, path: str, texts: TokenTexts, end_tokens: Sequence[int], vocab_size: int, arg: bytes
+    ) -> None: ...
+    @property
+    def recognizes(self) -> bool: ...
+    def matcher(
+        self, texts: TokenTexts, trie: TokenTrie | None, vocab_size: int, end_tokens: Sequence[int]
+    ) -> Matcher:
+        """A matcher at its start; `trie` is needed where it recognises."""
+
 def wasm_bind(library_path: str) -> str:
     """
     Resolve wasmtime's C interface and try it; what is missing or behaves otherwise, or an empty text.

@@ -21,6 +21,8 @@ GUIDES = {
     "after": "weft.grammar.after:compile_after",
     "matcher": "weft.grammar.factory:compile_factory",
     "wasm": "weft.grammar.wasm.guide:compile_wasm",
+    "plugin": "weft.grammar.plugin:compile_plugin",
+    "recognizer": "weft.grammar.recognizer:compile_recognizer",
 }
 
 DRAFTERS = {

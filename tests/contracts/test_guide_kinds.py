@@ -109,7 +109,7 @@ def test_it_ends_and_takes_the_end_back(compiler: GuideCompiler, name: str) -> N
 
 def test_every_kind_of_the_registry_is_tried() -> None:
     tried = {KINDS[name]().kind for name in KINDS}
-    assert {"after", "matcher"} <= tried <= set(registry.names("guides"))
+    assert {"after", "matcher", "plugin", "recognizer"} <= tried <= set(registry.names("guides"))
 
 
 class OnlyForward:

@@ -235,6 +235,9 @@ def test_its_content_is_its_key_and_is_kept() -> None:
     assert After.of(one) == After("x", Guide.json(), 3)
     assert one != Guide.after("x", Guide.json())
     assert RecordedGuide.of(one).guide() == one
+    ordered = Guide.json_schema({"type": "object"}, any_order=True, strict=True)
+    assert After.of(Guide.after("x", Guide.after("y", ordered))).guide == Guide.after("y", ordered)
+    assert After.of(Guide.after("y", ordered)).guide == ordered
     own = Guide.after("x", Guide.matcher(dict))
     assert own.key is None
     assert After.of(own).guide.payload is dict

@@ -1,6 +1,14 @@
 """Guides, the vocabularies they are compiled for, and the matchers that come out."""
 
-from weft.grammar.base import Backend, CompiledGuide, Matcher, Opening, PythonMatcher, wrap_matcher
+from weft.grammar.base import (
+    Backend,
+    CompiledGuide,
+    Matcher,
+    Opening,
+    PythonMatcher,
+    Recognizer,
+    wrap_matcher,
+)
 from weft.grammar.compile import GuideCompiler
 from weft.grammar.guide import Guide, GuideWarning
 from weft.grammar.limits import CompileLimits
@@ -16,6 +24,7 @@ __all__ = [
     "Matcher",
     "Opening",
     "PythonMatcher",
+    "Recognizer",
     "Vocabulary",
     "wrap_matcher",
 ]

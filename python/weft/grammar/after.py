@@ -6,7 +6,7 @@ The trigger is a token, or a text that is found in the bytes of the tokens, also
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from weft import _core
 from weft.errors import GuideError
@@ -33,37 +33,20 @@ class After:
         """Read it back from its guide. Raises `GuideError` for a source that `made` did not write."""
         try:
             data = json.loads(guide.source)
-            inner, text = data["guide"], data["guide"]["source"]
-            return cls(
-                data["trigger"],
-                Guide(
-                    inner["kind"],
-                    text if isinstance(text, str) else json.dumps(text),
-                    inner["max_whitespace"],
-                    payload=guide.payload,
-                    strict=inner["strict"],
-                    any_order=inner["any_order"],
-                ),
-                data["max_free_tokens"],
-            )
+            inner = data["guide"]
+            if not isinstance(inner["source"], str):
+                inner["source"] = json.dumps(inner["source"])
+            return cls(data["trigger"], Guide(**inner, payload=guide.payload), data["max_free_tokens"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise GuideError(f"not the source of a guide after a trigger ({error!r})") from None
 
     def made(self) -> Guide:
         """The guide. Its source holds all of it, but for objects of the program."""
         inner = self.guide
-        source = {
-            "trigger": self.trigger,
-            "max_free_tokens": self.max_free_tokens,
-            "guide": {
-                "kind": inner.kind,
-                # Not as a text within a text, whose escapes would double with each level.
-                "source": json.loads(inner.source) if inner.kind == KIND else inner.source,
-                "max_whitespace": inner.max_whitespace,
-                "strict": inner.strict,
-                "any_order": inner.any_order,
-            },
-        }
+        parts = {part.name: getattr(inner, part.name) for part in fields(inner) if part.name != "payload"}
+        if inner.kind == KIND:  # not as a text within a text, whose escapes would double with each level
+            parts["source"] = json.loads(inner.source)
+        source = {"trigger": self.trigger, "max_free_tokens": self.max_free_tokens, "guide": parts}
         return Guide(KIND, json.dumps(source), payload=inner.payload)
 
     def check(self) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "Matcher",
     "Opening",
     "PythonMatcher",
+    "Recognizer",
     "wrap_matcher",
 ]
 
@@ -66,6 +67,28 @@ class PythonMatcher(Protocol):
 
     def is_terminated(self) -> bool:
         """Whether an end token was taken. Asked after each change of the state."""
+
+
+class Recognizer(Protocol):
+    """A stack of states; the interface of AICI's recognisers. What it raises ends its own request.
+
+    It may also have `try_push_byte(byte) -> bool`, which pushes a byte if it is allowed; `trie_finished() -> None`,
+    called behind each mask; `fork() -> Recognizer`; and `collapse() -> None`, called when a token was taken: no more
+    than the state on top has to be kept. A recogniser with `collapse` is made anew, and gets all bytes again, where
+    tokens are taken back; one without pops them.
+    """
+
+    def push_byte(self, byte: int) -> None:
+        """Push a byte, 0 to 255, that is allowed."""
+
+    def pop_bytes(self, count: int) -> None:
+        """Take back the last bytes."""
+
+    def byte_allowed(self, byte: int) -> bool:
+        """Whether a byte may follow."""
+
+    def special_allowed(self, token: int) -> bool:
+        """Whether an end token, by its id, may follow: the text may end here."""
 
 
 class CompiledGuide(Protocol):

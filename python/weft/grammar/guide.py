@@ -6,12 +6,13 @@ import json
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.errors import GuideError
 from weft.grammar import json_schema
-from weft.grammar.base import PythonMatcher
+from weft.grammar.base import PythonMatcher, Recognizer
 
 if TYPE_CHECKING:
     from weft.grammar.wasm.limits import WasmLimits
@@ -28,6 +29,8 @@ Kind = Literal[
     "matcher",
     "after",
     "wasm",
+    "recognizer",
+    "plugin",
 ]
 
 MAX_WHITESPACE = 8
@@ -183,6 +186,28 @@ class Guide:
         if not callable(factory):
             raise GuideError("matcher needs a function that makes matchers, one for each request")
         return cls("matcher", f"matcher {getattr(factory, '__qualname__', factory)}", payload=factory)
+
+    @classmethod
+    def recognizer(cls, factory: Callable[[], Recognizer]) -> Guide:
+        """A recogniser of your own, which says byte by byte what a text may be: `factory()` makes one for each request.
+        See `weft.grammar.Recognizer`.
+        """
+        if not callable(factory):
+            raise GuideError("recognizer needs a function that makes recognisers, one for each request")
+        return cls("recognizer", f"recognizer {getattr(factory, '__qualname__', factory)}", payload=factory)
+
+    @classmethod
+    def plugin(cls, path: str | PathLike[str], arg: bytes | str = b"") -> Guide:
+        """Matchers or recognisers in C: a shared library built with weft's headers (`weft.include_dir()`) and what it
+        is to be given. It runs in this process and is never unloaded; load none that you would not run.
+        """
+        path = Path(path).absolute()
+        if not path.is_file():
+            raise GuideError(f"plug-in {path}: no such file; give the path of a shared library")
+        if not isinstance(arg, bytes | str):
+            raise GuideError(f"a plug-in's arg is bytes or a text, not {type(arg).__name__}")
+        data = arg.encode() if isinstance(arg, str) else arg
+        return cls("plugin", f"plugin {path}", payload=(str(path), data))
 
     @classmethod
     def after(cls, trigger: int | str, guide: Guide, *, max_free_tokens: int | None = None) -> Guide:
