@@ -21,6 +21,7 @@ class CompiledPlugin:
     """What a plug-in prepared for a guide."""
 
     memory_bytes = 0
+    backend = None
 
     def __init__(self, guide: Guide, vocabulary: Vocabulary) -> None:
         self.guide = guide

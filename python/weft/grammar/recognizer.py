@@ -15,6 +15,7 @@ class CompiledRecognizer:
     """Makes matchers over recognisers of the guide's own function."""
 
     memory_bytes = 0
+    backend = None
 
     def __init__(self, guide: Guide, vocabulary: Vocabulary) -> None:
         self.guide = guide
