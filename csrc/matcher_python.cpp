@@ -169,8 +169,12 @@ int py_fill(void *self, std::int32_t *row, int words) {
     const std::size_t bytes = static_cast<std::size_t>(words) * sizeof *row;
     std::memset(matcher.row_data, 0, bytes);
     nb::object blocks = matcher.fill(matcher.row);
-    std::memcpy(row, matcher.row_data, bytes);
-    return blocks.is_none() || nb::cast<bool>(nb::bool_(blocks)) ? 1 : 0;
+    const bool is_masked = blocks.is_none() || nb::cast<bool>(nb::bool_(blocks));
+    if (is_masked)
+      std::memcpy(row, matcher.row_data, bytes);
+    else
+      std::memset(row, 0xff, bytes);  // whatever it wrote
+    return is_masked ? 1 : 0;
   });
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from executor.conftest import request, until_final
 from hostile import CASES, properties
+from weft import LLM, EngineConfig, Guide, GuideStateError, SamplingParams
 from weft.executor import (
     Executor,
     ExecutorConfig,
@@ -84,3 +87,41 @@ def test_others_tokens_are_unchanged(executor: Executor) -> None:
     assert len(bad) >= 60
     assert ended_with_error >= 50
     assert alone == [tokens(executor.enqueue_request(good(*each))) for each in GOOD]
+
+
+class Sleeper:
+    """A matcher whose third mask takes its time."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def accept(self, token: int) -> bool:
+        self.taken += 1
+        return True
+
+    def fill(self, row: object) -> bool:
+        if self.taken == 2:
+            time.sleep(0.5)
+        return False  # any token
+
+    def rollback(self, count: int) -> None:
+        self.taken -= count
+
+    def is_terminated(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("graphs", ["one", "split"])
+def test_a_mask_that_takes_too_long_ends_its_request(graphs: Any) -> None:
+    prompt = "Text: Ada is a painter. Age 31.\nSchema: "
+    sampling = SamplingParams(max_tokens=12)
+    engine = EngineConfig(max_batch=2, max_seq_len=128, graphs=graphs, mask_time_limit_s=0.25)
+    with LLM(device="cpu", engine=engine) as llm:
+        alone = llm.generate(prompt, guide=Guide.regex("[a-z]+"), sampling=sampling)
+        fine, slow = llm.generate(
+            [prompt] * 2, guide=[Guide.regex("[a-z]+"), Guide.matcher(Sleeper)], sampling=sampling
+        )
+    assert isinstance(slow.error, GuideStateError)
+    assert re.search(r"one mask took \d+ ms, over the limit of 250 ms", str(slow.error))
+    assert len(slow.token_ids) == 2
+    assert (fine.error, fine.token_ids) == (None, alone.token_ids)

@@ -93,6 +93,22 @@ def test_a_strangers_guide(
     wait_for_no_children(helper(compiler))
 
 
+@pytest.mark.parametrize("name", ["llguidance", "auto"])
+def test_the_other_backends_keep_the_limits(name: str) -> None:
+    """What one of them takes another may refuse; none takes long, or fails with anything else."""
+    with GuideCompiler(small_vocabulary(), backend=name, limits=CompileLimits.untrusted()) as compiler:
+        num_compiled = 0
+        for kind, case, argument, _ in CASES:
+            start = time.monotonic()
+            with contextlib.suppress(GuideError):
+                compile_guide(compiler, kind, argument)
+                num_compiled += 1
+            assert time.monotonic() - start < compiler.limits.time_s + 1, case
+        assert 15 < num_compiled < 35
+        assert compiler.num_abandoned == 0
+        compile_guide(compiler, "regex", "goes on")
+
+
 @pytest.mark.parametrize(
     ("schema", "limits", "text"),
     [

@@ -24,7 +24,7 @@ class CompileLimits:
     - LLGuidance has bounds of its own on what a compile and a mask cost; `time_s` and `memory_bytes` tighten them.
     - `time_s` seconds of compiling, and `memory_bytes` bytes of what comes out. Where guides are tried first
       (`untrusted`), compiling itself may take no more than `memory_bytes` either, and the first masks no more than
-      `mask_time_s` seconds each.
+      `mask_time_s` seconds of a CPU each.
     - `max_abandoned` compiles may be past their time; while so many are, new guides are refused.
     """
 
@@ -46,9 +46,10 @@ class CompileLimits:
             max_depth=64,
             max_choices=5_000,
             max_properties=1_000,
-            max_repeat=100_000,
+            max_repeat=10_000,
             time_s=10.0,
             memory_bytes=512 << 20,
+            mask_time_s=0.03,
         )
 
 
