@@ -16,7 +16,7 @@ class WasmLimits:
     `step_ms`: milliseconds for one token; `start_ms`: from its start to its first mask. `memory_bytes`: its memory, for
     each sequence. `stack_bytes`: its stack of calls. `table_elements`: functions that it may call by address.
     `log_bytes`: what it may write to its log in one step. `result_bytes`: what a step may answer, or have tokenized.
-    `variables` and `variable_bytes`: how many variables a request's sequences share, and the bytes of their names
+    `max_variables` and `variable_bytes`: how many variables a request's sequences share, and the bytes of their names
     and values. `undo_bytes` and `undo_tokens`: what is kept to take tokens back, and of how many.
     `module_bytes`: the module. `compile_s` and `compile_memory_bytes`: its compiling, where it is not trusted.
 
@@ -30,7 +30,7 @@ class WasmLimits:
     table_elements: int = 100_000
     log_bytes: int = 64 << 10
     result_bytes: int = 1 << 20
-    variables: int = 1000
+    max_variables: int = 1000
     variable_bytes: int = 1 << 20
     undo_bytes: int = 64 << 20
     undo_tokens: int = 256
@@ -62,7 +62,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "table_elements": (1, 10_000_000),
     "log_bytes": (1, 1 << 30),
     "result_bytes": (1 << 10, 64 << 20),
-    "variables": (1, 1_000_000),
+    "max_variables": (1, 1_000_000),
     "variable_bytes": (1, 1 << 30),
     "undo_bytes": (1 << 20, 1 << 40),
     "undo_tokens": (16, 1_000_000),
