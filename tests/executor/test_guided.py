@@ -48,6 +48,18 @@ def test_every_kind_of_guide(executor: Executor) -> None:
     jsonschema.validate(json.loads(told(GuideType.JSON_SCHEMA, json.dumps(SCHEMA))), SCHEMA)
 
 
+def test_guides_found_compiled_are_counted(executor: Executor) -> None:
+    def counts() -> tuple[int, int]:
+        answer(executor, request(2))
+        stats = executor.get_latest_iteration_stats()[-1]
+        return stats.guide_cache_hits, stats.guide_cache_misses
+
+    hits, misses = counts()
+    for _ in range(3):
+        answer(executor, guided(GuideType.REGEX, "counted [0-9]{2}"))
+    assert counts() == (hits + 2, misses + 1)
+
+
 def test_sequences_share_a_guide(executor: Executor) -> None:
     config = SamplingConfig(num_return_sequences=3, temperature=1.0, seed=3)
     number = executor.enqueue_request(guided(GuideType.REGEX, "[0-9]{9}", sampling_config=config))

@@ -113,6 +113,7 @@ class Executor:
             config.iter_stats_max_iterations,
             config.request_stats_max_iterations,
             assembly.runtime.memory,
+            assembly.compiler.cache if assembly.compiler is not None else None,
         )
         self._worker = Worker(assembly.engine, _Turns(self._mailbox, self._history))
         # Not at exit: what closes there is `worker.py`'s, which comes before the runtime's own end.

@@ -23,6 +23,7 @@ from weft.executor.types import (
     SpecDecodingStats,
     StaticBatchingStats,
 )
+from weft.grammar.compile import GuideCache
 
 STAGES = {
     Stage.COMPILING: RequestStage.QUEUED,
@@ -46,7 +47,8 @@ class Noted:
 class History:
     """The last turns of an engine, until they are asked for; of older ones than are kept nothing is known.
 
-    `memory` gives bytes in use, of the device and of pinned memory (`Runtime.memory`).
+    `memory` gives bytes in use, of the device and of pinned memory (`Runtime.memory`); `guides` is the cache of
+    compiled guides, where there is one.
     """
 
     def __init__(
@@ -55,9 +57,11 @@ class History:
         max_iterations: int,
         max_request_iterations: int,
         memory: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        guides: GuideCache | None = None,
     ) -> None:
         self._config = config
         self._memory = memory
+        self._guides = guides
         self._turns: deque[Noted] = deque(maxlen=max_iterations)
         self._requests: deque[RequestStatsPerIteration] = deque(maxlen=max_request_iterations)
         self._live: list[Request] = []
@@ -81,6 +85,11 @@ class History:
         in_use, (of_device, pinned) = resident_bytes(), self._memory()
         for stats in taken:
             stats.cpu_mem_usage, stats.gpu_mem_usage, stats.pinned_mem_usage = in_use, of_device, pinned
+            if self._guides is not None:
+                stats.guide_cache_hits, stats.guide_cache_misses = (
+                    self._guides.num_hits,
+                    self._guides.num_misses,
+                )
         return taken
 
     def requests(self) -> list[RequestStatsPerIteration]:

@@ -79,6 +79,8 @@ class IterationStats(Stats):
     `num_active_requests` hold a slot at its end. Limits are as made (static) and in force (runtime); no tuner
     recommends others, so that those are 0. `model_latency_ms` is how long the host waited for the device,
     `grammar_latency_ms` what grammars took meanwhile, on any thread; `num_compiling_requests` wait for their guide.
+    Since the executor was made, `guide_cache_hits` guides were there compiled when they were asked for, and
+    `guide_cache_misses` were not.
     """
 
     timestamp: str = ""
@@ -107,6 +109,8 @@ class IterationStats(Stats):
     model_latency_ms: float = 0.0
     grammar_latency_ms: float = 0.0
     num_compiling_requests: int = 0
+    guide_cache_hits: int = 0
+    guide_cache_misses: int = 0
 
 
 class RequestStage(Enum):
