@@ -5,12 +5,14 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bind.h"
@@ -244,6 +246,16 @@ void bind_state(nb::module_ &m) {
       .def("extended", &GuidedState::extended, "slot"_a)
       .def("is_terminated", &GuidedState::is_terminated, "slot"_a)
       .def("is_guided", &GuidedState::is_guided, "slot"_a)
+      .def(
+          "splice",
+          [](const GuidedState &self,
+             int slot) -> std::optional<std::tuple<std::int64_t, int, std::vector<std::int32_t>>> {
+            auto splice = self.splice(slot);
+            if (!splice) return std::nullopt;
+            return std::tuple(splice->committed, splice->backtrack, std::move(splice->tokens));
+          },
+          "slot"_a,
+          "Where the status is \"spliced\": of how many committed tokens how many go, and which come in their place.")
       .def_prop_ro("num_failed", &GuidedState::num_failed)
       .def_prop_ro("num_pending", &GuidedState::num_pending)
       .def_prop_ro("epoch", &GuidedState::epoch)

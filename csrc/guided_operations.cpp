@@ -50,6 +50,8 @@ void GuidedState::detach(int number) {
     // Its owner may attach it again elsewhere: it leaves with the committed text. If it can't, its next fill says so.
     if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
     slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
+    if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kSpliced)
+      slot.matcher->position += static_cast<std::int64_t>(slot.splice.tokens.size()) - slot.splice.backtrack;
     std::lock_guard<std::mutex> lock(queue_mutex_);
     detached_.push_back(std::move(slot.matcher));
   }
@@ -58,7 +60,7 @@ void GuidedState::detach(int number) {
   slot.ended.store(false, std::memory_order_release);
   slot.committed.store(0, std::memory_order_release);
   slot.extended.store(0, std::memory_order_release);
-  slot.stopped = slot.dead_end = false;
+  slot.stopped = slot.dead_end = slot.splices = false;
   if (slot.status.exchange(SlotStatus::kOk, std::memory_order_acq_rel) != SlotStatus::kOk)
     num_failed_.fetch_sub(1, std::memory_order_acq_rel);
   for (int position = 0; position <= shape_.max_drafts; ++position)
@@ -120,12 +122,15 @@ void GuidedState::extend_slot(int number, int draft) {
   const int outcome = slot.matcher->accept(static_cast<std::int32_t>(token));
   if (outcome < 0) return fail_matcher(number, "accepting a draft");
   if (outcome == 0) return stop(number, draft, token);
-  slot.taken[draft - 1] = token;
-  slot.extended.store(draft, std::memory_order_release);
-  if (outcome == 2) {  // what follows depends on the tokens in its place: it is as good as refused
-    if (take_back(number, draft - 1)) stop(number, draft, token);
+  if (outcome == 2) {
+    // Whether the text is written anew is decided when the token is committed.
+    if (slot.matcher->rollback(1) != 0) return fail_matcher(number, "rolling back a draft");
+    stop(number, draft, token);
+    slot.splices = true;
     return;
   }
+  slot.taken[draft - 1] = token;
+  slot.extended.store(draft, std::memory_order_release);
   if (slot.matcher->is_terminated()) return end_rows(number, draft);
   if (fill(number, draft, kExtend) != Fill::kEmpty) return;
   // Nothing may follow this draft, so it is as good as refused: earlier rows stay as they are.
@@ -141,7 +146,7 @@ bool GuidedState::takes_next(int number, int draft, std::int64_t token) {
   const int extended = slot.extended.load(std::memory_order_relaxed);
   if (extended >= draft) return slot.taken[draft - 1] != token && take_back(number, draft - 1);
   if (extended == draft - 1 && (!slot.stopped || slot.refused != token))
-    return slot.stopped = slot.dead_end = false, true;
+    return slot.stopped = slot.dead_end = slot.splices = false, true;
   end_rows(number, draft);
   return false;
 }
@@ -150,7 +155,7 @@ bool GuidedState::takes_next(int number, int draft, std::int64_t token) {
 bool GuidedState::take_back(int number, int count) {
   Slot &slot = slots_[number];
   const int extended = slot.extended.load(std::memory_order_relaxed);
-  slot.stopped = slot.dead_end = false;
+  slot.stopped = slot.dead_end = slot.splices = false;
   slot.extended.store(count, std::memory_order_release);
   for (std::size_t position = static_cast<std::size_t>(count) + 1; position < slot.rows.size(); ++position)
     if (slot.rows[position] == Row::kFilled) slot.rows[position] = Row::kStale;
@@ -172,7 +177,7 @@ void GuidedState::commit_slot(int number) {
       return fail(number, SlotStatus::kVerified,
                   "token " + std::to_string(verified[1 + i]) + " was verified where draft " + std::to_string(i + 1) +
                       " was token " + std::to_string(slot.taken[i]));
-  const bool dead_end = slot.dead_end;
+  const bool dead_end = slot.dead_end, splices = slot.splices;
   if (!take_back(number, kept)) return;
   slot.extended.store(0, std::memory_order_release);
   slot.committed.fetch_add(kept, std::memory_order_acq_rel);
@@ -182,6 +187,10 @@ void GuidedState::commit_slot(int number) {
   };
   // Tokens behind the end are not the grammar's business.
   if (kept > 0 && slot.matcher->is_terminated()) return end();
+  if (accepted > extended && splices) {
+    const int outcome = slot.matcher->accept(static_cast<std::int32_t>(verified[1 + kept]));
+    return outcome == 2 ? take_splice(number) : fail_matcher(number, "accepting a token again");
+  }
   if (accepted > extended && dead_end) slot.committed.fetch_add(1, std::memory_order_acq_rel);  // it was legal itself
   if (accepted > extended)
     return dead_end
@@ -194,12 +203,7 @@ void GuidedState::commit_slot(int number) {
   if (outcome < 0) return fail_matcher(number, "accepting a token");
   if (outcome == 0)
     return fail(number, SlotStatus::kRefused, "the grammar does not take token " + std::to_string(token));
-  if (outcome == 2) {
-    slot.matcher->rollback(1);
-    return fail(number, SlotStatus::kMatcher,
-                "the guide puts other tokens in the place of token " + std::to_string(token) +
-                    ", which was sampled; only splices behind a token (backtrack 0) are done");
-  }
+  if (outcome == 2) return take_splice(number);
   slot.committed.fetch_add(1, std::memory_order_acq_rel);
   for (Row &row : slot.rows)
     if (row == Row::kFilled) row = Row::kStale;
@@ -278,6 +282,24 @@ void GuidedState::fail(int number, SlotStatus status, std::string message) {
   }
   num_failed_.fetch_add(1, std::memory_order_acq_rel);
   end_rows(number, 0);
+}
+
+// The matcher has taken a token at which it writes the end of the text anew. The slot rests until the host has done so.
+void GuidedState::take_splice(int number) {
+  constexpr int kMaxTokens = 1 << 16;
+  Slot &slot = slots_[number];
+  Splice splice;
+  splice.committed = slot.committed.fetch_add(1, std::memory_order_acq_rel) + 1;
+  splice.tokens.resize(kMaxTokens);
+  const int count = slot.matcher->splice(&splice.backtrack, splice.tokens.data(), kMaxTokens);
+  if (count < 0) return fail_matcher(number, "writing the end of the text anew");
+  splice.tokens.resize(static_cast<std::size_t>(count));
+  if (slot.matcher->is_terminated()) slot.ended.store(true, std::memory_order_release);
+  {
+    std::lock_guard<std::mutex> lock(status_mutex_);
+    slot.splice = std::move(splice);
+  }
+  fail(number, SlotStatus::kSpliced, "the end of the text is being written anew");
 }
 
 void GuidedState::fail_matcher(int slot, const char *during) {

@@ -33,6 +33,8 @@ const char *status_name(SlotStatus status) {
       return "epoch";
     case SlotStatus::kVerified:
       return "verified";
+    case SlotStatus::kSpliced:
+      return "spliced";
   }
   return "unknown";
 }
@@ -131,6 +133,13 @@ std::pair<SlotStatus, std::string> GuidedState::status(int number) const {
   std::lock_guard<std::mutex> lock(status_mutex_);
   const SlotStatus status = slot.status.load(std::memory_order_acquire);
   return {status, status == SlotStatus::kOk ? std::string() : slot.message};
+}
+
+std::optional<Splice> GuidedState::splice(int number) const {
+  const Slot &slot = slots_.at(static_cast<std::size_t>(number));
+  std::lock_guard<std::mutex> lock(status_mutex_);
+  if (slot.status.load(std::memory_order_acquire) != SlotStatus::kSpliced) return std::nullopt;
+  return slot.splice;
 }
 
 int GuidedState::num_pending() const {

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -47,11 +48,20 @@ enum class SlotStatus : int {
   kTimeLimit,  // one fill took longer than the limit
   kEpoch,      // iterations and snapshots are out of step
   kVerified,   // the verified tensor contradicts what was extended
+  kSpliced,    // the matcher writes the end of the text anew: the host is to do so, and to attach it again
 };
 const char *status_name(SlotStatus status);
 
 struct OperationCounters {
   std::uint64_t calls = 0, fills = 0, nanoseconds = 0, max_nanoseconds = 0;
+};
+
+// What a matcher puts in the place of the end of a text: of the first `committed` tokens since it was attached, the
+// last `backtrack` go, and `tokens` come.
+struct Splice {
+  std::int64_t committed = 0;
+  int backtrack = 0;
+  std::vector<std::int32_t> tokens;
 };
 
 class GuidedState {
@@ -117,6 +127,9 @@ class GuidedState {
 
   // Readable at any time.
   std::pair<SlotStatus, std::string> status(int slot) const;
+  // Of a slot whose status is kSpliced.
+  std::optional<Splice> splice(int slot) const;
+  // Slots whose status is not kOk.
   int num_failed() const { return num_failed_.load(std::memory_order_acquire); }
   std::int64_t committed(int slot) const { return slots_.at(slot).committed.load(std::memory_order_acquire); }
   int extended(int slot) const { return slots_.at(slot).extended.load(std::memory_order_acquire); }
@@ -142,11 +155,13 @@ class GuidedState {
     bool stopped = false;               // the draft behind the taken ones was refused:
     std::int64_t refused = 0;           // ... this one
     bool dead_end = false;              // ... because nothing could have followed it
+    bool splices = false;               // ... because the matcher writes the text anew where it is committed
     std::vector<std::int64_t> taken;    // the drafts that the matcher took, [K]
     std::vector<Row> rows;              // [K+1]
     std::vector<std::uint64_t> hashes;  // [K+1] of filled rows, while recording
     std::int64_t start = 0;             // the matcher's position when it was attached
     std::string message;                // under status_mutex_
+    Splice splice;                      // under status_mutex_, while the status is kSpliced
   };
 
   struct Snapshot {
@@ -191,6 +206,7 @@ class GuidedState {
   void end_rows(int slot, int from);
   void stop(int slot, int draft, std::int64_t refused);
   void fail(int slot, SlotStatus status, std::string message);
+  void take_splice(int slot);
   void fail_matcher(int slot, const char *during);
 
   // What an operation left, to the log if there is one. `through` is the last row that an extend answers for.

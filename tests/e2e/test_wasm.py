@@ -43,7 +43,11 @@ def tokens_of(text: str) -> list[int]:
 
     from weft.config import package_model_path
 
-    return list(Tokenizer.from_file(str(package_model_path() / "tokenizer.json")).encode(text).ids)
+    return list(
+        Tokenizer.from_file(str(package_model_path() / "tokenizer.json"))
+        .encode(text, add_special_tokens=False)
+        .ids
+    )
 
 
 def changed(old: str, new: str) -> str:

@@ -15,12 +15,14 @@ from weft.engine.lifecycle import Request, Stage
 from weft.engine.records import TurnRecord
 from weft.engine.residents import Residents
 from weft.engine.results import ResultRings, StepResults
-from weft.guided.state import GuidedState
+from weft.engine.splice import commit_splice
+from weft.guided.state import GuidedState, Splice
 from weft.runtime.interface import Runtime
 
 
 class Landing:
-    """What is in flight, the oldest first: at most two."""
+    """What is in flight, the oldest first: at most two. `rewritten` are those whose text is to be read again; they may
+    have ended since."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Landing:
         end_tokens: frozenset[int],
     ) -> None:
         self.flights: deque[Flight] = deque()
+        self.rewritten: list[Request] = []
         self._runtime, self._rings, self._state = runtime, rings, state
         self._residents, self._launcher, self._ends = residents, launcher, ends
         self._end_tokens = end_tokens
@@ -67,7 +70,7 @@ class Landing:
             if not request.is_finished:
                 self._take_first(request, results, turn)
         for request in flight.rows:
-            if request.stage is not Stage.FINISHED:
+            if request.stage is not Stage.FINISHED and not request.is_rewritten:
                 self._take(request, results, flight.num_drafts, turn)
         for request in flight.reading:
             if not request.is_finished and request.row is not None and request.row.error is not None:
@@ -115,7 +118,11 @@ class Landing:
         grammar = self._state if request.compiled is not None else None
         output, reason = request.output, None
         try:
-            if not (
+            splice = self._splice_of(request, results) if grammar is not None and grammar.num_failed else None
+            if splice is not None:
+                reason = commit_splice(request, results, splice, self._end_tokens)
+                self.rewritten += [request] if request.is_rewritten else []
+            elif not (
                 request.is_plain
                 and commit_plainly(request, results.tokens(request.slot), self._end_tokens, grammar, turn)
             ):
@@ -123,12 +130,18 @@ class Landing:
         except Exception as error:  # whatever it is, the others' tokens are committed on the device
             self._ends.end(request, "error", error)
             return
-        if len(output.token_ids) >= request.stores_at:
+        if len(output.token_ids) >= request.stores_at and not request.is_rewritten:
             self._residents.store(request)
         if reason is not None:
             self._ends.end(request, reason)
         elif request.is_watched and request.on_progress is not None:
             request.on_progress(request)
+
+    def _splice_of(self, request: Request, results: StepResults) -> Splice | None:
+        """Where the iteration is the one in which the request's matcher wrote the end of its text anew."""
+        splice = self._state.splice(request.slot)
+        behind = len(request.output.token_ids) - request.resumed_at
+        return splice if splice and splice.committed <= behind + results.count(request.slot) + 1 else None
 
     def _commit_with_care(
         self, request: Request, results: StepResults, grammar: GuidedState | None, turn: TurnRecord

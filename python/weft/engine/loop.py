@@ -203,6 +203,8 @@ class Engine:
                 self._ends.end(request, "error", error)
             self.landing.check()
             flight = Flight()
+            if self.landing.rewritten:
+                self._read_again()
             self._decode(turn, flight)
             self._read_prompts(turn, flight)
             self._search(turn)
@@ -314,6 +316,20 @@ class Engine:
         request.move(Stage.QUEUED)
         self.arrivals.add_again(request)
 
+    def _read_again(self) -> None:
+        """Queue those whose text was written anew, once nothing in flight names them."""
+        rewritten, self.landing.rewritten = self.landing.rewritten, []
+        for request in rewritten:
+            if request.is_finished:
+                continue
+            if request.in_flight:
+                self.landing.rewritten.append(request)
+                continue
+            request.is_rewritten = False
+            self.residents.leave(request)
+            request.move(Stage.QUEUED)
+            self.arrivals.add_again(request)
+
     # -- launching
 
     def _decode(self, turn: TurnRecord, flight: Flight) -> None:
@@ -355,7 +371,9 @@ class Engine:
         rows = [
             r
             for r in self.residents.active
-            if r.stage is Stage.GENERATION and len(r.output.token_ids) + r.surely < r.room
+            if r.stage is Stage.GENERATION
+            and len(r.output.token_ids) + r.surely < r.room
+            and not r.is_rewritten
         ]
         return rows if self._beams is None else [r for r in rows if not isinstance(r, BeamRequest)]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -38,6 +39,14 @@ class OperationCounters:
 def host_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Plain zeroed memory, for a state without a device."""
     return torch.zeros(shape, dtype=dtype)
+
+
+class Splice(NamedTuple):
+    """Of the first `committed` tokens since a matcher was attached the last `backtrack` (0 or 1) go; `tokens` come."""
+
+    committed: int
+    backtrack: int
+    tokens: list[int]
 
 
 class GuidedState:
@@ -152,10 +161,16 @@ class GuidedState:
 
         Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow),
         "matcher" (it failed), "time_limit", "epoch" (snapshots and iterations out of step), "verified" (the
-        verified tensor contradicts the drafts).
+        verified tensor contradicts the drafts), "spliced" (the matcher writes the end of the text anew:
+        `splice`).
         """
         code, message = self.native.status(slot)
         return ("" if code == "ok" else code), message
+
+    def splice(self, slot: int) -> Splice | None:
+        """How the slot's matcher writes the end of the text anew; None where it does not."""
+        found = self.native.splice(slot)
+        return None if found is None else Splice(*found)
 
     def committed(self, slot: int) -> int:
         """Tokens that the slot's matcher took for good since it was attached; behind an end token none
