@@ -40,11 +40,17 @@ std::string tidy(const char *text) {
 
 // End tokens are weft's business: LLGuidance never sees one, so that nothing it does after an end can matter. An
 // illegal token kills its matchers for good, so each is validated before it is consumed.
+//
+// LLGuidance keeps its last mask and gives it again where the lexer's state and the number of parsed lexemes are the
+// same. A rollback does not drop it, so that another path of the same shape would get the mask of the one taken back:
+// before such a path is entered, a mask of where it begins takes the place of the kept one.
 struct LlguidanceMatcher {
   llg::Matcher *handle;
   std::shared_ptr<const LlguidanceVocabulary> vocabulary;
   int taken = 0;  // tokens, without an end token
   bool ended = false;
+  int masked = 0;         // how many were taken when the last mask was filled
+  bool is_stale = false;  // the kept mask is of a text that was taken back
   std::string error{};
 
   ~LlguidanceMatcher() { api.free_matcher(handle); }
@@ -76,6 +82,11 @@ int llg_accept(void *self, std::int32_t token) {
   const std::int32_t legal = api.validate_tokens(matcher.handle, &id, 1);
   if (legal < 0) return matcher.fail();
   if (legal == 0) return 0;
+  if (matcher.is_stale) {
+    if (api.compute_mask(matcher.handle) != 0) return matcher.fail();
+    matcher.masked = matcher.taken;
+    matcher.is_stale = false;
+  }
   if (api.consume_token(matcher.handle, id) != 0) return matcher.fail();
   ++matcher.taken;
   return 1;
@@ -92,6 +103,7 @@ int llg_rollback(void *self, int count) {
   const int fed = count - (count > 0 && matcher.ended);
   if (fed > 0 && api.rollback(matcher.handle, static_cast<std::size_t>(fed)) != 0) return matcher.fail();
   matcher.taken -= fed;
+  matcher.is_stale = matcher.is_stale || matcher.taken < matcher.masked;
   if (count > 0) matcher.ended = false;
   return 0;
 }
@@ -121,6 +133,8 @@ int llg_fill(void *self, std::int32_t *row, int words) {
   if (api.compute_mask_into(matcher.handle, reinterpret_cast<std::uint32_t *>(row),
                             static_cast<std::size_t>(needed) * sizeof *row) != 0)
     return matcher.fail();
+  matcher.masked = matcher.taken;
+  matcher.is_stale = false;
   // A grammar in Lark may name an end token by its number; an end is an end all the same.
   const bool accepting = api.is_accepting(matcher.handle);
   for (std::int32_t token : matcher.vocabulary->end_tokens()) set_bit(row, token, accepting);
@@ -131,7 +145,8 @@ void *llg_fork(void *self) {
   LlguidanceMatcher &matcher = self_of(self);
   llg::Matcher *copy = api.clone_matcher(matcher.handle);
   if (!copy) return matcher.fail("llguidance made no copy of a matcher"), nullptr;
-  return new LlguidanceMatcher{copy, matcher.vocabulary, matcher.taken, matcher.ended};
+  return new LlguidanceMatcher{copy,          matcher.vocabulary, matcher.taken,
+                               matcher.ended, matcher.masked,     matcher.is_stale};
 }
 
 int llg_reset(void *self) { return llg_rollback(self, self_of(self).taken + self_of(self).ended); }
@@ -202,6 +217,7 @@ std::string llguidance_bind(const char *library_path) {
       !resolve(library, "llg_clone_matcher", found.clone_matcher) ||
       !resolve(library, "llg_free_matcher", found.free_matcher) ||
       !resolve(library, "llg_matcher_get_error", found.get_error) ||
+      !resolve(library, "llg_matcher_compute_mask", found.compute_mask) ||
       !resolve(library, "llg_matcher_compute_mask_into", found.compute_mask_into) ||
       !resolve(library, "llg_matcher_validate_tokens", found.validate_tokens) ||
       !resolve(library, "llg_matcher_consume_token", found.consume_token) ||

@@ -11,6 +11,7 @@ import pytest
 from grammars import END, allowed, new_row, pick, small_vocabulary
 from guides import GUIDES
 from weft import _core
+from weft.config import package_model_path
 from weft.errors import GuideError, GuideStateError, InterfaceError
 from weft.grammar import Guide, GuideWarning, Matcher, Vocabulary
 from weft.grammar import llguidance as adapter
@@ -85,6 +86,43 @@ def test_a_refused_token_does_not_kill_a_matcher(backend: LLGuidanceBackend) -> 
     with pytest.raises(GuideStateError, match="rollback of 2 tokens; only 1 were taken"):
         matcher.rollback(2)
     np.testing.assert_array_equal(mask(matcher), row)
+
+
+def test_a_mask_is_never_that_of_a_text_that_was_taken_back() -> None:
+    """LLGuidance keeps its last mask, and takes two texts of one shape for the same (a key, a value)."""
+    vocabulary = Vocabulary.from_huggingface(package_model_path())
+    compiled = LLGuidanceBackend(vocabulary).compile(Guide.json())
+    text = [vocabulary.tokens.index(token) for token in (b'{"', b"b", b"ap", b'":', b' "', b"shipped")]
+    words = -(-vocabulary.vocab_size // 32)
+
+    def fill(matcher: Matcher) -> np.ndarray:
+        row = np.zeros(words, dtype=np.int32)
+        matcher.fill(row)
+        return row
+
+    fresh = compiled.matcher()
+    expected = []
+    for token in text:
+        expected.append(fill(fresh))
+        assert fresh.accept(token)
+    expected.append(fill(fresh))
+    rng = random.Random(0)
+    matcher = compiled.matcher()
+    for _ in range(60):
+        for token, row in zip(text, expected, strict=False):
+            drafted = 0
+            filled = fill(matcher)
+            np.testing.assert_array_equal(filled, row)
+            for _ in range(rng.randint(0, 3)):
+                allowed = np.unpackbits(filled.view(np.uint8), bitorder="little").nonzero()[0]
+                if not matcher.accept(rng.choice(allowed.tolist())):
+                    break
+                drafted += 1
+                filled = fill(matcher)
+            matcher.rollback(drafted)
+            assert matcher.accept(token)
+        np.testing.assert_array_equal(fill(matcher), expected[-1])
+        matcher.reset()
 
 
 def test_several_end_tokens() -> None:

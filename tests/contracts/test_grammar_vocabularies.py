@@ -1,0 +1,112 @@
+"""What backends promise, over vocabularies of the sizes that models have: 300, 32,000 and 131,072 tokens."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft import registry
+from weft.bench.grammar import synthetic_vocabulary
+from weft.grammar import Backend, Guide, Matcher, Vocabulary
+
+SIZES = [300, 32_000, 131_072]
+SPECIALS = 10
+PADDING = 7
+STEPS = 5
+GUIDES: list[tuple[str, Any]] = [
+    ("json", None),
+    ("json_schema", {"type": "object", "properties": {"ab": {"type": "string"}, "n": {"type": "number"}}}),
+    ("regex", r"(the|[a-z]{2,12} )+[^a-z]"),
+    ("ebnf", 'root ::= "(" root ")" | [a-z]+'),
+    ("choice", ["north by northwest", "north", "é\U0001f600"]),
+]
+
+
+@functools.cache
+def vocabulary(size: int) -> Vocabulary:
+    """Bytes and words, then special tokens whose text a grammar could want, two of them ends, then padding."""
+    words = synthetic_vocabulary(size - SPECIALS - PADDING).tokens
+    specials = range(len(words), len(words) + SPECIALS)
+    tokens = [*words, *(b"ab" for _ in specials)]
+    return Vocabulary.from_tokens(
+        tokens, end_ids=[0, specials[0]], special_ids=list(specials), vocab_size=size
+    )
+
+
+@functools.cache
+def backend(name: str, size: int) -> Backend:
+    made: Backend = registry.load("grammars", name)(vocabulary(size))
+    return made
+
+
+def mask(matcher: Matcher, size: int) -> np.ndarray:
+    row = np.full(-(-size // 32), -1, dtype=np.int32)
+    matcher.fill(row)
+    return row
+
+
+def allowed(row: np.ndarray) -> np.ndarray:
+    return np.unpackbits(row.view(np.uint8), bitorder="little").nonzero()[0]
+
+
+@pytest.mark.parametrize("entry", GUIDES, ids=lambda entry: entry[0])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", registry.names("grammars"))
+def test_a_walk_keeps_the_contract(name: str, size: int, entry: tuple[str, Any]) -> None:
+    kind, argument = entry
+    guide = getattr(Guide, kind)() if argument is None else getattr(Guide, kind)(argument)
+    matcher = backend(name, size).compile(guide).matcher()
+    ends = vocabulary(size).end_ids
+    rng = random.Random(size)
+    rows: list[np.ndarray] = []
+    taken: list[int] = []
+    for _ in range(STEPS):
+        row = mask(matcher, size)
+        choices = allowed(row).tolist()
+        assert choices and (set(ends) <= set(choices) or not set(ends) & set(choices))
+        others = set(range(size - SPECIALS - PADDING, size)) - set(ends)
+        assert not others & set(choices), "special tokens, padding and bits beyond the vocabulary"
+        tried = {rng.randrange(size) for _ in range(300)} | set(rng.choices(choices, k=100))
+        permitted = set(choices)
+        assert all(matcher.validate([token]) == (token in permitted) for token in tried)
+        fork = matcher.fork()
+        np.testing.assert_array_equal(mask(fork, size), row)
+        rows.append(row)
+        taken.append(rng.choice([token for token in choices if token not in ends] or choices))
+        assert matcher.accept(taken[-1])
+        np.testing.assert_array_equal(mask(fork, size), row)
+        if matcher.is_terminated():
+            assert allowed(mask(matcher, size)).tolist() == sorted(ends)
+            break
+    for back, row in enumerate(reversed(rows), 1):
+        matcher.rollback(1)
+        np.testing.assert_array_equal(mask(matcher, size), row)
+        assert matcher.validate(taken[-back:]) == back
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument"),
+    [
+        ("regex", r"(the|[a-z]{2,12} )+[^a-z]"),
+        ("ebnf", 'root ::= "(" root ")" | [a-z]+'),
+        ("choice", ["ab", "abc"]),
+    ],
+)
+@pytest.mark.parametrize("size", SIZES)
+def test_backends_agree_where_a_guide_leaves_nothing_open(kind: str, argument: Any, size: int) -> None:
+    """What a regex, a grammar or a choice allows is the same whatever compiles it, bit for bit."""
+    guide = getattr(Guide, kind)(argument)
+    matchers = [backend(name, size).compile(guide).matcher() for name in registry.names("grammars")]
+    rng = random.Random(1)
+    for _ in range(STEPS):
+        rows = [mask(matcher, size) for matcher in matchers]
+        for row in rows[1:]:
+            np.testing.assert_array_equal(row, rows[0])
+        token = rng.choice(allowed(rows[0]).tolist())
+        assert all(matcher.accept(token) for matcher in matchers)
+        if matchers[0].is_terminated():
+            break
