@@ -92,45 +92,52 @@ class Walk {
   }
 
   // The places before a byte that a place leads to without one, with the most that the cost grows.
+  //
+  // A rule that is entered here and left without a byte comes to the same as one that is passed over, so that only
+  // rules entered before return: to any caller.
   const State &closed(int from) {
     const auto f = static_cast<std::size_t>(from);
     if (is_closed_[f]) return closures_[f];
-    // Of a place before a rule there are two: not entered yet, and returned to (its number below 0).
+    enum How { kThere, kReturned, kEntered };
     std::unordered_map<int, int> best;
     std::vector<int> open;
-    const auto reach = [&](int node, int weight) {
+    const auto reach = [&](int at, How how, int weight) {
+      const int node = at * 3 + how;
       const auto [found, is_new] = best.try_emplace(node, weight);
       if (!is_new && found->second >= weight) return;
       found->second = weight;
       open.push_back(node);
     };
-    reach(from, 0);
+    reach(from, kThere, 0);
     while (!open.empty()) {
-      const int node = open.back();
+      const int node = open.back(), at = node / 3, weight = best[node];
+      const How how = static_cast<How>(node % 3);
       open.pop_back();
-      const int weight = best[node], at = node < 0 ? ~node : node;
       const Place &place = grammar_.place(at);
       work(1);
       if (place.kind == Place::kEnd) {
+        if (how == kEntered) continue;
         const auto &callers = callers_[static_cast<std::size_t>(place.target)];
         work(callers.size());
-        for (const int caller : callers) reach(~caller, weight);
+        for (const int caller : callers) reach(caller, kReturned, weight);
       } else if (place.kind == Place::kRule) {
-        const bool is_back = node < 0;
-        if (is_back || place.least == 0) reach(at + 1, weight);
+        const bool is_back = how == kReturned;
+        if (is_back || place.least == 0) reach(at + 1, how == kEntered ? kEntered : kThere, weight);
         if (is_back && place.most == 1) continue;
         const bool is_owed = place.least == place.most || (!is_back && place.least > 0);
-        for (const int first : grammar_.alternatives(place.target)) {
-          const int before = is_owed ? grammar_.rule_cost(place.target) : 0;
-          reach(first, grown(weight, change(before, grammar_.cost(first))));
-        }
+        const int before = is_owed ? grammar_.rule_cost(place.target) : 0;
+        for (const int first : grammar_.alternatives(place.target))
+          reach(first, kEntered, grown(weight, change(before, grammar_.cost(first))));
       }
     }
-    State closure;
+    std::unordered_map<int, int> found;
     for (const auto &[node, weight] : best)
-      if (node >= 0 && grammar_.place(node).kind == Place::kByte) closure.emplace_back(node, weight);
+      if (grammar_.place(node / 3).kind == Place::kByte) {
+        const auto [one, is_new] = found.try_emplace(node / 3, weight);
+        if (!is_new) one->second = std::max(one->second, weight);
+      }
     is_closed_[f] = true;
-    return closures_[f] = std::move(closure);
+    return closures_[f] = State(found.begin(), found.end());
   }
 
   const ClosingGrammar &grammar_;
