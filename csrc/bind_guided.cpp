@@ -81,9 +81,10 @@ void bind_matcher(nb::module_ &m) {
       .def(
           "accept",
           [](Matcher &self, std::int32_t token) {
-            const bool taken = checked(self, self.ref->accept(token)) > 0;
-            self.ref->position += taken;
-            return taken;
+            const int outcome = checked(self, self.ref->accept(token));
+            self.ref->position += outcome > 0;
+            self.ref->has_replaced = outcome == 2;
+            return outcome > 0;
           },
           "token"_a, "Take a token; False if it is refused, with the state unchanged.")
       .def(
@@ -166,6 +167,9 @@ void bind_matcher(nb::module_ &m) {
           },
           "capacity"_a,
           "After a token that was replaced: how many of the last tokens go, and which come in their place.")
+      .def_prop_ro(
+          "has_replaced", [](Matcher &self) { return self.ref->has_replaced; },
+          "Whether `accept` took its last token and puts others in its place (see `splice`).")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
       .def_prop_ro(
           "slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")

@@ -39,6 +39,7 @@ class MatcherHandle {
   // Tokens that it has taken for good from its start; while it has a slot, as of when it got it. Counted by who moves
   // it: the state when it leaves its slot, and its Python methods.
   std::int64_t position = 0;
+  bool has_replaced = false;  // what Python's accept took last
 
  private:
   static std::int64_t next_serial() {

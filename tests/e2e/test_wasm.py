@@ -237,6 +237,27 @@ def text_of(tokens: list[int]) -> str:
     return text
 
 
+def test_beams_refuse_a_program_that_takes_back() -> None:
+    """Each digit but zero is replaced by two zeros."""
+    when = [token for digit in "123456789" for token in tokens_of(digit)]
+    splice = {"when_sampled": when, "backtrack": 1, "ff_tokens": tokens_of("0") * 2}
+    text = f',"temperature":null,"splices":[{json.dumps(splice, separators=(",", ":"))}]}}]}}'
+    program = DIGITS.replace("(i32.const 64) (i32.const 35)", f"(i32.const 1024) (i32.const {len(text)})")
+    program = program.replace(
+        "(local.get $end) (i32.const 35))", f"(local.get $end) (i32.const {len(text)}))"
+    )
+    program = program.replace("(data (i32.const 128)", f"{with_text(1024, text)} (data (i32.const 128)")
+    config = ExecutorConfig(max_beam_width=2, max_batch_size=4, guided_decoding_config=GuidedDecodingConfig())
+    with Executor(None, config, device="cpu") as executor:
+        executor.register_guide("zeros", Guide.wasm(program.encode(), "8", trusted=True))
+        params = GuidedDecodingParams.handle("zeros")
+        request = Request(
+            tokens_of(PROMPT), 12, sampling_config=SamplingConfig(2), guided_decoding_params=params
+        )
+        (response,) = until_final(executor, executor.enqueue_request(request))
+        assert "a search by beams can't do" in response.error_msg
+
+
 def test_a_start_does_not_hold_up_others() -> None:
     """While one program takes all its time to start, another request runs from its beginning to its end."""
     with LLM(device="cpu") as llm, ThreadPoolExecutor(1) as pool:

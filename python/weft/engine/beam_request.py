@@ -199,6 +199,11 @@ class BeamRun:
     def _accept(self, matcher: Matcher, token: int) -> None:
         if not matcher.accept(token):
             raise GuideStateError(f"the grammar refused token {token}, which its mask allowed")
+        if matcher.has_replaced:
+            raise GuideStateError(
+                f"the program puts other tokens in the place of token {token}, which a search by beams can't do; use "
+                "another program, or no beams"
+            )
 
     def _show(self, best: Hypothesis) -> None:
         """The best answer so far is the output."""
