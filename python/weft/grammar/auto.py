@@ -63,7 +63,7 @@ class AutoBackend:
             if lines and not guide.strict:
                 return self._xgrammar.compile(guide)
             raise GuideError(
-                f"no grammar library can express the guide. XGrammar: {reason}. {error}"
+                f"no grammar library can express the guide. XGrammar: {reason.rstrip('.')}. {error}"
             ) from None
         warnings.warn(f"LLGuidance is used for a guide, since XGrammar: {reason}", GuideWarning, stacklevel=3)
         return compiled
