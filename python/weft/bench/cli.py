@@ -15,7 +15,21 @@ from weft.config import MAX_DRAFT_TOKENS
 
 app = typer.Typer(no_args_is_help=True, help="Measure weft; each command prints a table and can write JSON.")
 
-BENCHES = ("replay", "hostfunc", "mask", "grammar", "acceptance", "rejection", "overhead", "speed", "serve")
+BENCHES = (
+    "replay",
+    "hostfunc",
+    "mask",
+    "grammar",
+    "matchers",
+    "workers",
+    "acceptance",
+    "rejection",
+    "overhead",
+    "speed",
+    "serve",
+)
+
+HOST_ONLY = ("grammar", "matchers", "workers")  # no device has a part in these
 
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 OutOption = Annotated[
@@ -82,6 +96,9 @@ def grammar(
         typer.Option(min=0.1, help="Seconds that a schema may compile; its instances may take 4 times that."),
     ] = 30.0,
     style: Annotated[str, typer.Option(help="How instances are written: spaced or compact.")] = "spaced",
+    any_order: Annotated[
+        bool, typer.Option("--any-order", help="Properties in any order, not in the schema's.")
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once; they disturb each other's times.")] = 1,
     names: Annotated[
         bool, typer.Option(help="Write each file's problem, not only how often which kind came.")
@@ -102,10 +119,32 @@ def grammar(
         timeout_s=timeout,
         seed=seed,
         style=style,
+        any_order=any_order,
         jobs=jobs,
         names=names,
     )
     finish(report, out)
+
+
+@app.command()
+def matchers(
+    source: Annotated[
+        Path | None,
+        typer.Argument(help="Schemas with instances, as `weft bench grammar` takes them. Default: made up."),
+    ] = None,
+    vocab: Annotated[int, typer.Option(min=300, help="Made-up tokens.")] = 131072,
+    texts: Annotated[int, typer.Option(min=1, help="How many guides, with a text of each.")] = 24,
+    repeat: Annotated[int, typer.Option(min=1, help="Turns of each way of calling.")] = 15,
+    out: OutOption = None,
+) -> None:
+    """Native matchers beside each grammar library's own best way of being called, one by one and in batches."""
+    finish(load("matchers")(source, vocab, texts=texts, repeat=repeat), out)
+
+
+@app.command()
+def workers(out: OutOption = None) -> None:
+    """The masks of a batch shared among threads: with how many, of which masks, it pays."""
+    finish(load("workers")(), out)
 
 
 @app.command()
@@ -258,4 +297,4 @@ def serve(
 def everything(device: DeviceOption = "auto", out: OutOption = None) -> None:
     """Every benchmark, one after another."""
     for name in BENCHES:
-        finish(load(name)() if name == "grammar" else load(name)(device), out)
+        finish(load(name)() if name in HOST_ONLY else load(name)(device), out)

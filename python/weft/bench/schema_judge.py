@@ -35,6 +35,7 @@ class Settings:
     vocabulary: Vocabulary
     tokenizer: Path | None = None
     style: str = "spaced"
+    any_order: bool = False
     memory_bytes: int = 8 << 30
 
 
@@ -68,6 +69,7 @@ class Judge:
     def __init__(self, settings: Settings) -> None:
         self._vocabulary = settings.vocabulary
         self._style = settings.style
+        self._any_order = settings.any_order
         tokenizer = settings.tokenizer and Tokenizer.from_file(str(settings.tokenizer / "tokenizer.json"))
         self._tokens = TextTokens(settings.vocabulary, tokenizer)
         self._compiler = GuideCompiler(settings.vocabulary, backend=settings.backend)
@@ -78,7 +80,7 @@ class Judge:
         with warnings.catch_warnings(record=True) as ignored:
             warnings.simplefilter("always")
             start, cpu = time.perf_counter(), time.process_time()
-            compiled = self._compiler.compile_part(Guide.json_schema(schema))
+            compiled = self._compiler.compile_part(Guide.json_schema(schema, any_order=self._any_order))
             compiled.matcher()
             seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
         return compiled, Compiled(seconds, cpu_seconds, compiled.memory_bytes, len(ignored))

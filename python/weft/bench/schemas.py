@@ -75,14 +75,15 @@ def run(
     timeout_s: float = 30.0,
     seed: int = 0,
     style: str = "spaced",
+    any_order: bool = False,
     jobs: int = 1,
     names: bool = True,
 ) -> SchemaReport:
     """The schemas of `source` (`schema_files.read`) under each backend (default: all), `limit` of them by chance.
 
-    `tokenizer` is the folder of the vocabulary's tokenizer.json. `jobs` processes judge at once; more than one
-    disturb each other's times. Without `names` the report tells no file by its name. Raises `InputError` for a source,
-    backend or style that is none.
+    `tokenizer` is the folder of the vocabulary's tokenizer.json. With `any_order`, properties may come in any. `jobs`
+    processes judge at once; more than one disturb each other's times. Without `names` the report tells no file by its
+    name. Raises `InputError` for a source, backend or style that is none.
     """
     backends = backends or registry.names("grammars")
     for backend in backends:
@@ -102,13 +103,14 @@ def run(
             "vocab": vocabulary.vocab_size,
             "tokens": "the tokenizer's" if tokenizer is not None else "the longest that fit",
             "style": style,
+            "any_order": any_order,
             "timeout_s": timeout_s,
             "seed": seed,
             "jobs": jobs,
         },
     )
     for backend in backends:
-        settings = Settings(backend, vocabulary, tokenizer, style)
+        settings = Settings(backend, vocabulary, tokenizer, style, any_order)
         results = judge_all(settings, files, timeout_s, jobs)
         report.rows.append({"backend": backend, **figures(results)})
         for split in sorted({file.split for file in files}):

@@ -27,6 +27,11 @@ from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
 from weft.runtime.interface import Runtime, Stream
 
 
+def default_workers() -> int:
+    """How many threads help with the matchers of a phase that turns out long."""
+    return min((os.cpu_count() or 1) // 4, 8)
+
+
 class GrammarLane:
     """Masks for `num_slots` request slots (S) with at most `max_drafts` drafts (K), on a runtime's device.
 
@@ -51,7 +56,7 @@ class GrammarLane:
         fill_time_limit_s: float = 0.0,
     ) -> None:
         if workers is None:
-            workers = min((os.cpu_count() or 1) // 4, 8)
+            workers = default_workers()
         self.state = GuidedState(
             num_slots,
             max_drafts,
