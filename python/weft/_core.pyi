@@ -8,139 +8,351 @@ from typing import Annotated, overload
 import numpy
 from numpy.typing import NDArray
 
-
 def stream_create(driver: int, flags: int = 1) -> int: ...
-
 def stream_destroy(arg0: int, arg1: int, /) -> None: ...
-
 def stream_synchronize(arg0: int, arg1: int, /) -> None: ...
-
 def stream_query(arg0: int, arg1: int, /) -> bool: ...
-
 def stream_wait_event(arg0: int, arg1: int, arg2: int, /) -> None: ...
-
 def ctx_synchronize(arg: int, /) -> None: ...
-
 def memcpy_async(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, /) -> None: ...
-
 def stream_begin_capture(driver: int, stream: int, mode: int = 1) -> None: ...
-
 def stream_end_capture(arg0: int, arg1: int, /) -> int: ...
-
 def stream_is_capturing(arg0: int, arg1: int, /) -> bool: ...
-
 def stream_capture_info(arg0: int, arg1: int, /) -> tuple[int, int, int]: ...
-
 def event_create(driver: int, flags: int = 2) -> int: ...
-
 def event_destroy(arg0: int, arg1: int, /) -> None: ...
-
 def event_record(arg0: int, arg1: int, arg2: int, /) -> None: ...
-
 def event_query(arg0: int, arg1: int, /) -> bool: ...
-
 def event_synchronize(arg0: int, arg1: int, /) -> None: ...
-
 def event_elapsed_time(arg0: int, arg1: int, arg2: int, /) -> float: ...
-
 def graph_instantiate(arg0: int, arg1: int, /) -> int: ...
-
 def graph_launch(arg0: int, arg1: int, arg2: int, /) -> None: ...
-
 def graph_destroy(arg0: int, arg1: int, /) -> None: ...
-
 def graph_exec_destroy(arg0: int, arg1: int, /) -> None: ...
-
 def graph_nodes(arg0: int, arg1: int, /) -> list[tuple[int, str, str]]: ...
-
 def graph_edges(arg0: int, arg1: int, /) -> list[tuple[int, int]]: ...
-
 def cpu_set_schedule(name: str, seed: int = 0) -> None: ...
-
 def cpu_trace_start() -> None: ...
-
 def cpu_trace_stop() -> list[tuple[str, str, int, int, float, float]]: ...
-
 def label_next(arg: str, /) -> None: ...
-
 def cuda_available() -> bool: ...
-
 def cuda_unavailable_reason() -> str | None: ...
-
 def driver_version(arg: int, /) -> int: ...
-
-def launch_hostfunc(driver: int, stream: int, free_after_run: bool, fn: object, args: tuple, kwargs: dict) -> int | None: ...
-
+def launch_hostfunc(
+    driver: int, stream: int, free_after_run: bool, fn: object, args: tuple, kwargs: dict
+) -> int | None: ...
 def launch_device(stream: int, fn: object, args: tuple, kwargs: dict, name: str) -> None: ...
-
-def launch_native(driver: int, stream: int, function: int, data: int, owner: object | None, name: str, skippable: bool = False) -> None: ...
-
+def launch_native(
+    driver: int,
+    stream: int,
+    function: int,
+    data: int,
+    owner: object | None,
+    name: str,
+    skippable: bool = False,
+) -> None: ...
 def check(driver: int | None = None) -> None: ...
-
 def exchange_failure_scope(scope: int) -> int: ...
-
 def drain() -> None: ...
-
 def hostfunc_handles() -> list[int]: ...
-
 def free_hostfunc_user_data(handle: int) -> None: ...
-
 def hostfunc_stats() -> dict: ...
-
 def in_task() -> bool: ...
-
 def set_watchdog(seconds: float, signal: int) -> None: ...
 
 WATCHDOG_SIGNAL: int = 41
 
 def cuda_architectures() -> str: ...
-
-def apply_token_bitmask_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: bool, arg11: int, arg12: int, arg13: int, /) -> int: ...
-
-def apply_token_bitmask_cuda(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: bool, arg11: int, arg12: int, arg13: int, arg14: int, /) -> str: ...
-
-def copy_mask_rows_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: bool, arg10: int, /) -> int: ...
-
-def copy_mask_rows_cuda(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: bool, arg10: int, arg11: int, /) -> str: ...
-
-def sample_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, /) -> None: ...
-
+def apply_token_bitmask_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: bool,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    /,
+) -> int: ...
+def apply_token_bitmask_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: bool,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    /,
+) -> str: ...
+def copy_mask_rows_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: bool,
+    arg10: int,
+    /,
+) -> int: ...
+def copy_mask_rows_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: bool,
+    arg10: int,
+    arg11: int,
+    /,
+) -> str: ...
+def sample_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> None: ...
 def sample_splits_cuda(arg0: int, arg1: int, arg2: int, /) -> int: ...
-
-def sample_cuda(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, /) -> str: ...
-
+def sample_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    /,
+) -> str: ...
 def gumbel_noise_cpu(arg0: int, arg1: int, arg2: int, /) -> None: ...
-
-def truncation_floor_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, /) -> None: ...
-
-def truncation_floor_cuda(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, /) -> str: ...
+def truncation_floor_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    /,
+) -> None: ...
+def truncation_floor_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    /,
+) -> str: ...
 
 class PenaltyTables:
-    def __init__(self, arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, /) -> None: ...
+    def __init__(
+        self,
+        arg0: int,
+        arg1: int,
+        arg2: int,
+        arg3: int,
+        arg4: int,
+        arg5: int,
+        arg6: int,
+        arg7: int,
+        arg8: int,
+        arg9: int,
+        arg10: int,
+        arg11: int,
+        arg12: int,
+        arg13: int,
+        /,
+    ) -> None: ...
 
-def penalize_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: PenaltyTables, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, /) -> None: ...
-
-def penalize_cuda(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: PenaltyTables, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, /) -> str: ...
-
-def count_tokens_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, /) -> None: ...
-
-def count_tokens_cuda(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, /) -> str: ...
-
-def suppress_ends_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, /) -> None: ...
-
-def suppress_ends_cuda(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, /) -> str: ...
-
-def paged_attention_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, arg14: float, arg15: int, /) -> None: ...
-
-def kv_plan_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, /) -> None: ...
-
+def penalize_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: PenaltyTables,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    /,
+) -> None: ...
+def penalize_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: PenaltyTables,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    /,
+) -> str: ...
+def count_tokens_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    /,
+) -> None: ...
+def count_tokens_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> str: ...
+def suppress_ends_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> None: ...
+def suppress_ends_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> str: ...
+def paged_attention_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: float,
+    arg15: int,
+    /,
+) -> None: ...
+def kv_plan_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    /,
+) -> None: ...
 def rms_norm_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: float, /) -> None: ...
-
 def silu_mul_cpu(arg0: int, arg1: int, arg2: int, arg3: int, /) -> None: ...
-
-def few_rows_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: bool, arg9: int, /) -> None: ...
-
-def rotate_write_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, /) -> None: ...
+def few_rows_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: bool,
+    arg9: int,
+    /,
+) -> None: ...
+def rotate_write_cpu(
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, /
+) -> None: ...
 
 class TokenTexts:
     """The tokens of a vocabulary by their bytes; spells forced text."""
@@ -162,7 +374,9 @@ class Matcher:
         How many of the tokens would be taken one after another; the state does not change.
         """
 
-    def fill(self, row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> bool:
+    def fill(
+        self, row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")]
+    ) -> bool:
         """
         Write the mask of what may follow, int32 [words]; False where nothing is blocked.
         """
@@ -181,7 +395,12 @@ class Matcher:
         A guess of tokens that spell what must follow whatever is sampled; the state does not change.
         """
 
-    def walk(self, tokens: Sequence[int], row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], timed: bool = False) -> tuple:
+    def walk(
+        self,
+        tokens: Sequence[int],
+        row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")],
+        timed: bool = False,
+    ) -> tuple:
         """
         Fill and take tokens in turn: how many were taken, of how many the mask said otherwise, ns of each call.
         """
@@ -203,7 +422,6 @@ class Matcher:
         """
 
     def is_terminated(self) -> bool: ...
-
     @property
     def slot(self) -> int:
         """The slot it is attached to, or -1."""
@@ -226,38 +444,40 @@ def python_matcher(object: object, factory: object | None = None) -> Matcher:
 def xgrammar_bind(tvm_ffi_path: str, xgrammar_path: str) -> str:
     """Resolve XGrammar's C interface; what is missing, or an empty text."""
 
-def xgrammar_matcher(handle: int, vocab_size: int, end_tokens: Sequence[int], texts: TokenTexts | None = None) -> Matcher:
+def xgrammar_matcher(
+    handle: int, vocab_size: int, end_tokens: Sequence[int], texts: TokenTexts | None = None
+) -> Matcher:
     """
     A matcher over an xgrammar GrammarMatcher's handle; `texts` spells what is forced.
     """
 
 class GuidedState:
-    def __init__(self, num_slots: int, max_drafts: int, vocab_size: int, end_tokens: Sequence[int], drafts: int, verified: int, masks: int, token_mask: int, workers: int = 0, fill_time_limit_s: float = 0.0, max_pending: int = 64) -> None: ...
-
+    def __init__(
+        self,
+        num_slots: int,
+        max_drafts: int,
+        vocab_size: int,
+        end_tokens: Sequence[int],
+        drafts: int,
+        verified: int,
+        masks: int,
+        token_mask: int,
+        workers: int = 0,
+        fill_time_limit_s: float = 0.0,
+        max_pending: int = 64,
+    ) -> None: ...
     def push(self, slots: Sequence[int], attach: dict, epoch: int = 0) -> int: ...
-
     def fetch(self) -> None: ...
-
     def extend(self, draft: int) -> None: ...
-
     def extend_through(self, count: int) -> None: ...
-
     def commit(self) -> None: ...
-
     def release(self, slot: int) -> None: ...
-
     def task(self, operation: str, draft: int = 0) -> tuple: ...
-
     def status(self, slot: int) -> tuple[str, str]: ...
-
     def committed(self, slot: int) -> int: ...
-
     def extended(self, slot: int) -> int: ...
-
     def is_terminated(self, slot: int) -> bool: ...
-
     def is_guided(self, slot: int) -> bool: ...
-
     def splice(self, slot: int) -> tuple[int, int, list[int]] | None:
         """
         Where the status is "spliced": of how many committed tokens how many go, and which come in their place.
@@ -265,36 +485,35 @@ class GuidedState:
 
     @property
     def num_failed(self) -> int: ...
-
     @property
     def num_pending(self) -> int: ...
-
     @property
     def epoch(self) -> int: ...
-
     @property
     def pushed_epoch(self) -> int: ...
-
     def record(self, num_bytes: int) -> None: ...
-
     def recorded(self) -> bytes: ...
-
     def counters(self, operation: str) -> tuple: ...
 
 class NgramSettings:
     def __init__(self, min_length: int, max_length: int, candidates: int) -> None: ...
 
 class Proposals:
-    def __init__(self, state: GuidedState, verified: int, proposed: int, given: bool, forced: bool, ngram: NgramSettings | None) -> None: ...
-
-    def open(self, slot: int, tokens: Sequence[int], max_new_tokens: int, given: Sequence[int], num_answered: int) -> None: ...
-
+    def __init__(
+        self,
+        state: GuidedState,
+        verified: int,
+        proposed: int,
+        given: bool,
+        forced: bool,
+        ngram: NgramSettings | None,
+    ) -> None: ...
+    def open(
+        self, slot: int, tokens: Sequence[int], max_new_tokens: int, given: Sequence[int], num_answered: int
+    ) -> None: ...
     def set_guided(self, guided: bool) -> None: ...
-
     def run(self, num_drafts: int) -> None: ...
-
     def task(self, num_drafts: int) -> tuple: ...
-
     def counters(self) -> tuple: ...
 
 class AfterRules:
@@ -302,19 +521,15 @@ class AfterRules:
 
     @overload
     def __init__(self, texts: TokenTexts, vocab_size: int, token: int) -> None: ...
-
     @overload
     def __init__(self, texts: TokenTexts, vocab_size: int, trigger: bytes) -> None: ...
-
     def settle(self, guide: Matcher) -> None:
         """
         Look up, once, which tokens may hold the trigger's end, with a matcher at its start.
         """
 
     def can_end(self) -> bool: ...
-
     def can_be_forced(self) -> bool: ...
-
     @property
     def memory_bytes(self) -> int: ...
 
@@ -327,26 +542,28 @@ class TokenTrie:
     """The tokens of a vocabulary as a tree of their bytes."""
 
     def __init__(self, texts: TokenTexts, vocab_size: int) -> None: ...
-
     @property
     def memory_bytes(self) -> int: ...
 
 class RecognizerGuide:
     """Makes matchers over recognisers that `factory` makes."""
 
-    def __init__(self, texts: TokenTexts, trie: TokenTrie, vocab_size: int, end_tokens: Sequence[int], factory: object) -> None: ...
-
+    def __init__(
+        self, texts: TokenTexts, trie: TokenTrie, vocab_size: int, end_tokens: Sequence[int], factory: object
+    ) -> None: ...
     def matcher(self) -> Matcher: ...
 
 class PluginGuide:
     """What a plug-in prepared for one guide."""
 
-    def __init__(self, path: str, texts: TokenTexts, end_tokens: Sequence[int], vocab_size: int, arg: bytes) -> None: ...
-
+    def __init__(
+        self, path: str, texts: TokenTexts, end_tokens: Sequence[int], vocab_size: int, arg: bytes
+    ) -> None: ...
     @property
     def recognizes(self) -> bool: ...
-
-    def matcher(self, texts: TokenTexts, trie: TokenTrie | None, vocab_size: int, end_tokens: Sequence[int]) -> Matcher:
+    def matcher(
+        self, texts: TokenTexts, trie: TokenTrie | None, vocab_size: int, end_tokens: Sequence[int]
+    ) -> Matcher:
         """A matcher at its start; `trie` is needed where it recognises."""
 
 def wasm_bind(library_path: str) -> str:
@@ -366,14 +583,21 @@ class WasmVariables:
     """The variables that the sequences of one request share."""
 
     def __init__(self) -> None: ...
-
     def get(self, name: str) -> tuple[int, bytes] | None:
         """A variable's version and value, if there is one."""
 
 class WasmProgram:
     """A compiled program for one vocabulary; starts matchers."""
 
-    def __init__(self, artefact: bytes, trie: bytes, num_tokens: int, end_ids: Sequence[int], texts: TokenTexts, limits: dict) -> None:
+    def __init__(
+        self,
+        artefact: bytes,
+        trie: bytes,
+        num_tokens: int,
+        end_ids: Sequence[int],
+        texts: TokenTexts,
+        limits: dict,
+    ) -> None:
         """
         From what wasm_compile gave. Raises GuideError for a module that imports what programs don't have.
         """
@@ -389,7 +613,16 @@ def llguidance_bind(library_path: str) -> str:
 class LlguidanceLimits:
     """What compiling and one mask may cost; 0: LLGuidance's default."""
 
-    def __init__(self, *, max_items_in_row: int = 0, step_max_items: int = 0, max_lexer_states: int = 0, max_grammar_size: int = 0, initial_lexer_fuel: int = 0, step_lexer_fuel: int = 0) -> None: ...
+    def __init__(
+        self,
+        *,
+        max_items_in_row: int = 0,
+        step_max_items: int = 0,
+        max_lexer_states: int = 0,
+        max_grammar_size: int = 0,
+        initial_lexer_fuel: int = 0,
+        step_lexer_fuel: int = 0,
+    ) -> None: ...
 
 class LlguidanceVocabulary:
     """LLGuidance's view of a vocabulary."""
@@ -402,7 +635,9 @@ class LlguidanceVocabulary:
 class LlguidanceGrammar:
     """A grammar that LLGuidance compiled for a vocabulary."""
 
-    def __init__(self, vocabulary: LlguidanceVocabulary, type: str, text: str, limits: LlguidanceLimits) -> None:
+    def __init__(
+        self, vocabulary: LlguidanceVocabulary, type: str, text: str, limits: LlguidanceLimits
+    ) -> None:
         """
         Compile; `type` is "json_schema", "regex" or "lark". Raises GuideError.
         """
@@ -410,7 +645,13 @@ class LlguidanceGrammar:
     def matcher(self) -> Matcher:
         """A new matcher at the start."""
 
-def hash_mask_rows(masks: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], flags: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], vocab_size: int, hashes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+def hash_mask_rows(
+    masks: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    flags: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    vocab_size: int,
+    hashes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
     """
     Hash rows of masks int32 [R, W] with their flags int32 [R]: of rows int32 [N] to hashes int64 [N].
     """
@@ -426,7 +667,6 @@ class ClosingTables:
 
     @property
     def num_bytes(self) -> int: ...
-
     def growth(self, token: int) -> int:
         """The most that a token adds to the tokens that the shortest end has."""
 
