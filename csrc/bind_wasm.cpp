@@ -19,6 +19,7 @@
 #include "bind.h"
 #include "bind_matcher.h"
 #include "matcher_wasm.h"
+#include "wasm_code.h"
 #include "wasm_error.h"
 
 namespace nb = nanobind;
@@ -49,8 +50,8 @@ WasmLimits limits_of(const nb::dict &given) {
         !set(limits.table_elements, "table_elements", name, value) &&
         !set(limits.log_bytes, "log_bytes", name, value) && !set(limits.result_bytes, "result_bytes", name, value) &&
         !set(limits.variable_bytes, "variable_bytes", name, value) &&
-        !set(limits.max_variables, "max_variables", name, value) &&
-        !set(limits.undo_bytes, "undo_bytes", name, value) && !set(limits.undo_tokens, "undo_tokens", name, value))
+        !set(limits.variables, "variables", name, value) && !set(limits.undo_bytes, "undo_bytes", name, value) &&
+        !set(limits.undo_tokens, "undo_tokens", name, value))
       raise("InputError", "a program has no limit " + name);
   }
   return limits;
@@ -97,6 +98,9 @@ void bind_wasm(nb::module_ &m) {
       },
       "module"_a,
       "Compile a module in this process: what WasmProgram loads. Never load what another user could have written.");
+  m.def(
+      "wasm_table_change", [](const nb::bytes &body) { return released([&] { return table_change(view(body)); }); },
+      "body"_a, "The first instruction of a function's body that changes a table, or an empty text.");
   m.def(
       "wasm_logs",
       [](const Matcher &matcher) {

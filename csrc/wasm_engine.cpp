@@ -127,8 +127,9 @@ WasmEngine::WasmEngine(std::int64_t stack_bytes) {
   api.wasmtime_config_wasm_exceptions_set(config, false);
   api.wasmtime_config_wasm_gc_set(config, false);
   api.wasmtime_config_wasm_function_references_set(config, false);
-  // Tables can't change without them, so that memory and globals are all of a program's state.
-  api.wasmtime_config_wasm_reference_types_set(config, false);
+  // Compilers write calls through a table as this extension does; that no program changes a table, and that memory and
+  // globals so are all of its state, is checked before it is compiled.
+  api.wasmtime_config_wasm_reference_types_set(config, true);
   api.wasmtime_config_shared_memory_set(config, false);
   api.wasmtime_config_wasm_threads_set(config, false);
   api.wasmtime_config_wasm_memory64_set(config, false);

@@ -576,6 +576,11 @@ def wasm_compile(module: bytes) -> bytes:
     Compile a module in this process: what WasmProgram loads. Never load what another user could have written.
     """
 
+def wasm_table_change(body: bytes) -> str:
+    """
+    The first instruction of a function's body that changes a table, or an empty text.
+    """
+
 def wasm_logs(matcher: Matcher) -> str:
     """What a program wrote to its log, the newest of it. At any time."""
 

@@ -388,9 +388,9 @@ class TestVariables:
         matcher.rollback(1)
         assert matcher.accept(5)
         shared = _core.WasmVariables()
-        load(self.writer(), max_variables=1).start(b"", [], shared)
-        with pytest.raises(GuideError, match="more than 1 variables; raise max_variables"):
-            load(self.writer(self.COMMAND.replace('"v"', '"w"')), max_variables=1).start(b"", [], shared)
+        load(self.writer(), variables=1).start(b"", [], shared)
+        with pytest.raises(GuideError, match="more than 1 variables; raise variables"):
+            load(self.writer(self.COMMAND.replace('"v"', '"w"')), variables=1).start(b"", [], shared)
 
     @pytest.mark.parametrize(
         ("command", "problem"),
