@@ -50,8 +50,8 @@ WasmLimits limits_of(const nb::dict &given) {
         !set(limits.table_elements, "table_elements", name, value) &&
         !set(limits.log_bytes, "log_bytes", name, value) && !set(limits.result_bytes, "result_bytes", name, value) &&
         !set(limits.variable_bytes, "variable_bytes", name, value) &&
-        !set(limits.variables, "variables", name, value) && !set(limits.undo_bytes, "undo_bytes", name, value) &&
-        !set(limits.undo_tokens, "undo_tokens", name, value))
+        !set(limits.max_variables, "max_variables", name, value) &&
+        !set(limits.undo_bytes, "undo_bytes", name, value) && !set(limits.undo_tokens, "undo_tokens", name, value))
       raise("InputError", "a program has no limit " + name);
   }
   return limits;

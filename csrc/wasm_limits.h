@@ -14,7 +14,7 @@ struct WasmLimits {
   std::int64_t log_bytes = 64 << 10;      // of one step; as much of the newest is kept
   std::int64_t result_bytes = 1 << 20;    // of a result, a command, or a text to tokenize
   std::int64_t variable_bytes = 1 << 20;  // of a request's variables with their names
-  std::int64_t variables = 1000;
+  std::int64_t max_variables = 1000;
   std::int64_t undo_bytes = 64 << 20;  // kept to take tokens back
   int undo_tokens = 256;               // ... and how many
 };

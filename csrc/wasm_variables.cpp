@@ -74,9 +74,9 @@ std::string WasmVariables::write(const std::string &name, std::string value, boo
   if (found != values_.end()) before = found->second;
   if (append && before) value.insert(0, *before->bytes);
   const std::size_t freed = before ? before->bytes->size() : 0, added = value.size() + (before ? 0 : name.size());
-  if (!before && values_.size() >= static_cast<std::size_t>(limits.variables))
-    throw WasmError("the program has more than " + std::to_string(limits.variables) +
-                    " variables; raise variables to allow it");
+  if (!before && values_.size() >= static_cast<std::size_t>(limits.max_variables))
+    throw WasmError("the program has more than " + std::to_string(limits.max_variables) +
+                    " variables; raise max_variables to allow it");
   if (num_bytes_ - freed + added > static_cast<std::size_t>(limits.variable_bytes))
     throw WasmError("the request's variables have more than " + std::to_string(limits.variable_bytes) +
                     " bytes; raise variable_bytes to allow it");

@@ -276,8 +276,8 @@ class TestDecisions:
         assert not matcher.is_terminated()
 
 
-def test_a_token_that_is_replaced_ends_its_slot_alone() -> None:
-    """As a draft it is as good as refused; sampled, it can't be replaced in the text any more."""
+def test_a_token_that_is_replaced_stops_its_slot_alone() -> None:
+    """As a draft it is not taken; sampled, its slot waits for the host to write the text anew."""
     splices = [{"when_sampled": [5], "backtrack": 1, "ff_tokens": [9]}]
     text = scripted([([5, 6], {"splices": splices}), ([7], {})])
     state = GuidedState(3, 2, small_vocabulary().vocab_size, [END])
@@ -291,8 +291,9 @@ def test_a_token_that_is_replaced_ends_its_slot_alone() -> None:
         state.verified_host[slot, 0] = 0
         state.verified_host[slot, 1] = token
     state.commit()
-    status, message = state.status(0)
-    assert status == "matcher" and "puts other tokens in the place of token 5" in message
+    assert state.status(0)[0] == "spliced"
+    splice = state.splice(0)
+    assert splice is not None and (splice.backtrack, list(splice.tokens)) == (1, [9])
     assert state.status(1) == ("", "") and state.committed(1) == 1
     assert allowed(state.masks_host[3].numpy()) == [7]
 
@@ -388,9 +389,9 @@ class TestVariables:
         matcher.rollback(1)
         assert matcher.accept(5)
         shared = _core.WasmVariables()
-        load(self.writer(), variables=1).start(b"", [], shared)
-        with pytest.raises(GuideError, match="more than 1 variables; raise variables"):
-            load(self.writer(self.COMMAND.replace('"v"', '"w"')), variables=1).start(b"", [], shared)
+        load(self.writer(), max_variables=1).start(b"", [], shared)
+        with pytest.raises(GuideError, match="more than 1 variables; raise max_variables"):
+            load(self.writer(self.COMMAND.replace('"v"', '"w"')), max_variables=1).start(b"", [], shared)
 
     @pytest.mark.parametrize(
         ("command", "problem"),
