@@ -172,6 +172,9 @@ void bind_matcher(nb::module_ &m) {
           "Whether `accept` took its last token and puts others in its place (see `splice`).")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
       .def_prop_ro(
+          "has_temperature", [](Matcher &self) { return self.ref->ops()->temperature != nullptr; },
+          "Whether it may want another temperature than the request's.")
+      .def_prop_ro(
           "slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")
       .def_prop_ro(
           "serial", [](Matcher &self) { return self.ref->serial; }, "No other matcher of the process has it.")
@@ -207,15 +210,16 @@ void bind_state(nb::module_ &m) {
           "__init__",
           [](GuidedState *self, int num_slots, int max_drafts, int vocab_size, std::vector<std::int32_t> end_tokens,
              std::uintptr_t drafts, std::uintptr_t verified, std::uintptr_t masks, std::uintptr_t token_mask,
-             int workers, double fill_time_limit_s, int max_pending) {
+             std::uintptr_t temperatures, int workers, double fill_time_limit_s, int max_pending) {
             const GuidedBuffers buffers{
                 reinterpret_cast<const std::int64_t *>(drafts), reinterpret_cast<const std::int64_t *>(verified),
-                reinterpret_cast<std::int32_t *>(masks), reinterpret_cast<std::int32_t *>(token_mask)};
+                reinterpret_cast<std::int32_t *>(masks), reinterpret_cast<std::int32_t *>(token_mask),
+                reinterpret_cast<float *>(temperatures)};
             new (self) GuidedState({num_slots, max_drafts, vocab_size}, std::move(end_tokens), buffers, workers,
                                    fill_time_limit_s, max_pending);
           },
           "num_slots"_a, "max_drafts"_a, "vocab_size"_a, "end_tokens"_a, "drafts"_a, "verified"_a, "masks"_a,
-          "token_mask"_a, "workers"_a = 0, "fill_time_limit_s"_a = 0.0, "max_pending"_a = 64)
+          "token_mask"_a, "temperatures"_a, "workers"_a = 0, "fill_time_limit_s"_a = 0.0, "max_pending"_a = 64)
       .def(
           "push",
           [](GuidedState &self, std::vector<int> slots, const nb::dict &attach, std::uint64_t epoch) {

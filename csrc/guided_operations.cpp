@@ -63,8 +63,10 @@ void GuidedState::detach(int number) {
   slot.stopped = slot.dead_end = slot.splices = false;
   if (slot.status.exchange(SlotStatus::kOk, std::memory_order_acq_rel) != SlotStatus::kOk)
     num_failed_.fetch_sub(1, std::memory_order_acq_rel);
-  for (int position = 0; position <= shape_.max_drafts; ++position)
+  for (int position = 0; position <= shape_.max_drafts; ++position) {
     buffers_.token_mask[row_index(number, position)] = 0;
+    set_temperature(number, position, -1.0f);
+  }
   std::fill(slot.rows.begin(), slot.rows.end(), Row::kStale);
 }
 
@@ -251,6 +253,7 @@ GuidedState::Fill GuidedState::fill(int number, int position, Operation operatio
                     std::to_string(fill_limit_ns_ / 1000000) + " ms"),
            Fill::kFailed;
   buffers_.token_mask[row_index(number, position)] = outcome;
+  set_temperature(number, position, slot.matcher->temperature());
   if (log_)
     slot.hashes[static_cast<std::size_t>(position)] = hash_row(target, shape_.words(), last_word_bits_, outcome);
   return is_empty(target) ? Fill::kEmpty : Fill::kDone;

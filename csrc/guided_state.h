@@ -30,6 +30,7 @@ struct GuidedBuffers {
   const std::int64_t *verified = nullptr;  // [S+1, K+2]   accepted drafts n, then the tokens of positions 0..K
   std::int32_t *masks = nullptr;           // [(S+1)*(K+1), W]
   std::int32_t *token_mask = nullptr;      // [(S+1)*(K+1)]  1: the row's mask is to be applied
+  float *temperatures = nullptr;           // [(S+1)*(K+1)]  what the matcher wants there, negative: nothing; or null
 };
 
 struct GuidedShape {
@@ -194,6 +195,9 @@ class GuidedState {
 
   std::size_t row_index(int slot, int position) const {
     return static_cast<std::size_t>(slot) * (shape_.max_drafts + 1) + position;
+  }
+  void set_temperature(int slot, int position, float temperature) {
+    if (buffers_.temperatures) buffers_.temperatures[row_index(slot, position)] = temperature;
   }
   std::int32_t *row(int slot, int position) { return buffers_.masks + row_index(slot, position) * shape_.words(); }
   bool is_allowed(int slot, int position, std::int64_t token);

@@ -423,6 +423,10 @@ class Matcher:
 
     def is_terminated(self) -> bool: ...
     @property
+    def has_temperature(self) -> bool:
+        """Whether it may want another temperature than the request's."""
+
+    @property
     def slot(self) -> int:
         """The slot it is attached to, or -1."""
 
@@ -462,6 +466,7 @@ class GuidedState:
         verified: int,
         masks: int,
         token_mask: int,
+        temperatures: int,
         workers: int = 0,
         fill_time_limit_s: float = 0.0,
         max_pending: int = 64,

@@ -137,6 +137,7 @@ class Launcher:
             gathers=any(r.gather.generated or (r.stage is Stage.CONTEXT and r.gather.context) for r in rows),
             processed=any(r.processor is not None and r.captured is None for r in rows),
             captured=captured_processors(rows),
+            tempered=any(r.matcher is not None and r.matcher.has_temperature for r in rows),
         )
 
     def _push(self, slots: list[int], num_drafts: int = 0) -> None:

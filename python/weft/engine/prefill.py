@@ -118,6 +118,8 @@ def read_prompt(
             if plan.guided:
                 lane.first_mask(stream, slot_1)
                 lane.apply_verify(stream, buf.step.logits_BTV, slot_1)
+                if plan.tempered:
+                    lane.set_temperatures(stream, buf.step.temperature_BT, slot_1)
             elif has_proposals:
                 lane.follow(stream)
             launch(sample_and_verify, plan, parts, buf.step)
@@ -199,7 +201,7 @@ def read_chunk(
         return
     step.tokens_BT.copy_(tokens_1T[:, -1:])
     step.verified.base_B.fill_(row.length - 1)
-    step.temperature_B.fill_(row.sampling.temperature)
+    step.temperature_BT.fill_(row.sampling.temperature)
     step.seed_B.fill_(row.sampling.seed)
     step.logits_BTV.copy_(logits_1TV[:, -1:])
     if plan.logprobs:

@@ -111,9 +111,10 @@ class Residents:
             tokens[len(request.prompt) :],
             draft_limit(request, self._parts.max_drafts),
         )
-        request.is_shaped = sampling.needs_shaping
         if request.compiled is not None and request.matcher is None:
             request.matcher = request.new_matcher()
+        may_heat = request.matcher is not None and request.matcher.has_temperature
+        request.is_shaped = sampling.needs_shaping or (may_heat and request.sampling.truncates)
         if self.recorder is not None:
             self.recorder.watch(request, request.slot, request.matcher)
         if self._lane.proposals is not None:

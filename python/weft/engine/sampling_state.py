@@ -101,10 +101,7 @@ class SamplingRow:
         penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
         active = bool(penalised or has_bias or rules.bad_words)
         self.needs_shaping = bool(
-            active
-            or s.min_tokens
-            or (s.temperature and (s.top_k or s.top_p < 1 or s.min_p))
-            or max_drafts is not None
+            active or s.min_tokens or (s.temperature and s.truncates) or max_drafts is not None
         )
         self.temperature, self.seed = s.temperature, seed
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)

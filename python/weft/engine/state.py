@@ -51,7 +51,7 @@ class StepBuffers:
     before anything acted on them, kept in iterations that give log-probabilities."""
 
     slots_B: Tensor
-    temperature_B: Tensor
+    temperature_BT: Tensor
     seed_B: Tensor
     tokens_BT: Tensor
     logits_BTV: Tensor
@@ -81,7 +81,7 @@ class StepBuffers:
 
         return cls(
             slots_B=slots_B,
-            temperature_B=torch.zeros(batch, dtype=torch.float32, device=device),
+            temperature_BT=torch.zeros(batch, width, dtype=torch.float32, device=device),
             seed_B=integers(batch),
             tokens_BT=integers(batch, width),
             logits_BTV=torch.zeros(logits, dtype=config.dtype, device=device),

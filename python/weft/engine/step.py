@@ -37,7 +37,8 @@ class Plan:
     `batch` rows (a bucket) with `num_drafts` drafts verified and made; whether some row is `guided`, and whether
     `guided_drafts`, its drafts masked too; whether some row is `shaped` by sampling parameters beyond temperature and
     seed; whether some row wants `logprobs`; whether it `gathers` raw logits or marked outputs. Logits processors:
-    whether the host has some to call (`processed`), and those that are `captured`.
+    whether the host has some to call (`processed`), and those that are `captured`. Whether some row is `tempered`: its
+    matcher may want a temperature.
     """
 
     batch: int
@@ -49,6 +50,7 @@ class Plan:
     gathers: bool = False
     processed: bool = False
     captured: tuple[CapturedProcessor, ...] = ()
+    tempered: bool = False
 
     @property
     def needs_host(self) -> bool:
@@ -81,6 +83,8 @@ def decode_step(it: Iteration) -> None:
     act_on_logits(stream, plan, parts, buf, it.host, stream.launch)
     if plan.guided:
         lane.apply_verify(stream, buf.logits_BTV, slots_B)
+        if plan.tempered:
+            lane.set_temperatures(stream, buf.temperature_BT, slots_B)
     stream.launch(sample_and_verify, plan, parts, buf)
     if plan.guided:
         lane.commit_masks(stream, slots_B)
@@ -114,7 +118,7 @@ def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     state, verified, slots_B, num_drafts = parts.state, buf.verified, buf.slots_B, plan.num_drafts
     torch.index_select(state.length, 0, slots_B, out=verified.base_B)
     torch.index_select(state.page_table, 0, slots_B, out=verified.page_table_BP)
-    torch.index_select(state.sampling.temperature, 0, slots_B, out=buf.temperature_B)
+    buf.temperature_BT.copy_(state.sampling.temperature.index_select(0, slots_B)[:, None])
     torch.index_select(state.sampling.seed, 0, slots_B, out=buf.seed_B)
     last_B1 = state.last_token.index_select(0, slots_B)[:, None]
     drafts_KB = state.drafts.narrow(0, 0, num_drafts).index_select(1, slots_B)
@@ -152,7 +156,7 @@ def sample_and_verify(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     """Sample every position, count the drafts that were right, and advance the slots by what is committed."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     rows, width = buf.tokens_BT.shape
-    temperature_N, seed_N = repeat_rows(buf.temperature_B, width), repeat_rows(buf.seed_B, width)
+    temperature_N, seed_N = buf.temperature_BT.view(-1), repeat_rows(buf.seed_B, width)
     positions_N = row_positions(verified.base_B + 1, width).view(-1)
     logits_NV = buf.logits_BTV.flatten(0, 1)
     floor_N = None
@@ -225,7 +229,9 @@ def pick_draft(
     assert parts.drafter is not None and buf.draft is not None
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     position_B = (verified.base_B + verified.count_B).add_(1 + j)
-    logits_BD, temperature_B, floor_B = buf.draft.logits_BD, buf.temperature_B, None
+    logits_BD, floor_B = buf.draft.logits_BD, None
+    # Drafts are guesses: the temperature of the first position will do for all.
+    temperature_B = buf.temperature_BT[:, 0].contiguous()
     if plan.shaped:
         floor_B = truncation(state.sampling, logits_BD, slots_B, temperature_B)
     token_B = sample(logits_BD, temperature_B, buf.seed_B, position_B, parts.drafter.d2t, floor_B)

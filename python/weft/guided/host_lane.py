@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.grammar.base import Matcher
 from weft.guided.decoder import GuidedDecoder
+from weft.guided.lane import put_temperatures
 from weft.guided.proposals import Proposals
 from weft.guided.snapshot import GuidedRequest
 from weft.guided.state import GuidedState
@@ -53,6 +54,7 @@ class HostLane:
         self.drafts = torch.full_like(self.state.drafts_host, -1, device=runtime.device)
         self.verified = torch.zeros_like(self.state.verified_host, device=runtime.device)
         self.token_mask = torch.zeros_like(self.state.token_mask_host, device=runtime.device)
+        self.temperatures = torch.full_like(self.state.temperatures_host, -1, device=runtime.device)
         self.proposals = make_proposals(self.state) if make_proposals is not None else None
         self.proposed = torch.full_like(self.drafts, -1)
         self._stream = stream
@@ -95,6 +97,11 @@ class HostLane:
         _flush(stream)
         if self._slots:
             self.decoder.execute(logits_BTV[: len(self._slots)].flatten(0, 1), d2t)
+
+    def set_temperatures(self, stream: Stream, temperature_BT: Tensor, slots_B: Tensor) -> None:
+        """Put the temperatures that matchers want."""
+        stream.copy(self.temperatures, self.state.temperatures_host)
+        stream.launch(put_temperatures, temperature_BT, self.temperatures, slots_B, self.state.max_drafts + 1)
 
     def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """Wait for what was verified, and tell the decoder."""

@@ -79,6 +79,7 @@ class GrammarLane:
         self.verified = torch.zeros_like(self.verified_host, device=runtime.device)
         self.masks = torch.zeros_like(self.masks_host, device=runtime.device)
         self.token_mask = torch.zeros_like(self.token_mask_host, device=runtime.device)
+        self.temperatures = torch.full_like(self.state.temperatures_host, -1, device=runtime.device)
         self.proposals = make_proposals(self.state) if make_proposals is not None else None
         self.proposed = torch.full_like(self.drafts, -1)
         self._offsets_P1 = torch.arange(self.num_positions, device=runtime.device)[:, None]
@@ -137,6 +138,14 @@ class GrammarLane:
         stream.wait(self.mask_event)
         rows_PB = self._rows_of(slots_B)
         stream.launch(_apply_verify, logits_BTV, self.masks, self.token_mask, rows_PB, d2t)
+
+    def set_temperatures(self, stream: Stream, temperature_BT: Tensor, slots_B: Tensor) -> None:
+        """Behind `apply_verify`: write the temperatures that matchers want to `temperature_BT` float32 [B, T], T up to
+        K+1; the others stay.
+        """
+        # The host writes them again behind the next event that this stream records.
+        stream.copy(self.temperatures, self.state.temperatures_host)
+        stream.launch(put_temperatures, temperature_BT, self.temperatures, slots_B, self.num_positions)
 
     def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """After `verified` was written: commit it, and send the masks behind the committed text."""
@@ -217,6 +226,12 @@ class GrammarLane:
 
 def _compute_rows(slots_B: Tensor, offsets_P1: Tensor, rows_PB: Tensor) -> None:
     torch.add(offsets_P1, slots_B, alpha=rows_PB.shape[0], out=rows_PB)
+
+
+def put_temperatures(temperature_BT: Tensor, wanted: Tensor, slots_B: Tensor, num_positions: int) -> None:
+    """Where `wanted` float32 [(S+1)*(K+1)] is not negative, it is the row's temperature at the position."""
+    wanted_BT = wanted.view(-1, num_positions).index_select(0, slots_B)[:, : temperature_BT.shape[1]]
+    temperature_BT.copy_(torch.where(wanted_BT >= 0, wanted_BT, temperature_BT))
 
 
 def _copy_rows(masks: Tensor, masks_host: Tensor, flags: Tensor, flags_host: Tensor, rows: Tensor) -> None:

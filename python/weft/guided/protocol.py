@@ -45,6 +45,9 @@ class Lane(Protocol):
     ) -> None:
         """Mask the target's logits."""
 
+    def set_temperatures(self, stream: Stream, temperature_BT: Tensor, slots_B: Tensor) -> None:
+        """Behind `apply_verify`: put the temperatures that matchers want, where they want one."""
+
     def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """Commit what was verified."""
 

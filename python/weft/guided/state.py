@@ -54,8 +54,9 @@ class GuidedState:
 
     Host tensors, from `pinned` and by slot: `drafts_host` int64 [K, S+1] (-1: no draft) and `verified_host`
     int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K) are read; `masks_host`
-    int32 [(S+1)*(K+1), W] and `token_mask_host` int32 [(S+1)*(K+1)] (0: nothing to apply) are written. Row
-    slot*(K+1) + j is what may follow the committed text and j drafts.
+    int32 [(S+1)*(K+1), W], `token_mask_host` int32 [(S+1)*(K+1)] (0: nothing to apply) and `temperatures_host` float32
+    [(S+1)*(K+1)] (what the matcher wants; negative: nothing) are written. Row slot*(K+1) + j is what may follow the
+    committed text and j drafts.
 
     `workers` native threads help when a phase turns out long. A mask that takes longer than
     `fill_time_limit_s` (0: no limit) ends its slot. At most `max_pending` snapshots wait to be fetched. `native` is
@@ -84,6 +85,8 @@ class GuidedState:
         self.verified_host = pinned((num_slots + 1, max_drafts + 2), torch.int64)
         self.masks_host = pinned((rows, self.num_words), torch.int32)
         self.token_mask_host = pinned((rows,), torch.int32)
+        self.temperatures_host = pinned((rows,), torch.float32)
+        self.temperatures_host.fill_(-1)
         self.native = _core.GuidedState(
             num_slots,
             max_drafts,
@@ -93,6 +96,7 @@ class GuidedState:
             self.verified_host.data_ptr(),
             self.masks_host.data_ptr(),
             self.token_mask_host.data_ptr(),
+            self.temperatures_host.data_ptr(),
             workers,
             fill_time_limit_s,
             max_pending,
