@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "guest_pool.h"
+#include "wasm_code.h"
 #include "wasm_error.h"
 #include "wasm_json.h"
 #include "wasm_variables.h"
@@ -63,6 +64,47 @@ TEST(broken_json_does_no_harm) {
     for (unsigned n = random() % 4; n > 0 && !text.empty(); --n)
       text[random() % text.size()] = "{}[]\",:\\u019e-n "[random() % 16];
     reads(text);
+  }
+}
+
+std::string change_in(const std::vector<int> &bytes) {
+  try {
+    return weft::table_change(std::string(bytes.begin(), bytes.end()));
+  } catch (const WasmError &) {
+    return "error";
+  }
+}
+
+TEST(changes_of_tables_are_found) {
+  // Behind locals: 1 group of 2 i32.
+  const auto behind = [](std::vector<int> code) {
+    code.insert(code.begin(), {1, 2, 0x7F});
+    return change_in(code);
+  };
+  CHECK(behind({0x41, 0, 0xD0, 0x70, 0x26, 0, 0x0B}) == "table.set");
+  CHECK(behind({0xFC, 12, 0, 0, 0x0B}) == "table.init");
+  CHECK(behind({0xFC, 0x8E, 0, 0, 0, 0x0B}) == "table.copy");  // its number in two bytes
+  CHECK(behind({0xFC, 15, 0, 0x0B}) == "table.grow");
+  CHECK(behind({0xFC, 17, 0, 0x0B}) == "table.fill");
+  // The same bytes where they are no instructions.
+  CHECK(behind({0x41, 0x26, 0x42, 0xFC, 0x0C, 0x43, 0xFC, 12, 0x26, 0x26, 0x44, 0x26, 1, 2, 3, 4, 5, 6, 0x26, 0x0B})
+            .empty());
+  CHECK(behind({0x0E, 2, 0x26, 0x26, 0x26, 0x1C, 1, 0x7F, 0x11, 0x26, 0x80, 0x80, 0x80, 0x80, 0, 0x28, 2, 0x26, 0x0B})
+            .empty());
+  CHECK(behind({0xFD, 12, 0x26, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0x26, 0xFD, 84, 0, 0x26, 0x26, 0x0B})
+            .empty());
+  CHECK(behind({0xFC, 10, 0x26, 0x26, 0xFC, 11, 0x26, 0xFC, 16, 0x26, 0x0B}).empty());
+  for (const std::vector<int> &broken :
+       {std::vector<int>{0x41}, {0x44, 0, 0}, {0x12, 0}, {0x0E, 0xFF, 0xFF, 0xFF, 0x7F}})
+    CHECK(behind(broken) == "error");
+}
+
+TEST(broken_code_does_no_harm) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<int> bytes(random() % 40);
+    for (int &byte : bytes) byte = static_cast<int>(random() % 256);
+    change_in(bytes);
   }
 }
 

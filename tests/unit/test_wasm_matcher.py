@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import wasmtime
 
 from grammars import END, allowed, new_row, small_vocabulary
 from wasm_programs import (
@@ -573,6 +574,18 @@ class TestLimits:
             _core.wasm_compile(b"\0asm\1\0\0\0garbage!")
         with pytest.raises(GuideError, match="can't be loaded"):
             loaded(b"garbage")
+
+    def test_calls_through_tables_as_compilers_write_them(self) -> None:
+        """Today's compilers write the table's number, 0, in five bytes."""
+        text = "(module (type $t (func)) (table 1 funcref) (func $f) (func (call_indirect (type $t) (i32.const 0))))"
+        short = bytes(wasmtime.wat2wasm(text))
+        call = short.index(bytes([0x41, 0, 0x11, 0, 0, 0x0B]))
+        long = bytearray(short)
+        long[call + 4 : call + 5] = bytes([0x80, 0x80, 0x80, 0x80, 0])
+        long[call - 2] += 4  # the body's size
+        long[short.rindex(bytes([0x0A]), 0, call) + 1] += 4  # the section's
+        for module in (short, bytes(long)):
+            assert _core.wasm_compile(module)
 
     def test_limits_are_checked(self) -> None:
         with pytest.raises(InputError, match="a program has no limit of_mine"):
