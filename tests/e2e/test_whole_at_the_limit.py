@@ -107,7 +107,7 @@ def ways() -> list[tuple[str, EngineConfig]]:
     engines = [
         EngineConfig(max_batch=4, max_seq_len=256, overlap=True),
         EngineConfig(max_batch=3, max_seq_len=256, graphs="split"),
-        EngineConfig(max_batch=4, max_seq_len=256, policy="max_utilization", num_pages=28),
+        EngineConfig(max_batch=6, max_seq_len=256, policy="max_utilization", page_size=4, num_pages=70),
     ]
     return [(name, engines[i % len(engines)]) for i, name in enumerate(DRAFTERS)]
 
