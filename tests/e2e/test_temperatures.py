@@ -1,4 +1,4 @@
-"""Programs that say how hot the next token is drawn: as if the request had said so, however it is drafted and launched."""
+"""Programs that say how hot a token is drawn: as if the request had said so, however it is drafted and launched."""
 
 from __future__ import annotations
 
