@@ -33,7 +33,7 @@ def ids(text: str) -> list[int]:
     "guide",
     [
         Guide.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}}),
-        Guide.json_schema({"type": "object", "properties": {"a": {}, "b": {}}}, any_order=True),
+        Guide.json_schema({"type": "object"}, any_order=True),
         Guide.regex("[a-z]+"),
         Guide.ebnf('root ::= "[" root "]" | "a"'),
         Guide.choice(["a", "b"]),
@@ -138,7 +138,10 @@ def test_guides_that_differ_in_an_option_are_compiled_apart() -> None:
     one, other = Guide.json_schema(schema), Guide.json_schema(schema, any_order=True)
     assert one != other
     text = ids('{"b": null, "a": null}')
-    with GuideCompiler(small_vocabulary()) as compiler:
+    with (
+        GuideCompiler(small_vocabulary()) as compiler,
+        pytest.warns(GuideWarning, match="any_order: required is not enforced"),
+    ):
         assert compiler.compile(other).matcher().validate(text) == len(text)
         assert compiler.compile(one).matcher().validate(text) < len(text)
         inner = compiler.compile(Guide.after("!", other))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 from typing import Any, ClassVar, Literal
 
@@ -382,6 +383,8 @@ def test_limits_on_size_and_depth() -> None:
 def test_a_closed_compiler_takes_nothing(slow: None) -> None:
     compiler = GuideCompiler(small_vocabulary(), backend="slow", workers=1)
     stuck, waiting = compiler.submit(guide_of("slow")), compiler.submit(guide_of("waiting"))
+    while len(compiler._jobs) > 1:  # the thread has not begun the first
+        time.sleep(0.001)
     threading.Timer(0.1, Slow.gate.set).start()
     compiler.close()
     with pytest.raises(GuideError, match="was closed"):

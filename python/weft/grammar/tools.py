@@ -11,7 +11,7 @@ import xgrammar as xgr
 
 from weft.errors import GuideError
 from weft.grammar import json_schema
-from weft.grammar.xgrammar import opened_schema
+from weft.grammar.xgrammar import opened_schema, unordered
 
 Reasoning = Literal["enabled", "disabled", "auto"]
 
@@ -52,6 +52,7 @@ def tools_tag(
         f"{function['name']}: {what}"
         for function in functions
         for what in json_schema.check(function.get("parameters", {}))
+        + (unordered(function.get("parameters", {})) if any_order else [])
     ]
     choice: Any = "required" if required else "auto"
     if isinstance(required, str):

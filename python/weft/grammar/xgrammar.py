@@ -144,7 +144,17 @@ def _translate(guide: Guide) -> xgr.Grammar:
 
 def ignored(guide: Guide) -> list[str]:
     """What XGrammar would not enforce, one line each."""
-    return json_schema.check(json.loads(guide.source)) if guide.kind == "json_schema" else []
+    if guide.kind != "json_schema":
+        return []
+    schema = json.loads(guide.source)
+    return json_schema.check(schema) + (unordered(schema) if guide.any_order else [])
+
+
+def unordered(schema: Any) -> list[str]:
+    """What XGrammar does not enforce of a schema whose properties come in any order: they are only counted."""
+    if any(node.get("properties") or node.get("required") for _, node in json_schema.subschemas(schema)):
+        return ["any_order: required is not enforced, and a property may come twice"]
+    return []
 
 
 def report_ignored(guide: Guide) -> None:
