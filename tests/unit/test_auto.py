@@ -133,15 +133,13 @@ def test_a_guide_is_warned_of_once() -> None:
     assert len({id(each) for each in compiled}) == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*any_order")
 def test_guides_that_differ_in_an_option_are_compiled_apart() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}
     one, other = Guide.json_schema(schema), Guide.json_schema(schema, any_order=True)
     assert one != other
     text = ids('{"b": null, "a": null}')
-    with (
-        GuideCompiler(small_vocabulary()) as compiler,
-        pytest.warns(GuideWarning, match="any_order: required is not enforced"),
-    ):
+    with GuideCompiler(small_vocabulary()) as compiler:
         assert compiler.compile(other).matcher().validate(text) == len(text)
         assert compiler.compile(one).matcher().validate(text) < len(text)
         inner = compiler.compile(Guide.after("!", other))
