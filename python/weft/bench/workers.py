@@ -70,7 +70,7 @@ def rows_of(
     times: dict[int, list[float]] = defaultdict(list)
     for _ in range(repeat):
         for number in workers:
-            step = native_step(places, vocabulary, number)
+            _, step = native_step(places, vocabulary, number)
             step(tokens[0])
             for of_rows in tokens[1:]:
                 start = time.perf_counter()
