@@ -11,6 +11,7 @@ import pytest
 
 from e2e.test_wasm import DIGITS, PROMPT, tokens_of, with_text
 from weft import LLM, EngineConfig, Guide, Output, RequestError, SamplingParams, Speculation
+from weft.engine.lifecycle import Request
 
 PLACES = 12
 SAMPLING = [
@@ -95,6 +96,28 @@ def test_the_text_is_written_anew(expected: list[list[int]], speculation: Specul
     assert ends[:-1] == [ends[0]] * len(SAMPLING)
     assert all(output.finish_reason == "stop" and output.stats.guided_valid for output in outputs)
     assert outputs[-1].token_ids == alone.token_ids
+
+
+def test_pages_run_out_where_the_text_is_written_anew(
+    expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that waits to be read again gives its pages back; it is not one to preempt."""
+    config = EngineConfig(max_batch=4, overlap=True, policy="max_utilization")
+    with LLM(device="cpu", engine=config) as llm:
+        landing, grow = llm.engine.landing, llm.engine.residents.grow
+        num_short = 0
+
+        def grow_unless_some_wait(request: Request) -> bool:
+            nonlocal num_short
+            num_short += bool(landing.rewritten)
+            return not landing.flights and not landing.rewritten and grow(request)
+
+        monkeypatch.setattr(llm.engine.residents, "grow", grow_unless_some_wait)
+        outputs = llm.generate(
+            [PROMPT] * len(SAMPLING), guide=[replacing(zeros())] * len(SAMPLING), sampling=SAMPLING
+        )
+    assert [output.token_ids[:-1] for output in outputs] == expected
+    assert num_short
 
 
 def test_a_program_that_only_takes_back_comes_to_an_end() -> None:

@@ -363,6 +363,8 @@ class Engine:
                 return rows, plan, masks_drafts
             elif self.landing.flights:
                 self.landing.land(turn)
+            elif self.landing.rewritten:  # they give their pages back, which no longer hold their text
+                self._read_again()
             else:
                 self._preempt(victim(self.residents.active), turn)
 
