@@ -153,7 +153,7 @@ class WasmMatcher {
     rollback(static_cast<int>(taken_.size()));
     if (num_merged_ == 0) return;
     position_ = first_;
-    shadow_.undo(merged_.whole());
+    if (!merged_.is_empty()) shadow_.undo(merged_.whole());
     instance_.host.variables->undo(merged_writes_);
     merged_ = GuestChanges();
     merged_writes_.clear();

@@ -28,7 +28,8 @@ struct GuestChange {
 class GuestChanges {
  public:
   void append(const GuestChange &later);
-  GuestChange whole() const;
+  bool is_empty() const { return is_empty_; }
+  GuestChange whole() const;  // unless it is empty
 
  private:
   bool is_empty_ = true;

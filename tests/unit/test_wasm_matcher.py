@@ -135,6 +135,17 @@ class TestTakingBack:
         fork.reset()
         assert mask(fork) == mask(start(MIXER))
 
+    def test_reset_behind_forced_tokens_that_are_too_many_to_take_back(self) -> None:
+        """Only what the program never saw is past `undo_tokens`: its memory has to stay as it is."""
+        many = list(range(5, 35))
+        force = {"splices": [{"when_sampled": [], "backtrack": 0, "ff_tokens": many}]}
+        matcher = start(scripted([(None, force), ([10], {})]), undo_tokens=16)
+        for num_taken in (25, 30):
+            for token in many[:num_taken]:
+                assert matcher.accept(token)
+            matcher.reset()
+            assert matcher.forced(40) == many
+
     def test_what_is_too_far_to_take_back_says_so(self) -> None:
         matcher = self.straight([5] * 10, undo_tokens=4)
         before = mask(matcher)
