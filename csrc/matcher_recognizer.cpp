@@ -231,8 +231,8 @@ int rec_reset(void *self) {
   return with(matcher, [&](auto &replaced) { return replay(matcher, 0, replaced); });
 }
 
-// The bytes of which each is the only one that may follow, where the text may not end.
-int forced_bytes(RecognizerMatcher &matcher, std::string &text) {
+// Pushes the bytes of which each is the only one that may follow, where the text may not end: 0, or -1.
+int push_forced_bytes(RecognizerMatcher &matcher, std::string &text) {
   for (bool goes_on = true; goes_on && text.size() < 64;) {
     for (std::int32_t token : matcher.guide->end_tokens) {
       const int allowed = matcher.recognizer->special_allowed(token);
@@ -253,7 +253,12 @@ int forced_bytes(RecognizerMatcher &matcher, std::string &text) {
     if (outcome == 0) break;
     text.push_back(static_cast<char>(only));
   }
-  return matcher.pop(static_cast<int>(text.size()));
+  return 0;
+}
+
+int forced_bytes(RecognizerMatcher &matcher, std::string &text) {
+  const int outcome = push_forced_bytes(matcher, text);
+  return matcher.pop(static_cast<int>(text.size())) < 0 ? -1 : outcome;
 }
 
 int rec_forced(void *self, std::int32_t *tokens, int capacity) {

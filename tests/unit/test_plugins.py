@@ -87,6 +87,24 @@ def test_what_must_follow_is_forced(compiler: GuideCompiler) -> None:
         assert matcher.forced(1) == ids(")")
 
 
+def test_a_search_for_what_is_forced_that_fails_changes_nothing(compiler: GuideCompiler) -> None:
+    class Failing(Brackets):
+        fails = True
+
+        def byte_allowed(self, byte: int) -> bool:
+            if self.fails and len(self.stack) == 5:
+                raise ValueError("not so deep")
+            return super().byte_allowed(byte)
+
+    matcher = compiler.compile(Guide.recognizer(lambda: Failing(6))).matcher()
+    for token in [PIECE[b"[["], *ids("(")]:
+        assert matcher.accept(token)
+    with pytest.raises(GuideStateError, match="not so deep"):
+        matcher.forced(4)
+    Failing.fails = False
+    assert matcher.forced(4) == [*ids(")"), PIECE[b"]]"]]
+
+
 def test_the_tree_has_every_token() -> None:
     """A recogniser that allows all bytes allows all tokens that have some, also two with the same."""
 
