@@ -296,6 +296,12 @@ void GuidedState::take_splice(int number) {
   splice.tokens.resize(kMaxTokens);
   const int count = slot.matcher->splice(&splice.backtrack, splice.tokens.data(), kMaxTokens);
   if (count < 0) return fail_matcher(number, "writing the end of the text anew");
+  const auto is_token = [this](std::int32_t token) { return token >= 0 && token < shape_.vocab_size; };
+  if (count > kMaxTokens || splice.backtrack < 0 || splice.backtrack > 1 ||
+      !std::all_of(splice.tokens.begin(), splice.tokens.begin() + count, is_token))
+    return fail(number, SlotStatus::kMatcher,
+                "the matcher takes back " + std::to_string(splice.backtrack) + " tokens and puts " +
+                    std::to_string(count) + "; it may take back 1, and put tokens of the vocabulary");
   splice.tokens.resize(static_cast<std::size_t>(count));
   if (slot.matcher->is_terminated()) slot.ended.store(true, std::memory_order_release);
   {

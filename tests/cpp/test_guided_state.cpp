@@ -241,6 +241,28 @@ TEST(an_iteration_without_a_snapshot_fails_its_slots) {
   EQUAL(decoding.state.num_failed(), 2);
 }
 
+// Takes every token that is allowed, to write the end of the text anew.
+int splicing_accept(void *self, std::int32_t token) { return 2 * fake_accept(self, token); }
+int takes_back_two(void *, int *backtrack, std::int32_t *, int) { return *backtrack = 2, 0; }
+int puts_no_token(void *, int *backtrack, std::int32_t *tokens, int) { return *backtrack = 1, tokens[0] = kVocab, 1; }
+
+TEST(a_splice_that_can_not_be_fails_its_slot) {
+  for (auto *splice : {takes_back_two, puts_no_token}) {
+    weft_matcher_ops ops = weft::test::kOps;
+    ops.accept = splicing_accept;
+    ops.splice = splice;
+    Decoding decoding;
+    ++live;
+    const auto matcher = std::make_shared<weft::MatcherHandle>(weft_matcher{&ops, new Fake(fake_of(0))});
+    decoding.state.push({0, 1, kSlots}, {{0, matcher}, {1, make(fake_of(0))}});
+    decoding.step();
+    OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    CHECK(decoding.state.status(0).first == SlotStatus::kMatcher);
+    CHECK(decoding.state.status(0).second.find("it may take back 1") != std::string::npos);
+    CHECK(decoding.state.status(1).first == SlotStatus::kOk);
+  }
+}
+
 TEST(workers_take_part_in_a_long_phase) {
   Decoding decoding(3);
   GuidedState::Attach attach;
