@@ -138,7 +138,7 @@ def read_trigger(guide: Guide | None, trigger: str | None, max_free_tokens: int 
         return guide
     if guide is None:
         raise InputError(
-            "--after needs a guide to follow: --json, --json-schema, --regex, --ebnf, --lark or --choice"
+            "--after needs a guide to follow: --json, --json-schema, --regex, --ebnf, --lark, --choice or --wasm"
         )
     return Guide.after(trigger, guide, max_free_tokens=max_free_tokens)
 
