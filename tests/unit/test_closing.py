@@ -311,6 +311,13 @@ def test_guides_whose_ends_are_not_known(guide: Guide, message: str) -> None:
             future.result(20)
 
 
+def test_a_library_that_tells_no_ends_is_named() -> None:
+    with GuideCompiler(VOCABULARY, backend="llguidance") as compiler:
+        future = compiler.submit_closing(compiler.submit(Guide.regex("[0-9]+")))
+        with pytest.raises(GuideError, match="can't be known: LLGuidance compiled it"):
+            future.result(20)
+
+
 def test_the_compiler_works_ends_out_behind_the_guide() -> None:
     with GuideCompiler(VOCABULARY) as compiler:
         guide = Guide.json_schema({"type": "array", "items": {"type": "integer"}})

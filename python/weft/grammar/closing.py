@@ -50,13 +50,19 @@ def closing_matcher(compiled: CompiledGuide, opening: Opening) -> Matcher:
 
 
 _UNKNOWN = 'on_length is "close", but how an answer under this guide ends can\'t be known'
+_CLOSING_KINDS = ("json", "json_schema", "regex", "ebnf", "choice")  # where it is the library, not the guide
 
 
 def _tables(compiled: CompiledGuide) -> _core.ClosingTables:
     if not isinstance(compiled, Closes):
+        guide = compiled.guide
+        if getattr(compiled, "backend", None) == "llguidance" and guide.kind in _CLOSING_KINDS:
+            why = "LLGuidance compiled it"
+        else:
+            why = f"it is of the kind {guide.kind!r}"
         raise GuideError(
-            f'{_UNKNOWN}: it is of the kind {compiled.guide.kind!r}; use "cut", or a guide that XGrammar compiles '
-            "from a JSON schema, a regex, a grammar or a choice"
+            f'{_UNKNOWN}: {why}; use "cut", or a guide that XGrammar compiles from a JSON schema, a regex, a grammar '
+            "or a choice"
         )
     try:
         return compiled.closing()
