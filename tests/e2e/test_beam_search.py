@@ -25,7 +25,7 @@ from weft.engine.beam_request import BeamRequest
 from weft.engine.lifecycle import Stage
 from weft.engine.sampling_state import TokenRules
 from weft.errors import GuideStateError, RequestError
-from weft.grammar.base import wrap_matcher
+from weft.grammar.base import NO_REQUEST, Opening, wrap_matcher
 from weft.grammar.guide import Guide
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.launch_check import check_launched
@@ -356,7 +356,7 @@ class Given:
     def __init__(self, matcher: Any) -> None:
         self.made = matcher
 
-    def matcher(self) -> Any:
+    def matcher(self, opening: Opening = NO_REQUEST) -> Any:
         return wrap_matcher(self.made)
 
 
