@@ -314,7 +314,7 @@ def test_guides_whose_ends_are_not_known(guide: Guide, message: str) -> None:
 def test_a_library_that_tells_no_ends_is_named() -> None:
     with GuideCompiler(VOCABULARY, backend="llguidance") as compiler:
         future = compiler.submit_closing(compiler.submit(Guide.regex("[0-9]+")))
-        with pytest.raises(GuideError, match="can't be known: LLGuidance compiled it"):
+        with pytest.raises(GuideError, match="can't be known: llguidance compiled it"):
             future.result(20)
 
 

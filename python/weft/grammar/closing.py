@@ -56,10 +56,9 @@ _CLOSING_KINDS = ("json", "json_schema", "regex", "ebnf", "choice")  # where it 
 def _tables(compiled: CompiledGuide) -> _core.ClosingTables:
     if not isinstance(compiled, Closes):
         guide = compiled.guide
-        if getattr(compiled, "backend", None) == "llguidance" and guide.kind in _CLOSING_KINDS:
-            why = "LLGuidance compiled it"
-        else:
-            why = f"it is of the kind {guide.kind!r}"
+        backend = getattr(compiled, "backend", None)
+        is_of_library = backend is not None and guide.kind in _CLOSING_KINDS
+        why = f"{backend} compiled it" if is_of_library else f"it is of the kind {guide.kind!r}"
         raise GuideError(
             f'{_UNKNOWN}: {why}; use "cut", or a guide that XGrammar compiles from a JSON schema, a regex, a grammar '
             "or a choice"
