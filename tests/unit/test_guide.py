@@ -380,6 +380,17 @@ def test_limits_on_size_and_depth() -> None:
         compiler.compile(brackets_in_text)
 
 
+def test_a_backend_that_can_not_be_prepared_compiles_all_the_same(
+    slow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(_: Slow) -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr(Slow, "prepare", raises)
+    with GuideCompiler(small_vocabulary(), backend="slow", workers=1) as compiler:
+        assert compiler.submit(guide_of("7")).result(30).memory_bytes == 7
+
+
 def test_a_closed_compiler_takes_nothing(slow: None) -> None:
     compiler = GuideCompiler(small_vocabulary(), backend="slow", workers=1)
     stuck, waiting = compiler.submit(guide_of("slow")), compiler.submit(guide_of("waiting"))

@@ -158,6 +158,19 @@ def test_bounds_are_checked_in_linear_time(kind: Any, piece: str) -> None:
     assert time.thread_time() - start < 4
 
 
+def test_a_helper_that_does_not_start_says_so_and_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def raises(*_: object, **__: object) -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("subprocess.Popen", raises)
+    with pytest.raises(GuideError, match="does not start: planted"):
+        Trial(small_vocabulary())
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_helper_that_is_lost_is_replaced_and_close_ends_what_it_tries(trial: Trial) -> None:
     lost = trial.pid
     os.kill(lost, signal.SIGKILL)

@@ -12,6 +12,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 from weft import registry
@@ -238,7 +239,8 @@ class GuideCompiler:
 
     def _work(self) -> None:
         me = threading.current_thread()
-        self._backend.prepare()
+        with suppress(Exception):  # what hinders it is met again, and told, by the guides to compile
+            self._backend.prepare()
         while True:
             with self._lock:
                 self._idle += 1

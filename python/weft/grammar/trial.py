@@ -126,14 +126,19 @@ class _Helper:
         os.close(handle)
         vocabulary.dump(name)
         command = START.format(path=sys.path, fd=theirs.fileno(), file=name)
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", command],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+        try:
+            with theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", command],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+        except OSError as error:
+            self._control.close()
+            Path(name).unlink()
+            raise GuideError(f"the process that tries guides of strangers does not start: {error}") from error
         self.stop = weakref.finalize(self, _stop, self.process, self._control, name)
 
     def is_ready(self) -> bool:
