@@ -73,7 +73,7 @@ def test_what_an_answered_request_adds() -> None:
 
 
 def test_a_token_s_latency_is_its_share_of_the_time_between_responses(fixed: Clients) -> None:
-    clients = Clients(fixed.executor, fixed._workload)
+    clients = Clients(fixed.executor, fixed.workload)
     clients._under_way[1] = Sent(due=0.0, max_tokens=TOKENS)
     window = Window()
     for now, numbers_of_tokens in ((1.0, [2]), (2.0, [1, 3])):
@@ -93,7 +93,7 @@ def test_closed_loop_counts_whole_answers(fixed: Clients) -> None:
 
 def test_open_loop_sends_at_the_rate_whatever_is_answered(fixed: Clients) -> None:
     sent: list[float] = []
-    clients = Clients(fixed.executor, fixed._workload)
+    clients = Clients(fixed.executor, fixed.workload)
     send = clients._send
 
     def noted(load: Load, due: float, max_tokens: int | None = None) -> None:
@@ -116,7 +116,7 @@ def test_a_window_leaves_nothing_behind(fixed: Clients) -> None:
 
 
 def test_an_answer_of_another_length_is_refused(fixed: Clients) -> None:
-    executor, workload = fixed.executor, fixed._workload
+    executor, workload = fixed.executor, fixed.workload
     executor.register_guide(ENDLESS, Guide.regex("[0-9]"))  # an answer that ends
     with pytest.raises(RequestError, match="should have"):
         fixed.window(Load(clients=1, guided_percent=100), 0.2)
@@ -170,6 +170,7 @@ def test_loop_s_own_time_by_statistics_and_by_trace(fixed: Clients) -> None:
     found = measure_loop(fixed, Load(clients=1, guided_percent=100), 0.3)
     assert found["iterations"] > 3 and found["batch"] == 1
     assert 0 < found["own_us"] < found["iteration_us"]
+    assert 0 < found["own_not_streaming_us"] < found["iteration_us"]
     assert found["idle_in_trace_us"] > 0
 
 

@@ -88,7 +88,7 @@ class Clients:
 
     def __init__(self, executor: Executor, workload: Workload) -> None:
         self.executor = executor
-        self._workload = workload
+        self.workload = workload
         self._numbers = itertools.count()
         self._under_way: dict[int, Sent] = {}
 
@@ -131,16 +131,16 @@ class Clients:
 
     def _staggered(self, client: int, clients: int) -> int | None:
         """Answers of a fixed length would all end at once, for ever; the first of each client has another length."""
-        tokens = self._workload.fixed_tokens
+        tokens = self.workload.fixed_tokens
         return None if tokens is None else max(1, tokens * (client + 1) // clients)
 
     def _has_staggered(self) -> bool:
-        if self._workload.fixed_tokens is None:
+        if self.workload.fixed_tokens is None:
             return False
         return all(sent.tokens for sent in self._under_way.values())
 
     def _send(self, load: Load, due: float, max_tokens: int | None = None) -> None:
-        request = self._workload.request(next(self._numbers), load.guided_percent, max_tokens)
+        request = self.workload.request(next(self._numbers), load.guided_percent, max_tokens)
         self._under_way[self.executor.enqueue_request(request)] = Sent(due, request.max_tokens)
 
     def _take(self, window: Window, timeout: float | None) -> int:
@@ -173,7 +173,7 @@ class Clients:
         return True
 
     def _check(self, sent: Sent, reason: FinishReason) -> None:
-        if self._workload.fixed_tokens is None:
+        if self.workload.fixed_tokens is None:
             return
         if reason is not FinishReason.LENGTH or sent.tokens != sent.max_tokens:
             raise RequestError(

@@ -3,12 +3,14 @@
 Twice: by the executor's statistics, a turn less its wait for the device (which in the CPU runtime does the model's and
 the grammar's work meanwhile); and by a trace of the CPU runtime, the time in which none of its streams runs anything.
 The second also has what lies between two turns: publishing responses, taking requests, and waiting for the
-interpreter's lock while clients hold it.
+interpreter's lock while clients hold it. By the statistics also where nobody takes tokens before an answer is whole:
+what is left then is the engine's alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
@@ -26,10 +28,13 @@ TIMESTAMP = "%m-%d-%Y %H:%M:%S.%f"
 def measure_loop(clients: Clients, load: Load, seconds: float) -> dict[str, Any]:
     """Microseconds of iterations in which all of `load.clients` decode and nobody reads a prompt, medians."""
     executor = clients.executor
+    whole = Clients(executor, replace(clients.workload, streaming=False))
     executor.get_latest_iteration_stats()
+    whole.window(load, seconds)
+    not_streaming = own_times(executor.get_latest_iteration_stats(), load.clients)
     clients.window(load, seconds)
     stats = executor.get_latest_iteration_stats()
-    found = own_times(stats, load.clients)
+    found = own_times(stats, load.clients) | {"own_not_streaming_us": not_streaming["own_us"]}
     if executor.assembly.runtime.device.type == "cpu":
         with record() as slices:
             clients.window(load, seconds)

@@ -38,11 +38,13 @@ ENDLESS_SCHEMA = json.dumps(
 
 @dataclass(frozen=True)
 class Workload:
-    """Prompts in token ids, each with its JSON schema; request i has prompt i, from the first again behind the last."""
+    """Prompts in token ids, each with its JSON schema; request i has prompt i, from the first again behind the last.
+    Answers come token by token where they are `streaming`, else whole."""
 
     prompts: Sequence[Sequence[int]]
     schemas: Sequence[str]
     fixed_tokens: int | None = None
+    streaming: bool = True
 
     @classmethod
     def heldout(cls, model: Path | None, count: int, fixed_tokens: int | None = None) -> Workload:
@@ -76,8 +78,8 @@ class Workload:
         return Request(
             self.prompts[place],
             self.max_tokens if max_tokens is None else max_tokens,
-            streaming=True,
-            output_config=OutputConfig(return_perf_metrics=True),
+            streaming=self.streaming,
+            output_config=OutputConfig(exclude_input_from_output=True, return_perf_metrics=True),
             end_id=None if guided or self.fixed_tokens is None else NO_END,
             guided_decoding_params=self._guide(place) if guided else None,
         )
