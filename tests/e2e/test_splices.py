@@ -3,13 +3,12 @@ however it is drafted, launched and scheduled."""
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from itertools import pairwise
 
 import pytest
 
-from e2e.test_wasm import DIGITS, PROMPT, tokens_of, with_text
+from e2e.test_wasm import PROMPT, splicing, tokens_of
 from weft import LLM, EngineConfig, Guide, Output, RequestError, SamplingParams, Speculation
 from weft.engine.lifecycle import Request
 
@@ -34,18 +33,7 @@ def taken_back() -> list[int]:
 
 def replacing(tokens: list[int]) -> Guide:
     """Digits; in the place of each of `taken_back` come `tokens`."""
-    splice = {"when_sampled": taken_back(), "backtrack": 1, "ff_tokens": tokens}
-    text = f',"temperature":null,"splices":[{json.dumps(splice, separators=(",", ":"))}]}}]}}'
-    program = DIGITS.replace("(i32.const 64) (i32.const 35)", f"(i32.const 1024) (i32.const {len(text)})")
-    program = program.replace(
-        "(local.get $end) (i32.const 35))", f"(local.get $end) (i32.const {len(text)}))"
-    )
-    # What comes may take more places than are left.
-    program = program.replace(
-        "(if (i32.eqz (global.get $left))", "(if (i32.le_s (global.get $left) (i32.const 0))"
-    )
-    program = program.replace("(data (i32.const 128)", f"{with_text(1024, text)} (data (i32.const 128)")
-    return Guide.wasm(program.encode(), str(PLACES), trusted=True)
+    return Guide.wasm(splicing(taken_back(), 1, tokens), str(PLACES), trusted=True)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.test_splices import SPECULATIONS
-from e2e.test_wasm import DIGITS, PROMPT, digits, with_text
+from e2e.test_wasm import PROMPT, deciding, digits
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams
 
 COUNT = 14
@@ -13,14 +13,8 @@ COUNT = 14
 
 def heated(temperature: float | str) -> Guide:
     """Digits, drawn at a temperature of the program's."""
-    text = f',"temperature":{temperature},"splices":[]}}]}}'
-    program = DIGITS.replace("(i32.const 64) (i32.const 35)", f"(i32.const 1024) (i32.const {len(text)})")
-    program = program.replace(
-        "(local.get $end) (i32.const 35))", f"(local.get $end) (i32.const {len(text)}))"
-    )
-    assert program != DIGITS
-    program = program.replace("(data (i32.const 128)", f"{with_text(1024, text)} (data (i32.const 128)")
-    return Guide.wasm(program.encode(), str(COUNT), trusted=True)
+    program = deciding(f',"temperature":{temperature},"splices":[]}}]}}')
+    return Guide.wasm(program, str(COUNT), trusted=True)
 
 
 def drawn(temperature: float, **terms: object) -> SamplingParams:

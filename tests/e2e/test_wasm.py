@@ -77,21 +77,31 @@ def forced() -> Guide:
     return Guide.wasm(program.encode(), str(4 + len("Nr. ")), trusted=True)
 
 
-def spliced() -> Guide:
-    """Seven digits; behind each 8 and 6 there are two zeros without asking."""
-    when = [token for digit in "86" for token in tokens_of(digit)]
-    splice = {"when_sampled": when, "backtrack": 0, "ff_tokens": tokens_of("0") * 2}
-    text = f',"temperature":null,"splices":[{json.dumps(splice, separators=(",", ":"))}]}}]}}'
-    program = DIGITS.replace("(i32.const 64) (i32.const 35)", f"(i32.const 1024) (i32.const {len(text)})")
+def deciding(rest: str) -> bytes:
+    """The program of digits, whose decisions go on like that behind the mask. What is put without asking may take more
+    places than there are left."""
+    program = DIGITS.replace("(i32.const 64) (i32.const 35)", f"(i32.const 1024) (i32.const {len(rest)})")
     program = program.replace(
-        "(local.get $end) (i32.const 35))", f"(local.get $end) (i32.const {len(text)}))"
+        "(local.get $end) (i32.const 35))", f"(local.get $end) (i32.const {len(rest)}))"
     )
-    # An 8 or a 6 takes three places, and they may be more than there are left.
     program = program.replace(
         "(if (i32.eqz (global.get $left))", "(if (i32.le_s (global.get $left) (i32.const 0))"
     )
-    program = program.replace("(data (i32.const 128)", f"{with_text(1024, text)} (data (i32.const 128)")
-    return Guide.wasm(program.encode(), "9", trusted=True)
+    assert program.count("(i32.const 1024)") == 1 and program.count(f"(i32.const {len(rest)})") >= 2
+    program = program.replace("(data (i32.const 128)", f"{with_text(1024, rest)} (data (i32.const 128)")
+    return program.encode()
+
+
+def splicing(when: list[int], backtrack: int, tokens: list[int]) -> bytes:
+    """The program of digits with a splice behind each token of `when`."""
+    splice = {"when_sampled": when, "backtrack": backtrack, "ff_tokens": tokens}
+    return deciding(f',"temperature":null,"splices":[{json.dumps(splice, separators=(",", ":"))}]}}]}}')
+
+
+def spliced() -> Guide:
+    """Seven digits; behind each 8 and 6 there are two zeros without asking."""
+    when = [token for digit in "86" for token in tokens_of(digit)]
+    return Guide.wasm(splicing(when, 0, tokens_of("0") * 2), "9", trusted=True)
 
 
 def digits(count: int) -> Guide:
