@@ -6,7 +6,6 @@ from weft.core import FinishReason
 from weft.engine.lifecycle import Request
 from weft.engine.outputs import NOTHING
 from weft.engine.processors import check_processors
-from weft.engine.records import TurnRecord
 from weft.engine.results import StepResults
 from weft.errors import GuideStateError, RequestError
 from weft.guided.state import GuidedState
@@ -54,12 +53,11 @@ def commit_plainly(
     tokens: list[int],
     end_tokens: frozenset[int],
     grammar: GuidedState | None,
-    record: TurnRecord,
 ) -> bool:
     """Append all of the iteration's tokens, where nothing ends with them; what most iterations of most requests are.
     False: there is more to it, and nothing has changed."""
     output = request.output
-    stats, num_tokens = output.stats, len(output.token_ids) + len(tokens)
+    num_tokens = len(output.token_ids) + len(tokens)
     ends = end_tokens if request.end_ids is None else request.end_ids
     if num_tokens >= request.room or not ends.isdisjoint(tokens) or min(tokens) < 0:
         return False
@@ -68,12 +66,8 @@ def commit_plainly(
     output.token_ids += tokens
     if len(tokens) > 1:
         output.drafted += [True] * (len(tokens) - 1)
-        stats.accepted_drafts += len(tokens) - 1
+        output.stats.accepted_drafts += len(tokens) - 1
     output.drafted.append(False)
-    record.generated_tokens += len(tokens)
-    if stats.first_turn is None:
-        stats.first_turn = record.number
-    stats.last_turn = record.number
     return True
 
 

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from weft.core import FinishReason
 from weft.engine.commit import commit, commit_plainly
 from weft.engine.ends import Ends
 from weft.engine.flight import Flight
@@ -117,6 +116,7 @@ class Landing:
         """Append what the iteration committed to the request, and end it where it ends."""
         grammar = self._state if request.compiled is not None else None
         output, reason = request.output, None
+        before = len(output.token_ids)
         try:
             splice = self._splice_of(request, results) if grammar is not None and grammar.num_failed else None
             if splice is not None:
@@ -124,13 +124,18 @@ class Landing:
                 self.rewritten += [request] if request.is_rewritten else []
             elif not (
                 request.is_plain
-                and commit_plainly(request, results.tokens(request.slot), self._end_tokens, grammar, turn)
+                and commit_plainly(request, results.tokens(request.slot), self._end_tokens, grammar)
             ):
-                reason = self._commit_with_care(request, results, grammar, turn)
+                reason = commit(request, results, request.room, self._end_tokens, grammar)
         except Exception as error:  # whatever it is, the others' tokens are committed on the device
             self._ends.end(request, "error", error)
             return
-        if len(output.token_ids) >= request.stores_at and not request.is_rewritten:
+        stats, num_tokens = output.stats, len(output.token_ids)
+        turn.generated_tokens += num_tokens - before
+        if stats.first_turn is None:
+            stats.first_turn = turn.number
+        stats.last_turn = turn.number
+        if num_tokens >= request.stores_at and not request.is_rewritten:
             self._residents.store(request)
         if reason is not None:
             self._ends.end(request, reason)
@@ -142,18 +147,6 @@ class Landing:
         splice = self._state.splice(request.slot)
         behind = len(request.output.token_ids) - request.resumed_at
         return splice if splice and splice.committed <= behind + results.count(request.slot) + 1 else None
-
-    def _commit_with_care(
-        self, request: Request, results: StepResults, grammar: GuidedState | None, turn: TurnRecord
-    ) -> FinishReason | None:
-        output, stats = request.output, request.output.stats
-        before = len(output.token_ids)
-        reason = commit(request, results, request.room, self._end_tokens, grammar)
-        turn.generated_tokens += len(output.token_ids) - before
-        if stats.first_turn is None:
-            stats.first_turn = turn.number
-        stats.last_turn = turn.number
-        return reason
 
     def _disembark(self, flight: Flight) -> None:
         """The flight is over: what waited for it is given back."""
