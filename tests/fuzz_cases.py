@@ -8,7 +8,6 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from grammars import small_vocabulary
 from guide_kinds import KINDS
@@ -19,11 +18,6 @@ from weft.errors import GuideError
 from weft.grammar import CompiledGuide, Guide, GuideCompiler, GuideWarning, Vocabulary
 from weft.grammar.xgrammar import XGrammarBackend
 
-DIGITS = Path(__file__).parents[1] / "examples" / "wasm_digits.wat"
-EXAMPLES: dict[str, Callable[[], Guide]] = {
-    **KINDS,
-    "wasm": lambda: Guide.wasm(DIGITS, "5", trusted=True),
-}
 # Guides with a Python object in their place or within, and plug-ins, which need not refuse what weft never asks for.
 LENIENT = ("Python", "recogniser", "plug-in")
 
@@ -55,7 +49,7 @@ def cases(backend: str) -> Iterator[Case]:
     for vocabulary in vocabularies():
         if backend == "guides":
             compiler = GuideCompiler(vocabulary)
-            made = list(EXAMPLES.items())
+            made = list(KINDS.items())
         else:
             compiler = _compiler(backend, vocabulary)
             made = [(f"{kind} {i}", functools.partial(_guide, i)) for i, (kind, _) in enumerate(GUIDES)]

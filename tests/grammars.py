@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bench.grammar import synthetic_vocabulary
 from weft.grammar import CompiledGuide, Guide, Vocabulary
 from weft.grammar.xgrammar import XGrammarBackend
 
@@ -36,6 +38,26 @@ def small_vocabulary() -> Vocabulary:
     """300 ids: 0 ends, 1 and 2 are special, every byte, some longer pieces, and padding."""
     tokens = [b""] * 3 + [bytes([byte]) for byte in range(256)] + PIECES
     return Vocabulary.from_tokens(tokens, end_ids=[END], special_ids=[1, 2], vocab_size=300)
+
+
+NUM_NAMED, NUM_PADDED = 10, 7
+
+
+@functools.cache
+def vocabulary(size: int) -> Vocabulary:
+    """As many ids, which begin as the small vocabulary's do: then words, then special tokens whose text a grammar could
+    want, the first of them a second end, then padding.
+    """
+    tokens = [b""] * 3 + [bytes([byte]) for byte in range(256)] + PIECES
+    words = (word for word in synthetic_vocabulary(size).tokens if len(word) > 1 and word not in PIECES)
+    specials = range(size - NUM_PADDED - NUM_NAMED, size - NUM_PADDED)
+    tokens += itertools.islice(words, specials.start - len(tokens))
+    return Vocabulary.from_tokens(
+        [*tokens, *(b"ab" for _ in specials)],
+        end_ids=[END, specials[0]],
+        special_ids=[1, 2, *specials],
+        vocab_size=size,
+    )
 
 
 @functools.cache
@@ -92,13 +114,16 @@ def pick(tokens: list[int], rng: random.Random, end_rarely: bool = True) -> int:
 class CountdownMatcher:
     """A matcher in Python: any of `letters`, `length` times, then the end."""
 
-    def __init__(self, length: int, letters: tuple[int, ...] = (100, 101)) -> None:
+    def __init__(
+        self, length: int, letters: tuple[int, ...] = (100, 101), ends: tuple[int, ...] = (END,)
+    ) -> None:
         self.length = length
         self.letters = letters
+        self.ends = ends
         self.taken: list[int] = []
 
     def accept(self, token: int) -> bool:
-        if token not in self._allowed():
+        if self.is_terminated() or token not in self._allowed():
             return False
         self.taken.append(token)
         return True
@@ -114,10 +139,10 @@ class CountdownMatcher:
         del self.taken[len(self.taken) - count :]
 
     def is_terminated(self) -> bool:
-        return bool(self.taken) and self.taken[-1] == END
+        return bool(self.taken) and self.taken[-1] in self.ends
 
     def fork(self) -> CountdownMatcher:
-        copy = CountdownMatcher(self.length, self.letters)
+        copy = CountdownMatcher(self.length, self.letters, self.ends)
         copy.taken = list(self.taken)
         return copy
 
@@ -126,5 +151,5 @@ class CountdownMatcher:
 
     def _allowed(self) -> tuple[int, ...]:
         if self.is_terminated():
-            return (END,)
-        return self.letters if len(self.taken) < self.length else (END,)
+            return self.ends
+        return self.letters if len(self.taken) < self.length else self.ends

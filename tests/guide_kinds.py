@@ -1,8 +1,11 @@
-"""A guide of each kind that no grammar library compiles, for the small vocabulary of `grammars`."""
+"""A guide of each kind that needs more than one grammar library's compiler, for the vocabularies of `grammars`: free
+text before a guide, matchers of a user's own, programs, tags, tools, Lark.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -12,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import weft
-from grammars import CountdownMatcher
+from grammars import END, CountdownMatcher
 from weft.grammar import Guide
 
 
 class Forward:
     """A matcher that can't go back, nor be copied: weft takes its tokens again."""
 
-    def __init__(self, resets: bool = False) -> None:
-        self._inner = CountdownMatcher(5, (60, 61, 100))
+    def __init__(self, resets: bool = False, ends: tuple[int, ...] = (END,)) -> None:
+        self._inner = CountdownMatcher(5, (60, 61, 100), ends)
         if resets:
             self.reset = self._inner.reset
 
@@ -89,28 +92,71 @@ class Copied(Collapsing):
 @functools.cache
 def built(name: str) -> Path:
     """The shared library of a plug-in in the examples, built with the headers that weft comes with."""
-    source = Path(__file__).parents[1] / "examples" / f"{name}.c"
+    source = EXAMPLES / f"{name}.c"
     library = Path(tempfile.mkdtemp(prefix="weft-plugin-")) / f"{name}.so"
     command = ["cc", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-I", str(weft.include_dir())]
     subprocess.run([*command, str(source), "-o", str(library)], check=True)
     return library
 
 
-KINDS: dict[str, Callable[[], Guide]] = {
-    "after a token": lambda: Guide.after(1, Guide.regex("[a-c]{1,9}")),
-    "after a text": lambda: Guide.after("ab", Guide.json(), max_free_tokens=6),
-    "after a letter": lambda: Guide.after('"', Guide.regex('[:} "]{2,5}'), max_free_tokens=2),
-    "after twice": lambda: Guide.after("a", Guide.after(1, Guide.regex("[0-9]{3}"), max_free_tokens=1)),
-    "after a token, Python": lambda: Guide.after(1, Guide.matcher(Forward), max_free_tokens=3),
-    "Python": lambda: Guide.matcher(lambda: CountdownMatcher(4)),
-    "Python, forward": lambda: Guide.matcher(Forward),
-    "recogniser": lambda: Guide.recognizer(Brackets),
-    "recogniser, collapsing": lambda: Guide.recognizer(Collapsing),
-    "recogniser, collapsing and copied": lambda: Guide.recognizer(Copied),
-    "plug-in": lambda: Guide.plugin(built("matcher_plugin"), "6"),
-    "plug-in, recogniser": lambda: Guide.plugin(built("recognizer_plugin"), b"10"),
-    "after a token, plug-in": lambda: Guide.after(
-        1, Guide.plugin(built("matcher_plugin"), "4"), max_free_tokens=2
-    ),
-    "Python, forward and reset": lambda: Guide.matcher(lambda: Forward(resets=True)),
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NAMED = 1
+"""The special token that guides of `KINDS` name: a trigger, a token of a grammar."""
+
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+TOOLS = [{"type": "function", "function": {"name": "ab", "parameters": NUMBER}}]
+TAGS = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["<a"],
+        "tags": [
+            {
+                "type": "tag",
+                "begin": "<ab>",
+                "content": {"type": "json_schema", "json_schema": NUMBER},
+                "end": "</ab>",
+            }
+        ],
+        "at_least_one": True,
+    },
 }
+
+
+def kinds(ends: tuple[int, ...]) -> dict[str, Callable[[], Guide]]:
+    """Guides under names, for a vocabulary with these end tokens."""
+    forward = functools.partial(Forward, ends=ends)
+    return {
+        "after a token": lambda: Guide.after(NAMED, Guide.regex("[a-c]{1,9}")),
+        "after a text": lambda: Guide.after("ab", Guide.json(), max_free_tokens=6),
+        "after a letter": lambda: Guide.after('"', Guide.regex('[:} "]{2,5}'), max_free_tokens=2),
+        "after twice": lambda: Guide.after(
+            "a", Guide.after(NAMED, Guide.regex("[0-9]{3}"), max_free_tokens=1)
+        ),
+        "after a token, Python": lambda: Guide.after(NAMED, Guide.matcher(forward), max_free_tokens=3),
+        "after a token, plug-in": lambda: Guide.after(
+            NAMED, Guide.plugin(built("matcher_plugin"), "4"), max_free_tokens=2
+        ),
+        "after a text, wasm": lambda: Guide.after("b", digits(3), max_free_tokens=3),
+        "Python": lambda: Guide.matcher(lambda: CountdownMatcher(4, ends=ends)),
+        "Python, forward": lambda: Guide.matcher(forward),
+        "Python, forward and reset": lambda: Guide.matcher(lambda: forward(resets=True)),
+        "recogniser": lambda: Guide.recognizer(Brackets),
+        "recogniser, collapsing": lambda: Guide.recognizer(Collapsing),
+        "recogniser, collapsing and copied": lambda: Guide.recognizer(Copied),
+        "plug-in": lambda: Guide.plugin(built("matcher_plugin"), "6"),
+        "plug-in, recogniser": lambda: Guide.plugin(built("recognizer_plugin"), b"10"),
+        "wasm": lambda: digits(5),
+        "tags": lambda: Guide.structural_tag(TAGS),
+        "tools": lambda: Guide.tools(TOOLS, style="qwen_3", required=True),
+        "Lark": lambda: Guide.lark(f'start: "a" <[{NAMED}]> (list | /[0-9]{{2}}/)\nlist: "[" list* "]"'),
+        "Lark, schema": lambda: Guide.lark(f"start: %json {json.dumps(NUMBER)}"),
+    }
+
+
+def digits(count: int) -> Guide:
+    """A program that wants so many digits."""
+    return Guide.wasm(EXAMPLES / "wasm_digits.wat", str(count), trusted=True)
+
+
+KINDS = kinds((END,))

@@ -23,6 +23,7 @@ from grammars import (
     small_vocabulary,
 )
 from guides import GUIDES
+from matcher_contract import Contract
 from weft import registry
 from weft.errors import GuideError, GuideStateError
 from weft.grammar import Backend, Guide, Matcher, wrap_matcher
@@ -60,42 +61,9 @@ def test_there_are_enough_guides() -> None:
 
 
 def test_a_walk_keeps_the_contract(made: Backend, guide: Guide) -> None:
-    """The mask permits exactly what accept takes; refusal changes nothing; rollback restores the same
-    bits.
-    """
-    rng = random.Random(zlib.crc32(guide.source.encode()))
-    matcher = made.compile(guide).matcher()
-    rows: list[np.ndarray] = []
-    taken: list[int] = []
-    for _ in range(STEPS):
-        row = mask(matcher)
-        choices = allowed(row)
-        assert choices
-        assert not {1, 2} & set(choices), "special tokens are never allowed inside text"
-        assert all(token < 259 + 15 for token in choices), (
-            "bits beyond the tokenizer's vocabulary never count"
-        )
-        assert [token for token in range(VOCAB) if matcher.validate([token])] == choices
-        for token in {rng.randrange(VOCAB) for _ in range(8)} - set(choices):
-            assert not matcher.accept(token)
-        np.testing.assert_array_equal(mask(matcher), row)
-        rows.append(row)
-        taken.append(pick(choices, rng))
-        assert matcher.accept(taken[-1])
-        if matcher.is_terminated():
-            assert allowed(mask(matcher)) == [END]
-            assert not matcher.accept(END)
-            break
-        if rng.random() < 0.4:
-            back = rng.randint(1, len(taken))
-            matcher.rollback(back)
-            np.testing.assert_array_equal(mask(matcher), rows[-back])
-            assert matcher.validate(taken[-back:]) == back
-            np.testing.assert_array_equal(mask(matcher), rows[-back])
-            assert all(matcher.accept(token) for token in taken[-back:])
-    matcher.rollback(len(taken))
-    assert not matcher.is_terminated()
-    np.testing.assert_array_equal(mask(matcher), rows[0])
+    Contract(made.compile(guide).matcher, small_vocabulary()).walk(
+        random.Random(zlib.crc32(guide.source.encode())), STEPS
+    )
 
 
 def test_native_equals_python(guide: Guide) -> None:
@@ -116,22 +84,10 @@ def test_native_equals_python(guide: Guide) -> None:
 
 
 @pytest.mark.parametrize("entry", GUIDES[::10], ids=lambda entry: entry[0])
-def test_forks_and_resets(made: Backend, entry: tuple[str, Any]) -> None:
-    rng = random.Random(3)
-    matcher = made.compile(make(entry)).matcher()
-    first = mask(matcher)
-    assert matcher.accept(pick(allowed(first), rng))
-    before = mask(matcher)
-    fork = matcher.fork()
-    np.testing.assert_array_equal(mask(fork), before)
-    assert fork.accept(pick(allowed(before), rng))
-    np.testing.assert_array_equal(mask(matcher), before)
-    other = mask(fork)
-    matcher.reset()
-    np.testing.assert_array_equal(mask(matcher), first)
-    np.testing.assert_array_equal(mask(fork), other)
-    del matcher
-    np.testing.assert_array_equal(mask(fork), other)
+def test_forks_resets_and_ends(made: Backend, entry: tuple[str, Any]) -> None:
+    contract = Contract(made.compile(make(entry)).matcher, small_vocabulary())
+    contract.forks_and_resets(random.Random(3))
+    contract.ends_and_takes_the_end_back(random.Random(11))
 
 
 def test_forced_tokens_spell_what_must_follow(made: Backend) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grammars import vocabulary
+from matcher_contract import Contract
 from weft import registry
-from weft.bench.grammar import synthetic_vocabulary
-from weft.grammar import Backend, Guide, Matcher, Vocabulary
+from weft.grammar import Backend, Guide, Matcher
 
 SIZES = [300, 32_000, 131_072]
-SPECIALS = 10
-PADDING = 7
 STEPS = 5
 GUIDES: list[tuple[str, Any]] = [
     ("json", None),
@@ -24,17 +23,6 @@ GUIDES: list[tuple[str, Any]] = [
     ("ebnf", 'root ::= "(" root ")" | [a-z]+'),
     ("choice", ["north by northwest", "north", "é\U0001f600"]),
 ]
-
-
-@functools.cache
-def vocabulary(size: int) -> Vocabulary:
-    """Bytes and words, then special tokens whose text a grammar could want, two of them ends, then padding."""
-    words = synthetic_vocabulary(size - SPECIALS - PADDING).tokens
-    specials = range(len(words), len(words) + SPECIALS)
-    tokens = [*words, *(b"ab" for _ in specials)]
-    return Vocabulary.from_tokens(
-        tokens, end_ids=[0, specials[0]], special_ids=list(specials), vocab_size=size
-    )
 
 
 @functools.cache
@@ -59,33 +47,10 @@ def allowed(row: np.ndarray) -> np.ndarray:
 def test_a_walk_keeps_the_contract(name: str, size: int, entry: tuple[str, Any]) -> None:
     kind, argument = entry
     guide = getattr(Guide, kind)() if argument is None else getattr(Guide, kind)(argument)
-    matcher = backend(name, size).compile(guide).matcher()
-    ends = vocabulary(size).end_ids
-    rng = random.Random(size)
-    rows: list[np.ndarray] = []
-    taken: list[int] = []
-    for _ in range(STEPS):
-        row = mask(matcher, size)
-        choices = allowed(row).tolist()
-        assert choices and (set(ends) <= set(choices) or not set(ends) & set(choices))
-        others = set(range(size - SPECIALS - PADDING, size)) - set(ends)
-        assert not others & set(choices), "special tokens, padding and bits beyond the vocabulary"
-        tried = {rng.randrange(size) for _ in range(300)} | set(rng.choices(choices, k=100))
-        permitted = set(choices)
-        assert all(matcher.validate([token]) == (token in permitted) for token in tried)
-        fork = matcher.fork()
-        np.testing.assert_array_equal(mask(fork, size), row)
-        rows.append(row)
-        taken.append(rng.choice([token for token in choices if token not in ends] or choices))
-        assert matcher.accept(taken[-1])
-        np.testing.assert_array_equal(mask(fork, size), row)
-        if matcher.is_terminated():
-            assert allowed(mask(matcher, size)).tolist() == sorted(ends)
-            break
-    for back, row in enumerate(reversed(rows), 1):
-        matcher.rollback(1)
-        np.testing.assert_array_equal(mask(matcher, size), row)
-        assert matcher.validate(taken[-back:]) == back
+    contract = Contract(backend(name, size).compile(guide).matcher, vocabulary(size))
+    contract.walk(random.Random(size), STEPS)
+    contract.forks_and_resets(random.Random(3))
+    contract.ends_and_takes_the_end_back(random.Random(11))
 
 
 @pytest.mark.parametrize(
