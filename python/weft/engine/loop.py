@@ -8,17 +8,17 @@ is the request that failed; where a whole iteration fails, the requests that wer
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from weft.config import EngineConfig
 from weft.core import FinishReason
+from weft.engine.admission import Admission
 from weft.engine.arrivals import Arrivals
 from weft.engine.beam_group import BeamGroup
 from weft.engine.beam_request import BeamRequest, check_beam_width
-from weft.engine.beam_turns import BeamTurns, check_beams, fits_width
+from weft.engine.beam_turns import BeamTurns
+from weft.engine.collection import collection_postponed
 from weft.engine.ends import Ends
 from weft.engine.flight import Flight
 from weft.engine.graphs import StepGraphs
@@ -29,7 +29,6 @@ from weft.engine.lifecycle import Request, Stage
 from weft.engine.outputs import OutputBuffers
 from weft.engine.recorder import FlightRecorder
 from weft.engine.records import TurnRecord
-from weft.engine.request_drafts import check_drafts
 from weft.engine.residents import Residents
 from weft.engine.results import ResultRings
 from weft.engine.scheduler import share_tokens, victim
@@ -132,6 +131,9 @@ class Engine:
             self._ends,
             frozenset(end_token_ids),
         )
+        self._admission = Admission(
+            config, self._speculation, self.parts, self.arrivals, self.residents, self._ends
+        )
         self._grammar_s = 0.0
         self._num_ended = 0
         self._owes_turn = False
@@ -179,7 +181,7 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Queue a request. One that can never fit fails at once."""
         try:
-            self._check(request)
+            self._admission.check(request)
         except (InputError, CapacityError) as error:
             request.fail(error)
         else:
@@ -203,8 +205,7 @@ class Engine:
                 self._ends.end(request, "error", error)
             self.landing.check()
             flight = Flight()
-            if self.landing.rewritten:
-                self._read_again()
+            self._read_again()
             self._decode(turn, flight)
             self._read_prompts(turn, flight)
             self._search(turn)
@@ -250,86 +251,6 @@ class Engine:
         if self.recorder is not None:
             self.recorder.close()
 
-    # -- who is served
-
-    def _check(self, request: Request) -> None:
-        """Raise `InputError` or `CapacityError` for a request that can never be served."""
-        check_drafts(request, self._speculation, self.parts.model.config.vocab_size)
-        if request.sampling.on_length == "close" and request.guide is None and request.compiled is None:
-            raise InputError('on_length is "close", which needs a guide: without one no answer has an end')
-        self.parts.outputs.check(request.gather)
-        check_beams(request, self.config.max_beam_width)
-        longest, num_pages = self.config.max_seq_len, self.residents.kv.num_pages - 1
-        assert longest is not None
-        if not request.prompt:
-            raise InputError("the prompt is empty; give at least one token")
-        if len(request.prompt) + 1 > longest:
-            raise CapacityError(
-                f"the prompt has {len(request.prompt)} tokens, but max_seq_len is {longest} "
-                "(prompt and answer); shorten the prompt or raise max_seq_len (of an executor: "
-                "ExecutorConfig.max_seq_len)"
-            )
-        pages = self._ends.home(request).pages_needed(request)
-        if pages > num_pages:
-            raise CapacityError(
-                f"the request needs {pages} pages, but there are {num_pages}; lower max_tokens or raise "
-                "EngineConfig.num_pages (of an executor: KvCacheConfig.max_tokens, to "
-                f"{pages * self.config.page_size})"
-            )
-
-    def _admit(self, turn: TurnRecord, budget: int) -> None:
-        """Give slots and pages to those who wait, in their order, while there is something to read for them."""
-        active = self.residents.active
-        if not self.residents.free_slots or turn.paused or (self.config.policy == "static_batch" and active):
-            return
-        while len(self.arrivals.queue):
-            request = self.arrivals.queue.first
-            if not self._can_read(request, budget) or not fits_width(request, active):
-                return
-            if not self._ends.home(request).take(request):
-                return
-            self.arrivals.admit(request)
-            if not request.paused_at:  # who was preempted is not new
-                turn.new_active += 1
-                turn.new_active_queue_s += time.perf_counter() - request.created
-            try:
-                self._ends.home(request).open(request)
-            except Exception as error:
-                self._ends.end(request, "error", error)
-
-    def _can_read(self, request: Request, budget: int) -> bool:
-        """Whether one more prompt should be begun, where `budget` tokens may be read in this turn."""
-        config = self.config
-        if config.policy == "static_batch":  # who does not come now waits until all the others are done
-            return True
-        if config.chunked and config.chunking == "equal_progress":
-            return budget > 0
-        unread = sum(r.row.remaining for r in self.residents.active if r.row is not None)
-        return unread < budget and (config.chunked or unread + request.num_tokens <= budget)
-
-    def _preempt(self, request: Request, turn: TurnRecord) -> None:
-        """Take slot and pages back from a request that nothing in flight names. Its text and its matcher stay."""
-        assert not request.in_flight
-        turn.paused.append(request.id)
-        self.residents.store(request)
-        self.residents.leave(request)
-        request.move(Stage.QUEUED)
-        self.arrivals.add_again(request)
-
-    def _read_again(self) -> None:
-        """Queue those whose text was written anew, once nothing in flight names them."""
-        rewritten, self.landing.rewritten = self.landing.rewritten, []
-        for request in rewritten:
-            if request.is_finished:
-                continue
-            if request.in_flight:
-                self.landing.rewritten.append(request)
-                continue
-            request.is_rewritten = False
-            self.residents.leave(request)
-            request.move(Stage.QUEUED)
-            self.arrivals.add_again(request)
-
     # -- launching
 
     def _decode(self, turn: TurnRecord, flight: Flight) -> None:
@@ -366,7 +287,10 @@ class Engine:
             elif self.landing.rewritten:  # they give their pages back, which no longer hold their text
                 self._read_again()
             else:
-                self._preempt(victim(self.residents.active), turn)
+                self._admission.preempt(victim(self.residents.active), turn)
+
+    def _read_again(self) -> None:
+        self.landing.rewritten = self._admission.read_again(self.landing.rewritten)
 
     def _wanting(self) -> list[Request]:
         """Who has room for more tokens than what is in flight surely adds."""
@@ -383,7 +307,7 @@ class Engine:
         """Launch parts of prompts, as many tokens as the turn has left."""
         budget = self._max_num_tokens - len(flight.rows) * (flight.num_drafts + 1)
         if len(self.arrivals.queue):
-            self._admit(turn, budget)
+            self._admission.admit(turn, budget)
         if len(flight.rows) == len(self.residents.active):  # all of them decode
             return
         rows = [(r, r.row) for r in self.residents.active if r.stage is Stage.CONTEXT and r.row is not None]
@@ -416,15 +340,3 @@ class Engine:
         """A turn of the beam requests: launched and read."""
         for ending in self._beams.step(turn) if self._beams is not None else ():
             self._ends.end(ending.request, ending.reason, ending.error)
-
-
-@contextmanager
-def collection_postponed() -> Iterator[None]:
-    """Collect no garbage while work is in flight: what a collection frees may be the device's, and it takes long."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
