@@ -41,7 +41,7 @@ def cuda_lines() -> Iterator[str]:
 
 def matcher_line() -> str:
     """Whether XGrammar's matchers are called natively."""
-    from weft.grammar.xgrammar import native_is_usable
+    from weft.grammar.xgrammar_native import native_is_usable
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

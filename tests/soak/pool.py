@@ -17,7 +17,7 @@ from soak.cases import GUIDES, Case, draw_cases
 from weft import LLM, EngineConfig, Output
 from weft.executor import FinishReason
 from weft.grammar.guide import Guide
-from weft.grammar.xgrammar import XGrammarMatcher
+from weft.grammar.xgrammar_native import XGrammarMatcher
 
 MAX_SEQ_LEN = 192
 ROUNDING = 2e-3

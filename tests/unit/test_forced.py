@@ -18,7 +18,8 @@ from weft.bench import records
 from weft.config import package_model_path
 from weft.errors import GuideStateError
 from weft.grammar import Guide, Matcher, Vocabulary, wrap_matcher
-from weft.grammar.xgrammar import CompiledXGrammar, XGrammarBackend, native_matcher
+from weft.grammar.xgrammar import CompiledXGrammar, XGrammarBackend
+from weft.grammar.xgrammar_native import native_matcher
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,10 @@ from grammars import END, CountdownMatcher, allowed, new_row, small_vocabulary
 from weft import registry
 from weft.errors import GuideError, InputError, TokenizerError
 from weft.grammar import CompiledGuide, CompileLimits, Guide, GuideCompiler, GuideWarning, Vocabulary
-from weft.grammar import xgrammar as adapter
+from weft.grammar import xgrammar_native as native
 from weft.grammar.json_schema import check
+from weft.grammar.xgrammar import XGrammarBackend
+from weft.grammar.xgrammar_translate import report_ignored, tokenizer_info
 
 
 def ids(text: str) -> list[int]:
@@ -28,7 +30,7 @@ def ids(text: str) -> list[int]:
 
 
 def compiled(guide: Guide) -> CompiledGuide:
-    return adapter.XGrammarBackend(small_vocabulary(), threads=1).compile(guide)
+    return XGrammarBackend(small_vocabulary(), threads=1).compile(guide)
 
 
 def takes(guide: Guide, text: str) -> bool:
@@ -91,11 +93,11 @@ def test_a_structural_tag() -> None:
 
 
 def test_a_compiled_grammar_is_taken_as_it_is() -> None:
-    theirs = xgr.GrammarCompiler(adapter.tokenizer_info(small_vocabulary())).compile_regex("ab")
+    theirs = xgr.GrammarCompiler(tokenizer_info(small_vocabulary())).compile_regex("ab")
     assert takes(Guide.of(theirs), "ab")
     other = Vocabulary.from_tokens([b"", b"a", b"b"], end_ids=[0])
     with pytest.raises(TokenizerError, match="is for 300 tokens, the model has 3"):
-        adapter.XGrammarBackend(other).compile(Guide.of(theirs))
+        XGrammarBackend(other).compile(Guide.of(theirs))
     guide = Guide.regex("a")
     assert Guide.of(guide) is guide
     with pytest.raises(GuideError, match="int is no guide"):
@@ -204,7 +206,7 @@ IGNORED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("schema", "text"), IGNORED)
 def test_ignored_keywords_are_reported(schema: dict[str, Any], text: str) -> None:
     with pytest.warns(GuideWarning) as caught:
-        adapter.report_ignored(Guide.json_schema(schema))
+        report_ignored(Guide.json_schema(schema))
     assert text in str(caught[0].message)
     with pytest.raises(GuideError) as error:
         compiled(Guide.json_schema(schema, strict=True))
@@ -233,7 +235,7 @@ def test_repetitions_that_break_the_cache_are_retried(monkeypatch: pytest.Monkey
     """XGrammar's compile cache fails on some long repetitions; a compiler without a cache takes them."""
     guide = Guide.json_schema({"type": "string", "pattern": r"^\S{1,200}$"})
     assert takes(guide, '"' + "a" * 200 + '"')
-    backend = adapter.XGrammarBackend(small_vocabulary(), threads=1)
+    backend = XGrammarBackend(small_vocabulary(), threads=1)
     calls = []
 
     class Failing:
@@ -248,24 +250,24 @@ def test_repetitions_that_break_the_cache_are_retried(monkeypatch: pytest.Monkey
 
 def test_the_fallback_through_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interface that is not the expected one is warned about, and matchers work all the same."""
-    adapter.native_is_usable.cache_clear()
-    monkeypatch.setattr(adapter._core, "xgrammar_bind", lambda *_: "a function is missing")
+    native.native_is_usable.cache_clear()
+    monkeypatch.setattr(native._core, "xgrammar_bind", lambda *_: "a function is missing")
     try:
         with pytest.warns(
             RuntimeWarning, match=r"a function is missing.*xgrammar 0\.2\.x on apache-tvm-ffi 0\.1\.x"
         ):
-            backend = adapter.XGrammarBackend(small_vocabulary())
+            backend = XGrammarBackend(small_vocabulary())
         assert backend.compile(Guide.regex("ab")).matcher().validate([*ids("ab"), END]) == 3
         with pytest.raises(RuntimeError, match="can't be called natively"):
-            adapter.XGrammarBackend(small_vocabulary(), native=True)
+            XGrammarBackend(small_vocabulary(), native=True)
     finally:
-        adapter.native_is_usable.cache_clear()
+        native.native_is_usable.cache_clear()
 
 
 def test_the_self_test_sees_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert adapter._self_test() == ""
-    monkeypatch.setattr(adapter.XGrammarMatcher, "accept", lambda self, token: token == 3)
-    assert adapter._self_test() == "its native accept does not do what Python's does"
+    assert native._self_test() == ""
+    monkeypatch.setattr(native.XGrammarMatcher, "accept", lambda self, token: token == 3)
+    assert native._self_test() == "its native accept does not do what Python's does"
 
 
 class Slow:
@@ -455,7 +457,7 @@ def test_names_of_the_registry() -> None:
     assert registry.names("grammars") == ["auto", "xgrammar", "llguidance"]
     with pytest.raises(InputError, match=r"'nothing' is not one of the drafters: .*eagle3"):
         registry.load("drafters", "nothing")
-    assert registry.load("grammars", "xgrammar") is adapter.XGrammarBackend
+    assert registry.load("grammars", "xgrammar") is XGrammarBackend
 
 
 def test_equal_guides() -> None:

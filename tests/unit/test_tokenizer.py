@@ -17,7 +17,8 @@ from grammars import small_vocabulary
 from weft.config import package_model_path
 from weft.errors import TokenizerError
 from weft.grammar import Guide, Vocabulary
-from weft.grammar.xgrammar import XGrammarBackend, tokenizer_info
+from weft.grammar.xgrammar import XGrammarBackend
+from weft.grammar.xgrammar_translate import tokenizer_info
 
 TEXTS = [
     "plain words",

@@ -15,7 +15,8 @@ from weft.grammar.guide import Guide, GuideWarning
 from weft.grammar.limits import CompileLimits
 from weft.grammar.llguidance import LLGuidanceBackend
 from weft.grammar.tokenizer import Vocabulary
-from weft.grammar.xgrammar import XGrammarBackend, ignored
+from weft.grammar.xgrammar import XGrammarBackend
+from weft.grammar.xgrammar_translate import ignored
 
 # Kinds that both libraries know, each with means of its own.
 SHARED = ("json_schema", "regex", "choice")

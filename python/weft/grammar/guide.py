@@ -132,7 +132,7 @@ class Guide:
         """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`. Errors in what its parts
         hold come when it is compiled.
         """
-        from weft.grammar.xgrammar import check_structural_tag
+        from weft.grammar.xgrammar_translate import check_structural_tag
 
         if hasattr(tag, "model_dump_json"):
             tag = tag.model_dump_json()
@@ -275,7 +275,7 @@ class Guide:
         """The guide as an `xgrammar.Grammar`. Raises `GuideError` for one that does not translate, or is no
         grammar.
         """
-        from weft.grammar.xgrammar import grammar_of
+        from weft.grammar.xgrammar_translate import grammar_of
 
         return grammar_of(self)
 

@@ -65,7 +65,7 @@ def translated(guide: Guide) -> tuple[str, str]:
     if guide.kind == "choice":
         return "regex", "|".join(gbnf.literal(choice) for choice in json.loads(guide.source))
     if guide.kind == "ebnf":
-        from weft.grammar.xgrammar import parse_ebnf
+        from weft.grammar.xgrammar_translate import parse_ebnf
 
         parse_ebnf(guide.source)  # what is wrong with it, in the words that one knows
         return "lark", gbnf.to_lark(guide.source)

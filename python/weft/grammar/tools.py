@@ -11,7 +11,7 @@ import xgrammar as xgr
 
 from weft.errors import GuideError
 from weft.grammar import json_schema
-from weft.grammar.xgrammar import opened_schema, unordered
+from weft.grammar.xgrammar_translate import opened_schema, unordered
 
 Reasoning = Literal["enabled", "disabled", "auto"]
 
