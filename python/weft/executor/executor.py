@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import math
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,7 +17,9 @@ from torch import Tensor
 from weft.engine.lifecycle import Request as EngineRequest
 from weft.engine.records import TurnRecord
 from weft.errors import CapacityError, ExecutorError, InputError, RequestError
+from weft.executor.arguments import seconds_of, settings_of
 from weft.executor.assembly import Assembly, Source
+from weft.executor.following import follow
 from weft.executor.guides import Guides
 from weft.executor.mailbox import Event, Mailbox, Ticket
 from weft.executor.responses import response, terminated
@@ -77,7 +77,7 @@ class Executor:
         device: str = "auto",
         dtype: str = "auto",
     ) -> None:
-        settings = _settings(config, executor_config)
+        settings = settings_of(config, executor_config)
         source = Source.of(model, config_json, tokenizer)
         self._start(
             Assembly.build(source, device, dtype, speculation(settings), engine_config(settings)), settings
@@ -206,7 +206,7 @@ class Executor:
             if timeout is not None:
                 raise InputError("two timeouts are given; give request_id as a number, or leave one out")
             request_id, timeout = None, request_id
-        seconds = _seconds(timeout)
+        seconds = seconds_of(timeout)
         if request_id is None:
             return [
                 self._response(ticket, event)
@@ -236,23 +236,9 @@ class Executor:
         if ticket is None:
             yield terminated(request_id)
             return
-        woken = asyncio.Event()
-        listener = partial(_wake, asyncio.get_running_loop(), woken)
-        ticket.listeners.append(listener)
-        try:
-            while (events := self._mailbox.take_now(ticket)) is not None:
-                for event in events:
-                    yield self._response(ticket, event)
-                if events and events[-1].is_final:
-                    return
-                await woken.wait()
-                woken.clear()
-        finally:
-            ticket.listeners.remove(listener)
-            if not ticket.is_over:
-                self._mailbox.drop(ticket)
-                with contextlib.suppress(ExecutorError):  # it ended by itself
-                    self._cancel([answer.request for answer in ticket.answers])
+        async with contextlib.aclosing(follow(self._mailbox, ticket, self._cancel)) as events:
+            async for event in events:
+                yield self._response(ticket, event)
 
     # -- guides, statistics, end
 
@@ -355,35 +341,3 @@ def _release(worker: Worker, compiler: GuideCompiler | None) -> None:
     worker.close()
     if compiler is not None:
         compiler.close()
-
-
-def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
-        loop.call_soon_threadsafe(event.set)
-
-
-def _settings(
-    config: ExecutorConfig | ModelType | None, executor_config: ExecutorConfig | None
-) -> ExecutorConfig:
-    """The executor's own copy of its settings, which may stand behind the type of the model."""
-    if isinstance(config, ModelType):
-        config.check()
-        config = None
-    given = [one for one in (config, executor_config) if one is not None]
-    for one in given:
-        if not isinstance(one, ExecutorConfig):
-            raise InputError(
-                f"config is {one!r}; give an ExecutorConfig, which may stand behind ModelType.DECODER_ONLY"
-            )
-    if len(given) > 1:
-        raise InputError("two configs are given; give one, behind the model or behind its ModelType")
-    return given[0].snapshot() if given else ExecutorConfig()
-
-
-def _seconds(timeout: timedelta | float | None) -> float | None:
-    if timeout is None:
-        return None
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds):
-        raise InputError(f"timeout is {timeout!r}; it must be seconds, a timedelta, or None")
-    return None if seconds == math.inf else max(float(seconds), 0.0)
