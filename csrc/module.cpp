@@ -15,7 +15,9 @@ NB_MODULE(_core, m) {
   weft::bind_sampling(m);
   weft::bind_penalties(m);
   weft::bind_attention(m);
+  weft::bind_matcher(m);
   weft::bind_guided(m);
+  weft::bind_proposals(m);
   weft::bind_after(m);
   weft::bind_plugin(m);
   weft::bind_wasm(m);
