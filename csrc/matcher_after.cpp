@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "guarded.h"
+
 namespace weft {
 namespace {
 
@@ -25,8 +27,6 @@ struct AfterMatcher {
   int fail() { return error = guide->error(), -1; }
 };
 
-AfterMatcher &self_of(void *self) { return *static_cast<AfterMatcher *>(self); }
-
 // The guide takes the tokens that stand behind the trigger in one token.
 int begin(AfterMatcher &matcher, const std::vector<std::int32_t> &tokens) {
   int taken = 0, outcome = 1;
@@ -41,8 +41,7 @@ int begin(AfterMatcher &matcher, const std::vector<std::int32_t> &tokens) {
   return std::min(outcome, 0);
 }
 
-int after_accept(void *self, std::int32_t token) {
-  AfterMatcher &matcher = self_of(self);
+int after_accept(AfterMatcher &matcher, std::int32_t token) {
   if (matcher.is_within) {
     const int outcome = matcher.guide->accept(token);
     if (outcome < 0) return matcher.fail();
@@ -51,17 +50,16 @@ int after_accept(void *self, std::int32_t token) {
   }
   const AfterRules::Step step = matcher.rules->step(matcher.state, token, matcher.is_forced());
   if (step.state < 0) return 0;
+  matcher.before.push_back(matcher.state);
   if (step.beginning) {
-    if (const int outcome = begin(matcher, *step.beginning); outcome != 1) return outcome;
+    if (const int outcome = begin(matcher, *step.beginning); outcome != 1) return matcher.before.pop_back(), outcome;
     matcher.is_within = true;
   }
-  matcher.before.push_back(matcher.state);
   matcher.state = step.state;
   return 1;
 }
 
-int after_rollback(void *self, int count) {
-  AfterMatcher &matcher = self_of(self);
+int after_rollback(AfterMatcher &matcher, int count) {
   if (count < 0) return matcher.error = "can't roll back a negative number of tokens", -1;
   const int there = matcher.num_taken + static_cast<int>(matcher.before.size());
   if (count > there)
@@ -79,24 +77,22 @@ int after_rollback(void *self, int count) {
   return 0;
 }
 
-int after_is_terminated(void *self) { return self_of(self).is_within && self_of(self).guide->is_terminated(); }
+int after_is_terminated(AfterMatcher &matcher) { return matcher.is_within && matcher.guide->is_terminated(); }
 
-int after_validate(void *self, const std::int32_t *tokens, int count) {
-  AfterMatcher &matcher = self_of(self);
+int after_validate(AfterMatcher &matcher, const std::int32_t *tokens, int count) {
   int taken = 0, outcome = 1;
   while (taken < count && outcome == 1 && !matcher.is_within)
-    if ((outcome = after_accept(self, tokens[taken])) == 1) ++taken;
+    if ((outcome = guarded<after_accept>(&matcher, tokens[taken])) == 1) ++taken;
   int within = 0;
   if (outcome == 1 && taken < count && (within = matcher.guide->validate(tokens + taken, count - taken)) < 0)
     outcome = matcher.fail();
   const std::string error = matcher.error;
-  if (taken > 0 && after_rollback(self, taken) != 0) return -1;
+  if (taken > 0 && after_rollback(matcher, taken) != 0) return -1;
   matcher.error = error;
   return outcome < 0 ? -1 : taken + within;
 }
 
-int after_fill(void *self, std::int32_t *row, int words) {
-  AfterMatcher &matcher = self_of(self);
+int after_fill(AfterMatcher &matcher, std::int32_t *row, int words) {
   if (matcher.is_within) {
     const int outcome = matcher.guide->fill(row, words);
     return outcome < 0 ? matcher.fail() : outcome;
@@ -110,17 +106,15 @@ int after_fill(void *self, std::int32_t *row, int words) {
 
 extern const weft_matcher_ops kOps;
 
-void *after_fork(void *self) {
-  AfterMatcher &matcher = self_of(self);
-  void *guide = matcher.guide->fork();
+void *after_fork(AfterMatcher &matcher) {
+  OwnedMatcher guide({matcher.guide->ops(), matcher.guide->fork()});
   if (!guide) return matcher.fail(), nullptr;
-  auto *copy = new AfterMatcher(matcher);
-  copy->guide = std::make_shared<MatcherHandle>(weft_matcher{matcher.guide->ops(), guide});
-  return copy;
+  auto copy = std::make_unique<AfterMatcher>(matcher);
+  copy->guide = held(std::move(guide));
+  return copy.release();
 }
 
-int after_reset(void *self) {
-  AfterMatcher &matcher = self_of(self);
+int after_reset(AfterMatcher &matcher) {
   if (matcher.guide->reset() != 0) return matcher.fail();
   matcher.state = matcher.num_beginning = matcher.num_taken = 0;
   matcher.before.clear();
@@ -128,35 +122,33 @@ int after_reset(void *self) {
   return 0;
 }
 
-int after_forced(void *self, std::int32_t *tokens, int capacity) {
-  AfterMatcher &matcher = self_of(self);
+int after_forced(AfterMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (matcher.is_within) {
     const int count = matcher.guide->forced(tokens, capacity);
     return count < 0 ? matcher.fail() : count;
   }
   if (!matcher.is_forced() || capacity < 1) return 0;
   if (matcher.rules->token() >= 0) return tokens[0] = matcher.rules->token(), 1;
-  return forced_tokens({&kOps, self}, matcher.rules->texts(), matcher.rules->missing(matcher.state), tokens, capacity);
+  return forced_tokens({&kOps, &matcher}, matcher.rules->texts(), matcher.rules->missing(matcher.state), tokens,
+                       capacity);
 }
 
-const char *after_error(void *self) { return self_of(self).error.c_str(); }
+const char *after_error(AfterMatcher &matcher) { return matcher.error.c_str(); }
 
-void after_destroy(void *self) { delete &self_of(self); }
+void after_destroy(AfterMatcher &matcher) { delete &matcher; }
 
-float after_temperature(void *self) {
-  AfterMatcher &matcher = self_of(self);
-  return matcher.is_within ? matcher.guide->temperature() : -1.0f;
-}
+float after_temperature(AfterMatcher &matcher) { return matcher.is_within ? matcher.guide->temperature() : -1.0f; }
 
-int after_splice(void *self, int *backtrack, std::int32_t *tokens, int capacity) {
-  AfterMatcher &matcher = self_of(self);
+int after_splice(AfterMatcher &matcher, int *backtrack, std::int32_t *tokens, int capacity) {
   const int count = matcher.guide->splice(backtrack, tokens, capacity);
   return count < 0 ? matcher.fail() : count;
 }
 
-const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, after_accept,      after_validate, after_fill,          after_rollback,
-                               after_fork,       after_reset,       after_forced,   after_is_terminated, after_error,
-                               after_destroy,    after_temperature, after_splice};
+const weft_matcher_ops kOps = {WEFT_MATCHER_ABI,     guarded<after_accept>,   guarded<after_validate>,
+                               guarded<after_fill>,  guarded<after_rollback>, guarded<after_fork>,
+                               guarded<after_reset>, guarded<after_forced>,   guarded<after_is_terminated>,
+                               guarded<after_error>, guarded<after_destroy>,  guarded<after_temperature>,
+                               guarded<after_splice>};
 
 }  // namespace
 

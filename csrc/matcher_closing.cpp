@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "closing_chart.h"
+#include "guarded.h"
+#include "matcher_handle.h"
 
 namespace weft {
 namespace {
@@ -30,21 +32,29 @@ struct Step {
 };
 
 struct ClosingMatcher {
-  weft_matcher inner;
+  const OwnedMatcher owned;
+  const weft_matcher inner;  // the same
   ClosingTables tables;
   ClosingChart chart;
   int room;
   std::vector<Step> steps;  // the first is before any token
   std::string error;
 
-  ClosingMatcher(weft_matcher inner, ClosingTables tables, int room)
-      : inner(inner), tables(std::move(tables)), chart(this->tables.grammar), room(room) {
+  ClosingMatcher(OwnedMatcher given, ClosingTables tables, int room)
+      : owned(std::move(given)),
+        inner(owned.native()),
+        tables(std::move(tables)),
+        chart(this->tables.grammar),
+        room(room) {
     steps.push_back({chart.start(), {}});
   }
-  ClosingMatcher(const ClosingMatcher &other, weft_matcher inner)
-      : inner(inner), tables(other.tables), chart(other.chart), room(other.room), steps(other.steps) {}
-  ~ClosingMatcher() { inner.ops->destroy(inner.self); }
-  ClosingMatcher &operator=(const ClosingMatcher &) = delete;
+  ClosingMatcher(const ClosingMatcher &other, OwnedMatcher given)
+      : owned(std::move(given)),
+        inner(owned.native()),
+        tables(other.tables),
+        chart(other.chart),
+        room(other.room),
+        steps(other.steps) {}
 
   const ClosingGrowth &growth() const { return *tables.growth; }
   int left() const { return room - static_cast<int>(steps.size() - 1); }
@@ -118,10 +128,7 @@ struct ClosingMatcher {
   }
 };
 
-ClosingMatcher &self_of(void *self) { return *static_cast<ClosingMatcher *>(self); }
-
-int closing_rollback(void *self, int count) {
-  ClosingMatcher &matcher = self_of(self);
+int closing_rollback(ClosingMatcher &matcher, int count) {
   if (count < 0) return matcher.fail("can't roll back a negative number of tokens");
   if (static_cast<std::size_t>(count) >= matcher.steps.size())
     return matcher.fail("can't roll back more tokens than were taken");
@@ -130,46 +137,50 @@ int closing_rollback(void *self, int count) {
   return 0;
 }
 
-int closing_accept(void *self, std::int32_t token) {
-  ClosingMatcher &matcher = self_of(self);
-  if (matcher.inner.ops->is_terminated(matcher.inner.self)) return 0;
+int closing_accept(ClosingMatcher &matcher, std::int32_t token) {
+  if (matcher.inner.ops->is_terminated(matcher.inner.self) > 0) return 0;
   const int allowed = matcher.allows(token);
   if (allowed != 1) return allowed;
   const int outcome = matcher.inner.ops->accept(matcher.inner.self, token);
   if (outcome < 0) return matcher.fail_inner();
   if (outcome == 0) return 0;
+  struct GiveBack {
+    const weft_matcher &inner;
+    bool is_kept;
+    ~GiveBack() {
+      if (!is_kept) inner.ops->rollback(inner.self, 1);
+    }
+  } taken{matcher.inner, false};
   const Step &before = matcher.steps.back();
   Step after{before.state, {}};
   if (!matcher.growth().is_end(token)) {
     const auto advanced =
         matcher.chart.advance(*before.state, matcher.tables.grammar->texts().text(token), after.state);
-    if (advanced != ClosingChart::Outcome::kTaken) {
-      matcher.inner.ops->rollback(matcher.inner.self, 1);
+    if (advanced != ClosingChart::Outcome::kTaken)
       return matcher.fail(advanced == ClosingChart::Outcome::kTooLarge
                               ? "the grammar has too many ways to read the answer to tell how it ends"
                               : "the grammar took a token that the way to its end does not know");
-    }
     // What is left of the end may be shorter than what the chart finds.
     if (before.end.is_known() && before.end.next() == token &&
         (before.end.size() - 1 < after.state->cheapest || after.state->cheapest >= ClosingGrammar::kNever))
       after.end = {before.end.tokens, before.end.at + 1};
   }
   matcher.steps.push_back(std::move(after));
+  taken.is_kept = true;
   return 1;
 }
 
-int closing_validate(void *self, const std::int32_t *tokens, int count) {
+int closing_validate(ClosingMatcher &matcher, const std::int32_t *tokens, int count) {
   int taken = 0, outcome = 1;
-  while (taken < count && (outcome = closing_accept(self, tokens[taken])) == 1) ++taken;
-  const int undone = closing_rollback(self, taken);
+  while (taken < count && (outcome = guarded<closing_accept>(&matcher, tokens[taken])) == 1) ++taken;
+  const int undone = closing_rollback(matcher, taken);
   return outcome < 0 || undone < 0 ? -1 : taken;
 }
 
-int closing_fill(void *self, std::int32_t *row, int words) {
-  ClosingMatcher &matcher = self_of(self);
+int closing_fill(ClosingMatcher &matcher, std::int32_t *row, int words) {
   const int outcome = matcher.inner.ops->fill(matcher.inner.self, row, words);
   if (outcome < 0) return matcher.fail_inner();
-  if (matcher.inner.ops->is_terminated(matcher.inner.self)) return outcome;
+  if (matcher.inner.ops->is_terminated(matcher.inner.self) > 0) return outcome;
   const int slack = matcher.slack();
   if (matcher.is_far(slack)) return outcome;
   if (matcher.know_end() < 0) return -1;
@@ -181,49 +192,53 @@ int closing_fill(void *self, std::int32_t *row, int words) {
   return 1;
 }
 
-void *closing_fork(void *self) {
-  ClosingMatcher &matcher = self_of(self);
-  void *forked = matcher.inner.ops->fork(matcher.inner.self);
+void *closing_fork(ClosingMatcher &matcher) {
+  OwnedMatcher forked({matcher.inner.ops, matcher.inner.ops->fork(matcher.inner.self)});
   if (!forked) return matcher.fail_inner(), nullptr;
-  return new ClosingMatcher(matcher, {matcher.inner.ops, forked});
+  return new ClosingMatcher(matcher, std::move(forked));
 }
 
-int closing_reset(void *self) {
-  ClosingMatcher &matcher = self_of(self);
+int closing_reset(ClosingMatcher &matcher) {
   if (matcher.inner.ops->reset(matcher.inner.self) != 0) return matcher.fail_inner();
   matcher.steps.resize(1);
   return 0;
 }
 
 // The inner matcher's guess, as far as an end fits behind it.
-int closing_forced(void *self, std::int32_t *tokens, int capacity) {
-  ClosingMatcher &matcher = self_of(self);
+int closing_forced(ClosingMatcher &matcher, std::int32_t *tokens, int capacity) {
   const int count = matcher.inner.ops->forced(matcher.inner.self, tokens, capacity);
   if (count < 0) return matcher.fail_inner();
-  return count == 0 ? 0 : closing_validate(self, tokens, count);
+  return count == 0 ? 0 : closing_validate(matcher, tokens, count);
 }
 
-int closing_is_terminated(void *self) {
-  const ClosingMatcher &matcher = self_of(self);
-  return matcher.inner.ops->is_terminated(matcher.inner.self);
-}
+int closing_is_terminated(ClosingMatcher &matcher) { return matcher.inner.ops->is_terminated(matcher.inner.self); }
 
-const char *closing_error(void *self) { return self_of(self).error.c_str(); }
+const char *closing_error(ClosingMatcher &matcher) { return matcher.error.c_str(); }
 
-void closing_destroy(void *self) { delete static_cast<ClosingMatcher *>(self); }
+void closing_destroy(ClosingMatcher &matcher) { delete &matcher; }
 
-const weft_matcher_ops kOps = {
-    WEFT_MATCHER_ABI, closing_accept, closing_validate, closing_fill,          closing_rollback,
-    closing_fork,     closing_reset,  closing_forced,   closing_is_terminated, closing_error,
-    closing_destroy,  nullptr,        nullptr};
+const weft_matcher_ops kOps = {WEFT_MATCHER_ABI,
+                               guarded<closing_accept>,
+                               guarded<closing_validate>,
+                               guarded<closing_fill>,
+                               guarded<closing_rollback>,
+                               guarded<closing_fork>,
+                               guarded<closing_reset>,
+                               guarded<closing_forced>,
+                               guarded<closing_is_terminated>,
+                               guarded<closing_error>,
+                               guarded<closing_destroy>,
+                               nullptr,
+                               nullptr};
 
 }  // namespace
 
 weft_matcher closing_matcher(weft_matcher inner, const ClosingTables &tables, int room, std::string &error,
                              int &needed) {
+  OwnedMatcher owned(inner);
   needed = 0;
   // With any room its end is known; then it is seen whether that fits.
-  auto matcher = std::make_unique<ClosingMatcher>(inner, tables, ClosingGrammar::kNever);
+  auto matcher = std::make_unique<ClosingMatcher>(std::move(owned), tables, ClosingGrammar::kNever);
   if (matcher->know_end() < 0) {
     error = matcher->error;
     return {nullptr, nullptr};

@@ -4,10 +4,28 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "matcher.h"
 
 namespace weft {
+
+// A matcher that goes with it, unless it is given on.
+class OwnedMatcher {
+ public:
+  explicit OwnedMatcher(weft_matcher matcher) : matcher_(matcher) {}
+  OwnedMatcher(OwnedMatcher &&other) noexcept : matcher_(other.release()) {}
+  OwnedMatcher &operator=(OwnedMatcher &&) = delete;
+  ~OwnedMatcher() {
+    if (matcher_.self) matcher_.ops->destroy(matcher_.self);
+  }
+  explicit operator bool() const { return matcher_.self != nullptr; }
+  const weft_matcher &native() const { return matcher_; }
+  weft_matcher release() { return std::exchange(matcher_, weft_matcher{matcher_.ops, nullptr}); }
+
+ private:
+  weft_matcher matcher_;
+};
 
 // Owns one matcher; destroyed with its last reference. A matcher is attached to at most one slot.
 class MatcherHandle {
@@ -24,7 +42,7 @@ class MatcherHandle {
   void *fork() { return matcher_.ops->fork(matcher_.self); }
   int reset() { return matcher_.ops->reset(matcher_.self); }
   int forced(std::int32_t *tokens, int capacity) { return matcher_.ops->forced(matcher_.self, tokens, capacity); }
-  bool is_terminated() { return matcher_.ops->is_terminated(matcher_.self) != 0; }
+  bool is_terminated() { return matcher_.ops->is_terminated(matcher_.self) > 0; }
   const char *error() { return matcher_.ops->error(matcher_.self); }
   // The optional ones: a negative temperature, and no tokens, where there is none.
   float temperature() { return matcher_.ops->temperature ? matcher_.ops->temperature(matcher_.self) : -1.0f; }
@@ -50,5 +68,11 @@ class MatcherHandle {
   weft_matcher matcher_;
 };
 using MatcherRef = std::shared_ptr<MatcherHandle>;
+
+inline MatcherRef held(OwnedMatcher matcher) {
+  auto ref = std::make_shared<MatcherHandle>(matcher.native());
+  matcher.release();
+  return ref;
+}
 
 }  // namespace weft

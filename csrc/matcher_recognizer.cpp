@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "guarded.h"
 
 namespace weft {
 namespace {
@@ -74,9 +75,9 @@ struct RecognizerMatcher {
   }
 };
 
-// Runs `body` between enter and leave; nothing is thrown from here.
+// Runs `body` between enter and leave. Where it throws it leaves bytes pushed that nobody counts, if it `pushes` any.
 template <class Body>
-int with(RecognizerMatcher &matcher, Body body) {
+int with(RecognizerMatcher &matcher, Body body, bool pushes = true) {
   if (matcher.is_lost) return -1;
   if (matcher.recognizer->enter() != 0) return matcher.fail();
   // What leaves is what was entered: a replay may put another in its place.
@@ -88,15 +89,13 @@ int with(RecognizerMatcher &matcher, Body body) {
   Leave leave{matcher.recognizer.get()};
   try {
     return body(replaced);
-  } catch (const std::exception &raised) {
-    return matcher.error = raised.what(), -1;
+  } catch (...) {
+    matcher.is_lost = pushes;
+    throw;
   }
 }
 
-RecognizerMatcher &self_of(void *self) { return *static_cast<RecognizerMatcher *>(self); }
-
-int rec_accept(void *self, std::int32_t token) {
-  RecognizerMatcher &matcher = self_of(self);
+int rec_accept(RecognizerMatcher &matcher, std::int32_t token) {
   return with(matcher, [&](auto &) { return matcher.take(token); });
 }
 
@@ -131,14 +130,12 @@ int take_back(RecognizerMatcher &matcher, int count, std::unique_ptr<Recognizing
   return 0;
 }
 
-int rec_rollback(void *self, int count) {
-  RecognizerMatcher &matcher = self_of(self);
+int rec_rollback(RecognizerMatcher &matcher, int count) {
   return with(matcher, [&](auto &replaced) { return take_back(matcher, count, replaced); });
 }
 
 // Without a collapse, so that all of it can be popped.
-int rec_validate(void *self, const std::int32_t *tokens, int count) {
-  RecognizerMatcher &matcher = self_of(self);
+int rec_validate(RecognizerMatcher &matcher, const std::int32_t *tokens, int count) {
   return with(matcher, [&](auto &) {
     int taken = 0, num_bytes = 0, outcome = matcher.has_ended ? 0 : 1;
     while (taken < count && outcome == 1) {
@@ -190,8 +187,7 @@ int walk(RecognizerMatcher &matcher, std::int32_t *row) {
   return matcher.recognizer->trie_finished() < 0 ? matcher.fail() : 0;
 }
 
-int rec_fill(void *self, std::int32_t *row, int words) {
-  RecognizerMatcher &matcher = self_of(self);
+int rec_fill(RecognizerMatcher &matcher, std::int32_t *row, int words) {
   if (words < (matcher.guide->vocab_size + 31) / 32)
     return matcher.error = "the mask row is shorter than the vocabulary", -1;
   return with(matcher, [&](auto &) {
@@ -207,10 +203,9 @@ int rec_fill(void *self, std::int32_t *row, int words) {
 
 extern const weft_matcher_ops kOps;
 
-void *rec_fork(void *self) {
-  RecognizerMatcher &matcher = self_of(self);
+void *rec_fork(RecognizerMatcher &matcher) {
   RecognizerMatcher *made = nullptr;
-  with(matcher, [&](auto &) {
+  const auto copied = [&](auto &) {
     auto copy = std::make_unique<RecognizerMatcher>();
     copy->guide = matcher.guide;
     if ((copy->recognizer = matcher.recognizer->fork())) {
@@ -222,12 +217,12 @@ void *rec_fork(void *self) {
     }
     made = copy.release();
     return 0;
-  });
+  };
+  with(matcher, copied, false);
   return made;
 }
 
-int rec_reset(void *self) {
-  RecognizerMatcher &matcher = self_of(self);
+int rec_reset(RecognizerMatcher &matcher) {
   return with(matcher, [&](auto &replaced) { return replay(matcher, 0, replaced); });
 }
 
@@ -261,24 +256,33 @@ int forced_bytes(RecognizerMatcher &matcher, std::string &text) {
   return matcher.pop(static_cast<int>(text.size())) < 0 ? -1 : outcome;
 }
 
-int rec_forced(void *self, std::int32_t *tokens, int capacity) {
-  RecognizerMatcher &matcher = self_of(self);
+int rec_forced(RecognizerMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (matcher.has_ended || capacity < 1) return 0;
   std::string text;
   const int found = with(matcher, [&](auto &) { return forced_bytes(matcher, text); });
   if (found < 0 || text.empty()) return found;
-  return forced_tokens({&kOps, self}, *matcher.guide->texts, text, tokens, capacity);
+  return forced_tokens({&kOps, &matcher}, *matcher.guide->texts, text, tokens, capacity);
 }
 
-int rec_is_terminated(void *self) { return self_of(self).has_ended ? 1 : 0; }
+int rec_is_terminated(RecognizerMatcher &matcher) { return matcher.has_ended ? 1 : 0; }
 
-const char *rec_error(void *self) { return self_of(self).error.c_str(); }
+const char *rec_error(RecognizerMatcher &matcher) { return matcher.error.c_str(); }
 
-void rec_destroy(void *self) { delete &self_of(self); }
+void rec_destroy(RecognizerMatcher &matcher) { delete &matcher; }
 
-const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, rec_accept, rec_validate, rec_fill,          rec_rollback,
-                               rec_fork,         rec_reset,  rec_forced,   rec_is_terminated, rec_error,
-                               rec_destroy,      nullptr,    nullptr};
+const weft_matcher_ops kOps = {WEFT_MATCHER_ABI,
+                               guarded<rec_accept>,
+                               guarded<rec_validate>,
+                               guarded<rec_fill>,
+                               guarded<rec_rollback>,
+                               guarded<rec_fork>,
+                               guarded<rec_reset>,
+                               guarded<rec_forced>,
+                               guarded<rec_is_terminated>,
+                               guarded<rec_error>,
+                               guarded<rec_destroy>,
+                               nullptr,
+                               nullptr};
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "guarded.h"
+#include "matcher_handle.h"
 #include "matcher_recognizer.h"
 #include "recognizer_native.h"
 
@@ -24,47 +26,57 @@ struct Reason {
 
 // A plug-in's matcher, and the guide that it is of.
 struct PluginMatcher {
-  weft_matcher inner;
-  std::shared_ptr<const PluginGuide> guide;
+  std::shared_ptr<const PluginGuide> guide;  // outlives the matcher
+  OwnedMatcher owned;
+  std::string error;  // of a plug-in that throws, which C does not know
+
+  PluginMatcher(OwnedMatcher matcher, std::shared_ptr<const PluginGuide> of)
+      : guide(std::move(of)), owned(std::move(matcher)) {}
+  const weft_matcher_ops &ops() const { return *owned.native().ops; }
+  void *self() {
+    error.clear();
+    return owned.native().self;
+  }
 };
 
-PluginMatcher &self_of(void *self) { return *static_cast<PluginMatcher *>(self); }
-const weft_matcher &inner_of(void *self) { return self_of(self).inner; }
-
-int plug_accept(void *self, std::int32_t token) { return inner_of(self).ops->accept(inner_of(self).self, token); }
-int plug_validate(void *self, const std::int32_t *tokens, int count) {
-  return inner_of(self).ops->validate(inner_of(self).self, tokens, count);
+int plug_accept(PluginMatcher &matcher, std::int32_t token) { return matcher.ops().accept(matcher.self(), token); }
+int plug_validate(PluginMatcher &matcher, const std::int32_t *tokens, int count) {
+  return matcher.ops().validate(matcher.self(), tokens, count);
 }
-int plug_fill(void *self, std::int32_t *row, int words) {
-  return inner_of(self).ops->fill(inner_of(self).self, row, words);
+int plug_fill(PluginMatcher &matcher, std::int32_t *row, int words) {
+  return matcher.ops().fill(matcher.self(), row, words);
 }
-int plug_rollback(void *self, int count) { return inner_of(self).ops->rollback(inner_of(self).self, count); }
-int plug_reset(void *self) { return inner_of(self).ops->reset(inner_of(self).self); }
-int plug_forced(void *self, std::int32_t *tokens, int capacity) {
-  return inner_of(self).ops->forced(inner_of(self).self, tokens, capacity);
+int plug_rollback(PluginMatcher &matcher, int count) { return matcher.ops().rollback(matcher.self(), count); }
+int plug_reset(PluginMatcher &matcher) { return matcher.ops().reset(matcher.self()); }
+int plug_forced(PluginMatcher &matcher, std::int32_t *tokens, int capacity) {
+  return matcher.ops().forced(matcher.self(), tokens, capacity);
 }
-int plug_is_terminated(void *self) { return inner_of(self).ops->is_terminated(inner_of(self).self); }
-const char *plug_error(void *self) { return inner_of(self).ops->error(inner_of(self).self); }
-void plug_destroy(void *self) {
-  inner_of(self).ops->destroy(inner_of(self).self);
-  delete &self_of(self);
+int plug_is_terminated(PluginMatcher &matcher) { return matcher.ops().is_terminated(matcher.self()); }
+const char *plug_error(PluginMatcher &matcher) {
+  return matcher.error.empty() ? matcher.ops().error(matcher.self()) : matcher.error.c_str();
 }
-float plug_temperature(void *self) {
-  return inner_of(self).ops->temperature ? inner_of(self).ops->temperature(inner_of(self).self) : -1.0f;
+void plug_destroy(PluginMatcher &matcher) {
+  const std::unique_ptr<PluginMatcher> gone(&matcher);
+  const weft_matcher inner = matcher.owned.release();
+  inner.ops->destroy(inner.self);
 }
-int plug_splice(void *self, int *backtrack, std::int32_t *tokens, int capacity) {
-  return inner_of(self).ops->splice ? inner_of(self).ops->splice(inner_of(self).self, backtrack, tokens, capacity)
-                                    : *backtrack = 0;
+float plug_temperature(PluginMatcher &matcher) {
+  return matcher.ops().temperature ? matcher.ops().temperature(matcher.self()) : -1.0f;
 }
-
-void *plug_fork(void *self) {
-  void *copy = inner_of(self).ops->fork(inner_of(self).self);
-  return copy ? new PluginMatcher{{inner_of(self).ops, copy}, self_of(self).guide} : nullptr;
+int plug_splice(PluginMatcher &matcher, int *backtrack, std::int32_t *tokens, int capacity) {
+  return matcher.ops().splice ? matcher.ops().splice(matcher.self(), backtrack, tokens, capacity) : *backtrack = 0;
 }
 
-const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, plug_accept,      plug_validate, plug_fill,          plug_rollback,
-                               plug_fork,        plug_reset,       plug_forced,   plug_is_terminated, plug_error,
-                               plug_destroy,     plug_temperature, plug_splice};
+void *plug_fork(PluginMatcher &matcher) {
+  OwnedMatcher copy({&matcher.ops(), matcher.ops().fork(matcher.self())});
+  return copy ? new PluginMatcher(std::move(copy), matcher.guide) : nullptr;
+}
+
+const weft_matcher_ops kOps = {WEFT_MATCHER_ABI,    guarded<plug_accept>,   guarded<plug_validate>,
+                               guarded<plug_fill>,  guarded<plug_rollback>, guarded<plug_fork>,
+                               guarded<plug_reset>, guarded<plug_forced>,   guarded<plug_is_terminated>,
+                               guarded<plug_error>, guarded<plug_destroy>,  guarded<plug_temperature>,
+                               guarded<plug_splice>};
 
 std::unique_ptr<Recognizing> make_recognizer(const std::shared_ptr<const PluginGuide> &guide, std::string &error) {
   weft_recognizer made{};
@@ -122,7 +134,8 @@ weft_matcher plugin_matcher(std::shared_ptr<const PluginGuide> guide, std::share
   if (guide->ops().matcher(guide->native(), &made, reason.text, sizeof reason.text) != 0)
     throw std::runtime_error(reason.str());
   if (!(error = check_ops(made.ops)).empty()) throw std::runtime_error(error);
-  return {&kOps, new PluginMatcher{made, std::move(guide)}};
+  OwnedMatcher owned(made);
+  return {&kOps, new PluginMatcher(std::move(owned), std::move(guide))};
 }
 
 }  // namespace weft

@@ -43,7 +43,10 @@ std::string version(const char *what, std::uint32_t has, std::uint32_t needed) {
 }  // namespace
 
 std::unique_ptr<Recognizing> native_recognizer(weft_recognizer recognizer, std::shared_ptr<const void> keep) {
-  return std::make_unique<Native>(recognizer, std::move(keep));
+  std::unique_ptr<void, void (*)(void *)> owned(recognizer.self, recognizer.ops->destroy);
+  auto made = std::make_unique<Native>(recognizer, std::move(keep));
+  owned.release();
+  return made;
 }
 
 std::string check_ops(const weft_recognizer_ops *ops) {
