@@ -51,6 +51,19 @@ void GuestShadow::resize(std::size_t size) {
 GuestChange GuestShadow::follow(const WasmInstance &instance) {
   GuestChange change;
   change.size_before = size_;
+  try {
+    save_changes(instance, change);
+    change.globals_before = std::exchange(globals_, instance.globals());
+  } catch (...) {
+    // Where there is no memory for all, the shadow stays what it was.
+    resize(change.size_before);
+    for (const auto &[index, page] : change.pages) std::memcpy(data_ + index * kGuestPage, page->data(), kGuestPage);
+    throw;
+  }
+  return change;
+}
+
+void GuestShadow::save_changes(const WasmInstance &instance, GuestChange &change) {
   const std::uint8_t *memory = instance.memory();
   const std::size_t old_size = size_;
   resize(instance.memory_size());
@@ -63,8 +76,6 @@ GuestChange GuestShadow::follow(const WasmInstance &instance) {
     }
     std::memcpy(data_ + offset, memory + offset, kGuestPage);
   }
-  change.globals_before = std::exchange(globals_, instance.globals());
-  return change;
 }
 
 void GuestShadow::undo(const GuestChange &change) {

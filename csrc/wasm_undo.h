@@ -60,6 +60,7 @@ class GuestShadow {
 
  private:
   void resize(std::size_t size);
+  void save_changes(const WasmInstance &instance, GuestChange &change);
 
   std::uint8_t *data_ = nullptr;  // mapped; pages that were never written take no memory
   std::size_t size_ = 0;

@@ -1,5 +1,7 @@
 #include "wasm_variables.h"
 
+#include <algorithm>
+#include <new>
 #include <utility>
 
 #include "wasm_error.h"
@@ -47,6 +49,27 @@ std::string answer(const WasmVariables::Value *value) {
          R"("}})";
 }
 
+constexpr std::size_t kWriteBytes = 64;  // what a write takes beside its name and its bytes
+std::size_t size_of(const WasmVariables::Write &write) { return kWriteBytes + write.name.size() + write.bytes.size(); }
+
+// `later` behind `first`, as one.
+void join(WasmVariables::Write &first, const WasmVariables::Write &later) {
+  if (later.appends) {
+    first.bytes += later.bytes;
+  } else {
+    first.bytes = later.bytes;
+    first.appends = false;
+  }
+  first.count += later.count;
+}
+
+WasmVariables::Value with(const WasmVariables::Value &before, const WasmVariables::Write &write) {
+  auto bytes = std::make_shared<std::string>();
+  if (write.appends && before.bytes) *bytes = *before.bytes;
+  *bytes += write.bytes;
+  return {before.version + write.count, std::move(bytes)};
+}
+
 }  // namespace
 
 std::string WasmVariables::command(std::string_view text, const WasmLimits &limits, Writes &writes) {
@@ -56,8 +79,8 @@ std::string WasmVariables::command(std::string_view text, const WasmLimits &limi
   const JsonValue &command = read ? *read : *write_var;
   const std::string &name = text_of(command, "name");
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = values_.find(name);
-  const Value *current = found == values_.end() ? nullptr : &found->second;
+  const auto found = variables_.find(name);
+  const Value *current = found == variables_.end() ? nullptr : &found->second.current;
   if (read) return answer(current);
   if (const JsonValue *wanted = command.find("when_version_is"))
     if (!current || wanted->kind != JsonValue::kNumber || wanted->number != static_cast<double>(current->version))
@@ -69,54 +92,156 @@ std::string WasmVariables::command(std::string_view text, const WasmLimits &limi
 
 std::string WasmVariables::write(const std::string &name, std::string value, bool append, const WasmLimits &limits,
                                  Writes &writes) {
-  const auto found = values_.find(name);
-  std::optional<Value> before;
-  if (found != values_.end()) before = found->second;
-  if (append && before) value.insert(0, *before->bytes);
-  const std::size_t freed = before ? before->bytes->size() : 0, added = value.size() + (before ? 0 : name.size());
-  if (!before && values_.size() >= static_cast<std::size_t>(limits.max_variables))
+  const auto found = variables_.find(name);
+  const bool is_new = found == variables_.end();
+  const std::size_t before = is_new ? 0 : found->second.current.bytes->size();
+  const std::size_t after = value.size() + (append ? before : 0) + (is_new ? name.size() : 0);
+  if (is_new && variables_.size() >= static_cast<std::size_t>(limits.max_variables))
     throw WasmError("the program has more than " + std::to_string(limits.max_variables) +
                     " variables; raise max_variables to allow it");
-  if (num_bytes_ - freed + added > static_cast<std::size_t>(limits.variable_bytes))
+  if (num_bytes_ - before + after > static_cast<std::size_t>(limits.variable_bytes))
     throw WasmError("the request's variables have more than " + std::to_string(limits.variable_bytes) +
                     " bytes; raise variable_bytes to allow it");
-  const std::uint64_t version = before ? before->version + 1 : 1;
-  num_bytes_ = num_bytes_ - freed + added;
-  values_[name] = {version, std::make_shared<const std::string>(std::move(value))};
-  writes.try_emplace(name, Write{version, std::move(before)}).first->second.version = version;
-  return R"({"WriteVar":{"version":)" + std::to_string(version) + "}}";
+  const Write made{name, append, std::move(value)};
+  // A sequence alone keeps to this by itself: its log has no more than undo_bytes, twice while it validates.
+  const auto most = static_cast<std::size_t>(2 * limits.undo_bytes + limits.variable_bytes) +
+                    kWriteBytes * static_cast<std::size_t>(limits.max_variables);
+  if (num_written_bytes_ + size_of(made) > most)
+    throw WasmError("the writes to the request's variables that its sequences may take back have more than " +
+                    std::to_string(most) + " bytes; raise undo_bytes to allow it");
+
+  Value current = with(is_new ? Value{} : found->second.current, made);
+  Variable &variable = is_new ? variables_.emplace(name, Variable{{}, {}, current}).first->second : found->second;
+  // What a step writes at once goes at once.
+  const auto last =
+      variable.writes.empty() ? writes.end() : std::find(writes.begin(), writes.end(), variable.writes.back());
+  if (last != writes.end()) {
+    num_written_bytes_ -= size_of(**last);
+    join(**last, made);
+    num_written_bytes_ += size_of(**last);
+  } else {
+    writes.push_back(std::make_shared<Write>(made));
+    variable.writes.push_back(writes.back());
+    num_written_bytes_ += size_of(made);
+  }
+  num_bytes_ = num_bytes_ - before + after;
+  variable.current = std::move(current);
+  return R"({"WriteVar":{"version":)" + std::to_string(variable.current.version) + "}}";
+}
+
+// On failure nothing has changed.
+void WasmVariables::retract(Variables::iterator variable, Write &write) {
+  auto &all = variable->second.writes;
+  const auto place = std::find_if(all.begin(), all.end(), [&](const auto &one) { return one.get() == &write; });
+  if (place == all.end()) return;  // it was overwritten for good
+  const Value &settled = variable->second.settled;
+  auto bytes = std::make_shared<std::string>(settled.bytes ? *settled.bytes : "");
+  Value current{settled.version, bytes};
+  for (auto one = all.begin(); one != all.end(); ++one) {
+    if (one == place) continue;
+    if (!(*one)->appends) bytes->clear();
+    *bytes += (*one)->bytes;
+    current.version += (*one)->count;
+  }
+  num_bytes_ -= variable->second.current.bytes->size();
+  num_written_bytes_ -= size_of(write);
+  if (current.version == 0) {
+    num_bytes_ -= write.name.size();
+    variables_.erase(variable);
+    return;
+  }
+  all.erase(place);
+  num_bytes_ += current.bytes->size();
+  variable->second.current = std::move(current);
+}
+
+// Keeps the writes apart that may yet be taken back, and no others.
+void WasmVariables::settle(Variable &variable) {
+  auto &all = variable.writes;
+  const auto is_settled = [](const auto &write) { return write->num_holders == 0; };
+  const auto set =
+      std::find_if(all.rbegin(), all.rend(), [&](const auto &write) { return is_settled(write) && !write->appends; });
+  // What was there before a value that stays is of no account, whether it is taken back or not.
+  auto first_open = set.base();
+  while (first_open != all.end() && is_settled(*first_open)) ++first_open;
+  for (auto at = all.begin(); at != first_open; ++at) {
+    variable.settled = with(variable.settled, **at);
+    num_written_bytes_ -= size_of(**at);
+  }
+  all.erase(all.begin(), first_open);
+  for (std::size_t i = 0; i + 1 < all.size();) {
+    if (!is_settled(all[i]) || !is_settled(all[i + 1])) {
+      ++i;
+      continue;
+    }
+    num_written_bytes_ -= kWriteBytes + all[i]->name.size();
+    join(*all[i], *all[i + 1]);
+    all.erase(all.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+  }
 }
 
 void WasmVariables::undo(const Writes &writes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto &[name, write] : writes) {
-    const auto found = values_.find(name);
-    if (found == values_.end() || found->second.version != write.version) continue;
-    num_bytes_ -= found->second.bytes->size();
-    if (write.before) {
-      num_bytes_ += write.before->bytes->size();
-      found->second = *write.before;
-    } else {
-      num_bytes_ -= name.size();
-      values_.erase(found);
+  for (const auto &write : writes) {
+    const auto variable = variables_.find(write->name);
+    if (write->num_holders == 1 && !write->is_kept) retract(variable, *write);
+    if (--write->num_holders == 0 && write->is_kept) settle(variable->second);
+  }
+}
+
+void WasmVariables::keep(const Writes &writes) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto &write : writes) {
+    write->is_kept = true;
+    if (--write->num_holders > 0) continue;
+    try {
+      settle(variables_.find(write->name)->second);
+    } catch (const std::bad_alloc &) {
+      // It stands all the same, and settles with the next one.
     }
   }
 }
 
-void WasmVariables::append(Writes &writes, const Writes &later) {
-  for (const auto &[name, write] : later) writes.try_emplace(name, write).first->second.version = write.version;
+void WasmVariables::share(const Writes &writes) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto &write : writes) ++write->num_holders;
 }
 
 std::size_t WasmVariables::num_bytes(const Writes &writes) {
   std::size_t bytes = 0;
-  for (const auto &[name, write] : writes) bytes += name.size() + (write.before ? write.before->bytes->size() : 0);
+  for (const auto &write : writes) bytes += size_of(*write);
   return bytes;
 }
 
 std::optional<WasmVariables::Value> WasmVariables::get(const std::string &name) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = values_.find(name);
-  return found == values_.end() ? std::nullopt : std::optional<Value>(found->second);
+  const auto found = variables_.find(name);
+  return found == variables_.end() ? std::nullopt : std::optional<Value>(found->second.current);
+}
+
+WasmVariables::Values WasmVariables::values() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Values values;
+  for (const auto &[name, variable] : variables_) values.emplace(name, variable.current);
+  return values;
+}
+
+void WasmVariables::check_alone() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (num_sequences_ > 1)
+    throw WasmError(
+        "variables that other sequences share were written longer ago than can be taken back; raise undo_tokens or "
+        "undo_bytes to allow it");
+}
+
+void WasmVariables::restore(const Values &values) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  variables_.clear();
+  num_bytes_ = num_written_bytes_ = 0;
+  for (const auto &[name, value] : values) {
+    variables_[name] = {value, {}, value};
+    num_bytes_ += name.size() + value.bytes->size();
+  }
 }
 
 std::uint32_t WasmVariables::next_sequence() {

@@ -1,13 +1,20 @@
 // The variables that the sequences of one request share: the programs' storage commands. Python-free.
+//
+// A variable is what was written to it, one write behind another, without the writes that were taken back. So taking
+// one back leaves what others wrote since, also what they appended behind it; and its version, the number of its
+// writes, is the old one where nobody wrote since. Copies of a sequence share the writes before the copy: such a write
+// goes when all of them have taken it back, and stays for good as soon as one can't any more.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "wasm_limits.h"
 
@@ -19,34 +26,54 @@ class WasmVariables {
     std::uint64_t version = 0;
     std::shared_ptr<const std::string> bytes;
   };
-  // What commands wrote, by the variables' names, so that it can be taken back.
+  using Values = std::map<std::string, Value, std::less<>>;
+  // One write, or several for which nobody needs to tell them apart. Under the mutex.
   struct Write {
-    std::uint64_t version;  // that the variable has since
-    std::optional<Value> before;
+    std::string name;
+    bool appends;
+    std::string bytes;
+    std::uint64_t count = 1;
+    int num_holders = 1;   // sequences that may take it back
+    bool is_kept = false;  // for good, whoever takes it back
   };
-  using Writes = std::map<std::string, Write>;
-  // `later` behind `writes`, as one.
-  static void append(Writes &writes, const Writes &later);
+  using Writes = std::vector<std::shared_ptr<Write>>;
   static std::size_t num_bytes(const Writes &writes);
 
   // Carries out one command (JSON) and returns the answer (JSON); what it wrote goes to `writes`. Throws WasmError
   // for a command that is none, and for one over the limits.
   std::string command(std::string_view text, const WasmLimits &limits, Writes &writes);
 
-  // Takes writes back. A variable that another sequence has written since stays.
+  // What a sequence does with writes that it may take back, each once: it does, it never will, or a copy may as well.
   void undo(const Writes &writes);
+  void keep(const Writes &writes) noexcept;
+  void share(const Writes &writes) noexcept;
 
   std::optional<Value> get(const std::string &name);
+  // All of them, and back to them, for a sequence that shares them with none: with others `check_alone` throws
+  // WasmError.
+  Values values();
+  void check_alone();
+  void restore(const Values &values);
 
   // A number for one more sequence of the request: 1, 2, ...
   std::uint32_t next_sequence();
 
  private:
+  struct Variable {
+    Value settled;  // what stands for good
+    std::deque<std::shared_ptr<Write>> writes;
+    Value current;
+  };
+  using Variables = std::map<std::string, Variable, std::less<>>;
+
   std::string write(const std::string &name, std::string value, bool append, const WasmLimits &limits, Writes &writes);
+  void settle(Variable &variable);
+  void retract(Variables::iterator variable, Write &write);
 
   std::mutex mutex_;
-  std::map<std::string, Value, std::less<>> values_;
-  std::size_t num_bytes_ = 0;  // of names and values
+  Variables variables_;
+  std::size_t num_bytes_ = 0;          // of names and values
+  std::size_t num_written_bytes_ = 0;  // of writes that have not settled
   std::uint32_t num_sequences_ = 0;
 };
 

@@ -1,5 +1,6 @@
 // What stands between programs of strangers and the process, as far as it needs no program: reading their JSON, the
 // variables that they share, and the threads that run them. Sanitizers watch.
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -108,29 +109,161 @@ TEST(broken_code_does_no_harm) {
   }
 }
 
-TEST(variables_are_taken_back) {
+struct Shared {
   WasmVariables variables;
-  const WasmLimits limits;
-  const auto write = [&](const char *name, const char *value, WasmVariables::Writes &writes) {
+  WasmLimits limits;
+
+  std::string write(const char *name, const char *op, const std::string &value, WasmVariables::Writes &writes) {
+    std::string hex;
+    for (const char c : value) hex += {"0123456789abcdef"[c >> 4 & 15], "0123456789abcdef"[c & 15]};
     return variables.command(
-        std::string(R"({"WriteVar":{"name":")") + name + R"(","op":"Append","value":")" + value + "\"}}", limits,
+        std::string(R"({"WriteVar":{"name":")") + name + R"(","op":")" + op + R"(","value":")" + hex + "\"}}", limits,
         writes);
+  }
+  // "-" where there is none; its version before its value.
+  std::string get(const char *name) {
+    const auto found = variables.get(name);
+    return found ? std::to_string(found->version) + *found->bytes : "-";
+  }
+};
+
+TEST(variables_are_taken_back) {
+  Shared shared;
+  WasmVariables::Writes first, second;
+  CHECK(shared.write("a", "Append", "AB", first) == R"({"WriteVar":{"version":1}})");
+  shared.write("a", "Append", "C", second);
+  shared.write("b", "Append", "D", second);
+  shared.write("a", "Append", "E", second);
+  EQUAL(second.size(), 2);
+  CHECK(shared.get("a") == "3ABCE");
+  shared.variables.undo(second);
+  CHECK(shared.get("a") == "1AB" && shared.get("b") == "-");
+  shared.variables.undo(first);
+  CHECK(shared.get("a") == "-");
+}
+
+TEST(what_others_wrote_since_stands) {
+  Shared shared;
+  WasmVariables::Writes one, two, three;
+  shared.write("a", "Set", "x", one);
+  shared.write("a", "Append", "y", two);
+  shared.write("a", "Append", "z", one);
+  shared.variables.undo(one);  // neither x nor z is seen behind it
+  CHECK(shared.get("a") == "1y");
+  shared.write("a", "Set", "new", one = {});
+  shared.variables.undo(two);
+  CHECK(shared.get("a") == "1new");
+  // Its number came before: the write of another has it now.
+  shared.write("a", "Set", "mine", two = {});
+  shared.variables.undo(two);
+  shared.write("a", "Set", "theirs", three);
+  shared.variables.undo(one);
+  CHECK(shared.get("a") == "1theirs");
+  shared.variables.keep(three);
+  CHECK(shared.get("a") == "1theirs");
+}
+
+TEST(copies_of_a_sequence_share_what_was_written_before) {
+  Shared shared;
+  WasmVariables::Writes both;
+  shared.write("a", "Set", "x", both);
+  shared.variables.share(both);
+  shared.variables.undo(both);
+  CHECK(shared.get("a") == "1x");
+  shared.variables.undo(both);
+  CHECK(shared.get("a") == "-");
+  shared.write("a", "Set", "x", both = {});
+  shared.variables.share(both);
+  shared.variables.keep(both);
+  shared.variables.undo(both);
+  CHECK(shared.get("a") == "1x");
+}
+
+// Against all writes in a row, from which those that are taken back are left out.
+TEST(variables_are_their_writes) {
+  struct Step {
+    WasmVariables::Writes writes;
+    std::vector<std::string> ops;
+    int holders = 1;
+    bool kept = false;
+    int sequence;
   };
-  WasmVariables::Writes first, second, third;
-  CHECK(write("a", "4142", first) == R"({"WriteVar":{"version":1}})");
-  write("a", "43", second);
-  write("b", "44", second);
-  write("a", "45", third);
-  CHECK(*variables.get("a")->bytes == "ABCE");
-  WasmVariables::append(second, third);
-  variables.undo(second);
-  CHECK(*variables.get("a")->bytes == "AB");
-  EQUAL(variables.get("a")->version, 1);
-  CHECK(!variables.get("b"));
-  variables.undo(second);  // once is enough
-  CHECK(*variables.get("a")->bytes == "AB");
-  variables.undo(first);
-  CHECK(!variables.get("a"));
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    Shared shared;
+    std::vector<std::unique_ptr<Step>> steps;
+    std::vector<std::vector<Step *>> sequences(3);
+    std::vector<Step *> row;  // one for each write
+    for (int i = 0; i < 60; ++i) {
+      auto &mine = sequences[random() % sequences.size()];
+      const unsigned what = random() % 10;
+      if (what < 5) {
+        steps.push_back(std::make_unique<Step>());
+        Step &step = *steps.back();
+        for (unsigned n = 1 + random() % 3; n > 0; --n) {
+          step.ops.push_back(std::string(1, random() % 3 ? '+' : '=') + static_cast<char>('a' + i % 26) +
+                             std::to_string(n));
+          shared.write("v", step.ops.back()[0] == '+' ? "Append" : "Set", step.ops.back().substr(1), step.writes);
+        }
+        mine.push_back(&step);
+        row.push_back(&step);
+      } else if (what < 8 && !mine.empty()) {
+        shared.variables.undo(mine.back()->writes);
+        --mine.back()->holders;
+        mine.pop_back();
+      } else if (what < 9 && !mine.empty()) {
+        Step *oldest = mine.front();
+        shared.variables.keep(oldest->writes);
+        --oldest->holders;
+        oldest->kept = true;
+        mine.erase(mine.begin());
+      } else if (what == 9) {
+        auto &copy = sequences[random() % sequences.size()];
+        if (&copy == &mine) continue;
+        for (Step *step : copy) {
+          shared.variables.keep(step->writes);
+          --step->holders;
+          step->kept = true;
+        }
+        copy = mine;
+        for (Step *step : copy) {
+          shared.variables.share(step->writes);
+          ++step->holders;
+        }
+      }
+      // What is behind a value that stays for good is of no account any more, but its writes were made.
+      std::string value;
+      bool exists = false;
+      for (const Step *step : row) {
+        if (step->holders == 0 && !step->kept) continue;
+        exists = true;
+        for (const std::string &op : step->ops) value = (op[0] == '+' ? value : "") + op.substr(1);
+      }
+      const auto found = shared.variables.get("v");
+      EQUAL(found.has_value(), exists);
+      if (found && exists) CHECK(*found->bytes == value);
+    }
+  }
+}
+
+TEST(writes_that_may_be_taken_back_have_a_limit) {
+  Shared shared;
+  shared.limits.undo_bytes = 10000;
+  shared.limits.variable_bytes = 1000;
+  shared.limits.max_variables = 10;
+  bool stopped = false;
+  std::vector<WasmVariables::Writes> all(100);
+  for (int i = 0; i < 100 && !stopped; ++i) {
+    try {
+      shared.write("v", "Set", std::string(900, 'x'), all[static_cast<std::size_t>(i)]);
+    } catch (const WasmError &error) {
+      stopped = std::string(error.what()).find("raise undo_bytes") != std::string::npos;
+    }
+  }
+  CHECK(stopped);
+  for (const auto &writes : all) shared.variables.keep(writes);
+  WasmVariables::Writes more;
+  shared.write("v", "Set", "y", more);
 }
 
 TEST(guests_run_elsewhere_and_their_errors_come_back) {

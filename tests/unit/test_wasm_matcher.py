@@ -150,7 +150,8 @@ class TestTakingBack:
         matcher = self.straight([5] * 10, undo_tokens=4)
         before = mask(matcher)
         with pytest.raises(
-            GuideStateError, match=r"rollback of 5 tokens, where 4 can be taken back; raise undo"
+            GuideStateError,
+            match=r"rollback of 5 tokens, where 4 can be taken back; raise undo_tokens to at least 5 to allow it$",
         ):
             matcher.rollback(5)
         assert mask(matcher) == before
@@ -158,6 +159,36 @@ class TestTakingBack:
             self.straight([5]).rollback(2)
         with pytest.raises(GuideStateError, match="negative"):
             matcher.rollback(-1)
+
+    def test_steps_that_change_more_than_is_kept(self) -> None:
+        """Only taking them back fails, and what is asked for then is enough."""
+        matcher = self.straight([5] * 6, undo_bytes=2000)
+        other = self.straight([5] * 6)
+        assert mask(matcher) == mask(other)
+        with pytest.raises(
+            GuideStateError, match="of 2 tokens, where 0 can be taken back; raise undo_bytes"
+        ) as refused:
+            matcher.rollback(2)
+        needed = int(re.findall(r"at least (\d+) to allow it", str(refused.value))[0])
+        assert mask(matcher) == mask(other)
+        with pytest.raises(GuideStateError, match=rf"raise undo_bytes to at least {needed} "):
+            self.straight([5] * 6, undo_bytes=needed - 1).rollback(2)
+        enough = self.straight([5] * 6, undo_bytes=needed)
+        enough.rollback(2)
+        assert mask(enough) == mask(self.straight([5] * 4))
+
+    def test_validating_is_not_kept_from_taking_back(self) -> None:
+        matcher = self.straight([5, 5], undo_tokens=2)
+        assert matcher.validate([5] * 9) == 9
+        assert mask(matcher) == mask(self.straight([5, 5]))
+        matcher.rollback(2)  # nor were the tokens before
+        assert mask(matcher) == mask(start(MIXER))
+        matcher = self.straight([5], undo_bytes=60_000)
+        with pytest.raises(
+            GuideStateError, match=r"tokens that were tried changed \d+ bytes; raise undo_bytes"
+        ):
+            matcher.validate([5] * 9)
+        assert mask(matcher) == mask(self.straight([5]))
 
     def test_many_threads_give_the_same(self) -> None:
         expected = [mask(self.straight([5] * count)) for count in range(12)]
@@ -377,11 +408,48 @@ class TestVariables:
         one.rollback(1)
         assert shared.get("v") == (2, b"JKJK")
         assert one.accept(5) and two.accept(5)
-        one.rollback(1)  # two has written since: its write stands
-        assert shared.get("v") == (4, b"JKJKJKJK")
+        one.rollback(1)  # two has written since: its write stands, and one's is not seen behind it
+        assert shared.get("v") == (3, b"JKJKJK")
+        two.rollback(1)
+        assert shared.get("v") == (2, b"JKJK")
         assert shared.get("w") is None
         assert made.start(b"", []).validate([5, 5]) == 2
-        assert shared.get("v") == (4, b"JKJKJKJK")
+        assert shared.get("v") == (2, b"JKJK")
+
+    def test_a_copy_takes_back_no_others_writes(self) -> None:
+        """Copies have the same records of what was written before; what each takes back is its own affair."""
+        shared = _core.WasmVariables()
+        one = load(self.writer()).start(b"", [], shared)
+        assert one.accept(5)
+        two = one.fork()
+        assert shared.get("v") == (2, b"JKJK")
+        one.rollback(1)
+        assert shared.get("v") == (2, b"JKJK")  # two has written it as well
+        assert one.accept(5)
+        assert shared.get("v") == (3, b"JKJKJK")
+        two.rollback(1)
+        assert shared.get("v") == (2, b"JKJK")  # one's, which it wrote anew
+        three = one.fork()
+        del one  # it ends with what it wrote
+        three.rollback(1)
+        assert shared.get("v") == (2, b"JKJK")
+
+    def test_a_start_that_is_far_behind(self) -> None:
+        shared = _core.WasmVariables()
+        matcher = load(self.writer(), undo_tokens=4).start(b"", [], shared)
+        for _ in range(2):
+            assert all(matcher.accept(5) for _ in range(9))
+            assert shared.get("v") == (10, b"JK" * 10)
+            matcher.reset()
+            assert shared.get("v") == (1, b"JK")
+        assert all(matcher.accept(5) for _ in range(9))
+        other = matcher.fork()
+        with pytest.raises(GuideStateError, match=r"variables that other sequences share.*raise undo_tokens"):
+            other.reset()
+        assert shared.get("v") == (10, b"JK" * 10)
+        other.rollback(4)
+        matcher.rollback(3)
+        assert shared.get("v") == (7, b"JK" * 7)
 
     def test_compare_and_set(self) -> None:
         shared = _core.WasmVariables()
