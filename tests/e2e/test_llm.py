@@ -240,6 +240,10 @@ def test_inspect() -> None:
         (["x", "--trace", "nowhere/trace.json"], "--trace: there is no directory 'nowhere'"),
         (["x", "--trace", "."], "--trace: '.' is a directory"),
         (["x", "--head", "somewhere", "--speculation", "ngram"], "--head is for eagle3, mtp, draft_model;"),
+        (
+            ["x", "--untrusted", "--grammar-backend", "llguidance", "--regex", "a" * 300_000],
+            "at most 262144 are allowed",
+        ),
     ],
 )
 def test_bad_arguments_are_said_in_a_line(arguments: list[str], message: str) -> None:

@@ -45,6 +45,7 @@ def test_every_kind_of_guide(executor: Executor) -> None:
     assert re.fullmatch("[0-9]{3}-[a-f]{2}", told(GuideType.REGEX, "[0-9]{3}-[a-f]{2}"))
     assert re.fullmatch("<[a-c]{2}>", told(GuideType.EBNF_GRAMMAR, 'root ::= "<" [a-c] [a-c] ">"'))
     assert re.fullmatch("<a>[0-9]{2}</a>", told(GuideType.STRUCTURAL_TAG, json.dumps(TAG)))
+    assert re.fullmatch("<[a-c]{2}>", told(GuideType.LARK, 'start: "<" /[a-c]{2}/ ">"'))
     jsonschema.validate(json.loads(told(GuideType.JSON_SCHEMA, json.dumps(SCHEMA))), SCHEMA)
 
 

@@ -154,7 +154,32 @@ def test_special_tokens_are_named_by_number(backend: LLGuidanceBackend) -> None:
     assert allowed(mask(matcher)) == [3 + ord("x")]
     matcher.rollback(2)
     np.testing.assert_array_equal(mask(matcher), plain)
-    with pytest.raises(GuideError, match="Lark"):
+
+
+def test_special_tokens_are_named_as_the_tokenizer_does() -> None:
+    """Outside of strings, regexes, comments and schemas, where they are text."""
+    names = {"<|call|>": 1, "<pad>": 2, "[OTHER]": 2, "</s>": END}
+    tokens = small_vocabulary().tokens
+    vocabulary = Vocabulary.from_tokens(tokens, end_ids=[END], special_ids=[1, 2], special_names=names)
+    grammar = (
+        'start: "<pad>" /<pad>[\\/]?/ <|call|> body // not this <unknown>\n'
+        '# nor <this>\nbody: %json {"enum": ["<pad>", "\\"<|call|>"]} <pad>'
+    )
+    text = [3 + byte for byte in b"<pad><pad>/"]
+    answer = [1, *(3 + byte for byte in b'"<pad>"'), 2, END]
+    backend = LLGuidanceBackend(vocabulary)
+    for same in (grammar, grammar.replace("<|call|>", "<[1]>", 1)):
+        assert backend.compile(Guide.lark(same)).matcher().validate(text + answer) == len(text + answer)
+    with pytest.raises(
+        GuideError, match=r"<unknown> is no special token .* it has </s>, <pad>, <\|call\|>; "
+    ):
+        backend.compile(Guide.lark('start: <unknown> "x"'))
+
+
+def test_a_name_without_names(backend: LLGuidanceBackend) -> None:
+    with pytest.raises(
+        GuideError, match=r"<\|unknown\|> is no special token of this tokenizer; give a token's number"
+    ):
         backend.compile(Guide.lark('start: <|unknown|> "x"'))
 
 

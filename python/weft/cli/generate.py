@@ -98,6 +98,13 @@ def generate(
         GrammarBackend,
         typer.Option(help="What compiles the guide; auto is XGrammar, or LLGuidance where XGrammar can't."),
     ] = GrammarBackend.auto,
+    untrusted: Annotated[
+        bool,
+        typer.Option(
+            "--untrusted",
+            help="The guide is a stranger's: tighter limits, and a trial in another process, see docs/untrusted.md.",
+        ),
+    ] = False,
     speculation: Annotated[
         Drafter, typer.Option(help="What drafts; auto is the model directory's own EAGLE3 head, or nothing.")
     ] = DEFAULT,
@@ -214,7 +221,7 @@ def generate(
         seed=seed,
         logprobs=logprobs,
     )
-    engine = EngineConfig(graphs=graphs.value, grammar=grammar_backend.value)
+    engine = EngineConfig(graphs=graphs.value, grammar=grammar_backend.value, untrusted_guides=untrusted)
     with LLM(model, device=device.value, dtype=dtype, speculation=chosen, engine=engine) as llm:
         run = Run(llm, guide, chat, sampling)
         if trace is None:

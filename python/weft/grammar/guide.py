@@ -112,8 +112,8 @@ class Guide:
         """Text that a grammar in LLGuidance's Lark describes, from its rule `start`; errors in it come when it is
         compiled.
 
-        A special token is named by its number, as `<[128010]>`. Options that limit tokens, change the temperature
-        or take text back (`max_tokens`, `temperature`, `stop`) are errors.
+        A special token stands as `<|name|>`, where its name has that form, or by number, as `<[128010]>`. Options that
+        limit tokens, change the temperature or take text back (`max_tokens`, `temperature`, `stop`) are errors.
         """
         _need_text("lark", grammar)
         return cls("lark", grammar)

@@ -12,7 +12,7 @@ import functools
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weft import _core
 from weft.errors import GuideError, GuideStateError, InterfaceError
-from weft.grammar import gbnf, llguidance_schema
+from weft.grammar import gbnf, lark, llguidance_schema
 from weft.grammar.base import NO_REQUEST, Matcher, Opening
 from weft.grammar.guide import Guide, GuideWarning
 from weft.grammar.limits import CompileLimits
@@ -53,8 +53,11 @@ def parser_limits(limits: CompileLimits | None = None) -> _core.LlguidanceLimits
 REFUSED_OPTIONS = re.compile(r"^\s*[?!]?[\w-]+\s*\[[^\]]*\b(max_tokens|stop|temperature)\s*=", re.MULTILINE)
 
 
-def translated(guide: Guide) -> tuple[str, str]:
-    """The guide as LLGuidance takes it: type and text. Raises `GuideError` for what has no counterpart."""
+def translated(guide: Guide, special_names: Mapping[str, int] | None = None) -> tuple[str, str]:
+    """The guide as LLGuidance takes it: type and text. Raises `GuideError` for what has no counterpart.
+
+    `special_names` are those of the tokenizer, which a grammar in Lark may name.
+    """
     if guide.kind == "json_schema":
         if guide.any_order:
             raise GuideError("LLGuidance keeps the schema's order of properties; any_order needs XGrammar")
@@ -76,7 +79,7 @@ def translated(guide: Guide) -> tuple[str, str]:
                 f"Lark: {refused[1]} is not supported, since masks must not depend on more than the text; leave it out"
                 + (", or use suffix" if refused[1] == "stop" else "")
             )
-        return "lark", guide.source
+        return "lark", lark.with_numbers(guide.source, special_names or {})
     raise GuideError(f"LLGuidance has no {guide.kind.replace('_', ' ')}; use XGrammar for it")
 
 
@@ -116,8 +119,8 @@ def python_matcher(vocabulary: Vocabulary, kind: str, text: str) -> llguidance.L
         "lark": text,
     }
     # Python's tokenizers count as canonical; without this, forced text would have one spelling only.
-    lark = '%llguidance {"no_forcing": true}\n' + start[kind]
-    return llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(lark), log_level=0)
+    grammar = '%llguidance {"no_forcing": true}\n' + start[kind]
+    return llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar), log_level=0)
 
 
 def _self_test() -> str:
@@ -211,7 +214,7 @@ class LLGuidanceBackend:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
         if guide.kind == "json_schema":
             _report(llguidance_schema.silently_ignored(json.loads(guide.source)), guide.strict)
-        kind, text = translated(guide)
+        kind, text = translated(guide, self.vocabulary.special_names)
         if "\0" in text:
             raise GuideError(f"{guide.kind}: LLGuidance can't take a NUL character; spell it \\x00")
         try:

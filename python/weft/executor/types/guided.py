@@ -14,7 +14,9 @@ from weft.grammar import Guide
 
 
 class GuideType(IntEnum):
-    """What the text of a guide is. `HANDLE` is weft's own: the name of a guide that the executor keeps."""
+    """What the text of a guide is. Weft's own are `HANDLE`, the name of a guide that the executor keeps, and `LARK`, a
+    grammar in LLGuidance's Lark.
+    """
 
     JSON = 0
     JSON_SCHEMA = 1
@@ -22,6 +24,7 @@ class GuideType(IntEnum):
     EBNF_GRAMMAR = 3
     STRUCTURAL_TAG = 4
     HANDLE = 100
+    LARK = 101
 
 
 _MAKERS: dict[GuideType, Callable[[str], Guide]] = {
@@ -29,13 +32,14 @@ _MAKERS: dict[GuideType, Callable[[str], Guide]] = {
     GuideType.REGEX: Guide.regex,
     GuideType.EBNF_GRAMMAR: Guide.ebnf,
     GuideType.STRUCTURAL_TAG: Guide.structural_tag,
+    GuideType.LARK: Guide.lark,
 }
 
 
 @dataclass(eq=False)
 class GuidedDecodingParams(Checked):
-    """What one answer must look like: `guide` is the text of a JSON schema, a regular expression, a GBNF grammar or
-    XGrammar's structural tag. `GuideType.JSON` (any JSON object or array) takes none.
+    """What one answer must look like: `guide` is the text of a JSON schema, a regular expression, a grammar in GBNF or
+    Lark, or XGrammar's structural tag. `GuideType.JSON` (any JSON object or array) takes none.
 
     Whether the text is right shows when it is compiled: a guide that does not compile is the error of its request.
     Raises `InputError` where the text is missing.
