@@ -146,6 +146,7 @@ void bind_matcher_class(nb::module_ &m) {
             std::vector<std::int32_t> tokens(static_cast<std::size_t>(capacity > 0 ? capacity : 0));
             tokens.resize(
                 static_cast<std::size_t>(checked(self, self.ref->splice(&backtrack, tokens.data(), capacity))));
+            self.ref->position += static_cast<std::int64_t>(tokens.size()) - backtrack;
             return std::make_pair(backtrack, std::move(tokens));
           },
           "capacity"_a,

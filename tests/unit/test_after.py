@@ -13,7 +13,7 @@ from weft.errors import GuideError
 from weft.grammar import CompiledGuide, CompileLimits, Guide, GuideCompiler, Matcher, Vocabulary
 from weft.grammar.after import After, compile_after
 from weft.grammar.xgrammar import XGrammarBackend
-from weft.guided.recording import RecordedGuide
+from weft.guided.recorded_guide import RecordedGuide
 
 VOCABULARY = small_vocabulary()
 TEXTS = _core.TokenTexts(VOCABULARY.tokens)

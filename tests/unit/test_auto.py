@@ -16,7 +16,7 @@ from weft.executor.translate import engine_config
 from weft.grammar import Guide, GuideCompiler, GuideWarning
 from weft.grammar import auto as adapter
 from weft.grammar.auto import AutoBackend
-from weft.guided.recording import RecordedGuide
+from weft.guided.recorded_guide import RecordedGuide
 from weft.replay.tenancies import _compile
 
 

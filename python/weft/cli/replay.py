@@ -60,7 +60,7 @@ def describe(recording: Recording) -> list[str]:
         f"  {recording.num_iterations} snapshots, {len(recording.operations)} operations, "
         f"{len(recording.requests)} requests, {recording.num_slots} slots, up to {recording.max_drafts} drafts",
     ]
-    for name in ("weft", "xgrammar", "llguidance"):
+    for name in ("weft", "xgrammar", "llguidance", "wasmtime"):
         recorded, here = recording.versions.get(name, "unknown"), version(name)
         if recorded != here:
             lines.append(f"  note: made with {name} {recorded}; this is {here}")

@@ -70,8 +70,9 @@ class Request:
     `resumed_at` tokens of the answer were out when it was admitted last. Of the work in flight that names it, there are
     `in_flight` turns, which add `surely` tokens at least. The answer may have `room` tokens; with `stores_at` of them
     another page is full. It `is_rewritten` from when its matcher wrote the end of its text anew until it is read again;
-    it took back tokens and put none `num_barren` times in a row. A request `is_plain` if only end tokens, the grammar
-    and `room` end it, and it wants nothing but tokens.
+    it took back tokens and put none `num_barren` times in a row. `splices` are the times it did so: behind how many
+    tokens of the answer, which tokens it took back, and how many it put. A request `is_plain` if only end tokens, the
+    grammar and `room` end it, and it wants nothing but tokens.
     """
 
     prompt: list[int]
@@ -108,6 +109,7 @@ class Request:
     room: int = 0
     is_rewritten: bool = False
     num_barren: int = 0
+    splices: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
     stores_at: int = 0
     is_plain: bool = field(init=False)
     output: Output = field(init=False)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from weft.errors import InputError
 from weft.grammar.base import Matcher
 from weft.grammar.tokenizer import Vocabulary
 from weft.guided.flight import Operation, operations
-from weft.guided.recording import RecordedGuide, RecordedRequest, Recording
+from weft.guided.recorded_guide import RecordedGuide
+from weft.guided.recording import RecordedRequest, RecordedSplice, Recording
 from weft.guided.state import GuidedState
 
 MOST_BYTES = 64 << 20
@@ -30,8 +32,8 @@ GATHER_S = 0.05
 
 @dataclass
 class _Watched:
-    """What is kept of a request: its answer and guide, its slot and since when, its matchers, and the epoch at which it
-    was seen to be finished.
+    """What is kept of a request: its answer and guide, its slot and since when, its matchers, what they were started
+    with and wrote anew, and the epoch at which it was seen to be finished.
     """
 
     id: int
@@ -41,6 +43,8 @@ class _Watched:
     since: int
     matchers: list[int]
     room: int | None
+    prompt: Sequence[int]
+    splices: list[RecordedSplice] = field(default_factory=list)
     finished_at: int | None = None
 
 
@@ -51,7 +55,7 @@ class FlightRecorder:
     The engine calls, on its own thread,
 
     - `watch(request, slot, matcher)` whenever a request gets a slot, before the push that attaches its matcher (None:
-      it has no guide), and again when it comes back after it was preempted;
+      it has no guide), and again when it comes back, after it was preempted or its text was written anew;
     - `failed(request)` when a request ends with an error;
     - `close()` when it is closed, with nothing in flight.
 
@@ -109,9 +113,12 @@ class FlightRecorder:
                 compiled = request.compiled
                 guide = None if compiled is None else RecordedGuide.of(compiled.guide, compiled.backend)
                 room = request.room if request.sampling.on_length == "close" else None
-                watched = _Watched(request.id, request.output, guide, slot, since, [], room)
+                prompt = request.prompt if guide is not None and guide.program is not None else ()
+                watched = _Watched(request.id, request.output, guide, slot, since, [], room, prompt)
                 self._watched[request.id] = watched
             watched.slot, watched.since = slot, since
+            new = request.splices[len(watched.splices) :]
+            watched.splices += [RecordedSplice(since, *splice) for splice in new]
             if matcher is not None and matcher.serial not in watched.matchers:
                 watched.matchers.append(matcher.serial)
             if len(self._watched) > self._prune_at:
@@ -238,6 +245,8 @@ def _record(watched: _Watched, guides: dict[RecordedGuide, int]) -> RecordedRequ
         output.finish_reason,
         _error_text(output) if output.error is not None else None,
         watched.room,
+        tuple(watched.prompt),
+        tuple(watched.splices),
     )
 
 
@@ -247,7 +256,7 @@ def _error_text(output: Output) -> str:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for name in ("weft", "xgrammar", "llguidance", "torch"):
+    for name in ("weft", "xgrammar", "llguidance", "wasmtime", "torch"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

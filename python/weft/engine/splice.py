@@ -41,6 +41,8 @@ def commit_splice(
             "it takes back"
         )
     request.is_rewritten = True
+    taken = results.tokens(request.slot)[num_sampled : num_sampled + splice.backtrack]
+    request.splices.append((len(output.token_ids), tuple(taken), len(splice.tokens)))
     return put(request, splice.tokens, end_tokens)
 
 

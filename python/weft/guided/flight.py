@@ -17,7 +17,7 @@ from weft import _core
 from weft.errors import InputError
 
 OPERATIONS = ("fetch", "extend", "commit", "extend_through", "release")
-STATUSES = ("", "refused", "dead_end", "matcher", "time_limit", "epoch", "verified")
+STATUSES = ("", "refused", "dead_end", "matcher", "time_limit", "epoch", "verified", "spliced")
 UNKNOWN, END_ONLY = "", "end"
 """Rows that hold no mask of a matcher: stale (or filled before the recording began), and end tokens only."""
 

@@ -1,6 +1,6 @@
 """The file of a recording: operations of a guided state, the requests they were for, what it takes to do them again.
 
-JSON, compressed where the name ends in `.gz`. The prompts are not in it; the answers are.
+JSON, compressed where the name ends in `.gz`. The answers are in it; of the prompts those that a program has read.
 """
 
 from __future__ import annotations
@@ -9,44 +9,28 @@ import gzip
 import itertools
 import json
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError
-from weft.grammar.guide import Guide, Kind
 from weft.guided.flight import Operation, integers
+from weft.guided.recorded_guide import RecordedGuide
 
 FORMAT = "weft-flight-1"
-KEPT_KINDS: tuple[Kind, ...] = ("json_schema", "regex", "ebnf", "lark", "choice", "structural_tag", "after")
-"""Guides that are text where they have no object of the program, and so are kept whole."""
 
 
 @dataclass(frozen=True)
-class RecordedGuide:
-    """A guide as a recording has it, and the name of the grammar library that compiled it (None: XGrammar). Of one that
-    is an object of the program, `source` is None.
+class RecordedSplice:
+    """Where a request's matcher wrote the end of its text anew: behind the first `at` tokens of the answer it had taken
+    `taken` and took them back, and put the next `num_put` tokens. The request had that text in the slots that it got
+    after epoch `since`.
     """
 
-    kind: str
-    source: str | None
-    max_whitespace: int | None = None
-    any_order: bool = False
-    backend: str | None = None
-
-    @classmethod
-    def of(cls, guide: Guide, backend: str | None = None) -> RecordedGuide:
-        """What can be kept of a guide that `backend` compiled."""
-        if guide.kind not in KEPT_KINDS or guide.payload is not None:
-            return cls(guide.kind, None)
-        return cls(guide.kind, guide.source, guide.max_whitespace, guide.any_order, backend)
-
-    def guide(self) -> Guide | None:
-        """The guide again; None where it was not kept."""
-        kind = next((kind for kind in KEPT_KINDS if kind == self.kind), None)
-        if kind is None or self.source is None:
-            return None
-        return Guide(kind, self.source, self.max_whitespace, any_order=self.any_order)
+    since: int
+    at: int
+    taken: tuple[int, ...]
+    num_put: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +39,8 @@ class RecordedRequest:
 
     It had `slot` last, from the first iteration after epoch `since`; `matchers` are the serial numbers of those it had,
     `guide` is an index into the recording's guides. `tokens` is its answer so far. `error` is what it failed with.
-    With `room` its answer was to be whole within so many tokens.
+    With `room` its answer was to be whole within so many tokens. `prompt` is what a program was started with (empty:
+    its guide has none), `splices` are what it wrote anew, in order.
     """
 
     id: int
@@ -67,6 +52,8 @@ class RecordedRequest:
     finish_reason: str | None = None
     error: str | None = None
     room: int | None = None
+    prompt: tuple[int, ...] = ()
+    splices: tuple[RecordedSplice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,8 +90,13 @@ class Recording:
     def save(self, path: str | Path) -> None:
         """Write it to a file. Raises `OSError` where that fails."""
         path = Path(path)
-        data = {"format": FORMAT, **asdict(self)}
-        data["operations"] = [operation.to_json() for operation in self.operations]
+        data = {
+            "format": FORMAT,
+            **{field.name: getattr(self, field.name) for field in fields(self)},
+            "guides": [guide.to_json() for guide in self.guides],
+            "requests": [asdict(request) for request in self.requests],
+            "operations": [operation.to_json() for operation in self.operations],
+        }
         text = json.dumps(data, separators=(",", ":")).encode()
         path.write_bytes(gzip.compress(text, 6) if path.suffix == ".gz" else text)
 
@@ -138,7 +130,7 @@ class Recording:
             int(data["num_slots"]),
             int(data["max_drafts"]),
             tuple(str(name) for name in data["sources"]),
-            tuple(RecordedGuide(**guide) for guide in data["guides"]),
+            tuple(RecordedGuide.from_json(guide) for guide in data["guides"]),
             tuple(_request_of(request) for request in data["requests"]),
             tuple(Operation.from_json(operation) for operation in data["operations"]),
         )
@@ -152,7 +144,9 @@ class Recording:
         for request in self.requests:
             if request.guide is not None and not 0 <= request.guide < len(self.guides):
                 raise InputError(f"request {request.id} has guide {request.guide}, which is not in the file")
-            if any(not 0 <= token < self.vocab_size for token in request.tokens):
+            taken = [token for splice in request.splices for token in splice.taken]
+            tokens = [*request.prompt, *request.tokens, *taken]
+            if any(not 0 <= token < self.vocab_size for token in tokens):
                 raise InputError(f"request {request.id} has a token that is not in the vocabulary")
         if self.operations and self.operations[0].name != "fetch":
             raise InputError("its first operation is no fetch")
@@ -203,4 +197,10 @@ def _request_of(data: dict[str, Any]) -> RecordedRequest:
         data["finish_reason"],
         data["error"],
         None if data.get("room") is None else int(data["room"]),
+        integers(data.get("prompt", ())),
+        tuple(_splice_of(splice) for splice in data.get("splices", ())),
     )
+
+
+def _splice_of(data: dict[str, Any]) -> RecordedSplice:
+    return RecordedSplice(int(data["since"]), int(data["at"]), integers(data["taken"]), int(data["num_put"]))

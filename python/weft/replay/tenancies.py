@@ -21,32 +21,51 @@ from weft.guided.recording import RecordedRequest, Recording
 Place = tuple[int, int]
 """An operation and a slot."""
 
+MAX_PUT = 1 << 16
+"""So many tokens at most a matcher puts at once, as in an engine."""
+
 
 @dataclass(frozen=True)
 class Tenant:
-    """A matcher to make: of `request`, with the first `position` tokens of its answer."""
+    """A matcher to make: of `request`, with the first `position` tokens of its answer as that was in iteration
+    `epoch`."""
 
     request: RecordedRequest
     compiled: CompiledGuide
     position: int
+    epoch: int
 
     def matcher(self) -> Matcher:
         """A new one. Raises `RefusedAnswer` where the guide does not take the answer."""
-        room = self.request.room
-        matcher = (
-            self.compiled.matcher() if room is None else closing_matcher(self.compiled, Opening(room=room))
-        )
-        for i, token in enumerate(self.request.tokens[: self.position]):
-            if not matcher.accept(token):
-                raise RefusedAnswer(self.request, i, token)
+        request = self.request
+        opening = Opening(request.prompt, request.room)
+        try:
+            closes = request.room is not None
+            matcher = closing_matcher(self.compiled, opening) if closes else self.compiled.matcher(opening)
+            for i, token in enumerate(self._taken()):
+                if not matcher.accept(token):
+                    raise RefusedAnswer(request, f"does not take token {i + 1} of its answer, {token}")
+                if matcher.has_replaced:
+                    matcher.splice(MAX_PUT)
+        except WeftError as error:
+            raise RefusedAnswer(request, f"fails while it reads its answer: {error}") from error
         return matcher
+
+    def _taken(self) -> list[int]:
+        """What its matcher took until then: with tokens that it took back, without those that it put."""
+        tokens, taken, begin = self.request.tokens, [], 0
+        for splice in self.request.splices:
+            if splice.since < self.epoch:
+                taken += [*tokens[begin : splice.at], *splice.taken]
+                begin = splice.at + splice.num_put
+        return [*taken, *tokens[begin : self.position]]
 
 
 class RefusedAnswer(Exception):
-    """The guide of `request` does not take token `index` of its answer."""
+    """The guide of `request` does not do with its answer what it did."""
 
-    def __init__(self, request: RecordedRequest, index: int, token: int) -> None:
-        super().__init__(f"its guide does not take token {index + 1} of its answer, {token}")
+    def __init__(self, request: RecordedRequest, what: str) -> None:
+        super().__init__(f"its guide {what}")
         self.request = request
 
 
@@ -77,7 +96,7 @@ def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
             slot = entry.slot
             if slot not in holders:
                 attaches = operation.attached.get(slot, False)
-                tenant, note = _tenant(recording, guides, entry, attaches)
+                tenant, note = _tenant(recording, guides, entry, operation.epoch, attaches)
                 holders[slot] = tenant
                 if note:
                     found.notes.append(f"iteration {operation.epoch}, slot {slot}: {note}; left out")
@@ -119,7 +138,11 @@ def _compile(recording: Recording, vocabulary: Vocabulary) -> Mapping[int, Compi
 
 
 def _tenant(
-    recording: Recording, guides: Mapping[int, CompiledGuide | str], entry: SlotEntry, attaches: bool
+    recording: Recording,
+    guides: Mapping[int, CompiledGuide | str],
+    entry: SlotEntry,
+    epoch: int,
+    attaches: bool,
 ) -> tuple[Tenant | None, str]:
     """Who has a slot, or why that is not done again."""
     request = recording.request_of(entry.matcher)
@@ -135,4 +158,4 @@ def _tenant(
             f"request {request.id} had ended before the recording begins: {entry.position} tokens were committed, its "
             f"answer has {len(request.tokens)}"
         )
-    return Tenant(request, compiled, entry.position), ""
+    return Tenant(request, compiled, entry.position, epoch), ""

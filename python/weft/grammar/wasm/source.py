@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,20 @@ class WasmSource:
     def guide_key(self) -> Hashable:
         """Equal for programs that compile to the same guide."""
         return (self.digest, self.argument, self.limits, self.is_trusted)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it but whether it is trusted, as JSON can hold it."""
+        module = base64.b64encode(zlib.compress(self.module, 6)).decode()
+        return {"module": module, "argument": self.argument, "limits": asdict(self.limits)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> WasmSource:
+        """What `to_json` gave, not trusted. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for anything
+        else."""
+        limits = WasmLimits(**data["limits"])
+        packed = base64.b64decode(data["module"], validate=True)
+        module = zlib.decompressobj().decompress(packed, limits.module_bytes + 1)
+        return cls.read(module, data["argument"], limits, False)
 
     def __str__(self) -> str:
         return f"wasm {self.digest[:16]} {self.argument}".rstrip()

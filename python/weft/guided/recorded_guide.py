@@ -1,0 +1,61 @@
+"""Guides as a recording keeps them: their text, and the program of those that are one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft.grammar.guide import Guide, Kind
+from weft.grammar.wasm.source import WasmSource
+
+KEPT_KINDS: tuple[Kind, ...] = (
+    "json_schema",
+    "regex",
+    "ebnf",
+    "lark",
+    "choice",
+    "structural_tag",
+    "after",
+    "wasm",
+)
+"""Guides that are text where they have no object of the program but a `WasmSource`, and so are kept whole."""
+
+
+@dataclass(frozen=True)
+class RecordedGuide:
+    """A guide as a recording has it, and the name of the grammar library that compiled it (None: XGrammar). `program`
+    is what it has of WASM. Of one that is another object of the program, `source` is None.
+    """
+
+    kind: str
+    source: str | None
+    max_whitespace: int | None = None
+    any_order: bool = False
+    backend: str | None = None
+    program: WasmSource | None = None
+
+    @classmethod
+    def of(cls, guide: Guide, backend: str | None = None) -> RecordedGuide:
+        """What can be kept of a guide that `backend` compiled."""
+        program = guide.payload if isinstance(guide.payload, WasmSource) else None
+        if guide.kind not in KEPT_KINDS or guide.payload is not program:
+            return cls(guide.kind, None)
+        return cls(guide.kind, guide.source, guide.max_whitespace, guide.any_order, backend, program)
+
+    def guide(self) -> Guide | None:
+        """The guide again; None where it was not kept."""
+        kind = next((kind for kind in KEPT_KINDS if kind == self.kind), None)
+        if kind is None or self.source is None:
+            return None
+        return Guide(kind, self.source, self.max_whitespace, self.program, any_order=self.any_order)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        program = None if self.program is None else self.program.to_json()
+        return {**vars(self), "program": program}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RecordedGuide:
+        """What `to_json` gave. Raises as `WasmSource.from_json` does for anything else."""
+        program = data.get("program")
+        return cls(**{**data, "program": None if program is None else WasmSource.from_json(program)})
