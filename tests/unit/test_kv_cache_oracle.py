@@ -202,13 +202,6 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
             self.chained(running, running.text[:stop])
 
     @precondition(lambda self: self.running)
-    @rule(which=st.integers(0, 3), more=st.integers(0, 5))
-    def shrink(self, which: int, more: int) -> None:
-        running = self.running[which % len(self.running)]
-        self.manager.shrink(running.sequence, running.num_valid + more)
-        assert len(running.sequence.pages) <= self.manager.pages_needed(running.num_valid + more)
-
-    @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 3))
     def end(self, which: int) -> None:
         running = self.running.pop(which % len(self.running))
@@ -352,7 +345,7 @@ def test_long_runs(seed: int) -> None:
     machine.start(draw.choice([6, 10, 16, 30]), 2 + seed % 3, seed % 4 != 3, seed % 3 != 2)
     for _ in range(400):
         which = draw.randrange(8)
-        match draw.choices(["begin", "read", "shrink", "end", "wait"], [4, 8, 1, 3, 1])[0]:
+        match draw.choices(["begin", "read", "end", "wait"], [4, 8, 3, 1])[0]:
             case "begin":
                 text = some_text(draw)
                 machine.begin(
@@ -367,8 +360,6 @@ def test_long_runs(seed: int) -> None:
                 machine.wait(draw.choice([0.5, 1.0, 3.0]))
             case "read" if machine.running:
                 machine.read(which, draw.randint(1, 12), draw.randint(0, 2), draw.random() < 0.8)
-            case "shrink" if machine.running:
-                machine.shrink(which, draw.randint(0, 5))
             case "end" if machine.running:
                 machine.end(which)
         machine.all_is_well()

@@ -146,13 +146,6 @@ class KvManager:
         sequence.pages += self._take(count)
         return True
 
-    def shrink(self, sequence: KvSequence, num_positions: int) -> None:
-        """Give back the pages beyond those of `num_positions`, which are not less than were stored."""
-        keep = self.pages_needed(num_positions)
-        assert keep >= len(sequence.chain), "positions that were stored are given back by `end` alone"
-        self._free.extend(reversed(sequence.pages[keep:]))
-        del sequence.pages[keep:]
-
     def store(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> None:
         """Let others find the pages that are full: the first `num_valid` positions hold `tokens`' keys and values,
         now or once what is launched is done, and are not written again. Costs nothing until another page is full."""

@@ -116,7 +116,6 @@ class CUDAGraph:
     def __init__(self) -> None:
         self._exec = 0
         self._captured_on = 0
-        self._is_capturing = False
 
     @property
     def handle(self) -> int:
@@ -132,11 +131,9 @@ class CUDAGraph:
         self.reset()
         self._captured_on = current_cpu()
         _core.stream_begin_capture(CPU, self._captured_on, _CAPTURE_MODES[capture_error_mode])
-        self._is_capturing = True
 
     def capture_end(self) -> None:
         """End the capture; raises GraphError if it broke a rule on the way."""
-        self._is_capturing = False
         try:
             graph = _core.stream_end_capture(CPU, self._captured_on)
         except DriverError as error:
