@@ -76,19 +76,16 @@ void bind_closing(nb::module_ &m) {
       .def_prop_ro("num_bytes",
                    [](const ClosingTables &self) { return self.grammar->num_bytes() + self.growth->num_bytes(); })
       .def(
-          "growth", [](const ClosingTables &self, std::int32_t token) { return self.growth->growth(token); }, "token"_a,
-          "The most that a token adds to the tokens that the shortest end has.")
-      .def(
           "shortest",
-          [](const ClosingTables &self, const nb::bytes &text) -> nb::object {
+          [](const ClosingTables &self, const nb::bytes &text) -> std::optional<std::tuple<int, int, nb::bytes>> {
             ClosingChart chart(self.grammar);
             ClosingChart::StateRef state;
             if (chart.advance(*chart.start(), {text.c_str(), text.size()}, state) != ClosingChart::Outcome::kTaken)
-              return nb::none();
+              return std::nullopt;
             std::string end;
             std::vector<std::int32_t> tokens;
             if (state->cheapest < ClosingGrammar::kNever) chart.spell(*state, end, tokens);
-            return nb::make_tuple(state->cheapest, state->dearest, nb::bytes(end.data(), end.size()));
+            return std::tuple(state->cheapest, state->dearest, nb::bytes(end.data(), end.size()));
           },
           "text"_a,
           "Fewest tokens to the end over all readings of a text, the most, and the text of the fewest; or None.");

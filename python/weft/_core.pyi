@@ -677,10 +677,7 @@ class ClosingTables:
 
     @property
     def num_bytes(self) -> int: ...
-    def growth(self, token: int) -> int:
-        """The most that a token adds to the tokens that the shortest end has."""
-
-    def shortest(self, text: bytes) -> object:
+    def shortest(self, text: bytes) -> tuple[int, int, bytes] | None:
         """
         Fewest tokens to the end over all readings of a text, the most, and the text of the fewest; or None.
         """

@@ -133,6 +133,15 @@ constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI, list_accept, list_validate,
                                    list_fork,        list_reset,  list_forced,   list_is_terminated, list_error,
                                    list_destroy,     nullptr,     nullptr};
 
+// No token adds more to the tokens of the shortest end than its growth.
+void check_growth(const weft::ClosingTables &tables, ClosingChart &chart, const std::string &text) {
+  ClosingChart::StateRef before, after;
+  CHECK(chart.advance(*chart.start(), text, before) == ClosingChart::Outcome::kTaken);
+  for (std::size_t token = 1; token < kTokens.size(); ++token)
+    if (chart.advance(*chart.start(), text + kTokens[token], after) == ClosingChart::Outcome::kTaken)
+      CHECK(after->cheapest <= before->dearest + tables.growth->growth(static_cast<std::int32_t>(token)));
+}
+
 void check_costs(const weft::ClosingTables &tables, const Texts &texts, Random &random) {
   ClosingChart chart(tables.grammar);
   for (int i = 0; i < 5; ++i) {
@@ -148,6 +157,7 @@ void check_costs(const weft::ClosingTables &tables, const Texts &texts, Random &
     CHECK(texts.count(beginning + end) == 1);
     CHECK(state->cheapest <= state->dearest);
     CHECK(chart.advance(*chart.start(), beginning + "x", state) == ClosingChart::Outcome::kRefused);
+    check_growth(tables, chart, beginning);
   }
 }
 

@@ -15,6 +15,8 @@ from weft.grammar.base import CompiledGuide, Matcher, Opening
 
 __all__ = ["Closes", "closing_matcher", "prepare_closing"]
 
+MAX_SHOWN = 80
+
 
 @runtime_checkable
 class Closes(Protocol):
@@ -41,12 +43,20 @@ def closing_matcher(compiled: CompiledGuide, opening: Opening) -> Matcher:
     matcher, problem, needed = _core.closing_matcher(compiled.matcher(opening), tables, opening.room)
     if matcher is None and needed:
         raise GuideError(
-            f'on_length is "close", and the shortest answer known needs {needed} tokens (the end token is one), but '
-            f"there is room for {opening.room}; raise max_tokens, or shorten the prompt where max_seq_len is the bound"
+            f'on_length is "close", and the shortest answer known{_shortest(tables)} needs {needed} tokens (the end '
+            f"token is one), but there is room for {opening.room}; raise max_tokens, or shorten the prompt where "
+            "max_seq_len is the bound"
         )
     if matcher is None:
         raise GuideError(f"{_UNKNOWN}: {problem}")
     return matcher
+
+
+def _shortest(tables: _core.ClosingTables) -> str:
+    """The shortest answer for a message, or as much of it as fits."""
+    known = tables.shortest(b"")
+    text = known[2].decode(errors="replace") if known is not None else ""
+    return f", {text[:MAX_SHOWN] + '...' * (len(text) > MAX_SHOWN)!r}," if text else ""
 
 
 _UNKNOWN = 'on_length is "close", but how an answer under this guide ends can\'t be known'
