@@ -35,7 +35,7 @@ void bind_after(nb::module_ &m) {
       .def(
           "settle",
           [](AfterRules &self, Matcher &guide) {
-            const std::string error = self.settle(*guide.ref);
+            const std::string error = called(guide, [&] { return self.settle(*guide.ref); });
             if (!error.empty()) raise("GuideError", "the guide behind the trigger can't begin: " + error);
           },
           "guide"_a, "Look up, once, which tokens may hold the trigger's end, with a matcher at its start.")
@@ -46,7 +46,7 @@ void bind_after(nb::module_ &m) {
   m.def(
       "after_matcher",
       [](std::shared_ptr<AfterRules> rules, Matcher &guide, int max_free_tokens) {
-        return own(after_matcher(std::move(rules), guide.ref, max_free_tokens));
+        return own(after_matcher(std::move(rules), guide.ref, max_free_tokens), guide.needs_python);
       },
       "rules"_a, "guide"_a, "max_free_tokens"_a,
       "A matcher of free text, then of what `guide` takes, which nobody else may use. A negative number: any.");

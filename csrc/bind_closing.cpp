@@ -92,13 +92,14 @@ void bind_closing(nb::module_ &m) {
   m.def(
       "closing_matcher",
       [](const Matcher &inner, const ClosingTables &tables, int room) {
-        void *forked = inner.ref->fork();
+        void *forked = called(inner, [&] { return inner.ref->fork(); });
         if (!forked) raise("GuideStateError", inner.ref->error());
         std::string error;
         int needed = 0;
-        const weft_matcher made = closing_matcher({inner.ref->ops(), forked}, tables, room, error, needed);
+        const weft_matcher made =
+            called(inner, [&] { return closing_matcher({inner.ref->ops(), forked}, tables, room, error, needed); });
         std::optional<Matcher> matcher;
-        if (made.ops) matcher = own(made);
+        if (made.ops) matcher = own(made, inner.needs_python);
         return std::make_tuple(std::move(matcher), std::move(error), needed);
       },
       "inner"_a, "tables"_a, "room"_a,

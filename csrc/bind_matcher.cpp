@@ -64,7 +64,7 @@ void bind_matcher_class(nb::module_ &m) {
       .def(
           "accept",
           [](Matcher &self, std::int32_t token) {
-            const int outcome = checked(self, self.ref->accept(token));
+            const int outcome = checked(self, called(self, [&] { return self.ref->accept(token); }));
             self.ref->position += outcome > 0;
             self.ref->has_replaced = outcome == 2;
             return outcome > 0;
@@ -73,33 +73,31 @@ void bind_matcher_class(nb::module_ &m) {
       .def(
           "validate",
           [](Matcher &self, const std::vector<std::int32_t> &tokens) {
-            return checked(self, self.ref->validate(tokens.data(), static_cast<int>(tokens.size())));
+            const auto count = static_cast<int>(tokens.size());
+            return checked(self, called(self, [&] { return self.ref->validate(tokens.data(), count); }));
           },
           "tokens"_a, "How many of the tokens would be taken one after another; the state does not change.")
       .def(
           "fill",
           [](Matcher &self, Row row) {
-            int outcome;
-            {
-              nb::gil_scoped_release release;
-              outcome = self.ref->fill(row.data(), static_cast<int>(row.shape(0)));
-            }
-            return checked(self, outcome) == 1;
+            std::int32_t *data = row.data();
+            const auto words = static_cast<int>(row.shape(0));
+            return checked(self, called(self, [&] { return self.ref->fill(data, words); })) == 1;
           },
           "row"_a.noconvert(), "Write the mask of what may follow, int32 [words]; False where nothing is blocked.")
       .def(
           "rollback",
           [](Matcher &self, int count) {
-            checked(self, self.ref->rollback(count));
+            checked(self, called(self, [&] { return self.ref->rollback(count); }));
             self.ref->position -= count;
           },
           "count"_a = 1, "Take back the last tokens.")
       .def(
           "fork",
           [](Matcher &self) {
-            void *forked = self.ref->fork();
+            void *forked = called(self, [&] { return self.ref->fork(); });
             if (!forked) raise("GuideStateError", self.ref->error());
-            Matcher fork = own({self.ref->ops(), forked});
+            Matcher fork = own({self.ref->ops(), forked}, self.needs_python);
             fork.ref->position = self.ref->position;
             return fork;
           },
@@ -107,7 +105,7 @@ void bind_matcher_class(nb::module_ &m) {
       .def(
           "reset",
           [](Matcher &self) {
-            checked(self, self.ref->reset());
+            checked(self, called(self, [&] { return self.ref->reset(); }));
             self.ref->position = 0;
           },
           "Back to the start.")
@@ -115,18 +113,17 @@ void bind_matcher_class(nb::module_ &m) {
           "forced",
           [](Matcher &self, int capacity) {
             std::vector<std::int32_t> tokens(static_cast<std::size_t>(capacity > 0 ? capacity : 0));
-            tokens.resize(static_cast<std::size_t>(checked(self, self.ref->forced(tokens.data(), capacity))));
+            const int count = checked(self, called(self, [&] { return self.ref->forced(tokens.data(), capacity); }));
+            tokens.resize(static_cast<std::size_t>(count));
             return tokens;
           },
           "capacity"_a, "A guess of tokens that spell what must follow whatever is sampled; the state does not change.")
       .def(
           "walk",
           [](Matcher &self, const std::vector<std::int32_t> &tokens, Row row, bool timed) {
-            Walk done;
-            {
-              nb::gil_scoped_release release;
-              done = walk(*self.ref, tokens, row.data(), static_cast<int>(row.shape(0)), timed);
-            }
+            std::int32_t *data = row.data();
+            const auto words = static_cast<int>(row.shape(0));
+            const Walk done = called(self, [&] { return walk(*self.ref, tokens, data, words, timed); });
             checked(self, done.failed ? -1 : 0);
             return nb::make_tuple(done.taken, done.disagreements, done.fill_ns, done.accept_ns);
           },
@@ -170,7 +167,9 @@ void bind_matcher_class(nb::module_ &m) {
 void bind_makers(nb::module_ &m) {
   m.def(
       "python_matcher",
-      [](nb::object object, nb::object factory) { return own(python_matcher(std::move(object), std::move(factory))); },
+      [](nb::object object, nb::object factory) {
+        return own(python_matcher(std::move(object), std::move(factory)), true);
+      },
       "object"_a, "factory"_a = nb::none(),
       "A matcher over a Python object with accept, fill and is_terminated, and rollback, reset or a factory.");
   m.def(

@@ -12,9 +12,21 @@ namespace weft {
 
 struct Matcher {
   MatcherRef ref;
+  bool needs_python = false;  // it, or what it stands on, is written in Python
 };
 
-inline Matcher own(weft_matcher matcher) { return {std::make_shared<MatcherHandle>(matcher)}; }
+inline Matcher own(weft_matcher matcher, bool needs_python = false) {
+  return {std::make_shared<MatcherHandle>(matcher), needs_python};
+}
+
+// Makes a call of a matcher, which may take as long as a program's step, without the GIL. A matcher that would take it
+// again at once keeps it.
+template <class Call>
+auto called(const Matcher &matcher, Call call) {
+  if (matcher.needs_python) return call();
+  nanobind::gil_scoped_release release;
+  return call();
+}
 
 // Raises the class `name` of weft.errors.
 [[noreturn]] inline void raise(const char *name, const std::string &text) {

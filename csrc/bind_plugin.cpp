@@ -54,7 +54,7 @@ void bind_plugin(nb::module_ &m) {
         std::string error;
         const weft_matcher made = recognizer_matcher(std::move(self), error);
         if (!made.ops) raise("GuideError", error);
-        return own(made);
+        return own(made, true);
       });
 
   nb::class_<PluginGuide>(m, "PluginGuide", "What a plug-in prepared for one guide.")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -596,6 +598,33 @@ class TestLimits:
             assert mask(matcher) == [5]
         other = start(scripted([([5], {}), ([6], {})]))
         assert other.accept(5) and mask(other) == [6]
+
+    def test_other_threads_go_on_meanwhile(self) -> None:
+        text = program(
+            f"""(if (global.get $step) (then {LOOP}))
+            (global.set $step (i32.const 1)) (drop (call $bias (i32.const 4096)))
+            (call $result (i32.const 3000) (i32.const 33))""",
+            data(3000, '{"branches":[{"sample_mask":1 }]}') + '(data (i32.const 4096) "\\20")',
+        )
+        matcher, turns, during = start(text, step_ms=30), [0], []
+
+        def walk() -> None:
+            for call in (lambda: matcher.accept(5), lambda: matcher.validate([5, 5])):
+                before = turns[0]
+                with pytest.raises(GuideStateError, match="raise step_ms"):
+                    call()
+                during.append(turns[0] - before)
+
+        thread, interval = threading.Thread(target=walk), sys.getswitchinterval()
+        sys.setswitchinterval(100)  # nobody has to let go of the GIL
+        try:
+            thread.start()
+            while thread.is_alive():
+                turns[0] += 1
+                time.sleep(0)
+        finally:
+            sys.setswitchinterval(interval)
+        assert len(during) == 2 and min(during) > 0
 
     @pytest.mark.parametrize(
         "text",
