@@ -20,21 +20,11 @@ def commit(
     the iteration is given out then.
     """
     output, slot = request.output, request.slot
-    end_tokens = request.end_ids if request.end_ids is not None else end_tokens
     check_processors(request)
     count, tokens = results.count(slot), results.tokens(slot)
-    last = next((i for i, token in enumerate(tokens) if token in end_tokens or token < 0), len(tokens))
-    is_broken = last < len(tokens) and tokens[last] < 0
-    kept = tokens[: last if is_broken else last + 1][: room - len(output.token_ids)]
-    reason: FinishReason | None = None
-    stopped = find_stop(request, kept, end_tokens)
-    if stopped is not None:
-        kept, reason = kept[:stopped], "stop"
-    elif kept and kept[-1] in end_tokens:
-        reason = "stop"
-    elif len(output.token_ids) + len(kept) == room:
-        reason = "length"
-    if is_broken and reason is None:
+    drawn = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
+    kept, reason = cut(request, tokens[:drawn], room, end_tokens)
+    if drawn < len(tokens) and reason is None:
         raise RequestError(nothing_left(request, grammar))
     if grammar is not None:
         check_grammar(request, grammar, len(kept), is_last=reason is not None)
@@ -69,6 +59,23 @@ def commit_plainly(
         output.stats.accepted_drafts += len(tokens) - 1
     output.drafted.append(False)
     return True
+
+
+def cut(
+    request: Request, tokens: list[int], room: int, end_tokens: frozenset[int]
+) -> tuple[list[int], FinishReason | None]:
+    """Of the tokens that come next those that are the answer's, which may grow to `room` tokens; and why it ends with
+    them, if it does."""
+    output = request.output
+    end_tokens = request.end_ids if request.end_ids is not None else end_tokens
+    last = next((i for i, token in enumerate(tokens, 1) if token in end_tokens), len(tokens))
+    kept = tokens[: min(last, room - len(output.token_ids))]
+    stopped = find_stop(request, kept, end_tokens)
+    if stopped is not None:
+        return kept[:stopped], "stop"
+    if kept and kept[-1] in end_tokens:
+        return kept, "stop"
+    return kept, "length" if len(output.token_ids) + len(kept) == room else None
 
 
 def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -> int | None:

@@ -8,7 +8,7 @@ goes on, as one that was preempted does.
 from __future__ import annotations
 
 from weft.core import FinishReason, TokenLogprob
-from weft.engine.commit import commit, find_stop
+from weft.engine.commit import commit, cut
 from weft.engine.lifecycle import Request
 from weft.engine.outputs import NOTHING
 from weft.engine.results import StepResults
@@ -53,17 +53,7 @@ def put(request: Request, tokens: list[int], end_tokens: frozenset[int]) -> Fini
         raise RequestError(
             "the program puts tokens of its own, of which the model has no logits or other tensors; ask for none"
         )
-    ends = request.end_ids if request.end_ids is not None else end_tokens
-    last = next((i for i, token in enumerate(tokens, 1) if token in ends), len(tokens))
-    kept = tokens[: min(last, request.room - len(output.token_ids))]
-    reason: FinishReason | None = None
-    stopped = find_stop(request, kept, end_tokens)
-    if stopped is not None:
-        kept, reason = kept[:stopped], "stop"
-    elif kept and kept[-1] in ends:
-        reason = "stop"
-    elif len(output.token_ids) + len(kept) == request.room:
-        reason = "length"
+    kept, reason = cut(request, tokens, request.room, end_tokens)
     output.token_ids += kept
     output.drafted += [False] * len(kept)
     if output.logprobs is not None:

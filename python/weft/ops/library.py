@@ -60,6 +60,17 @@ def check_logits(logits: Tensor, in_place: bool) -> None:
     raise InputError(f"the last dimension of logits must be contiguous{advice}")
 
 
+def native_logits(logits: Tensor) -> tuple[int, int, int, int, int]:
+    """How the kernels are told of logits: where they are, of which dtype, rows, columns, and how far rows are apart."""
+    return (
+        logits.data_ptr(),
+        DTYPE_CODES[logits.dtype],
+        logits.shape[0],
+        logits.shape[1],
+        logits.stride(0),
+    )
+
+
 def check_vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], size: int, like: Tensor) -> None:
     """`tensor` is a contiguous vector of `size`, of one of `dtypes`, on the device of `like`."""
     fits = tensor.dtype in dtypes and tensor.dim() == 1 and tensor.shape[0] == size

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.library import (
-    DTYPE_CODES,
     check_cuda,
     check_logits,
     check_vector,
     device_of,
     multiprocessors,
+    native_logits,
     register,
     require,
     require_cuda_kernels,
@@ -186,11 +186,7 @@ def _penalize_arguments(
     _check_penalize(logits, slot, *rest)
     tables, (history_length, extra, num_extra, *d2t) = rest[:10], rest[10:]
     return (
-        logits.data_ptr(),
-        DTYPE_CODES[logits.dtype],
-        logits.shape[0],
-        logits.shape[1],
-        logits.stride(0),
+        *native_logits(logits),
         _native(tables),
         slot.data_ptr(),
         history_length.data_ptr(),

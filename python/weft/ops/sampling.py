@@ -19,12 +19,12 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.library import (
-    DTYPE_CODES,
     check_cuda,
     check_logits,
     check_vector,
     device_of,
     multiprocessors,
+    native_logits,
     register,
     require_cuda_kernels,
     stream_of,
@@ -166,11 +166,7 @@ def _arguments(
     out: Tensor,
 ) -> tuple[int, int, int, int, int, int, int, int, int, int, int]:
     return (
-        logits.data_ptr(),
-        DTYPE_CODES[logits.dtype],
-        logits.shape[0],
-        logits.shape[1],
-        logits.stride(0),
+        *native_logits(logits),
         temperature.data_ptr(),
         seed.data_ptr(),
         position.data_ptr(),

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.library import (
-    DTYPE_CODES,
     check_cuda,
     check_logits,
     check_vector,
     device_of,
+    native_logits,
     register,
     require,
     require_cuda_kernels,
@@ -62,11 +62,7 @@ def _arguments(
 ) -> tuple[int, int, int, int, int, int, int, int, int, int, int]:
     _check_suppress(logits, slot, ends, until, position)
     return (
-        logits.data_ptr(),
-        DTYPE_CODES[logits.dtype],
-        logits.shape[0],
-        logits.shape[1],
-        logits.stride(0),
+        *native_logits(logits),
         ends.data_ptr(),
         until.data_ptr(),
         ends.shape[0],

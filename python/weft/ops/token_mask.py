@@ -12,12 +12,12 @@ from torch import Tensor
 from weft import _core
 from weft.errors import InputError
 from weft.ops.library import (
-    DTYPE_CODES,
     check_cuda,
     check_logits,
     check_vector,
     device_of,
     multiprocessors,
+    native_logits,
     register,
     require,
     require_cuda_kernels,
@@ -129,14 +129,9 @@ def _apply_arguments(
     d2t: Tensor | None = None,
 ) -> _ApplyArguments:
     _check_apply(logits, bitmask, rows, token_mask, d2t)
-    n, vocab = logits.shape
     mask_rows, words = bitmask.shape
     return (
-        logits.data_ptr(),
-        DTYPE_CODES[logits.dtype],
-        n,
-        vocab,
-        logits.stride(0),
+        *native_logits(logits),
         bitmask.data_ptr(),
         mask_rows,
         words,

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.library import (
-    DTYPE_CODES,
     check_cuda,
     check_logits,
     check_vector,
     device_of,
+    native_logits,
     register,
     require,
     require_cuda_kernels,
@@ -93,11 +93,7 @@ def _arguments(
     logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, floor: Tensor
 ) -> tuple[int, int, int, int, int, int, int, int, int, int]:
     return (
-        logits.data_ptr(),
-        DTYPE_CODES[logits.dtype],
-        logits.shape[0],
-        logits.shape[1],
-        logits.stride(0),
+        *native_logits(logits),
         temperature.data_ptr(),
         top_k.data_ptr(),
         top_p.data_ptr(),
