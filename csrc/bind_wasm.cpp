@@ -110,6 +110,10 @@ void bind_wasm(nb::module_ &m) {
       },
       "matcher"_a, "What a program wrote to its log, the newest of it. At any time.");
 
+  m.def(
+      "wasm_undo_bytes", [](const Matcher &matcher) { return wasm_undo_bytes(matcher.ref->native()); }, "matcher"_a,
+      "What is kept to take a program's tokens back; 0 for a matcher that is no program's.");
+
   nb::class_<WasmVariables>(m, "WasmVariables", "The variables that the sequences of one request share.")
       .def(nb::init<>())
       .def(

@@ -105,6 +105,8 @@ class WasmMatcher {
 
   const WasmPosition &position() const { return history_.position(); }
 
+  std::size_t undo_bytes() const { return history_.num_bytes(); }
+
   // On any thread.
   std::string log() const {
     std::lock_guard<std::mutex> lock(log_mutex_);
@@ -244,6 +246,10 @@ weft_matcher wasm_matcher(std::shared_ptr<const WasmProgram> program, std::strin
   auto matcher = std::make_unique<WasmMatcher>(std::move(program), std::move(argument), std::move(variables));
   matcher->start(prompt);
   return {&kOps, matcher.release()};
+}
+
+std::size_t wasm_undo_bytes(const weft_matcher &matcher) {
+  return matcher.ops == &kOps ? static_cast<const WasmMatcher *>(matcher.self)->undo_bytes() : 0;
 }
 
 bool wasm_log(const weft_matcher &matcher, std::string &log) {

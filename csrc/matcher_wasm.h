@@ -1,6 +1,7 @@
 // A program as a matcher. Its code runs on threads of its own (guest_pool.h); who calls the matcher waits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,6 +17,9 @@ namespace weft {
 // that were started with them, and by forks; a write that is taken back is gone for all of them. Throws WasmError.
 weft_matcher wasm_matcher(std::shared_ptr<const WasmProgram> program, std::string argument,
                           const std::vector<std::int32_t> &prompt, std::shared_ptr<WasmVariables> variables);
+
+// What is kept to take the program's tokens back; 0 for a matcher that is no program's.
+std::size_t wasm_undo_bytes(const weft_matcher &matcher);
 
 // What the program wrote to its log, as far as it is kept. At any time, on any thread. False: not a program's matcher.
 bool wasm_log(const weft_matcher &matcher, std::string &log);

@@ -35,6 +35,8 @@ class WasmHistory {
   WasmHistory &operator=(const WasmHistory &) = delete;
 
   const WasmPosition &position() const { return position_; }
+  // What is kept to take tokens back.
+  std::size_t num_bytes() const { return num_bytes_; }
 
   // The instance is at its start. What it wrote on the way there stays.
   void start(const WasmInstance &instance, WasmPosition position, const WasmVariables::Writes &writes);

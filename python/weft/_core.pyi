@@ -589,6 +589,11 @@ def wasm_table_change(body: bytes) -> str:
 def wasm_logs(matcher: Matcher) -> str:
     """What a program wrote to its log, the newest of it. At any time."""
 
+def wasm_undo_bytes(matcher: Matcher) -> int:
+    """
+    What is kept to take a program's tokens back; 0 for a matcher that is no program's.
+    """
+
 class WasmVariables:
     """The variables that the sequences of one request share."""
 

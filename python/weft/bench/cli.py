@@ -27,9 +27,10 @@ BENCHES = (
     "overhead",
     "speed",
     "serve",
+    "programs",
 )
 
-HOST_ONLY = ("grammar", "matchers", "workers")  # no device has a part in these
+HOST_ONLY = ("grammar", "matchers", "workers", "programs")  # no device has a part in these
 
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 OutOption = Annotated[
@@ -145,6 +146,26 @@ def matchers(
 def workers(out: OutOption = None) -> None:
     """The masks of a batch shared among threads: with how many, of which masks, it pays."""
     finish(load("workers")(), out)
+
+
+@app.command()
+def programs(
+    program: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A program that writes as many digits as its argument says. Default: the example."
+        ),
+    ] = None,
+    vocabs: Annotated[
+        str, typer.Option(help="Numbers of tokens, made up; 0: weft-tiny's own.")
+    ] = "0,32768,131072",
+    steps: Annotated[int, typer.Option(min=1, help="Digits of an answer.")] = 64,
+    repeat: Annotated[int, typer.Option(min=1, help="Answers.")] = 12,
+    out: OutOption = None,
+) -> None:
+    """Steps of WASM programs as guides, beside the same grammar as a native guide."""
+    sizes = [int(size) for size in vocabs.split(",")]
+    finish(load("programs")(sizes, steps, repeat, program), out)
 
 
 @app.command()
