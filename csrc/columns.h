@@ -6,6 +6,7 @@
 
 #include "floats.h"
 #include "logits.h"
+#include "row_pool.h"
 
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
@@ -13,6 +14,13 @@ namespace weft {
 
 constexpr int kBlock = 64;                           // columns worked on at a time
 constexpr std::int64_t kLogitsForThreads = 1 << 17;  // some 300 us of work; below, a hand-off costs more
+
+// rows(call, begin, end) over all rows of the call's logits, on at most `threads` threads, if they are worth it.
+template <class Call>
+void for_logits(const Call &call, int threads, void (*rows)(const Call &, std::int64_t, std::int64_t)) {
+  if (call.logits.rows * call.logits.vocab < kLogitsForThreads) threads = 1;
+  for_rows(call.logits.rows, threads, [&](std::int64_t begin, std::int64_t end) { rows(call, begin, end); });
+}
 
 constexpr std::int64_t num_blocks(std::int64_t vocab) { return (vocab + kBlock - 1) / kBlock; }
 

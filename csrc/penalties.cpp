@@ -2,7 +2,6 @@
 
 #include "columns.h"
 #include "penalty_rule.h"
-#include "row_pool.h"
 
 namespace weft {
 namespace {
@@ -122,8 +121,7 @@ WEFT_BY_INSTRUCTION_SET(penalize, PenalizeCall)
 
 void penalize_cpu(const PenalizeCall &call, int threads) {
   static const auto rows = best_penalize_rows();
-  if (call.logits.rows * call.logits.vocab < kLogitsForThreads) threads = 1;
-  for_rows(call.logits.rows, threads, [&](std::int64_t begin, std::int64_t end) { rows(call, begin, end); });
+  for_logits(call, threads, rows);
 }
 
 void count_tokens_cpu(const CountCall &call) {

@@ -2,7 +2,6 @@
 
 #include "columns.h"
 #include "gumbel.h"
-#include "row_pool.h"
 
 namespace weft {
 namespace {
@@ -114,8 +113,7 @@ WEFT_BY_INSTRUCTION_SET(sample, SampleCall)
 
 void sample_cpu(const SampleCall &call, int threads) {
   static const auto rows = best_sample_rows();
-  if (call.logits.rows * call.logits.vocab < kLogitsForThreads) threads = 1;
-  for_rows(call.logits.rows, threads, [&](std::int64_t begin, std::int64_t end) { rows(call, begin, end); });
+  for_logits(call, threads, rows);
 }
 
 void gumbel_noise_cpu(const std::uint32_t *words, float *out, std::int64_t count) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "columns.h"
-#include "row_pool.h"
 
 namespace weft {
 namespace {
@@ -41,8 +40,7 @@ WEFT_BY_INSTRUCTION_SET(suppress, SuppressCall)
 
 void suppress_ends_cpu(const SuppressCall &call, int threads) {
   static const auto rows = best_suppress_rows();
-  if (call.logits.rows * call.logits.vocab < kLogitsForThreads) threads = 1;
-  for_rows(call.logits.rows, threads, [&](std::int64_t begin, std::int64_t end) { rows(call, begin, end); });
+  for_logits(call, threads, rows);
 }
 
 #if !defined(WEFT_WITH_CUDA)

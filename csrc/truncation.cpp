@@ -6,7 +6,6 @@
 
 #include "columns.h"
 #include "few_keys.h"
-#include "row_pool.h"
 #include "truncation_rule.h"
 
 namespace weft {
@@ -138,8 +137,7 @@ WEFT_BY_INSTRUCTION_SET(truncate, TruncateCall)
 
 void truncation_floor_cpu(const TruncateCall &call, int threads) {
   static const auto rows = best_truncate_rows();
-  if (call.logits.rows * call.logits.vocab < kLogitsForThreads) threads = 1;
-  for_rows(call.logits.rows, threads, [&](std::int64_t begin, std::int64_t end) { rows(call, begin, end); });
+  for_logits(call, threads, rows);
 }
 
 #if !defined(WEFT_WITH_CUDA)
