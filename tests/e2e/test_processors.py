@@ -15,10 +15,11 @@ from e2e.conftest import Checkpoint
 from e2e.drafters import DRAFTERS, save_random_drafters
 from e2e.engine_requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft.engine.captured_processors import MAX_CAPTURED
 from weft.engine.graphs import StepGraphs
 from weft.engine.lifecycle import Request
 from weft.engine.outputs import Gather
-from weft.engine.processors import MAX_CAPTURED, LogitsProcessor, ProcessorRows
+from weft.engine.processors import LogitsProcessor, ProcessorRows
 from weft.engine.step import Plan
 from weft.errors import CapacityError, GraphError, RequestError
 from weft.runtime import cpu

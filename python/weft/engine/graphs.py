@@ -13,8 +13,10 @@ from functools import partial
 import torch
 
 from weft.config import Graphs
+from weft.engine.captured_processors import CapturedProcessor
+from weft.engine.host_processors import HostProcessors, HostWork
 from weft.engine.lifecycle import Request
-from weft.engine.processors import CapturedProcessor, HostProcessors, HostWork, failure
+from weft.engine.processors import failure
 from weft.engine.state import DecodeParts, StepBuffers
 from weft.engine.step import Iteration, Plan, decode_step
 from weft.guided.protocol import Lane

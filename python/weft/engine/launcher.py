@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from weft.config import EngineConfig, Speculation
 from weft.engine.adaptive import DraftGuidance
+from weft.engine.captured_processors import CapturedProcessor
 from weft.engine.flight import Flight
 from weft.engine.graphs import StepGraphs, bucket
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.prefill import PrefillBuffers, read_prompt
-from weft.engine.processors import CapturedProcessor
 from weft.engine.residents import Residents
 from weft.engine.state import DecodeParts
 from weft.engine.step import Plan

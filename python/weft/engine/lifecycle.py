@@ -18,9 +18,10 @@ from weft.grammar.base import Opening
 from weft.grammar.closing import closing_matcher
 
 if TYPE_CHECKING:
+    from weft.engine.captured_processors import CapturedProcessor
     from weft.engine.kv_cache import KvSequence, Retention
     from weft.engine.prefill import PromptRow
-    from weft.engine.processors import CapturedProcessor, LogitsProcessor
+    from weft.engine.processors import LogitsProcessor
     from weft.grammar.base import CompiledGuide, Matcher
 
 

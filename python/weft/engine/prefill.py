@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.engine.host_processors import HostWork
 from weft.engine.outputs import LOGITS
-from weft.engine.processors import HostWork
 from weft.engine.sampling_state import SamplingRow, write_slot
 from weft.engine.shaping import limit_drafts
 from weft.engine.state import DecodeParts, SlotState, StepBuffers

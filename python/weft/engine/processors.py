@@ -8,27 +8,16 @@ the grammar's mask act on what it leaves. One that raises ends the requests that
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from weft.engine.state import SlotState, StepBuffers
-from weft.errors import CapacityError, InputError, RequestError
-from weft.runtime.buffers import PinnedRing
-from weft.runtime.interface import Runtime, Stream
+from weft.errors import InputError, RequestError
 
 if TYPE_CHECKING:
     from weft.engine.lifecycle import Request
-
-MAX_CAPTURED = 8
-"""Processors that are captured and in use at a time: graphs are kept for each set of them."""
-
-HostWork = Callable[[Stream, StepBuffers], None]
-"""What the host does to an iteration's logits between its launches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,209 +73,6 @@ class ProcessorRows:
     lengths: Tensor
 
 
-@dataclass(eq=False)
-class CapturedProcessor:
-    """A device function in use: `number` marks its slots on the device, `users` requests have it. `failure` is what it
-    raised."""
-
-    name: str
-    function: Callable[..., Any]
-    number: int
-    users: int = 0
-    failure: BaseException | None = field(default=None, repr=False)
-
-
-class CapturedProcessors:
-    """The device functions that an engine's graphs hold, `MAX_CAPTURED` at a time. `forget` lets go of the graphs of
-    one that leaves."""
-
-    def __init__(self, forget: Callable[[CapturedProcessor], None]) -> None:
-        self._forget = forget
-        self._numbers = itertools.count(1)
-        self._entries: list[CapturedProcessor] = []  # the one used last is last
-
-    def take(self, processor: LogitsProcessor) -> CapturedProcessor:
-        """The entry of a processor's function. Raises `CapacityError` where all are in use by other requests."""
-        entry = next(
-            (e for e in self._entries if e.function is processor.function and e.failure is None), None
-        )
-        if entry is None:
-            if len(self._entries) >= MAX_CAPTURED:
-                self._drop_unused()
-            entry = CapturedProcessor(processor.name, processor.function, next(self._numbers))
-        else:
-            self._entries.remove(entry)
-        self._entries.append(entry)
-        entry.users += 1
-        return entry
-
-    def give_back(self, entry: CapturedProcessor) -> None:
-        """A request that has it ended."""
-        entry.users -= 1
-        if not entry.users and entry.failure is not None:
-            self._drop(entry)
-
-    def _drop_unused(self) -> None:
-        unused = next((entry for entry in self._entries if not entry.users), None)
-        if unused is None:
-            raise CapacityError(
-                f"{MAX_CAPTURED} captured logits processors are in use; give requests the same function, or one "
-                "without allows_capture"
-            )
-        self._drop(unused)
-
-    def _drop(self, entry: CapturedProcessor) -> None:
-        self._entries.remove(entry)
-        self._forget(entry)
-
-
-def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffers, stream: Stream) -> None:
-    """Let a device function act on the rows that are its own. Where it raises, it is left out from then on."""
-    if processor.failure is not None:
-        return
-    slots_B = buf.slots_B
-    active_B = state.processors.index_select(0, slots_B) == processor.number
-    rows = ProcessorRows(
-        active=active_B,
-        slots=slots_B.clone(),
-        request_ids=state.request_ids.index_select(0, slots_B),
-        tokens=buf.tokens_BT.clone(),
-        lengths=buf.verified.base_B + 1,
-    )
-    logits_BTV = buf.logits_BTV.clone()
-    try:
-        result = processor.function(rows, logits_BTV, stream)
-        if result is not None:
-            if not isinstance(result, Tensor) or result.shape != logits_BTV.shape:
-                raise TypeError(
-                    f"it returned {_kind(result)}; it may return None or a tensor {list(logits_BTV.shape)}"
-                )
-            logits_BTV = result.to(logits_BTV.dtype)
-    except BaseException as error:  # also what would end a thread: it is the engine's
-        processor.failure = error
-        return
-    buf.logits_BTV.copy_(torch.where(active_B[:, None, None], logits_BTV, buf.logits_BTV))
-
-
-class StreamHandle(int):
-    """A stream's raw handle, for any library: on CUDA `torch.cuda.ExternalStream` takes it as the number it is, others
-    by `__cuda_stream__`, which gives (0, handle). `stream` is the runtime's own."""
-
-    stream: Stream
-
-    @classmethod
-    def of(cls, stream: Stream) -> StreamHandle:
-        """The handle of a runtime's stream."""
-        handle = cls(stream.handle)
-        handle.stream = stream
-        return handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, int(self)
-
-
-@dataclass(frozen=True)
-class _Position:
-    """One call of a host processor."""
-
-    request: Request
-    processor: LogitsProcessor
-    logits_11V: Tensor
-    tokens: list[int]
-
-    def take(self, result: object) -> None:
-        """Take what the function returned for the logits."""
-        if result is None or result is self.logits_11V:
-            return
-        if not isinstance(result, Tensor) or result.numel() != self.logits_11V.numel():
-            raise TypeError(
-                f"it returned {_kind(result)}; it may return None or a tensor of {self.logits_11V.numel()} values"
-            )
-        self.logits_11V.copy_(result.reshape(self.logits_11V.shape))
-
-
-class HostProcessors:
-    """Calls host processors between the launches of an iteration."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._rings: dict[int, PinnedRing] = {}
-
-    def apply(self, stream: Stream, buf: StepBuffers, requests: Sequence[Request]) -> None:
-        """Wait for the forward, then call the processors of `requests`, the batch's rows in order. What one raises is
-        its requests' `failure`."""
-        # Also for no request: every round of a split iteration has the same parts.
-        drafts = self._ring(buf).receive(stream)[:, 1:].tolist()
-        inner = inner_stream(stream)
-        handle = StreamHandle.of(inner)
-        batches: dict[int, list[_Position]] = {}
-        with self._runtime.use(inner):
-            for row, request in enumerate(requests):
-                processor = request.processor
-                unread = request.row is not None and request.row.error is not None
-                if processor is None or request.captured is not None or unread:
-                    continue
-                positions = _positions(request, processor, buf.logits_BTV[row], drafts[row])
-                if processor.is_batched:
-                    batches.setdefault(id(processor.function), []).extend(positions)
-                else:
-                    _call_each(positions, handle)
-            for positions in batches.values():
-                _call_batched(positions, handle)
-
-    def _ring(self, buf: StepBuffers) -> PinnedRing:
-        address = buf.tokens_BT.data_ptr()
-        if address not in self._rings:
-            self._rings[address] = PinnedRing(self._runtime, buf.tokens_BT)
-        return self._rings[address]
-
-
-def _positions(
-    request: Request, processor: LogitsProcessor, logits_TV: Tensor, drafts: list[int]
-) -> list[_Position]:
-    """The positions of a row up to the first draft that is none."""
-    text = request.prompt + request.output.token_ids
-    count = next((t for t, draft in enumerate(drafts) if draft < 0), len(drafts))
-    return [
-        _Position(request, processor, logits_TV[None, t : t + 1], text + drafts[:t]) for t in range(count + 1)
-    ]
-
-
-def _call_each(positions: list[_Position], stream: StreamHandle) -> None:
-    for p in positions:
-        try:
-            p.take(
-                p.processor.function(
-                    request_id(p.request), p.logits_11V, [p.tokens], stream, p.processor.client_id
-                )
-            )
-        except BaseException as error:
-            p.request.failure = failure(p.processor.name, error)
-            return
-
-
-def _call_batched(positions: list[_Position], stream: StreamHandle) -> None:
-    try:
-        results = positions[0].processor.function(
-            [request_id(p.request) for p in positions],
-            [p.logits_11V for p in positions],
-            [[p.tokens] for p in positions],
-            stream,
-            [p.processor.client_id for p in positions],
-        )
-        if results is None:
-            return
-        if not isinstance(results, Sequence) or len(results) != len(positions):
-            raise TypeError(
-                f"it returned {_kind(results)}; it may return None or a list of {len(positions)} entries"
-            )
-        for p, result in zip(positions, results, strict=True):
-            p.take(result)
-    except BaseException as error:
-        for p in positions:
-            p.request.failure = failure(p.processor.name, error)
-
-
 def failure(name: str, error: BaseException) -> RequestError:
     """What ends a request whose processor raised."""
     found = RequestError(f"logits processor {name!r} raised {type(error).__name__}: {error}")
@@ -308,11 +94,6 @@ def request_id(request: Request) -> int:
     return request.id if own is None else own
 
 
-def inner_stream(stream: Stream) -> Stream:
-    """The stream of the runtime beneath: it takes work at once."""
-    inner: Stream = getattr(stream, "inner", stream)
-    return inner
-
-
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """What a processor returned, for a message."""
     return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

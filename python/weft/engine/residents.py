@@ -7,11 +7,12 @@ import time
 import torch
 
 from weft.config import EngineConfig, positions_ahead
+from weft.engine.captured_processors import CapturedProcessors
 from weft.engine.graphs import StepGraphs
 from weft.engine.kv_cache import KvManager
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.prefill import PromptRow, open_row, write_pages
-from weft.engine.processors import CapturedProcessors, request_id
+from weft.engine.processors import request_id
 from weft.engine.recorder import FlightRecorder
 from weft.engine.request_drafts import draft_limit
 from weft.engine.sampling_state import SamplingRow

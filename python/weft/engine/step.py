@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
+from weft.engine.captured_processors import CapturedProcessor, run_captured
+from weft.engine.host_processors import HostWork, inner_stream
 from weft.engine.outputs import LOGITS
-from weft.engine.processors import CapturedProcessor, HostWork, inner_stream, run_captured
 from weft.engine.shaping import limit_drafts, shape_drafts, shape_target, truncation
 from weft.engine.state import DecodeParts, SlotState, StepBuffers
 from weft.guided.protocol import Lane
