@@ -1,5 +1,5 @@
-"""Free text before a guide, with every drafter: the trigger falls inside drafts, and the tokens are those without
-speculation.
+"""Free text before a guide: what its answers are, over random schedules, on the command line. With every drafter:
+`test_every_guide_and_drafter.py`.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -92,30 +91,6 @@ def test_the_answers_are_what_the_guides_say(
     assert expected[8][5] == special
     assert special not in expected[8][:5]
     assert tiny.tokenizer.decode(expected[8][6:]).startswith(("north", "south"))
-
-
-@pytest.mark.parametrize("num_drafts", [1, 3, 8])
-@pytest.mark.parametrize("drafter", sorted(DRAFTERS))
-def test_tokens_are_those_without_speculation(
-    tiny: Checkpoint,
-    prompts: list[str],
-    expected: list[list[int]],
-    special: int,
-    random_drafters: Path,
-    drafter: str,
-    num_drafts: int,
-) -> None:
-    """In one graph and in split graphs by turns, with batches that requests come to and leave."""
-    number = sorted(DRAFTERS).index(drafter) + num_drafts // 3
-    graphs: Any = ("one", "split")[number % 2]
-    engine = EngineConfig(max_batch=(1, 4, 9)[number % 3], max_seq_len=512, graphs=graphs)
-    speculation = DRAFTERS[drafter](random_drafters, num_drafts)
-    with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
-        outputs = answer(llm, prompts, special)
-        assert [output.error for output in outputs] == [None] * len(outputs)
-        assert [output.token_ids for output in outputs] == expected
-        again = answer(llm, prompts, special, max_tokens=7)
-        assert [output.token_ids for output in again] == [tokens[:7] for tokens in expected]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tool calls and structural tags through the engine: what comes out parses, with drafts and without the same."""
+"""Tool calls and structural tags through the engine: what comes out parses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from weft import LLM, EngineConfig, Guide, Output, SamplingParams, Speculation
+from weft import LLM, EngineConfig, Guide, Output, SamplingParams
 
 PERSON = {
     "type": "object",
@@ -48,20 +48,16 @@ GUIDES = [
 ]
 
 
-def answers(speculation: Speculation | None) -> list[Output]:
+@pytest.fixture(scope="module")
+def plain() -> list[Output]:
     engine = EngineConfig(max_batch=4, max_seq_len=256)
     prompts = [prompt for prompt in PROMPTS for _ in GUIDES]
-    with LLM(device="cpu", speculation=speculation, engine=engine) as llm:
+    with LLM(device="cpu", engine=engine) as llm:
         outputs = llm.generate(
             prompts, guide=[*GUIDES, *GUIDES], sampling=SamplingParams(max_tokens=100, seed=3)
         )
     assert not any(output.error for output in outputs)
     return outputs
-
-
-@pytest.fixture(scope="module")
-def plain() -> list[Output]:
-    return answers(None)
 
 
 def test_what_comes_out_parses(plain: list[Output]) -> None:
@@ -75,20 +71,6 @@ def test_what_comes_out_parses(plain: list[Output]) -> None:
             jsonschema.validate(json.loads(each)["arguments"], PERSON)
         objects = re.findall(r'\{"[^"]*"?', tagged.text)
         assert objects and {*objects} <= {'{"one"', '{"two"'}
-
-
-@pytest.mark.parametrize(
-    "speculation",
-    [
-        Speculation.eagle3(num_draft_tokens=3, guide_drafts=True),
-        Speculation.forced(Speculation.ngram(num_draft_tokens=5)),
-    ],
-    ids=["eagle3", "forced+ngram"],
-)
-def test_drafts_change_nothing(plain: list[Output], speculation: Speculation) -> None:
-    drafted = answers(speculation)
-    assert [output.token_ids for output in drafted] == [output.token_ids for output in plain]
-    assert max(output.stats.acceptance_length for output in drafted) > 1.2
 
 
 def test_a_chat_template_is_told_of_tools() -> None:

@@ -1,5 +1,5 @@
-"""Guides that are programs: the same tokens as a regular expression's, however they are drafted and launched; a program
-that fails alone; sequences, beams and variables; starts that do not hold up others.
+"""Guides that are programs: the same tokens as a regular expression's; a program that fails alone; sequences, beams and
+variables; starts that do not hold up others. With every drafter: `test_every_guide_and_drafter.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -139,29 +138,6 @@ def test_a_program_gives_the_tokens_of_an_equal_regex(plain: list[list[int]]) ->
         for index, count in ((0, 6), (4, 3), (6, 5)):
             output = llm.generate(PROMPT, guide=Guide.regex(rf"[0-9]{{{count}}}"), sampling=SAMPLING[index])
             assert output.token_ids == plain[index]
-
-
-@pytest.mark.parametrize(
-    ("drafter", "graphs"),
-    [
-        (None, "one"),
-        (Speculation.eagle3(num_draft_tokens=3), "one"),
-        (Speculation.eagle3(num_draft_tokens=5, guide_drafts=False), "split"),
-        (Speculation.forced(Speculation.ngram(num_draft_tokens=4)), "one"),
-        (Speculation.forced(Speculation.eagle3(num_draft_tokens=8)), "split"),
-        (Speculation.mtp(num_draft_tokens=2), "none"),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_drafts_and_graphs_change_nothing(
-    plain: list[list[int]], drafter: Speculation | None, graphs: Any
-) -> None:
-    engine = EngineConfig(max_batch=8, graphs=graphs)
-    with LLM(device="cpu", speculation=drafter, engine=engine) as llm:
-        outputs = run(llm)
-        assert [output.token_ids for output in outputs] == plain
-        if drafter is not None and drafter.name.startswith("forced"):
-            assert outputs[2].stats.accepted_drafts > 0
 
 
 def later(body: str) -> Guide:
@@ -291,8 +267,9 @@ def test_behind_free_text(plain: list[list[int]]) -> None:
             assert re.search(r"\d{4}$", output.text) or output.finish_reason == "length"
 
 
-def test_the_example_in_c(tmp_path: Path, plain: list[list[int]]) -> None:
-    pytest.importorskip("ziglang", reason="the C compiler of the package ziglang is not installed")
+def test_the_example_in_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: list[list[int]]) -> None:
+    """Compiled by the C compiler of the package ziglang, which knows WebAssembly."""
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", str(tmp_path / "cache"))
     module = tmp_path / "digits.wasm"
     options = ("-target", "wasm32-freestanding", "-Os", "-nostdlib", "-Wl,--no-entry")
     subprocess.run(

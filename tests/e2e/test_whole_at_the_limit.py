@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from e2e.conftest import Checkpoint, make_guide
-from e2e.drafters import DRAFTERS, save_random_drafters
 from e2e.test_validity import is_valid, questions
 from executor.conftest import until_final
 from guides import GUIDES
@@ -96,36 +94,6 @@ def test_where_an_answer_ends_by_itself_nothing_changes(llm: LLM) -> None:
     ended = [(a, b) for a, b in zip(cut, closed, strict=True) if len(a.token_ids) < 120]
     assert len(ended) >= 12
     assert all(a.token_ids == b.token_ids for a, b in ended)
-
-
-@pytest.fixture(scope="module")
-def drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
-
-
-def ways() -> list[tuple[str, EngineConfig]]:
-    engines = [
-        EngineConfig(max_batch=4, max_seq_len=256, overlap=True),
-        EngineConfig(max_batch=3, max_seq_len=256, graphs="split"),
-        EngineConfig(max_batch=6, max_seq_len=256, policy="max_utilization", page_size=4, num_pages=70),
-    ]
-    return [(name, engines[i % len(engines)]) for i, name in enumerate(DRAFTERS)]
-
-
-@pytest.mark.parametrize(("drafter", "engine"), ways(), ids=lambda v: v if isinstance(v, str) else "")
-def test_drafts_change_nothing(
-    tiny: Checkpoint, llm: LLM, drafters: Path, drafter: str, engine: EngineConfig
-) -> None:
-    """Every drafter, with overlap, in split graphs, and where requests are preempted, gives what none gives."""
-    prompts = [question.prompt for question in questions(1)[:6]]
-    guides = [Guide.json_schema(SCHEMA), Guide.json(), Guide.regex(r"[a-z ]+\.( [A-Z][a-z]+)+!")] * 2
-    sampling = [closing(24 + 3 * i, temperature=i % 2, seed=i) for i in range(6)]
-    plain = llm.generate(prompts, guide=guides, sampling=sampling)
-    assert [output.finish_reason for output in plain] == ["stop"] * 6
-    speculation = DRAFTERS[drafter](drafters, 3)
-    with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as other:
-        outputs = other.generate(prompts, guide=guides, sampling=sampling)
-    assert [output.token_ids for output in outputs] == [output.token_ids for output in plain]
 
 
 def test_the_context_is_a_limit_too(tiny: Checkpoint) -> None:
