@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import weft
+from digit_programs import digits, forcing, splicing
 from grammars import END, CountdownMatcher
 from weft.grammar import Guide
 
@@ -147,6 +148,10 @@ def kinds(ends: tuple[int, ...]) -> dict[str, Callable[[], Guide]]:
         "plug-in": lambda: Guide.plugin(built("matcher_plugin"), "6"),
         "plug-in, recogniser": lambda: Guide.plugin(built("recognizer_plugin"), b"10"),
         "wasm": lambda: digits(5),
+        "wasm, forced": lambda: Guide.wasm(forcing(byte_tokens(b"No ")), "5", trusted=True),
+        "wasm, spliced": lambda: Guide.wasm(
+            splicing(byte_tokens(b"13579"), 0, byte_tokens(b"02")), "6", trusted=True
+        ),
         "tags": lambda: Guide.structural_tag(TAGS),
         "tools": lambda: Guide.tools(TOOLS, style="qwen_3", required=True),
         "Lark": lambda: Guide.lark(f'start: "a" <[{NAMED}]> (list | /[0-9]{{2}}/)\nlist: "[" list* "]"'),
@@ -154,9 +159,8 @@ def kinds(ends: tuple[int, ...]) -> dict[str, Callable[[], Guide]]:
     }
 
 
-def digits(count: int) -> Guide:
-    """A program that wants so many digits."""
-    return Guide.wasm(EXAMPLES / "wasm_digits.wat", str(count), trusted=True)
+def byte_tokens(text: bytes) -> list[int]:
+    return [3 + byte for byte in text]
 
 
 KINDS = kinds((END,))

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from digit_programs import digits, splicing
 from e2e.conftest import make_guide
 from e2e.drafting_requests import GUIDED
 from e2e.test_free_text import rows as rows_of_free_text
 from e2e.test_tools import GUIDES as CALLS
-from e2e.test_wasm import digits, forced, spliced, splicing, tokens_of
+from e2e.test_wasm import forced, spliced, tokens_of
 from guide_kinds import Brackets, Collapsing, built
 from weft import LLM, Guide, Output, SamplingParams
 from weft.config import package_model_path

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from digit_programs import changed
 from e2e.test_splices import replacing, zeros
-from e2e.test_wasm import EXAMPLES, PROMPT, changed, forced, later
+from e2e.test_wasm import EXAMPLES, PROMPT, forced, later
 from flight import record, vocabulary_of
 from weft import LLM, EngineConfig, GuideStateError, SamplingParams, Speculation, cli
 from weft.grammar import Guide

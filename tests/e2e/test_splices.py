@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from e2e.test_wasm import PROMPT, splicing, tokens_of
+from digit_programs import splicing
+from e2e.test_wasm import PROMPT, tokens_of
 from weft import LLM, EngineConfig, Guide, Output, RequestError, SamplingParams, Speculation
 from weft.engine.lifecycle import Request
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from digit_programs import deciding, digits
 from e2e.test_splices import SPECULATIONS
-from e2e.test_wasm import PROMPT, deciding, digits
+from e2e.test_wasm import PROMPT
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams
 
 COUNT = 14

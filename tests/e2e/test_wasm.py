@@ -4,7 +4,6 @@ variables; starts that do not hold up others. With every drafter: `test_every_gu
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from digit_programs import changed, digits, forcing, splicing
 from executor.conftest import until_final
 from weft import LLM, EngineConfig, Guide, GuideError, GuideStateError, Output, SamplingParams, Speculation
 from weft.executor import (
@@ -30,7 +30,6 @@ from weft.executor import (
 from weft.grammar.wasm import WasmLimits
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DIGITS = (EXAMPLES / "wasm_digits.wat").read_text()
 PROMPT = "Text: Ada is a painter. Age 31.\nSchema: "
 SPIN = "(loop $spin (br $spin))"
 
@@ -49,62 +48,15 @@ def tokens_of(text: str) -> list[int]:
     )
 
 
-def changed(old: str, new: str) -> str:
-    """The program of digits with something else in it."""
-    assert DIGITS.count(old) == 1
-    return DIGITS.replace(old, new)
-
-
-def with_text(at: int, text: str) -> str:
-    escaped = text.replace('"', '\\"')
-    return f'(data (i32.const {at}) "{escaped}")'
-
-
 def forced() -> Guide:
     """Writes "Nr. " without being asked, then four digits."""
-    branch = {
-        "sample_mask": None,
-        "splices": [{"when_sampled": [], "backtrack": 0, "ff_tokens": tokens_of("Nr. ")}],
-    }
-    text = json.dumps({"branches": [branch]}, separators=(",", ":"))
-    first = f"""(global $begun (mut i32) (i32.const 0)) {with_text(1024, text)}
-      (func (export "aici_mid_process") (param $self i32) (local $token i32)
-        (if (i32.eqz (global.get $begun)) (then
-          (global.set $begun (i32.const 1))
-          (call $return_result (i32.const 1024) (i32.const {len(text)})) (return)))"""
-    program = changed('(func (export "aici_mid_process") (param $self i32) (local $token i32)', first)
-    return Guide.wasm(program.encode(), str(4 + len("Nr. ")), trusted=True)
-
-
-def deciding(rest: str) -> bytes:
-    """The program of digits, whose decisions go on like that behind the mask. What is put without asking may take more
-    places than there are left."""
-    program = DIGITS.replace("(i32.const 64) (i32.const 35)", f"(i32.const 1024) (i32.const {len(rest)})")
-    program = program.replace(
-        "(local.get $end) (i32.const 35))", f"(local.get $end) (i32.const {len(rest)}))"
-    )
-    program = program.replace(
-        "(if (i32.eqz (global.get $left))", "(if (i32.le_s (global.get $left) (i32.const 0))"
-    )
-    assert program.count("(i32.const 1024)") == 1 and program.count(f"(i32.const {len(rest)})") >= 2
-    program = program.replace("(data (i32.const 128)", f"{with_text(1024, rest)} (data (i32.const 128)")
-    return program.encode()
-
-
-def splicing(when: list[int], backtrack: int, tokens: list[int]) -> bytes:
-    """The program of digits with a splice behind each token of `when`."""
-    splice = {"when_sampled": when, "backtrack": backtrack, "ff_tokens": tokens}
-    return deciding(f',"temperature":null,"splices":[{json.dumps(splice, separators=(",", ":"))}]}}]}}')
+    return Guide.wasm(forcing(tokens_of("Nr. ")), str(4 + len("Nr. ")), trusted=True)
 
 
 def spliced() -> Guide:
     """Seven digits; behind each 8 and 6 there are two zeros without asking."""
     when = [token for digit in "86" for token in tokens_of(digit)]
     return Guide.wasm(splicing(when, 0, tokens_of("0") * 2), "9", trusted=True)
-
-
-def digits(count: int) -> Guide:
-    return Guide.wasm(EXAMPLES / "wasm_digits.wat", str(count), trusted=True)
 
 
 def guides() -> list[Guide | None]:
@@ -226,16 +178,9 @@ def text_of(tokens: list[int]) -> str:
 def test_beams_refuse_a_program_that_takes_back() -> None:
     """Each digit but zero is replaced by two zeros."""
     when = [token for digit in "123456789" for token in tokens_of(digit)]
-    splice = {"when_sampled": when, "backtrack": 1, "ff_tokens": tokens_of("0") * 2}
-    text = f',"temperature":null,"splices":[{json.dumps(splice, separators=(",", ":"))}]}}]}}'
-    program = DIGITS.replace("(i32.const 64) (i32.const 35)", f"(i32.const 1024) (i32.const {len(text)})")
-    program = program.replace(
-        "(local.get $end) (i32.const 35))", f"(local.get $end) (i32.const {len(text)}))"
-    )
-    program = program.replace("(data (i32.const 128)", f"{with_text(1024, text)} (data (i32.const 128)")
     config = ExecutorConfig(max_beam_width=2, max_batch_size=4, guided_decoding_config=GuidedDecodingConfig())
     with Executor(None, config, device="cpu") as executor:
-        executor.register_guide("zeros", Guide.wasm(program.encode(), "8", trusted=True))
+        executor.register_guide("zeros", Guide.wasm(splicing(when, 1, tokens_of("0") * 2), "8", trusted=True))
         params = GuidedDecodingParams.handle("zeros")
         request = Request(
             tokens_of(PROMPT), 12, sampling_config=SamplingConfig(2), guided_decoding_params=params
