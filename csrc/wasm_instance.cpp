@@ -106,6 +106,7 @@ void WasmInstance::instantiate() {
   if (!api.wasmtime_instance_export_get(context_, &instance_, "memory", 6, &found) || found.kind != wasm::kExternMemory)
     fail("it exports no memory");
   memory_ = found.of.memory;
+  ++num_memories_;
   char *name = nullptr;
   std::size_t length = 0;
   for (std::size_t i = 0; api.wasmtime_instance_export_nth(context_, &instance_, i, &name, &length, &found); ++i) {

@@ -33,6 +33,7 @@ class WasmInstance {
   // The state beside the host's. `memory` is valid until the next call.
   std::uint8_t *memory() const;
   std::size_t memory_size() const;
+  std::uint64_t num_memories() const { return num_memories_; }  // it had, with this one
   void grow_memory(std::size_t size);
   std::vector<wasm::Val> globals() const;  // those that are exported and change
   void set_globals(const std::vector<wasm::Val> &values);
@@ -54,6 +55,7 @@ class WasmInstance {
   wasm::Context *context_ = nullptr;
   wasm::Instance instance_{};
   wasm::Memory memory_{};
+  std::uint64_t num_memories_ = 0;
   std::vector<wasm::Global> globals_;
   wasm::Func init_prompt_{}, mid_process_{};
 

@@ -9,6 +9,13 @@
 #include "wasm_error.h"
 
 namespace weft {
+namespace {
+
+// Smaller memories are compared in less time than the kernel takes; and so are those of which a step writes more than
+// one page of so many.
+constexpr std::size_t kLeastWatched = 1 << 20, kWatchedShare = 16;
+
+}  // namespace
 
 void GuestChanges::append(const GuestChange &later) {
   if (is_empty_) {
@@ -66,16 +73,36 @@ GuestChange GuestShadow::follow(const WasmInstance &instance) {
 void GuestShadow::save_changes(const WasmInstance &instance, GuestChange &change) {
   const std::uint8_t *memory = instance.memory();
   const std::size_t old_size = size_;
+  const std::vector<WrittenPages::Range> written = written_in(instance);
   resize(instance.memory_size());
-  for (std::size_t offset = 0; offset < size_; offset += kGuestPage) {
-    if (std::memcmp(data_ + offset, memory + offset, kGuestPage) == 0) continue;
-    if (offset < old_size) {
-      auto page = std::make_shared<GuestPage>();
-      std::memcpy(page->data(), data_ + offset, kGuestPage);
-      change.pages.emplace_back(static_cast<std::uint32_t>(offset / kGuestPage), std::move(page));
+  for (const WrittenPages::Range &range : written)
+    for (std::size_t offset = range.begin; offset < range.end; offset += kGuestPage) {
+      if (std::memcmp(data_ + offset, memory + offset, kGuestPage) == 0) continue;
+      if (offset < old_size) {
+        auto page = std::make_shared<GuestPage>();
+        std::memcpy(page->data(), data_ + offset, kGuestPage);
+        change.pages.emplace_back(static_cast<std::uint32_t>(offset / kGuestPage), std::move(page));
+      }
+      std::memcpy(data_ + offset, memory + offset, kGuestPage);
     }
-    std::memcpy(data_ + offset, memory + offset, kGuestPage);
+}
+
+// Where the memory may differ from the shadow.
+std::vector<WrittenPages::Range> GuestShadow::written_in(const WasmInstance &instance) {
+  const std::size_t size = instance.memory_size();
+  std::vector<WrittenPages::Range> written;
+  if (size == size_ && watched_ == instance.num_memories() && written_.take(written)) {
+    std::size_t num_bytes = 0;
+    for (const WrittenPages::Range &range : written) num_bytes += range.end - range.begin;
+    // A page that is watched costs as much to write as many to compare.
+    if (num_bytes > size / kWatchedShare) written_.stop();
+    return written;
   }
+  // Nobody knows, or no more. A memory that grows is watched when it stays as it is.
+  const bool is_new = size != size_ || watched_ != instance.num_memories();
+  watched_ = size == size_ ? instance.num_memories() : 0;
+  if (is_new && size == size_ && size >= kLeastWatched) written_.watch(instance.memory(), size);
+  return {{0, size}};
 }
 
 void GuestShadow::undo(const GuestChange &change) {

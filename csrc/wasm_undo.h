@@ -1,5 +1,6 @@
 // Taking back what a step of a program changed: the memory is compared with a copy, and the pages that differ are kept
-// as they were. Python-free.
+// as they were. Of a large memory only the pages are compared that the kernel says were written, where it does.
+// Python-free.
 #pragma once
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "wasm_instance.h"
+#include "written_pages.h"
 
 namespace weft {
 
@@ -61,11 +63,14 @@ class GuestShadow {
  private:
   void resize(std::size_t size);
   void save_changes(const WasmInstance &instance, GuestChange &change);
+  std::vector<WrittenPages::Range> written_in(const WasmInstance &instance);
 
   std::uint8_t *data_ = nullptr;  // mapped; pages that were never written take no memory
   std::size_t size_ = 0;
   std::vector<wasm::Val> globals_;
   std::vector<std::uint32_t> undone_;  // pages, since the last restore
+  WrittenPages written_;
+  std::uint64_t watched_ = 0;  // the memory that it knows of (WasmInstance::num_memories); 0: none
 };
 
 }  // namespace weft

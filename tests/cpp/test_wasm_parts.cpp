@@ -1,7 +1,10 @@
 // What stands between programs of strangers and the process, as far as it needs no program: reading their JSON, the
-// variables that they share, and the threads that run them. Sanitizers watch.
+// variables that they share, what of their memory was written, and the threads that run them. Sanitizers watch.
+#include <sys/mman.h>
+
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "wasm_error.h"
 #include "wasm_json.h"
 #include "wasm_variables.h"
+#include "written_pages.h"
 
 namespace {
 
@@ -264,6 +268,42 @@ TEST(writes_that_may_be_taken_back_have_a_limit) {
   for (const auto &writes : all) shared.variables.keep(writes);
   WasmVariables::Writes more;
   shared.write("v", "Set", "y", more);
+}
+
+// Where the kernel does not tell, nothing is said.
+TEST(pages_that_were_written_are_known) {
+  constexpr std::size_t kPage = 4096, kPages = 700;
+  auto *memory = static_cast<std::uint8_t *>(
+      mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  std::mt19937 random(4);
+  for (std::size_t page = 0; page < kPages; page += 2) memory[page * kPage] = 1;
+  weft::WrittenPages written;
+  std::vector<weft::WrittenPages::Range> ranges;
+  CHECK(!written.take(ranges));
+  written.watch(memory + 1, kPage);
+  CHECK(!written.take(ranges));
+  written.watch(memory, kPages * kPage);
+  int known = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::set<std::size_t> pages;
+    for (unsigned n = random() % (round == 30 ? 2000 : 200); n > 0; --n) {
+      pages.insert(random() % kPages);
+      ++memory[*pages.begin() * kPage + random() % kPage];
+      for (const std::size_t page : {*pages.begin(), *pages.rbegin()}) ++memory[page * kPage];
+    }
+    for (const std::size_t page : pages) ++memory[page * kPage + 9];
+    ranges.clear();
+    if (!written.take(ranges)) break;
+    std::set<std::size_t> told;
+    for (const auto &range : ranges)
+      for (std::size_t at = range.begin; at < range.end; at += kPage) told.insert(at / kPage);
+    CHECK(told == pages);
+    ++known;
+  }
+  CHECK(known == 0 || known == 60);
+  written.stop();
+  CHECK(!written.take(ranges));
+  munmap(memory, kPages * kPage);
 }
 
 TEST(guests_run_elsewhere_and_their_errors_come_back) {

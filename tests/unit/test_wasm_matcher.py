@@ -32,6 +32,11 @@ from weft.guided.state import GuidedState
 
 STOP = '{"branches":[]}'
 
+# With so much memory that the kernel is asked which of it was written.
+LARGE = MIXER.replace('(memory (export "memory") 2)', '(memory (export "memory") 20)').replace(
+    "(memory.size) (i32.const 6)", "(memory.size) (i32.const 23)"
+)
+
 
 def mask(matcher: Matcher) -> list[int]:
     row = new_row()
@@ -54,31 +59,32 @@ def state(matcher: Matcher) -> tuple[list[int], bool, float | None, list[int]]:
 class TestTakingBack:
     """A program whose masks depend on all that it was told, and whose memory grows."""
 
-    def straight(self, tokens: list[int], **limits: int) -> Matcher:
-        matcher = start(MIXER, **limits)
+    def straight(self, tokens: list[int], text: str = MIXER, **limits: int) -> Matcher:
+        matcher = start(text, **limits)
         for token in tokens:
             assert matcher.accept(token)
         return matcher
 
     @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("text", [MIXER, LARGE], ids=["small", "large"])
     @pytest.mark.parametrize("limits", [{}, {"undo_tokens": 6}, {"undo_bytes": 300_000}], ids=str)
-    def test_a_walk_equals_a_straight_run(self, seed: int, limits: dict[str, int]) -> None:
+    def test_a_walk_equals_a_straight_run(self, seed: int, text: str, limits: dict[str, int]) -> None:
         rng = random.Random(seed)
-        matcher = start(MIXER, **limits)
+        matcher = start(text, **limits)
         masks = [mask(matcher)]
-        text: list[int] = []
+        taken: list[int] = []
         for _ in range(60):
             choices = [token for token in masks[-1] if token != END]
             roll = rng.random()
             if roll < 0.55:
-                text.append(rng.choice(choices))
-                assert matcher.accept(text[-1])
+                taken.append(rng.choice(choices))
+                assert matcher.accept(taken[-1])
                 masks.append(mask(matcher))
             elif roll < 0.8:
-                back = rng.randint(0, min(len(text), 4))
+                back = rng.randint(0, min(len(taken), 4))
                 try:
                     matcher.rollback(back)
-                    del text[len(text) - back :], masks[len(masks) - back :]
+                    del taken[len(taken) - back :], masks[len(masks) - back :]
                 except GuideStateError:
                     assert limits, "only a limit may keep tokens from being taken back"
             elif roll < 0.9:
@@ -88,14 +94,14 @@ class TestTakingBack:
                 refused = set(range(300)) - set(masks[-1])
                 assert not matcher.accept(min(refused))
             assert mask(matcher) == masks[-1]
-        other = self.straight(text)
+        other = self.straight(taken, text)
         assert mask(other) == masks[-1]
         for token in (5, 5, 5):  # and the state behind the mask is the same, too
             assert matcher.accept(token) and other.accept(token)
             assert mask(matcher) == mask(other)
         matcher.reset()
         assert mask(matcher) == masks[0]
-        for token, expected in zip(text, masks[1:], strict=True):
+        for token, expected in zip(taken, masks[1:], strict=True):
             assert matcher.accept(token)
             assert mask(matcher) == expected
 
