@@ -6,16 +6,19 @@ of pages, greedy and seeded rows: every two of them meet.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from covering import Run, covering
 from e2e.conftest import Checkpoint
 from e2e.drafters import DRAFTERS, save_random_drafters
-from e2e.guide_rows import END, VOCABULARY, answers, rows_of
+from e2e.guide_rows import END, ROWS, VOCABULARY, answers, rows_of
 from weft import LLM, EngineConfig, Speculation
+from weft.grammar.guide import Kind
+from weft.runtime import cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore::weft.grammar.GuideWarning")  # another library than the first
 
@@ -80,6 +83,40 @@ def test_tokens_are_those_without_speculation(
     assert wrong == {}
     if drafter not in ("none", "ngram", "ngram-unguided") and "random" not in drafter:
         assert sum(output.stats.accepted_drafts for output in outputs) > 0
+
+
+@pytest.fixture
+def schedules() -> Iterator[Callable[..., None]]:
+    yield cpu.set_schedule
+    cpu.synchronize()
+    cpu.set_schedule("inline")
+
+
+@pytest.mark.parametrize(("drafter", "seed"), [("eagle3", 1), ("forced+ngram", 2)])
+def test_random_schedules_give_the_same_tokens(
+    tiny: Checkpoint,
+    prompts: list[str],
+    expected: dict[str, Expected],
+    random_drafters: Path,
+    schedules: Callable[..., None],
+    drafter: str,
+    seed: int,
+) -> None:
+    engine = EngineConfig(max_batch=8, max_seq_len=512)
+    rows = [(row, float(number % 2)) for number, row in enumerate(ROWS)]
+    with LLM(
+        tiny.path, device="cpu", speculation=DRAFTERS[drafter](random_drafters, 3), engine=engine
+    ) as llm:
+        schedules("random", seed)
+        outputs = answers(llm, prompts, rows)
+    found = [output.token_ids for output in outputs]
+    assert found == [expected["auto"][row.name, temperature] for row, temperature in rows]
+
+
+def test_every_kind_of_guide_is_tried() -> None:
+    """But for XGrammar's own objects, which are what it makes of texts."""
+    tried = {guide.kind for row in ROWS if (guide := row.make()) is not None}
+    assert tried == set(get_args(Kind)) - {"grammar", "compiled"}
 
 
 def test_what_is_compared_is_what_the_guides_mean(tiny: Checkpoint, expected: dict[str, Expected]) -> None:

@@ -1,22 +1,20 @@
-"""Free text before a guide: what its answers are, over random schedules, on the command line. With every drafter:
+"""Free text before a guide: what its answers are, and on the command line. With every drafter:
 `test_every_guide_and_drafter.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from e2e.conftest import Checkpoint
-from e2e.drafters import DRAFTERS, save_random_drafters
+from e2e.drafters import DRAFTERS
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams
 from weft.cli import app
 from weft.errors import GuideError, InputError
-from weft.runtime import cpu
 
 DIGITS = Guide.regex("[0-9]{3}")
 PLACES = Guide.choice(["north by northwest", 'north"}', "southern cross"])
@@ -71,11 +69,6 @@ def expected(tiny: Checkpoint, prompts: list[str], special: int) -> list[list[in
     return [output.token_ids for output in outputs]
 
 
-@pytest.fixture(scope="module")
-def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
-
-
 def test_the_answers_are_what_the_guides_say(
     tiny: Checkpoint, prompts: list[str], expected: list[list[int]], special: int
 ) -> None:
@@ -91,34 +84,6 @@ def test_the_answers_are_what_the_guides_say(
     assert expected[8][5] == special
     assert special not in expected[8][:5]
     assert tiny.tokenizer.decode(expected[8][6:]).startswith(("north", "south"))
-
-
-@pytest.fixture
-def schedules() -> Iterator[Callable[..., None]]:
-    yield cpu.set_schedule
-    cpu.synchronize()
-    cpu.set_schedule("inline")
-
-
-@pytest.mark.parametrize("drafter", ["eagle3", "forced+ngram"])
-def test_random_schedules_give_the_same_tokens(
-    tiny: Checkpoint,
-    prompts: list[str],
-    expected: list[list[int]],
-    special: int,
-    random_drafters: Path,
-    schedules: Callable[..., None],
-    drafter: str,
-) -> None:
-    engine = EngineConfig(max_batch=9, max_seq_len=512)
-    with LLM(
-        tiny.path, device="cpu", speculation=DRAFTERS[drafter](random_drafters, 3), engine=engine
-    ) as llm:
-        for seed in range(2):
-            schedules("random", seed)
-            outputs = answer(llm, prompts, special, max_tokens=9)
-            assert [output.token_ids for output in outputs] == [tokens[:9] for tokens in expected]
-            cpu.synchronize()
 
 
 def test_forced_drafts_spell_a_trigger_that_must_come(tiny: Checkpoint, prompts: list[str]) -> None:
