@@ -210,7 +210,6 @@ State &state();
 
 std::int64_t now_ns();
 bool in_callback();
-const char *intern(State &s, const char *label);
 const char *take_label();
 
 // Streams advance (driver_cpu_run.cpp).
