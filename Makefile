@@ -90,8 +90,8 @@ gpu-test:
 gpu-bench:
 	$(GPU_PYTHON) -m pip install -q --no-build-isolation --no-deps .
 	$(GPU_PYTHON) -m weft.cli bench all --device cuda --out benchmarks/results
-	mkdir -p benchmarks/results/llama-8b-shape
-	$(GPU_PYTHON) -m weft.cli bench overhead --device cuda --layers 32 --hidden 4096 --vocab 128256 --no-random \
+	$(GPU_PYTHON) -m weft.cli bench step --device cuda --shape llama-8b-eagle3 --out benchmarks/results/llama-8b-shape
+	$(GPU_PYTHON) -m weft.cli bench overhead --device cuda --shape llama-8b-eagle3 --no-random \
 	  --out benchmarks/results/llama-8b-shape
 
 clean:

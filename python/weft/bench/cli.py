@@ -25,6 +25,7 @@ BENCHES = (
     "acceptance",
     "rejection",
     "overhead",
+    "step",
     "speed",
     "serve",
     "programs",
@@ -53,6 +54,11 @@ def finish(report: Report, out: Path | None) -> None:
     report.show(console)
     if out is not None:
         console.print(f"wrote {report.write(out)}")
+
+
+def batches_to(most: int) -> list[int]:
+    """Powers of two."""
+    return [1 << i for i in range(most.bit_length())]
 
 
 @app.command()
@@ -215,13 +221,16 @@ def rejection(
 @app.command()
 def overhead(
     model: ModelOption = None,
+    shape: Annotated[
+        str, typer.Option(help="A random model in the model's place, by name: small or llama-8b-eagle3.")
+    ] = "",
     layers: Annotated[
         int | None, typer.Option(min=1, help="Layers of a random Llama in the model's place.")
     ] = None,
     hidden: Annotated[int, typer.Option(min=64, help="Its hidden size.")] = 768,
     vocab: Annotated[int, typer.Option(min=1024, help="Its vocabulary.")] = 32768,
     max_batch: Annotated[int, typer.Option(min=1, help="Batch sizes: powers of two up to this.")] = 64,
-    iterations: Annotated[int, typer.Option(min=8, help="Timed iterations of each kind.")] = 64,
+    iterations: Annotated[int, typer.Option(min=8, help="Timed iterations of each kind.")] = 96,
     random: Annotated[
         bool, typer.Option(help="Measure a random model of 110 million parameters, too.")
     ] = True,
@@ -229,11 +238,27 @@ def overhead(
     out: OutOption = None,
 ) -> None:
     """Time per iteration, guided beside unguided, by batch size; --out writes a trace of the worst, too."""
-    from weft.bench.engines import Shape
+    from weft.bench.engines import Shape, shape_of
 
-    shape = Shape(layers, hidden, vocab) if layers is not None else None
-    batches = [1 << i for i in range(max_batch.bit_length())]
-    finish(load("overhead")(device, model, shape, batches, iterations, out, random), out)
+    chosen = shape_of(shape) if shape else Shape(layers, hidden, vocab) if layers is not None else None
+    finish(load("overhead")(device, model, chosen, batches_to(max_batch), iterations, out, random), out)
+
+
+@app.command()
+def step(
+    shape: Annotated[
+        str, typer.Option(help="Of the random model and its EAGLE3 head: small or llama-8b-eagle3.")
+    ] = "small",
+    max_batch: Annotated[int, typer.Option(min=1, help="Batch sizes: powers of two up to this.")] = 64,
+    iterations: Annotated[int, typer.Option(min=8, help="Timed iterations of each kind.")] = 64,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a prompt. Default: 64 on the CPU, 512 on a GPU.")
+    ] = None,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+) -> None:
+    """Time per iteration beside the bytes it reads over the memory's bandwidth; guided, in split graphs, eager."""
+    finish(load("step")(device, shape, batches_to(max_batch), iterations=iterations, context=context), out)
 
 
 @app.command()

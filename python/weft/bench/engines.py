@@ -10,19 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from weft.bench.grammar import synthetic_vocabulary
-from weft.config import EngineConfig, Speculation, package_model_path
+from weft.config import EngineConfig, Graphs, Speculation, package_model_path
 from weft.core import SamplingParams
 from weft.engine.lifecycle import Request
 from weft.engine.loop import Engine
+from weft.errors import InputError
 from weft.grammar.compile import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
 from weft.models.eagle3_head import Eagle3Head
-from weft.models.weights import RandomWeights, load_model, random_model
+from weft.models.llama import Llama
+from weft.models.weights import RandomWeights, load_model
 from weft.runtime import get as get_runtime
 from weft.runtime.interface import Runtime
 from weft.spec.eagle3 import Eagle3
@@ -32,12 +35,15 @@ from weft.text import load_tokenizer
 
 @dataclass(frozen=True)
 class Shape:
-    """A random Llama: `intermediate` defaults to 3.5 times `hidden`; four query heads share a head of the KV."""
+    """A random Llama: `intermediate` defaults to 3.5 times `hidden`; four query heads share a head of the KV. Its
+    EAGLE3 head drafts from `draft_vocab` tokens, by default all.
+    """
 
     layers: int
     hidden: int
     vocab: int = 32768
     intermediate: int | None = None
+    draft_vocab: int | None = None
 
     def config(self, dtype: torch.dtype, vocab_size: int) -> ModelConfig:
         """What a config.json would say."""
@@ -55,6 +61,22 @@ class Shape:
             max_position_embeddings=4096,
             dtype=dtype,
         )
+
+
+SHAPES = {
+    "small": Shape(layers=4, hidden=256, vocab=4096, draft_vocab=1024),
+    "llama-8b-eagle3": Shape(
+        layers=32, hidden=4096, vocab=128256, intermediate=14336, draft_vocab=32000
+    ),  # Llama 3.1 8B and its published head
+}
+"""Shapes with a name."""
+
+
+def shape_of(name: str) -> Shape:
+    """The shape of this name; `InputError` if there is none."""
+    if name not in SHAPES:
+        raise InputError(f"shape is {name!r}; it must be one of {', '.join(SHAPES)}")
+    return SHAPES[name]
 
 
 @dataclass(frozen=True)
@@ -86,20 +108,31 @@ class Bench:
         dtype = torch.float32 if runtime.device.type == "cpu" else torch.bfloat16
         vocabulary = synthetic_vocabulary(shape.vocab)
         config = shape.config(dtype, vocabulary.vocab_size)
-        model = random_model(config, 0, runtime.device)
         aux_layers = (min(2, shape.layers), shape.layers // 2, max(0, shape.layers - 3))
-        weights: Any = RandomHead(config, 1, runtime.device)
+        draft_vocab = shape.draft_vocab or vocabulary.vocab_size
+        weights: Any = WeightsOnDevice(config, 1, runtime.device)
+        head_weights: Any = HeadWeights(config, 2, runtime.device, draft_vocab)
         with torch.inference_mode():
-            head = Eagle3Head(config, aux_layers, vocabulary.vocab_size, weights, model)
+            model = Llama(config, weights)
+            head = Eagle3Head(config, aux_layers, draft_vocab, head_weights, model)
         name = f"random {shape.layers}x{shape.hidden}"
         return cls(name, runtime, model, head, vocabulary, GuideCompiler(vocabulary))
 
-    def engine(self, batch: int, max_seq_len: int, num_drafts: int, simulate: float | None) -> Engine:
+    def engine(
+        self,
+        batch: int,
+        max_seq_len: int,
+        num_drafts: int,
+        simulate: float | None,
+        graphs: Graphs = "one",
+    ) -> Engine:
         """An engine with `num_drafts` EAGLE3 drafts an iteration, guided where the request is; 0 for none.
 
         Texts end at a special token that models don't say, if there is one, so that what is timed goes on.
         """
-        config = EngineConfig(max_batch=batch, max_seq_len=max_seq_len, simulate_acceptance=simulate)
+        config = EngineConfig(
+            max_batch=batch, max_seq_len=max_seq_len, simulate_acceptance=simulate, graphs=graphs
+        )
         config = config.resolved(self.model.config.max_position_embeddings, num_drafts)
         assert config.num_pages is not None
         drafting = Drafting(Speculation.none())
@@ -111,10 +144,10 @@ class Bench:
         ends = silent[-1:] or list(self.vocabulary.end_ids)
         return Engine(self.runtime, self.model, kv, drafting, ends, config)
 
-    def request(self, seed: int, max_tokens: int, guide: Guide | None) -> Request:
-        """A request with a short made-up prompt; its guide is compiled once for all."""
+    def request(self, seed: int, max_tokens: int, guide: Guide | None, prompt_tokens: int = 8) -> Request:
+        """A request with a made-up prompt; its guide is compiled once for all."""
         size = self.model.config.vocab_size
-        prompt = [3 + (seed * 7919 + i * 104729) % (size - 4) for i in range(8)]
+        prompt = [3 + (seed * 7919 + i * 104729) % (size - 4) for i in range(prompt_tokens)]
         compiled = self.compiler.submit(guide) if guide is not None else None
         return Request(prompt, SamplingParams(max_tokens=max_tokens), seed, guide=compiled)
 
@@ -123,11 +156,41 @@ class Bench:
         self.compiler.close()
 
 
-class RandomHead(RandomWeights):
-    """Random weights of an EAGLE3 head, whose vocabulary and embedding are the target's."""
+class WeightsOnDevice(RandomWeights):
+    """Random weights made where they are used, in seconds where there are billions; another device has others."""
+
+    def __init__(self, config: ModelConfig, seed: int, device: torch.device) -> None:
+        super().__init__(config, seed, device)
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """As `RandomWeights.take`."""
+        if name.endswith("norm.weight"):
+            return super().take(name, *shape)
+        made = torch.empty(shape, dtype=self.dtype, device=self.device)
+        return made.normal_(0, float(shape[-1]) ** -0.5, generator=self._generator)
+
+
+class HeadWeights(WeightsOnDevice):
+    """Random weights of an EAGLE3 head, whose embedding is the target's. Its `draft_vocab` tokens are the first 512 of
+    the target's, every byte among them, and the rest of it evenly from what follows."""
+
+    def __init__(self, config: ModelConfig, seed: int, device: torch.device, draft_vocab: int) -> None:
+        super().__init__(config, seed, device)
+        self.directory = "random weights"
+        self._vocab = config.vocab_size
+        self._draft_vocab = draft_vocab
 
     def __contains__(self, name: str) -> bool:
-        return False
+        return name == "d2t" and self._draft_vocab < self._vocab
 
     def drop(self, name: str) -> None:
         """There is none."""
+
+    def take_raw(self, name: str, *shape: int) -> Tensor:
+        """`d2t`, the offsets."""
+        drafts = torch.arange(*shape)
+        first = min(512, self._draft_vocab)
+        rest = self._draft_vocab - first
+        spread = first + torch.arange(rest) * (self._vocab - first) // max(rest, 1)
+        return torch.cat((drafts[:first], spread)) - drafts

@@ -24,7 +24,9 @@ PACKAGES = ("weft", "torch", "xgrammar", "transformers", "numpy", "triton", "cud
 
 @dataclass
 class Report:
-    """One benchmark's result: `rows` of equal keys, and `summary` figures. Units are in the keys."""
+    """One benchmark's result: `rows` of equal keys, and `summary` figures, or tables of such rows. Units are in the
+    keys.
+    """
 
     name: str
     rows: list[dict[str, Any]]
@@ -38,7 +40,9 @@ class Report:
         return path
 
     def show(self, console: Console) -> None:
-        """Print the rows as a table, or as several where the console is too narrow for one, then the summary."""
+        """Print the rows as a table, or as several where the console is too narrow for one, then the summary; a list of
+        rows in it is a table, too.
+        """
         title: str | None = f"weft bench {self.name}"
         names = {key: key for key in self.rows[0]}
         if self._width(names) > console.width:
@@ -53,8 +57,12 @@ class Report:
                 table.add_row(*(shown(row[key]) for key in part))
             console.print(table)
             title = None
+        tables = {key: value for key, value in self.summary.items() if is_table(value)}
         for key, value in self.summary.items():
-            console.print(f"{key}: {shown(value)}")
+            if key not in tables:
+                console.print(f"{key}: {shown(value)}")
+        for key, rows in tables.items():
+            Report(f"{self.name}: {key}", rows).show(console)
 
     def _parts(self, names: dict[str, str], width: int) -> list[list[str]]:
         """The columns of each table: those that tell rows apart begin all of them."""
@@ -78,6 +86,11 @@ class Report:
             3 + max(len(text) for text in (*name.split("\n"), *(shown(row[key]) for row in self.rows)))
             for key, name in names.items()
         )
+
+
+def is_table(value: Any) -> bool:
+    """Whether a summary's value is rows."""
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def shown(value: Any) -> str:

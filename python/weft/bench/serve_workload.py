@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.bench.heldout import SEED
-from weft.bench.overhead import FIELDS
 from weft.bench.records import example
+from weft.bench.sides import FIELDS
 from weft.config import package_model_path
 from weft.executor import (
     Executor,

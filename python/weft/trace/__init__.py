@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.trace.chrome import write_chrome
-from weft.trace.record import Slice, record, recording
+from weft.trace.chrome import track_names, write_chrome
+from weft.trace.record import Slice, record, record_on, recording
 
-__all__ = ["Slice", "record", "recording", "write_chrome"]
+__all__ = ["Slice", "record", "record_on", "recording", "track_names", "write_chrome"]

@@ -28,11 +28,13 @@ def track_names(slices: Sequence[Slice]) -> dict[int, str]:
     return names
 
 
-def write_chrome(slices: Sequence[Slice], path: Path) -> None:
-    """Write the slices to `path`; open it in Perfetto or chrome://tracing."""
+def write_chrome(slices: Sequence[Slice], path: Path, names: dict[int, str] | None = None) -> None:
+    """Write the slices to `path`; open it in Perfetto or chrome://tracing. `names` are the streams' own, by number;
+    by default `track_names`.
+    """
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_name", "args": {"name": name}}
-        for number, name in track_names(slices).items()
+        for number, name in (names or track_names(slices)).items()
     ]
     events += [
         {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -44,6 +46,24 @@ def record() -> Iterator[list[Slice]]:
         )
         for node in nodes
     ]
+
+
+@contextmanager
+def record_on(runtime: Runtime) -> Iterator[list[Slice]]:
+    """Record what `runtime` runs, to the end of what is launched inside; the yielded list is filled at the end."""
+    if runtime.device.type == "cpu":
+        with record() as slices:
+            yield slices
+            runtime.synchronize()
+        return
+    from weft.trace.profile import slices_of
+
+    slices = []
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        with recording(runtime, path):
+            yield slices
+        slices += slices_of(json.loads(path.read_text()))
 
 
 @contextmanager

@@ -1,0 +1,28 @@
+"""What torch's profiler wrote of a GPU, as slices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.trace.record import Slice
+
+KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+
+
+def slices_of(profile: dict[str, Any]) -> list[Slice]:
+    """The device's work in a profile in Chrome's format, in the order of its beginning; times begin at the first.
+
+    The profiler sees no host nodes of graphs: while they run, the streams that wait for them are idle.
+    """
+    events = [e for e in profile["traceEvents"] if e.get("ph") == "X" and e.get("cat") in KINDS]
+    start = min((e["ts"] for e in events), default=0.0)
+    slices = []
+    for e in sorted(events, key=lambda e: float(e["ts"])):
+        begin, stream = float(e["ts"]) - start, int(e["args"]["stream"])
+        slices.append(Slice(shortened(e["name"]), KINDS[e["cat"]], stream, 0, begin, begin + float(e["dur"])))
+    return slices
+
+
+def shortened(kernel: str) -> str:
+    """A kernel's name without what its template and its arguments are."""
+    return kernel.removeprefix("void ").split("<")[0].split("(")[0] or kernel
