@@ -9,6 +9,7 @@
 #include "wasm_error.h"
 #include "wasm_history.h"
 #include "wasm_instance.h"
+#include "wasm_prompt.h"
 #include "wasm_turn.h"
 
 namespace weft {
@@ -28,8 +29,7 @@ class WasmMatcher {
       instance_.begin_time(program_->limits.start_ms, "start_ms", "to start");
       instance_.instantiate();
       instance_.create();
-      check_prompt(instance_.init_prompt(R"({"prompt":)" + json_tokens(prompt) + "}"), prompt);
-      WasmPosition first = ask(instance_, {}, {}, -1);
+      WasmPosition first = begin(instance_, prompt);
       history_.start(instance_, std::move(first), std::exchange(instance_.host.writes, {}));
     });
     keep_log();

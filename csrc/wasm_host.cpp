@@ -104,25 +104,10 @@ std::int32_t constant(const Call &, const Raw *) {
   return kValue;
 }
 
-// The encoder looks at so many bytes at a time; what a cut may have torn apart is encoded with what follows.
 std::int32_t tokenize(const Call &call, const Raw *args) {
-  std::string_view text = call.text(args[0].i32, args[1].i32, "a text to tokenize");
-  const WasmProgram &program = *call.host.program;
-  call.host.tokenized.clear();
-  std::int32_t tokens[TokenTexts::kMaxBytes];
-  while (!text.empty()) {
-    const bool is_last = text.size() <= static_cast<std::size_t>(TokenTexts::kMaxBytes);
-    const int count = program.texts->encode(text, tokens);
-    std::size_t taken = 0;
-    for (int i = 0; i < count; ++i) {
-      const std::size_t size = program.texts->text(tokens[i]).size();
-      if (!is_last && i > 0 && taken + size > static_cast<std::size_t>(TokenTexts::kMaxBytes) / 2) break;
-      taken += size;
-      call.host.tokenized.append(reinterpret_cast<const char *>(&tokens[i]), sizeof tokens[i]);
-    }
-    if (taken == 0) throw WasmError("the vocabulary has no token for a text that the program wants tokenized");
-    text.remove_prefix(taken);
-  }
+  const std::vector<std::int32_t> tokens =
+      call.host.program->tokenize(call.text(args[0].i32, args[1].i32, "a text to tokenize"));
+  call.host.tokenized.assign(reinterpret_cast<const char *>(tokens.data()), tokens.size() * sizeof(std::int32_t));
   return kTokenize;
 }
 

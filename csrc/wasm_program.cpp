@@ -38,4 +38,25 @@ bool WasmProgram::is_end(std::int32_t token) const {
   return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
 }
 
+// The encoder looks at so many bytes at a time; what a cut may have torn apart is encoded with what follows.
+std::vector<std::int32_t> WasmProgram::tokenize(std::string_view text) const {
+  constexpr auto kMaxBytes = static_cast<std::size_t>(TokenTexts::kMaxBytes);
+  std::vector<std::int32_t> tokens;
+  std::int32_t found[kMaxBytes];
+  while (!text.empty()) {
+    const bool is_last = text.size() <= kMaxBytes;
+    const int count = texts->encode(text, found);
+    std::size_t taken = 0;
+    for (int i = 0; i < count; ++i) {
+      const std::size_t size = texts->text(found[i]).size();
+      if (!is_last && i > 0 && taken + size > kMaxBytes / 2) break;
+      taken += size;
+      tokens.push_back(found[i]);
+    }
+    if (taken == 0) throw WasmError("the vocabulary has no token for a text that the program wants tokenized");
+    text.remove_prefix(taken);
+  }
+  return tokens;
+}
+
 }  // namespace weft

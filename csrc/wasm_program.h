@@ -24,6 +24,8 @@ struct WasmProgram {
 
   int words() const { return (num_tokens + 31) / 32; }
   bool is_end(std::int32_t token) const;
+  // The tokens that spell `text`. Throws WasmError where there are none.
+  std::vector<std::int32_t> tokenize(std::string_view text) const;
 
   const std::string trie;
   const int num_tokens;

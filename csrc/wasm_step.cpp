@@ -122,14 +122,4 @@ std::string step_argument(const std::vector<std::int32_t> &tokens, std::int32_t 
          (sampled < 0 ? "null" : std::to_string(sampled)) + R"(,"fork_group":[)" + std::to_string(sequence) + "]}";
 }
 
-void check_prompt(std::string_view result, const std::vector<std::int32_t> &prompt) {
-  const JsonValue answer = parse_json(result, "the program's answer to the prompt");
-  const JsonValue *found = answer.find("prompt");
-  if (!found) return;
-  bool is_same = found->kind == JsonValue::kNumbers && found->numbers.size() == prompt.size();
-  for (std::size_t i = 0; is_same && i < prompt.size(); ++i) is_same = found->numbers[i] == prompt[i];
-  if (!is_same)
-    throw WasmError("the program puts another prompt in the place of the request's, which weft does not do");
-}
-
 }  // namespace weft

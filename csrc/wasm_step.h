@@ -35,8 +35,6 @@ WasmDecision read_decision(WasmHost &host);
 // The argument of a step: the tokens that follow what the program knows, and the sampled one (-1: none).
 std::string step_argument(const std::vector<std::int32_t> &tokens, std::int32_t sampled, std::uint32_t sequence);
 
-// Checks the answer to aici_init_prompt: a program may look at the prompt, but not put another in its place.
-void check_prompt(std::string_view result, const std::vector<std::int32_t> &prompt);
 // "[1,2,3]"
 std::string json_tokens(const std::vector<std::int32_t> &tokens);
 

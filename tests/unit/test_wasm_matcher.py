@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
@@ -16,6 +17,7 @@ import wasmtime
 from grammars import END, allowed, new_row, small_vocabulary
 from wasm_programs import (
     MIXER,
+    PROMPT,
     START,
     data,
     load,
@@ -31,6 +33,7 @@ from weft.grammar import Matcher
 from weft.guided.state import GuidedState
 
 STOP = '{"branches":[]}'
+AB, CD = [100, 101], [102, 103]  # the tokens of letters
 
 # With so much memory that the kernel is asked which of it was written.
 LARGE = MIXER.replace('(memory (export "memory") 2)', '(memory (export "memory") 20)').replace(
@@ -349,6 +352,16 @@ def test_a_token_that_is_replaced_stops_its_slot_alone() -> None:
     assert allowed(state.masks_host[3].numpy()) == [7]
 
 
+def prompted(answer: list[int], steps: list[Any]) -> str:
+    """A program that puts this prompt in the place of the request's."""
+    text = json.dumps({"prompt": answer}, separators=(",", ":"))
+    shown = (
+        "(call $result (i32.const 2048) (call $read (call $process_arg) (i32.const 2048) (i32.const 2048)))"
+    )
+    given = f"(call $result (i32.const 3100) (i32.const {len(text)}))"
+    return scripted(steps).replace(PROMPT, PROMPT.replace(shown, given) + data(3100, text))
+
+
 class TestWhatAProgramIsTold:
     def test_the_argument_the_prompt_and_the_interface(self) -> None:
         body = f"""(local $at i32)
@@ -392,8 +405,45 @@ class TestWhatAProgramIsTold:
             "(data (i32.const 3000)", '(data (i32.const 3100) "{\\"prompt\\":[]}") (data (i32.const 3000)'
         )
         assert mask(start(replaced, prompt=[])) == [END]
-        with pytest.raises(GuideError, match="another prompt in the place"):
-            start(replaced, prompt=[1])
+
+    @pytest.mark.parametrize(
+        ("answer", "forced", "taken"),
+        [
+            ([1, *AB], [], []),
+            (AB, [], []),  # read as text and tokenized anew
+            ([1, *AB, 7, 8], [7, 8], []),
+            ([*AB, *CD], CD, []),
+            ([1, AB[0]], [], [AB[1]]),
+            (AB[:1], [], [AB[1]]),
+            ([], [], AB),
+        ],
+    )
+    def test_a_prompt_with_another_end(self, answer: list[int], forced: list[int], taken: list[int]) -> None:
+        """What it adds is forced before its first step; what it takes away it is told again."""
+        steps = [([token], {}) for token in taken]
+        matcher = start(prompted(answer, [*steps, ([10], {})]), prompt=[1, *AB])
+        for _ in range(2):
+            for token in forced:
+                assert mask(matcher) == [token]
+                assert matcher.accept(token)
+            assert mask(matcher) == [10]
+            assert '"tokens":[],"sampled":null' in _core.wasm_logs(matcher).splitlines()[0]
+            assert told(matcher) == [f'"tokens":[{token}],"sampled":{token}' for token in taken]
+            matcher.rollback(len(forced))
+
+    @pytest.mark.parametrize(
+        ("answer", "problem"),
+        [
+            ([1, AB[1]], "another prompt in the place"),
+            ([AB[1]], "another prompt in the place"),
+            ([1, 5, 9], "another prompt in the place"),
+            ([1, *AB, 300], "another prompt in the place"),
+            ([1, AB[0]], "takes back the end of the prompt"),
+        ],
+    )
+    def test_prompts_that_are_refused(self, answer: list[int], problem: str) -> None:
+        with pytest.raises(GuideError, match=problem):
+            start(prompted(answer, [([10], {})]), prompt=[1, *AB])
 
 
 class TestVariables:
