@@ -41,6 +41,14 @@ def test_tasks_and_waits_of_a_turn() -> None:
     assert two.tasks()[MODEL, "forward"] == 42.5
 
 
+def test_the_grammars_stream_is_its_own_though_its_device_work_takes_longer() -> None:
+    slow = Recorded(
+        1, 200.0, [forward(0, 5), host(5, 10), Slice("copy", "kernel", 8, 0, 10, 110), forward(110, 120)]
+    )
+    tasks = slow.tasks()
+    assert tasks[MODEL, "forward"] == 15 and tasks[GRAMMAR, "copy"] == 100 and tasks[MODEL, WAITS] == 105
+
+
 def test_grammar_work_that_a_forward_hides_is_no_wait() -> None:
     hidden = Recorded(1, 60.0, [forward(0, 50), host(10, 30), forward(50, 60)])
     assert hidden.tasks()[MODEL, WAITS] == 0 and hidden.tasks()[GRAMMAR, "commit"] == 20

@@ -14,17 +14,21 @@ PROCESS = 1
 
 
 def track_names(slices: Sequence[Slice]) -> dict[int, str]:
-    """A name for each stream: the one with host nodes is the grammar's, the one with most device work the model's."""
+    """A name for each stream: the one with most host nodes is the grammar's, of the others that with most device work
+    the model's.
+    """
     streams = sorted({s.stream for s in slices})
     busy = {
         n: sum(s.end_us - s.begin_us for s in slices if s.stream == n and s.kind == "kernel") for n in streams
     }
     hosts = {n: sum(s.kind == "host" for s in slices if s.stream == n) for n in streams}
     names = {n: f"stream {n}" for n in streams}
+    if any(hosts.values()):
+        grammar = max(streams, key=lambda n: hosts[n])
+        names[grammar] = "grammar stream"
+        streams.remove(grammar)
     if streams:
         names[max(streams, key=lambda n: busy[n])] = "model stream"
-        if any(hosts.values()):
-            names[max(streams, key=lambda n: hosts[n])] = "grammar stream"
     return names
 
 
