@@ -61,7 +61,7 @@ struct Api {
   void (*free_matcher)(Matcher *matcher);
   const char *(*get_error)(Matcher *matcher);
   std::int32_t (*compute_mask)(Matcher *matcher);
-  std::int32_t (*compute_mask_into)(Matcher *matcher, std::uint32_t *mask, std::size_t mask_bytes);
+  const std::uint32_t *(*get_mask)(Matcher *matcher);
   std::int32_t (*validate_tokens)(Matcher *matcher, const std::uint32_t *tokens, std::size_t count);
   std::int32_t (*consume_token)(Matcher *matcher, std::uint32_t token);
   std::int32_t (*rollback)(Matcher *matcher, std::size_t count);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -38,6 +40,67 @@ std::string tidy(const char *text) {
   return tidied;
 }
 
+struct FreeMatcher {
+  void operator()(llg::Matcher *matcher) const { api.free_matcher(matcher); }
+};
+using Handle = std::unique_ptr<llg::Matcher, FreeMatcher>;
+
+}  // namespace
+
+// Where a grammar's matchers begin: one that is copied for each. LLGuidance finds its lexer's states as texts come to
+// them, in each matcher anew, and its C interface can't share them; so a matcher that ends is brought back to the
+// start, and the next are copied from it with the states that it found.
+class LlguidanceStart {
+ public:
+  explicit LlguidanceStart(Handle cold) : cold_(std::move(cold)) {}
+
+  struct Copy {
+    Handle handle;
+    int lived;  // masks that were filled to find the states that it knows
+  };
+
+  Copy copy() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto start = Clock::now();
+    Copy made{Handle(api.clone_matcher(warm_ ? warm_.get() : cold_.get())), lived_};
+    if (!made.handle) throw std::runtime_error("llguidance made no copy of a matcher");
+    if (warm_ && Clock::now() - start > kLongestCopy) forget();
+    return made;
+  }
+
+  // Whether a matcher that filled so many masks, its ancestors' with them, would make later ones faster.
+  bool wants(int lived) const {
+    const int known = lived_.load(std::memory_order_relaxed);
+    return known < kEnough && lived > known;
+  }
+
+  // Takes a matcher that is back at the start.
+  void take(Handle handle, int lived) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!wants(lived)) return;
+    warm_.swap(handle);
+    lived_ = lived;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // Past this a copy with its states costs a request more than finding them.
+  static constexpr std::chrono::milliseconds kLongestCopy{1};
+  // So many masks have found what most texts need; a bound keeps the states, which have a limit, to requests.
+  static constexpr int kEnough = 4096;
+
+  void forget() {
+    warm_.reset();
+    lived_ = 0;
+  }
+
+  std::mutex mutex_;
+  Handle cold_, warm_;
+  std::atomic<int> lived_{0};
+};
+
+namespace {
+
 // End tokens are weft's business: LLGuidance never sees one, so that nothing it does after an end can matter. An
 // illegal token kills its matchers for good, so each is validated before it is consumed.
 //
@@ -45,15 +108,24 @@ std::string tidy(const char *text) {
 // same. A rollback does not drop it, so that another path of the same shape would get the mask of the one taken back:
 // before such a path is entered, a mask of where it begins takes the place of the kept one.
 struct LlguidanceMatcher {
-  llg::Matcher *handle;
   std::shared_ptr<const LlguidanceVocabulary> vocabulary;
+  std::shared_ptr<LlguidanceStart> start;
+  Handle owned;
+  int lived;  // masks filled, ancestors' with them
+  llg::Matcher *handle = owned.get();
   int taken = 0;  // tokens, without an end token
   bool ended = false;
   int masked = 0;         // how many were taken when the last mask was filled
   bool is_stale = false;  // the kept mask is of a text that was taken back
   std::string error{};
 
-  ~LlguidanceMatcher() { api.free_matcher(handle); }
+  // What it found goes to those that come after it, unless it failed.
+  ~LlguidanceMatcher() {
+    if (!start->wants(lived) || !error.empty()) return;
+    if (taken > 0 && api.rollback(handle, static_cast<std::size_t>(taken)) != 0) return;
+    if (api.compute_mask(handle) != 0) return;  // drops the kept mask
+    start->take(std::move(owned), lived);
+  }
 
   int fail(const char *text) {
     error = text;
@@ -71,6 +143,20 @@ struct LlguidanceMatcher {
 
 LlguidanceMatcher &self_of(void *self) { return *static_cast<LlguidanceMatcher *>(self); }
 
+// Whether the last mask, where one was filled since the last token, allows the token: then it need not be validated.
+bool mask_allows(LlguidanceMatcher &matcher, std::int32_t token) {
+  const std::uint32_t *mask = api.get_mask(matcher.handle);
+  return mask && (mask[token / 32] >> (token % 32) & 1u);
+}
+
+bool compute_mask(LlguidanceMatcher &matcher) {
+  if (api.compute_mask(matcher.handle) != 0) return false;
+  matcher.masked = matcher.taken;
+  matcher.is_stale = false;
+  ++matcher.lived;
+  return true;
+}
+
 int llg_accept(void *self, std::int32_t token) {
   LlguidanceMatcher &matcher = self_of(self);
   if (token < 0 || token >= matcher.vocabulary->size() || matcher.ended) return 0;
@@ -79,14 +165,12 @@ int llg_accept(void *self, std::int32_t token) {
     return matcher.ended;
   }
   const auto id = static_cast<std::uint32_t>(token);
-  const std::int32_t legal = api.validate_tokens(matcher.handle, &id, 1);
-  if (legal < 0) return matcher.fail();
-  if (legal == 0) return 0;
-  if (matcher.is_stale) {
-    if (api.compute_mask(matcher.handle) != 0) return matcher.fail();
-    matcher.masked = matcher.taken;
-    matcher.is_stale = false;
+  if (!mask_allows(matcher, token)) {
+    const std::int32_t legal = api.validate_tokens(matcher.handle, &id, 1);
+    if (legal < 0) return matcher.fail();
+    if (legal == 0) return 0;
   }
+  if (matcher.is_stale && !compute_mask(matcher)) return matcher.fail();
   if (api.consume_token(matcher.handle, id) != 0) return matcher.fail();
   ++matcher.taken;
   return 1;
@@ -129,12 +213,9 @@ int llg_fill(void *self, std::int32_t *row, int words) {
     for (std::int32_t token : matcher.vocabulary->end_tokens()) set_bit(row, token, true);
     return 1;
   }
+  if (!compute_mask(matcher)) return matcher.fail();
+  std::memcpy(row, api.get_mask(matcher.handle), static_cast<std::size_t>(needed) * sizeof *row);
   std::memset(row + needed, 0, static_cast<std::size_t>(words - needed) * sizeof *row);
-  if (api.compute_mask_into(matcher.handle, reinterpret_cast<std::uint32_t *>(row),
-                            static_cast<std::size_t>(needed) * sizeof *row) != 0)
-    return matcher.fail();
-  matcher.masked = matcher.taken;
-  matcher.is_stale = false;
   // A grammar in Lark may name an end token by its number; an end is an end all the same.
   const bool accepting = api.is_accepting(matcher.handle);
   for (std::int32_t token : matcher.vocabulary->end_tokens()) set_bit(row, token, accepting);
@@ -143,10 +224,14 @@ int llg_fill(void *self, std::int32_t *row, int words) {
 
 void *llg_fork(void *self) {
   LlguidanceMatcher &matcher = self_of(self);
-  llg::Matcher *copy = api.clone_matcher(matcher.handle);
+  Handle copy(api.clone_matcher(matcher.handle));
   if (!copy) return matcher.fail("llguidance made no copy of a matcher"), nullptr;
-  return new LlguidanceMatcher{copy,          matcher.vocabulary, matcher.taken,
-                               matcher.ended, matcher.masked,     matcher.is_stale};
+  auto *fork = new LlguidanceMatcher{matcher.vocabulary, matcher.start, std::move(copy), matcher.lived};
+  fork->taken = matcher.taken;
+  fork->ended = matcher.ended;
+  fork->masked = matcher.masked;
+  fork->is_stale = matcher.is_stale;
+  return fork;
 }
 
 int llg_reset(void *self) { return llg_rollback(self, self_of(self).taken + self_of(self).ended); }
@@ -218,7 +303,7 @@ std::string llguidance_bind(const char *library_path) {
       !resolve(library, "llg_free_matcher", found.free_matcher) ||
       !resolve(library, "llg_matcher_get_error", found.get_error) ||
       !resolve(library, "llg_matcher_compute_mask", found.compute_mask) ||
-      !resolve(library, "llg_matcher_compute_mask_into", found.compute_mask_into) ||
+      !resolve(library, "llg_matcher_get_mask", found.get_mask) ||
       !resolve(library, "llg_matcher_validate_tokens", found.validate_tokens) ||
       !resolve(library, "llg_matcher_consume_token", found.consume_token) ||
       !resolve(library, "llg_matcher_rollback", found.rollback) ||
@@ -276,21 +361,14 @@ LlguidanceGrammar::LlguidanceGrammar(std::shared_ptr<const LlguidanceVocabulary>
   set(init.limits.initial_lexer_fuel, limits.initial_lexer_fuel);
   set(init.limits.step_lexer_fuel, limits.step_lexer_fuel);
   init.limits.verbose_errors = false;  // errors would carry the grammar and what was generated
-  start_ = api.new_matcher(&init, type.c_str(), text.c_str());
-  if (const char *error = api.get_error(start_)) {
-    const std::string tidied = tidy(error);
-    api.free_matcher(start_);
-    throw LlguidanceRefusal(tidied);
-  }
+  Handle start(api.new_matcher(&init, type.c_str(), text.c_str()));
+  if (const char *error = api.get_error(start.get())) throw LlguidanceRefusal(tidy(error));
+  start_ = std::make_shared<LlguidanceStart>(std::move(start));
 }
 
-LlguidanceGrammar::~LlguidanceGrammar() { api.free_matcher(start_); }
-
 weft_matcher LlguidanceGrammar::matcher() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  llg::Matcher *clone = api.clone_matcher(start_);
-  if (!clone) throw std::runtime_error("llguidance made no copy of a matcher");
-  return {&kOps, new LlguidanceMatcher{clone, vocabulary_}};
+  LlguidanceStart::Copy copy = start_->copy();
+  return {&kOps, new LlguidanceMatcher{vocabulary_, start_, std::move(copy.handle), copy.lived}};
 }
 
 }  // namespace weft

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -53,23 +52,20 @@ struct LlguidanceLimits {
   std::uint64_t initial_lexer_fuel, step_lexer_fuel;
 };
 
-// A grammar compiled for a vocabulary: a matcher that stays at the start, and is cloned. Threads may share it.
+class LlguidanceStart;
+
+// A grammar compiled for a vocabulary. Threads may share it.
 class LlguidanceGrammar {
  public:
   // `type` is "json_schema", "regex" or "lark". Throws LlguidanceRefusal for what does not compile.
   LlguidanceGrammar(std::shared_ptr<const LlguidanceVocabulary> vocabulary, const std::string &type,
                     const std::string &text, const LlguidanceLimits &limits);
-  ~LlguidanceGrammar();
-  LlguidanceGrammar(const LlguidanceGrammar &) = delete;
-  LlguidanceGrammar &operator=(const LlguidanceGrammar &) = delete;
-
   // A new matcher at the start.
   weft_matcher matcher();
 
  private:
   std::shared_ptr<const LlguidanceVocabulary> vocabulary_;
-  std::mutex mutex_;
-  llg::Matcher *start_;
+  std::shared_ptr<LlguidanceStart> start_;
 };
 
 }  // namespace weft

@@ -125,6 +125,24 @@ def test_a_mask_is_never_that_of_a_text_that_was_taken_back() -> None:
         matcher.reset()
 
 
+@pytest.mark.parametrize("entry", GUIDES[::5], ids=lambda entry: entry[0])
+def test_what_ended_leaves_no_trace(backend: LLGuidanceBackend, entry: tuple[str, Any]) -> None:
+    """Matchers begin with what those that ended found of the lexer; their masks are those of a new compile."""
+    rng = random.Random(3)
+    used = backend.compile(make(entry))
+    for _ in range(8):
+        new, later = backend.compile(make(entry)).matcher(), used.matcher()
+        for _ in range(rng.randint(1, 12)):
+            row = mask(new)
+            np.testing.assert_array_equal(mask(later), row)
+            token = pick(allowed(row), rng, end_rarely=rng.random() < 0.5)
+            assert new.accept(token) and later.accept(token)
+            if token == END:
+                break
+        if rng.random() < 0.5:
+            later = later.fork()
+
+
 def test_several_end_tokens() -> None:
     tokens = small_vocabulary().tokens
     vocabulary = Vocabulary.from_tokens(tokens, end_ids=[END, OTHER_END], special_ids=[1])
