@@ -1,7 +1,7 @@
 // The few structs and functions of LLGuidance's C interface that weft calls, as weft's own declarations.
 //
 // They are resolved with dlsym from the installed wheel, so nothing of LLGuidance is needed to build. Version 1.9 of
-// the interface; `matcher_llguidance.cpp` checks the version before it trusts a layout.
+// the interface; `llguidance_library.cpp` checks the version before it trusts a layout.
 #pragma once
 
 #include <cstddef>

@@ -1,105 +1,22 @@
 #include "matcher_llguidance.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
-#include <mutex>
 #include <string_view>
 #include <utility>
 
+#include "llguidance_start.h"
+
 namespace weft {
+
+using llg::api;
+using llg::Handle;
+using llg::tidy;
+
 namespace {
 
 // Forced text is looked for so many bytes ahead for each token that is asked for.
 constexpr std::size_t kForcedBytesPerToken = 16;
-
-// Written once under the mutex, read-only after `ready`.
-llg::Api api{};
-std::atomic<bool> ready{false};
-std::mutex bind_mutex;
-
-template <class Fn>
-bool resolve(void *library, const char *name, Fn &out) {
-  out = reinterpret_cast<Fn>(dlsym(library, name));
-  return out != nullptr;
-}
-
-void need_binding() {
-  if (!ready.load(std::memory_order_acquire)) throw std::logic_error("llguidance_bind has not succeeded yet");
-}
-
-// LLGuidance's text may end in a trace of its state or of its stack.
-std::string tidy(const char *text) {
-  std::string tidied(text ? text : "llguidance failed without an error text");
-  for (const char *trace : {"<state>", "<backtrace>", "<non-verbose/>"})
-    tidied.erase(std::min(tidied.size(), tidied.find(trace)));
-  while (!tidied.empty() && (tidied.back() == '\n' || tidied.back() == ' ')) tidied.pop_back();
-  return tidied;
-}
-
-struct FreeMatcher {
-  void operator()(llg::Matcher *matcher) const { api.free_matcher(matcher); }
-};
-using Handle = std::unique_ptr<llg::Matcher, FreeMatcher>;
-
-}  // namespace
-
-// Where a grammar's matchers begin: one that is copied for each. LLGuidance finds its lexer's states as texts come to
-// them, in each matcher anew, and its C interface can't share them; so a matcher that ends is brought back to the
-// start, and the next are copied from it with the states that it found.
-class LlguidanceStart {
- public:
-  explicit LlguidanceStart(Handle cold) : cold_(std::move(cold)) {}
-
-  struct Copy {
-    Handle handle;
-    int lived;  // masks that were filled to find the states that it knows
-  };
-
-  Copy copy() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto start = Clock::now();
-    Copy made{Handle(api.clone_matcher(warm_ ? warm_.get() : cold_.get())), lived_};
-    if (!made.handle) throw std::runtime_error("llguidance made no copy of a matcher");
-    if (warm_ && Clock::now() - start > kLongestCopy) forget();
-    return made;
-  }
-
-  // Whether a matcher that filled so many masks, its ancestors' with them, would make later ones faster.
-  bool wants(int lived) const {
-    const int known = lived_.load(std::memory_order_relaxed);
-    return known < kEnough && lived > known;
-  }
-
-  // Takes a matcher that is back at the start.
-  void take(Handle handle, int lived) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!wants(lived)) return;
-    warm_.swap(handle);
-    lived_ = lived;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  // Past this a copy with its states costs a request more than finding them.
-  static constexpr std::chrono::milliseconds kLongestCopy{1};
-  // So many masks have found what most texts need; a bound keeps the states, which have a limit, to requests.
-  static constexpr int kEnough = 4096;
-
-  void forget() {
-    warm_.reset();
-    lived_ = 0;
-  }
-
-  std::mutex mutex_;
-  Handle cold_, warm_;
-  std::atomic<int> lived_{0};
-};
-
-namespace {
 
 // End tokens are weft's business: LLGuidance never sees one, so that nothing it does after an end can matter. An
 // illegal token kills its matchers for good, so each is validated before it is consumed.
@@ -287,39 +204,10 @@ const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, llg_accept, llg_validate, llg_f
 
 }  // namespace
 
-std::string llguidance_bind(const char *library_path) {
-  std::lock_guard<std::mutex> lock(bind_mutex);
-  if (ready.load(std::memory_order_acquire)) return "";
-  // Python's import has loaded it already; then this only counts a reference.
-  void *library = dlopen(library_path, RTLD_NOW | RTLD_LOCAL);
-  if (!library) return dlerror();
-  llg::Api found{};
-  if (!resolve(library, "llg_get_version", found.get_version) ||
-      !resolve(library, "llg_new_tokenizer_v2", found.new_tokenizer) ||
-      !resolve(library, "llg_free_tokenizer", found.free_tokenizer) ||
-      !resolve(library, "llg_constraint_init_set_defaults", found.init_defaults) ||
-      !resolve(library, "llg_new_matcher", found.new_matcher) ||
-      !resolve(library, "llg_clone_matcher", found.clone_matcher) ||
-      !resolve(library, "llg_free_matcher", found.free_matcher) ||
-      !resolve(library, "llg_matcher_get_error", found.get_error) ||
-      !resolve(library, "llg_matcher_compute_mask", found.compute_mask) ||
-      !resolve(library, "llg_matcher_get_mask", found.get_mask) ||
-      !resolve(library, "llg_matcher_validate_tokens", found.validate_tokens) ||
-      !resolve(library, "llg_matcher_consume_token", found.consume_token) ||
-      !resolve(library, "llg_matcher_rollback", found.rollback) ||
-      !resolve(library, "llg_matcher_is_accepting", found.is_accepting))
-    return "a function of LLGuidance's C interface is missing";
-  const std::string version = found.get_version();
-  if (version.rfind("llguidance@1.9.", 0) != 0) return version + " where llguidance 1.9 is needed";
-  api = found;
-  ready.store(true, std::memory_order_release);
-  return "";
-}
-
 LlguidanceVocabulary::LlguidanceVocabulary(const std::vector<std::string> &texts, std::vector<std::int32_t> end_tokens,
                                            std::shared_ptr<const TokenTexts> spelling)
     : size_(static_cast<int>(texts.size())), end_tokens_(std::move(end_tokens)), spelling_(std::move(spelling)) {
-  need_binding();
+  llg::need_binding();
   if (end_tokens_.empty()) throw LlguidanceRefusal("the vocabulary has no end token");
   std::vector<std::uint32_t> lengths;
   std::string bytes;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "forced_text.h"
-#include "llguidance_abi.h"
+#include "llguidance_library.h"
 #include "matcher.h"
 
 namespace weft {
@@ -17,10 +17,6 @@ namespace weft {
 struct LlguidanceRefusal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-
-// Resolves the interface from the installed library (an absolute path). Returns "" if all that weft calls is there,
-// else what is missing. Safe to call again; the first success stays.
-std::string llguidance_bind(const char *library_path);
 
 // LLGuidance's view of a vocabulary. Never changes, so any number of matchers and threads share one.
 class LlguidanceVocabulary {
