@@ -14,6 +14,7 @@ namespace {
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
 constexpr std::int64_t kTile = 16;                     // keys at once
+constexpr std::int64_t kTogether = 4;                  // queries at once
 constexpr std::int64_t kProductsForThreads = 1 << 19;  // some 100 us of work
 
 typedef float Lanes __attribute__((vector_size(kTile * sizeof(float))));
@@ -40,6 +41,24 @@ struct Group {
   std::int64_t stride;
 };
 
+// Scores of kQueries queries from `m` on with a tile of turned keys. Several at once keep the processor busy while one
+// waits for its sum; each is summed in the same order however many there are.
+template <int kQueries>
+WEFT_INLINE void score_tile(const Group &g, std::int64_t m, std::int64_t first, std::int64_t head_dim) {
+  Lanes even[kQueries] = {}, odd[kQueries] = {};
+  for (std::int64_t d = 0; d + 1 < head_dim; d += 2) {
+    const Lanes keys = load(g.keys + d * kTile), next = load(g.keys + (d + 1) * kTile);
+    for (int k = 0; k < kQueries; ++k) {
+      even[k] += g.queries[m + k][d] * keys;
+      odd[k] += g.queries[m + k][d + 1] * next;
+    }
+  }
+  for (int k = 0; k < kQueries; ++k) {
+    if (head_dim % 2) even[k] += g.queries[m + k][head_dim - 1] * load(g.keys + (head_dim - 1) * kTile);
+    store(g.scores + (m + k) * g.stride + first, (even[k] + odd[k]) * g.scale);
+  }
+}
+
 // Scores of all keys, a tile of them turned so that a vector holds one dimension of each.
 WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
   for (std::int64_t first = 0; first < g.length; first += kTile) {
@@ -48,16 +67,9 @@ WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
       const float *key = g.tokens[first + std::min(n, last)];
       for (std::int64_t d = 0; d < head_dim; ++d) g.keys[d * kTile + n] = key[d];
     }
-    for (std::int64_t m = 0; m < g.count; ++m) {
-      const float *q = g.queries[m];
-      Lanes even = {}, odd = {};
-      for (std::int64_t d = 0; d + 1 < head_dim; d += 2) {
-        even += q[d] * load(g.keys + d * kTile);
-        odd += q[d + 1] * load(g.keys + (d + 1) * kTile);
-      }
-      if (head_dim % 2) even += q[head_dim - 1] * load(g.keys + (head_dim - 1) * kTile);
-      store(g.scores + m * g.stride + first, (even + odd) * g.scale);
-    }
+    std::int64_t m = 0;
+    for (; m + kTogether <= g.count; m += kTogether) score_tile<kTogether>(g, m, first, head_dim);
+    for (; m < g.count; ++m) score_tile<1>(g, m, first, head_dim);
   }
 }
 
@@ -72,32 +84,51 @@ WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
   return total;
 }
 
-// kVectors vectors of one query's output from dimension `first` on.
-template <int kVectors>
-WEFT_INLINE void weigh(const Group &g, std::int64_t m, std::int64_t first, float scale) {
+// kVectors vectors of the outputs of kQueries queries from `m` on, from dimension `first` on.
+template <int kQueries, int kVectors>
+WEFT_INLINE void weigh(const Group &g, std::int64_t m, std::int64_t first, const float *scales) {
+  Lanes sums[kQueries][kVectors] = {};
+  std::int64_t n = 0, shared = g.lengths[m];
+  for (int k = 1; k < kQueries; ++k) shared = std::min(shared, g.lengths[m + k]);
   const float *weights = g.scores + m * g.stride;
-  Lanes sums[kVectors] = {};
-  for (std::int64_t n = 0; n < g.lengths[m]; ++n) {
+  for (; n < shared; ++n) {
     const float *value = g.tokens[n] + g.values + first;
-    for (int v = 0; v < kVectors; ++v) sums[v] += weights[n] * load(value + v * kTile);
+    for (int v = 0; v < kVectors; ++v) {
+      const Lanes values = load(value + v * kTile);
+      for (int k = 0; k < kQueries; ++k) sums[k][v] += weights[k * g.stride + n] * values;
+    }
   }
-  for (int v = 0; v < kVectors; ++v) store(g.outs[m] + first + v * kTile, sums[v] * scale);
+  for (int k = 0; k < kQueries; ++k) {
+    for (std::int64_t rest = n; rest < g.lengths[m + k]; ++rest) {
+      const float *value = g.tokens[rest] + g.values + first;
+      for (int v = 0; v < kVectors; ++v) sums[k][v] += weights[k * g.stride + rest] * load(value + v * kTile);
+    }
+    for (int v = 0; v < kVectors; ++v) store(g.outs[m + k] + first + v * kTile, sums[k][v] * scales[k]);
+  }
+}
+
+template <int kQueries>
+WEFT_INLINE void finish(const Group &g, std::int64_t m) {
+  float scales[kQueries];
+  for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate(g.scores + (m + k) * g.stride, g.lengths[m + k]);
+  std::int64_t d = 0;
+  for (; d + 2 * kTile <= g.head_dim; d += 2 * kTile) weigh<kQueries, 2>(g, m, d, scales);
+  for (; d + kTile <= g.head_dim; d += kTile) weigh<kQueries, 1>(g, m, d, scales);
+  for (; d < g.head_dim; ++d) {
+    for (int k = 0; k < kQueries; ++k) {
+      float sum = 0;
+      for (std::int64_t n = 0; n < g.lengths[m + k]; ++n)
+        sum += g.scores[(m + k) * g.stride + n] * g.tokens[n][g.values + d];
+      g.outs[m + k][d] = sum * scales[k];
+    }
+  }
 }
 
 WEFT_INLINE void attend(const Group &g) {
   score(g, g.head_dim);
-  for (std::int64_t m = 0; m < g.count; ++m) {
-    float *weights = g.scores + m * g.stride;
-    const float scale = 1 / exponentiate(weights, g.lengths[m]);
-    std::int64_t d = 0;
-    for (; d + 2 * kTile <= g.head_dim; d += 2 * kTile) weigh<2>(g, m, d, scale);
-    for (; d + kTile <= g.head_dim; d += kTile) weigh<1>(g, m, d, scale);
-    for (; d < g.head_dim; ++d) {
-      float sum = 0;
-      for (std::int64_t n = 0; n < g.lengths[m]; ++n) sum += weights[n] * g.tokens[n][g.values + d];
-      g.outs[m][d] = sum * scale;
-    }
-  }
+  std::int64_t m = 0;
+  for (; m + kTogether <= g.count; m += kTogether) finish<kTogether>(g, m);
+  for (; m < g.count; ++m) finish<1>(g, m);
 }
 
 using Attend = void (*)(const Group &);

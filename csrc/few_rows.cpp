@@ -11,6 +11,7 @@ namespace {
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
 constexpr int kLanes = 16;
+constexpr int kMostRows = 6;                           // at once: their sums and the weights fill AVX-512's registers
 constexpr std::int64_t kProductsForThreads = 1 << 21;  // some 100 us of work
 
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
@@ -29,11 +30,12 @@ WEFT_INLINE void finish(const Lanes &sums, float *out, std::int64_t valid, bool 
   for (std::int64_t n = 0; n < valid; ++n) out[n] = add ? out[n] + values[n] : values[n];
 }
 
-// kRows rows times kVectors * kLanes outputs of one panel, from output `first` of it on.
-template <int kRows, int kVectors>
-WEFT_INLINE void tile(const FewRowsCall &call, std::int64_t row, std::int64_t panel, std::int64_t first) {
+// kRows rows times the outputs of one panel, whose weights are read once and in their order: they come from far away.
+template <int kRows>
+WEFT_INLINE void tile(const FewRowsCall &call, std::int64_t row, std::int64_t panel) {
+  constexpr int kVectors = kPanel / kLanes;
   const float *x = call.x + row * call.x_row;
-  const float *w = call.panels + panel * call.inputs * kPanel + first;
+  const float *w = call.panels + panel * call.inputs * kPanel;
   Lanes sums[kRows][kVectors] = {};
   for (std::int64_t i = 0; i < call.inputs; ++i, w += kPanel) {
     Lanes weights[kVectors];
@@ -43,7 +45,7 @@ WEFT_INLINE void tile(const FewRowsCall &call, std::int64_t row, std::int64_t pa
       for (int v = 0; v < kVectors; ++v) sums[m][v] += value * weights[v];
     }
   }
-  const std::int64_t output = panel * kPanel + first;
+  const std::int64_t output = panel * kPanel;
   for (int m = 0; m < kRows; ++m) {
     for (int v = 0; v < kVectors; ++v) {
       finish(sums[m][v], call.out + (row + m) * call.out_row + output + v * kLanes, call.outputs - output - v * kLanes,
@@ -52,42 +54,16 @@ WEFT_INLINE void tile(const FewRowsCall &call, std::int64_t row, std::int64_t pa
   }
 }
 
-// As many outputs at once as there are registers for.
-template <int kRows>
-WEFT_INLINE void rows_of_panel(const FewRowsCall &call, std::int64_t row, std::int64_t panel) {
-  constexpr int kVectors = kRows <= 6 ? 4 : kRows <= 12 ? 2 : 1;
-  for (std::int64_t first = 0; first < kPanel; first += kVectors * kLanes)
-    tile<kRows, kVectors>(call, row, panel, first);
-}
-
 template <int kRows>
 WEFT_INLINE std::int64_t take(const FewRowsCall &call, std::int64_t row, std::int64_t panel) {
-  rows_of_panel<kRows>(call, row, panel);
+  tile<kRows>(call, row, panel);
   return row + kRows;
 }
 
 WEFT_INLINE void panel_product(const FewRowsCall &call, std::int64_t panel) {
   std::int64_t row = 0;
-  while (call.rows - row >= 12) row = take<12>(call, row, panel);
+  while (call.rows - row >= kMostRows) row = take<kMostRows>(call, row, panel);
   switch (call.rows - row) {
-    case 11:
-      row = take<11>(call, row, panel);
-      break;
-    case 10:
-      row = take<10>(call, row, panel);
-      break;
-    case 9:
-      row = take<9>(call, row, panel);
-      break;
-    case 8:
-      row = take<8>(call, row, panel);
-      break;
-    case 7:
-      row = take<7>(call, row, panel);
-      break;
-    case 6:
-      row = take<6>(call, row, panel);
-      break;
     case 5:
       row = take<5>(call, row, panel);
       break;

@@ -16,6 +16,9 @@ from weft import _core
 
 DECODE_WIDTH = 16
 
+NATIVE_PAIRS = 1 << 15
+"""Queries times keys of a row: a short prompt, for which SDPA and what it needs gathered take longer."""
+
 
 def kv_plan(page_table: Tensor, positions: Tensor, table: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
     """See `weft.ops.attention.kv_plan`."""
@@ -81,9 +84,11 @@ def rotate_write_(
 def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
     """See `weft.ops.attention.paged_attention`."""
     if q.dtype == torch.float32 and q.shape[1] <= DECODE_WIDTH:
-        return _decode_native(q, cache, page_table.contiguous(), positions.contiguous(), scale)
+        return _attend_native(q, cache, page_table.contiguous(), positions.contiguous(), scale)
     capacity = page_table.shape[1] * cache.shape[1]
     lengths = [min(last + 1, capacity) for last in positions.select(1, -1).tolist()]
+    if q.dtype == torch.float32 and q.shape[1] * max(lengths) <= NATIVE_PAIRS:
+        return _attend_native(q, cache, page_table.contiguous(), positions.contiguous(), scale)
     rows = zip(page_table.unbind(0), lengths, strict=True)
     keys_values = [_gather(cache, table, length) for table, length in rows]
     if q.shape[1] <= DECODE_WIDTH:
@@ -92,8 +97,8 @@ def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Ten
     return torch.stack([_prefill_row(row, keys, values, scale) for row, (keys, values) in pairs])
 
 
-def _decode_native(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
-    """Few queries in float32: weft's own loop over the pages, which gathers nothing."""
+def _attend_native(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
+    """Few queries in float32, or few keys: weft's own loop over the pages, which gathers nothing."""
     rows, width, heads, head_dim = q.shape
     out = torch.empty(rows, width, heads, head_dim)
     _core.paged_attention_cpu(

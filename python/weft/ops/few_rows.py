@@ -13,7 +13,7 @@ from weft import _core
 from weft.errors import InterfaceError
 from weft.ops.library import register
 
-FEW_ROWS = 64
+FEW_ROWS = 128
 """Beyond this torch's product is as fast, on some processors faster."""
 
 PANEL = 64
