@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -78,6 +79,31 @@ def test_blanks_are_bounded() -> None:
     assert not takes(Guide.json(max_whitespace=1), "[1,  2]")
 
 
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_separators_leave_no_choice_of_blanks(backend: str) -> None:
+    """What `json.dumps` writes with them, and nothing else."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer"},
+            "b": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "integer"}}},
+        },
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    compiler = GuideCompiler(small_vocabulary(), backend=backend)
+    value = {"a": 1, "b": [{"c": 2, "d": 3}, {}]}
+    several: list[tuple[str, str]] = [(", ", ": "), (",", ":"), (" ,  ", " : ")]
+    for separators in several:
+        matcher = compiler.compile_part(Guide.json_schema(schema, separators=separators)).matcher()
+        for written in several:
+            tokens = [*ids(json.dumps(value, separators=written)), END]
+            assert (matcher.validate(tokens) == len(tokens)) == (written == separators)
+        spaced = ids(json.dumps(value, separators=separators).replace("{", "{ "))
+        assert matcher.validate(spaced) == 1
+    assert compiler.compile_part(Guide.json(separators=(",", ":"))).matcher().validate(ids("[1, 2]")) == 3
+
+
 def test_a_structural_tag() -> None:
     tag = {
         "type": "structural_tag",
@@ -151,6 +177,8 @@ def test_print_shows_the_grammar() -> None:
         (lambda: Guide.json_schema({"multipleOf": 0}), "multipleOf is 0"),
         (lambda: Guide.json_schema({"$ref": "#/$defs/nowhere"}), "leads nowhere"),
         (lambda: Guide.json_schema({}, max_whitespace=0), "max_whitespace is 0"),
+        (lambda: Guide.json_schema({}, separators=(";", ":")), "it must be a comma and a colon"),
+        (lambda: Guide.json(separators=", "), "it must be a comma and a colon"),  # type: ignore[arg-type]
         (lambda: Guide.regex(3), "needs a str"),  # type: ignore[arg-type]
         (lambda: Guide.ebnf(b"x"), "needs a str"),  # type: ignore[arg-type]
         (lambda: Guide.choice([]), "at least one text"),
@@ -465,6 +493,7 @@ def test_equal_guides() -> None:
     assert hash(Guide.regex("a")) == hash(Guide.regex("a"))
     assert Guide.regex("a") != Guide.ebnf("a")
     assert Guide.json() != Guide.json(max_whitespace=2)
+    assert Guide.json() != Guide.json(separators=(",", ":"))
     grammars = [Guide.of(xgr.Grammar.from_regex(text)) for text in ("a", "b")]
     assert len({*grammars, *grammars}) == 2
 

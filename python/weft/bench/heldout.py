@@ -42,11 +42,13 @@ class PromptSet:
         return outputs
 
 
-def prompt_set(name: str, count: int, llm: LLM) -> PromptSet:
-    """`count` held-out prompts of the set; `llm` compiles the schemas once, for every LLM of its vocabulary."""
+def prompt_set(name: str, count: int, llm: LLM, separators: tuple[str, str] | None = None) -> PromptSet:
+    """`count` held-out prompts of the set; `llm` compiles the schemas once, for every LLM of its vocabulary.
+    `separators` as in `Guide.json_schema`.
+    """
     rng = random.Random(SEED)
     records = [MAKERS[name](rng, "heldout") for _ in range(count)]
-    guides = [Guide.json_schema(record.schema) for record in records]
+    guides = [Guide.json_schema(record.schema, separators=separators) for record in records]
     compiling = [llm.compile(guide) for guide in guides]
     for i, future in enumerate(compiling):
         compiled = future.result()

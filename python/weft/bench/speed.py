@@ -1,5 +1,7 @@
 """Tokens per second at batch 1 under a JSON schema: every drafter, in one graph and in split graphs, beside none.
 
+Once with a schema that leaves blanks to the model, and once with separators that leave none, so that the grammar forces
+keys and punctuation.
 First each drafter tries every number of drafts over all prompts once, in one graph. Then each, with the number that was
 best, answers every prompt in every round, all taking turns prompt by prompt, so that drift cancels. Times are from the
 call to the answer, prompt and all; guides are compiled before.
@@ -8,7 +10,7 @@ call to the answer, prompt and all; guides are compiled before.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,7 @@ from weft.core import SamplingParams
 from weft.llm import LLM
 
 NUM_DRAFTS = (2, 3, 4, 5, 6, 8)
+FORMS: dict[str, tuple[str, str] | None] = {"free blanks": None, "separators": (", ", ": ")}
 UNGUIDED_AND_AUTO = (
     Variant("EAGLE3, guide_drafts=False", Speculation.eagle3, guide_drafts=False),
     Variant('EAGLE3, guide_drafts="auto"', Speculation.eagle3, guide_drafts="auto"),
@@ -80,37 +83,63 @@ def run(
     num_drafts: Sequence[int] = NUM_DRAFTS,
     variants: Sequence[Variant] = DRAFTERS,
 ) -> Report:
-    """A row for each drafter, with the ratio of its speed to that of no drafts and to its own in split graphs."""
-    with Progress(transient=True) as progress, ExitStack() as open_llms:
-        task = progress.add_task("speed", total=len(variants) * len(num_drafts) + 2 * len(variants) + 4)
+    """A row for each drafter and form of JSON, with the ratio of its speed to that of no drafts under the same guides
+    and to its own in split graphs.
+    """
+    rows: list[dict[str, Any]] = []
+    totals: dict[str, Any] = {}
+    with Progress(transient=True) as progress:
+        num_llms = len(variants) * (len(num_drafts) + 1) + 2 + len(UNGUIDED_AND_AUTO) * (EAGLE3 in variants)
+        task = progress.add_task("speed", total=len(FORMS) * num_llms)
 
         def racer(name: str, speculation: Speculation, graphs: Graphs) -> Racer:
             config = EngineConfig(max_batch=1, graphs=graphs)
             llm = LLM(model, device=device, speculation=speculation, engine=config)
             progress.advance(task)
-            return Racer(name, speculation.max_draft_tokens, graphs, open_llms.enter_context(llm))
+            return Racer(name, speculation.max_draft_tokens, graphs, llm)
 
-        plain = racer("none", Speculation.none(), "one")
-        chosen = prompt_set("extraction", prompts, plain.llm)
-        racers = [plain, racer("none", Speculation.none(), "split")]
-        for variant in variants:
-            tried = [racer(variant.name, variant.speculation(k), "one") for k in num_drafts]
-            race(tried, chosen, 1)
-            best = max(tried, key=lambda r: r.speeds[0])
-            for loser in tried:
-                if loser is not best:
-                    loser.llm.close()
-            racers.append(Racer(best.name, best.num_drafts, best.graphs, best.llm))
-            racers.append(racer(variant.name, variant.speculation(best.num_drafts), "split"))
-            if variant is EAGLE3:
-                for way in UNGUIDED_AND_AUTO:
-                    racers.append(racer(way.name, way.speculation(best.num_drafts), "one"))
-        race(racers, chosen, rounds)
-        where = str(plain.llm.runtime.device)
-    rows = table(racers)
-    return Report(
-        "speed", rows, summary(rows, racers) | {"device": where, "prompts": prompts, "rounds": rounds}
-    )
+        for form, separators in FORMS.items():
+            with ExitStack() as open_llms:
+                racers, where = race_all(racer, open_llms, separators, prompts, rounds, num_drafts, variants)
+                of_form = [{"guide": form, **row} for row in table(racers)]
+            rows += of_form
+            totals[form] = summary(of_form, racers)
+    return Report("speed", rows, totals | {"device": where, "prompts": prompts, "rounds": rounds})
+
+
+def race_all(
+    racer: Callable[[str, Speculation, Graphs], Racer],
+    open_llms: ExitStack,
+    separators: tuple[str, str] | None,
+    count: int,
+    rounds: int,
+    num_drafts: Sequence[int],
+    variants: Sequence[Variant],
+) -> tuple[list[Racer], str]:
+    """Everybody who raced under one form of JSON, each with its best number of drafts; and the device."""
+
+    def opened(name: str, speculation: Speculation, graphs: Graphs = "one") -> Racer:
+        made = racer(name, speculation, graphs)
+        open_llms.enter_context(made.llm)
+        return made
+
+    plain = opened("none", Speculation.none())
+    chosen = prompt_set("extraction", count, plain.llm, separators)
+    racers = [plain, opened("none", Speculation.none(), "split")]
+    for variant in variants:
+        tried = [opened(variant.name, variant.speculation(k)) for k in num_drafts]
+        race(tried, chosen, 1)
+        best = max(tried, key=lambda r: r.speeds[0])
+        for loser in tried:
+            if loser is not best:
+                loser.llm.close()
+        racers.append(Racer(best.name, best.num_drafts, best.graphs, best.llm))
+        racers.append(opened(variant.name, variant.speculation(best.num_drafts), "split"))
+        if variant is EAGLE3:
+            for way in UNGUIDED_AND_AUTO:
+                racers.append(opened(way.name, way.speculation(best.num_drafts)))
+    race(racers, chosen, rounds)
+    return racers, str(plain.llm.runtime.device)
 
 
 def race(racers: Sequence[Racer], prompts: PromptSet, rounds: int) -> None:

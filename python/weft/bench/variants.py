@@ -42,6 +42,7 @@ DRAFTERS = (
     Variant("MTP", Speculation.mtp),
     Variant("draft model", Speculation.draft_model),
     Variant("forced", forced),
+    Variant("forced + n-gram", partial(forced_then, Speculation.ngram)),
     Variant("forced + EAGLE3", partial(forced_then, Speculation.eagle3)),
 )
 """Every drafter, its drafts guided."""
@@ -55,6 +56,6 @@ VARIANTS = (
     Variant("MTP unguided", Speculation.mtp, guide_drafts=False),
     Variant("draft model", Speculation.draft_model),
     Variant("draft model unguided", Speculation.draft_model, guide_drafts=False),
-    *DRAFTERS[-2:],
+    *DRAFTERS[-3:],
 )
 """Every drafter with guided drafts and without; in the order of published tables, what they lack behind."""

@@ -55,14 +55,17 @@ class Guide:
     payload: Any = field(default=None, repr=False)
     strict: bool = False
     any_order: bool = False
+    separators: tuple[str, str] | None = None
 
     @classmethod
-    def json(cls, *, max_whitespace: int | None = MAX_WHITESPACE) -> Guide:
-        """Any JSON object or array. At most `max_whitespace` blanks in a row between tokens (None: any
-        number).
-        """
+    def json(
+        cls, *, max_whitespace: int | None = MAX_WHITESPACE, separators: tuple[str, str] | None = None
+    ) -> Guide:
+        """Any JSON object or array; blanks as in `json_schema`."""
         return cls.json_schema(
-            {"anyOf": [{"type": "object"}, {"type": "array"}]}, max_whitespace=max_whitespace
+            {"anyOf": [{"type": "object"}, {"type": "array"}]},
+            max_whitespace=max_whitespace,
+            separators=separators,
         )
 
     @classmethod
@@ -73,13 +76,19 @@ class Guide:
         strict: bool = False,
         max_whitespace: int | None = MAX_WHITESPACE,
         any_order: bool = False,
+        separators: tuple[str, str] | None = None,
     ) -> Guide:
         """JSON that a schema describes: a dict, its JSON text, or a pydantic model.
 
         Objects that name properties have no others, unless `additionalProperties` says so; properties come in
         the schema's order, or in any with `any_order`. `strict` makes compiling raise `GuideError` for keywords
         that are not enforced, instead of a warning.
+
+        At most `max_whitespace` blanks in a row stand between tokens (None: any number). With `separators`, as those of
+        `json.dumps` between items and behind keys, (", ", ": ") say, there are no blanks but theirs, and nothing is
+        left to choose: keys and punctuation are forced, which drafts can use (`Speculation.forced`).
         """
+        _check_separators(separators)
         if max_whitespace is not None and max_whitespace < 1:
             raise GuideError(
                 f"max_whitespace is {max_whitespace}; it must be at least 1, or None for no bound"
@@ -87,7 +96,12 @@ class Guide:
         schema = _schema_of(schema)
         json_schema.check(schema)
         return cls(
-            "json_schema", json.dumps(schema), max_whitespace, strict=bool(strict), any_order=bool(any_order)
+            "json_schema",
+            json.dumps(schema),
+            max_whitespace,
+            strict=bool(strict),
+            any_order=bool(any_order),
+            separators=separators,
         )
 
     @classmethod
@@ -263,7 +277,7 @@ class Guide:
         if self.payload is not None:
             content = getattr(self.payload, "guide_key", None)
             return None if content is None else (self.kind, self.source, content)
-        return (self.kind, self.source, self.max_whitespace, self.strict, self.any_order)
+        return (self.kind, self.source, self.max_whitespace, self.strict, self.any_order, self.separators)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Guide) and self.key is not None and self.key == other.key)
@@ -298,6 +312,20 @@ def _schema_of(schema: Any) -> Any:
         raise GuideError(f"the JSON schema is not valid JSON: {error}") from None
     except RecursionError:
         raise GuideError("the JSON schema is nested too deeply") from None
+
+
+def _check_separators(separators: Any) -> None:
+    """A comma and a colon, each with spaces around it or none."""
+    if separators is None:
+        return
+    fits = isinstance(separators, tuple) and len(separators) == 2
+    if not fits or any(
+        not isinstance(text, str) or text.strip(" ") != mark
+        for text, mark in zip(separators, ",:", strict=True)
+    ):
+        raise GuideError(
+            f"separators is {separators!r}; it must be a comma and a colon with spaces or none, as (', ', ': ')"
+        )
 
 
 def _need_text(what: str, text: object) -> None:

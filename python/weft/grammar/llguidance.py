@@ -61,7 +61,8 @@ def translated(guide: Guide, special_names: Mapping[str, int] | None = None) -> 
     if guide.kind == "json_schema":
         if guide.any_order:
             raise GuideError("LLGuidance keeps the schema's order of properties; any_order needs XGrammar")
-        return "json_schema", llguidance_schema.prepared(json.loads(guide.source), guide.max_whitespace)
+        schema = json.loads(guide.source)
+        return "json_schema", llguidance_schema.prepared(schema, guide.max_whitespace, guide.separators)
     if guide.kind == "regex":
         # Classes as in JavaScript, and a dot that takes line breaks, too: what they mean to XGrammar.
         return "regex", f"(?s:{llguidance.regex_to_lark(guide.source, 'dw')})"

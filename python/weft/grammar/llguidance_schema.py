@@ -26,8 +26,8 @@ def silently_ignored(schema: Any) -> list[str]:
     ]
 
 
-def prepared(schema: Any, max_whitespace: int | None) -> str:
-    """The schema for LLGuidance, as JSON text."""
+def prepared(schema: Any, max_whitespace: int | None, separators: tuple[str, str] | None = None) -> str:
+    """The schema for LLGuidance, as JSON text; `separators` as in `Guide.json_schema`."""
     schema = json.loads(json.dumps(schema))
     if not isinstance(schema, dict):
         schema = {} if schema else {"not": {}}
@@ -36,8 +36,12 @@ def prepared(schema: Any, max_whitespace: int | None) -> str:
         _split(node)
         if id(node) not in held:
             _close(node)
-    blanks = "+" if max_whitespace is None else f"{{1,{max_whitespace}}}"
-    schema["x-guidance"] = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{blanks}"}
+    if separators is None:
+        blanks = "+" if max_whitespace is None else f"{{1,{max_whitespace}}}"
+        schema["x-guidance"] = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{blanks}"}
+    else:
+        item, key = separators
+        schema["x-guidance"] = {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
     return json.dumps(schema)
 
 

@@ -68,12 +68,20 @@ def parse_structural_tag(tag: str) -> xgr.Grammar:
     return translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag))
 
 
-def parse_json_schema(schema: str, max_whitespace: int | None, any_order: bool = False) -> xgr.Grammar:
+def parse_json_schema(
+    schema: str,
+    max_whitespace: int | None,
+    any_order: bool = False,
+    separators: tuple[str, str] | None = None,
+) -> xgr.Grammar:
     """Raises `GuideError` for a schema that XGrammar can't express."""
     opened = json.dumps(opened_schema(json.loads(schema)))
+    if separators is None:
+        blanks: dict[str, Any] = {"max_whitespace_cnt": max_whitespace}
+    else:
+        blanks = {"any_whitespace": False, "separators": separators}
     return translated(
-        "JSON schema",
-        lambda: xgr.Grammar.from_json_schema(opened, max_whitespace_cnt=max_whitespace, any_order=any_order),
+        "JSON schema", lambda: xgr.Grammar.from_json_schema(opened, any_order=any_order, **blanks)
     )
 
 
@@ -111,7 +119,7 @@ def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind in registry.GUIDES:
         raise GuideError(f"a guide of the kind {guide.kind} is no grammar")
     if guide.kind == "json_schema":
-        return parse_json_schema(guide.source, guide.max_whitespace, guide.any_order)
+        return parse_json_schema(guide.source, guide.max_whitespace, guide.any_order, guide.separators)
     if guide.kind == "regex":
         return parse_regex(guide.source)
     if guide.kind == "ebnf":

@@ -33,6 +33,7 @@ class RecordedGuide:
     any_order: bool = False
     backend: str | None = None
     program: WasmSource | None = None
+    separators: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, guide: Guide, backend: str | None = None) -> RecordedGuide:
@@ -40,14 +41,22 @@ class RecordedGuide:
         program = guide.payload if isinstance(guide.payload, WasmSource) else None
         if guide.kind not in KEPT_KINDS or guide.payload is not program:
             return cls(guide.kind, None)
-        return cls(guide.kind, guide.source, guide.max_whitespace, guide.any_order, backend, program)
+        blanks = guide.max_whitespace
+        return cls(guide.kind, guide.source, blanks, guide.any_order, backend, program, guide.separators)
 
     def guide(self) -> Guide | None:
         """The guide again; None where it was not kept."""
         kind = next((kind for kind in KEPT_KINDS if kind == self.kind), None)
         if kind is None or self.source is None:
             return None
-        return Guide(kind, self.source, self.max_whitespace, self.program, any_order=self.any_order)
+        return Guide(
+            kind,
+            self.source,
+            self.max_whitespace,
+            self.program,
+            any_order=self.any_order,
+            separators=self.separators,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -57,5 +66,9 @@ class RecordedGuide:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RecordedGuide:
         """What `to_json` gave. Raises as `WasmSource.from_json` does for anything else."""
-        program = data.get("program")
-        return cls(**{**data, "program": None if program is None else WasmSource.from_json(program)})
+        program, separators = data.get("program"), data.get("separators")
+        made = {
+            "program": None if program is None else WasmSource.from_json(program),
+            "separators": None if separators is None else tuple(separators),
+        }
+        return cls(**{**data, **made})
