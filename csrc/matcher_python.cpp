@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gil.h"
+#include "guarded.h"
 
 namespace nb = nanobind;
 
@@ -80,8 +81,6 @@ struct PythonMatcher {
   }
 };
 
-PythonMatcher &self_of(void *self) { return *static_cast<PythonMatcher *>(self); }
-
 std::string text_of(PythonMatcher &matcher, nb::python_error &raised, const char *method) {
   std::string text = nb::cast<std::string>(nb::str(raised.type().attr("__name__")));
   const auto value = nb::cast<std::string>(nb::str(raised.value()));
@@ -102,14 +101,13 @@ std::string text_of(PythonMatcher &matcher, nb::python_error &raised, const char
 
 // Runs `body` with the GIL; what it raises becomes `failed` and the matcher's error text.
 template <class Result, class Body>
-Result with_gil(void *self, const char *method, Result failed, Body body) {
-  PythonMatcher &matcher = self_of(self);
+Result with_gil(PythonMatcher &matcher, const char *method, Result failed, Body body) {
   GilForCallback gil(method, "matcher");
   if (!gil) return matcher.error = "the interpreter is shutting down", failed;
   if (matcher.is_lost) return failed;  // for the reason that `error` has
   try {
     try {
-      return body(matcher);
+      return body();
     } catch (nb::python_error &raised) {
       matcher.error = text_of(matcher, raised, method);
     }
@@ -119,8 +117,8 @@ Result with_gil(void *self, const char *method, Result failed, Body body) {
   return failed;
 }
 
-int py_accept(void *self, std::int32_t token) {
-  return with_gil(self, "accept", -1, [&](PythonMatcher &matcher) { return matcher.take(token) ? 1 : 0; });
+int py_accept(PythonMatcher &matcher, std::int32_t token) {
+  return with_gil(matcher, "accept", -1, [&] { return matcher.take(token) ? 1 : 0; });
 }
 
 // Ends without the last `count` tokens: 0, or -1.
@@ -140,16 +138,16 @@ int take_back(PythonMatcher &matcher, int count) {
   return 0;
 }
 
-int py_rollback(void *self, int count) {
+int py_rollback(PythonMatcher &matcher, int count) {
   if (count == 0) return 0;
-  return with_gil(self, "rollback", -1, [&](PythonMatcher &matcher) { return take_back(matcher, count); });
+  return with_gil(matcher, "rollback", -1, [&] { return take_back(matcher, count); });
 }
 
 // Needs no interpreter, and so can't fail.
-int py_is_terminated(void *self) { return self_of(self).has_ended ? 1 : 0; }
+int py_is_terminated(PythonMatcher &matcher) { return matcher.has_ended ? 1 : 0; }
 
-int py_validate(void *self, const std::int32_t *tokens, int count) {
-  return with_gil(self, "validate", -1, [&](PythonMatcher &matcher) {
+int py_validate(PythonMatcher &matcher, const std::int32_t *tokens, int count) {
+  return with_gil(matcher, "validate", -1, [&] {
     const std::size_t before = matcher.taken.size();
     const auto give_back = [&] { return take_back(matcher, static_cast<int>(matcher.taken.size() - before)); };
     int taken = 0;
@@ -163,8 +161,8 @@ int py_validate(void *self, const std::int32_t *tokens, int count) {
   });
 }
 
-int py_fill(void *self, std::int32_t *row, int words) {
-  return with_gil(self, "fill", -1, [&](PythonMatcher &matcher) {
+int py_fill(PythonMatcher &matcher, std::int32_t *row, int words) {
+  return with_gil(matcher, "fill", -1, [&] {
     matcher.widen(words);
     const std::size_t bytes = static_cast<std::size_t>(words) * sizeof *row;
     std::memset(matcher.row_data, 0, bytes);
@@ -178,8 +176,8 @@ int py_fill(void *self, std::int32_t *row, int words) {
   });
 }
 
-void *py_fork(void *self) {
-  return with_gil<void *>(self, "fork", nullptr, [](PythonMatcher &matcher) -> void * {
+void *py_fork(PythonMatcher &matcher) {
+  return with_gil<void *>(matcher, "fork", nullptr, [&]() -> void * {
     if (nb::hasattr(matcher.object, "fork")) {
       auto copy = std::make_unique<PythonMatcher>(matcher.object.attr("fork")(), matcher.factory);
       copy->taken = matcher.taken;
@@ -192,8 +190,8 @@ void *py_fork(void *self) {
   });
 }
 
-int py_reset(void *self) {
-  return with_gil(self, "reset", -1, [](PythonMatcher &matcher) {
+int py_reset(PythonMatcher &matcher) {
+  return with_gil(matcher, "reset", -1, [&] {
     if (!nb::hasattr(matcher.object, "reset") && matcher.factory.is_none())
       return matcher.error = "the matcher has no reset()", -1;
     matcher.replay({});
@@ -201,8 +199,8 @@ int py_reset(void *self) {
   });
 }
 
-int py_forced(void *self, std::int32_t *tokens, int capacity) {
-  const int guessed = with_gil(self, "forced", -1, [&](PythonMatcher &matcher) {
+int py_forced(PythonMatcher &matcher, std::int32_t *tokens, int capacity) {
+  const int guessed = with_gil(matcher, "forced", -1, [&] {
     if (matcher.forced.is_none()) return 0;
     int count = 0;
     for (nb::handle token : nb::object(matcher.forced(capacity))) {
@@ -211,20 +209,30 @@ int py_forced(void *self, std::int32_t *tokens, int capacity) {
     }
     return count;
   });
-  return guessed < 1 ? guessed : py_validate(self, tokens, guessed);
+  return guessed < 1 ? guessed : py_validate(matcher, tokens, guessed);
 }
 
-const char *py_error(void *self) { return self_of(self).error.c_str(); }
+const char *py_error(PythonMatcher &matcher) { return matcher.error.c_str(); }
 
-void py_destroy(void *self) {
+void py_destroy(PythonMatcher &matcher) {
   GilForCallback gil("destroy", "matcher");
   // Without an interpreter there is nothing left to let go of.
-  if (gil) delete static_cast<PythonMatcher *>(self);
+  if (gil) delete &matcher;
 }
 
-constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI, py_accept, py_validate, py_fill,          py_rollback,
-                                   py_fork,          py_reset,  py_forced,   py_is_terminated, py_error,
-                                   py_destroy,       nullptr,   nullptr};
+constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI,
+                                   guarded<py_accept>,
+                                   guarded<py_validate>,
+                                   guarded<py_fill>,
+                                   guarded<py_rollback>,
+                                   guarded<py_fork>,
+                                   guarded<py_reset>,
+                                   guarded<py_forced>,
+                                   guarded<py_is_terminated>,
+                                   guarded<py_error>,
+                                   guarded<py_destroy>,
+                                   nullptr,
+                                   nullptr};
 
 }  // namespace
 
