@@ -47,14 +47,17 @@ def test_small_run_commits_the_same_on_both_sides(tmp_path: Path) -> None:
         assert 0 < row["ratio"] < 5 and 0.2 < row["control"] < 5
         assert row["simulated"] is (row["drafts"] > 0)
     assert "simulated" in report.summary["tokens_per_iteration"]
-    events = json.loads((tmp_path / "overhead-trace.json").read_text())["traceEvents"]
-    names = Counter(event["name"] for event in events)
-    assert names["unguided x 1"] == names["guided x 1"] == SHOWN
-    assert names["target_forward"] == 2 * SHOWN  # of the same engine
-    assert names["weft.guided.fetch"] == names["weft.guided.commit"] == SHOWN
-    by_task = {row["task"]: row for row in report.summary["worst_row_by_task"]}
-    assert by_task["weft.guided.commit"]["unguided_us"] == 0 < by_task["weft.guided.commit"]["guided_us"]
-    assert by_task["target_forward"]["unguided_us"] > 0
+    for kind, tasks in (("without", {"fetch", "commit"}), ("with", {"fetch", "commit", "extend_through(3)"})):
+        events = json.loads((tmp_path / f"overhead-trace-{kind}-drafts.json").read_text())["traceEvents"]
+        names = Counter(event["name"] for event in events)
+        assert names["unguided x 1"] == names["guided x 1"] == SHOWN
+        assert names["target_forward"] == 2 * SHOWN  # of the same engine
+        assert all(names[f"weft.guided.{task}"] == SHOWN for task in tasks)
+        by_task = {row["task"]: row for row in report.summary[f"worst_{kind}_drafts_by_task"]}
+        for task in tasks:
+            row = by_task[f"weft.guided.{task}"]
+            assert row["unguided_us"] == 0 < row["guided_us"]
+        assert by_task["target_forward"]["unguided_us"] > 0
 
 
 def test_a_side_that_leaves_gives_its_engine_to_another() -> None:

@@ -42,8 +42,8 @@ def run(
     """A row for each model, batch size, and speculation. Times are medians of `iterations` or more.
 
     The model is that of a directory or, with a `shape`, random; after it comes a random one of 110 million parameters,
-    unless `with_random` is False. The summary says where the difference of the worst ratio lies. With `out`,
-    `overhead-trace.json` there shows iterations of that row, unguided and guided.
+    unless `with_random` is False. The summary says by task where the difference of the worst row lies, without
+    drafts and with; `overhead-trace-*.json` in `out` show iterations of these rows, unguided and guided.
     """
     first = Bench.random(device, shape) if shape else Bench.load(device, model)
     cases = [(first, batch, drafts) for drafts in (NUM_DRAFTS, 0) for batch in batches]
@@ -54,25 +54,32 @@ def run(
         measure(bench, batch, num_drafts, iterations)
         for bench, batch, num_drafts in track(cases, description="overhead", transient=True)
     ]
-    i = min(range(len(cases)), key=lambda i: rows[i]["ratio"])
-    bench, batch, num_drafts = cases[i]
-    trace = out / "overhead-trace.json" if out is not None else None
     summary: dict[str, Any] = {
         "device": str(first.runtime.device),
         "drafter": f"EAGLE3, {NUM_DRAFTS} drafts",
         "guide": f"JSON schema: an object of {len(FIELDS)} texts",
         "tokens_per_iteration": f"simulated with drafts: {SIMULATED} forced",
-        "worst_ratio": rows[i]["ratio"],
-        "worst_row": f"{bench.name}, {num_drafts} drafts, batch {batch}",
+        "worst_ratio": min(row["ratio"] for row in rows),
         "control": f"{min(row['control'] for row in rows)} to {max(row['control'] for row in rows)}",
-        "worst_row_by_task": breakdown(bench, batch, num_drafts, iterations, rows[i]["context"], trace),
     }
-    if trace is not None:
-        summary["trace"] = f"{trace.name}: iterations of the worst row, unguided and guided"
+    for kind, drafts in (("without_drafts", 0), ("with_drafts", NUM_DRAFTS)):
+        bench, row = worst([(case[0], row) for case, row in zip(cases, rows, strict=True)], drafts)
+        name = f"overhead-trace-{kind.replace('_', '-')}.json"
+        trace = out / name if out is not None else None
+        tasks = breakdown(bench, row["batch"], drafts, iterations, row["context"], trace)
+        summary[f"worst_{kind}"] = f"{bench.name}, batch {row['batch']}, context {row['context']}"
+        summary[f"worst_{kind}_by_task"] = tasks
+        if trace is not None:
+            summary[f"worst_{kind}"] += f": {name}"
     for each in (first, second):
         if each is not None:
             each.close()
     return Report("overhead", rows, summary)
+
+
+def worst(rows: Sequence[tuple[Bench, dict[str, Any]]], num_drafts: int) -> tuple[Bench, dict[str, Any]]:
+    """The row with the worst ratio of those with so many drafts, and what it was measured with."""
+    return min((pair for pair in rows if pair[1]["drafts"] == num_drafts), key=lambda pair: pair[1]["ratio"])
 
 
 def measure(bench: Bench, batch: int, num_drafts: int, iterations: int) -> dict[str, Any]:
