@@ -66,7 +66,7 @@ def run(
         bench, row = worst([(case[0], row) for case, row in zip(cases, rows, strict=True)], drafts)
         name = f"overhead-trace-{kind.replace('_', '-')}.json"
         trace = out / name if out is not None else None
-        tasks = breakdown(bench, row["batch"], drafts, iterations, row["context"], trace)
+        tasks = breakdown(bench, row["batch"], drafts, 2 * iterations, row["context"], trace)
         summary[f"worst_{kind}"] = f"{bench.name}, batch {row['batch']}, context {row['context']}"
         summary[f"worst_{kind}_by_task"] = tasks
         if trace is not None:
