@@ -31,6 +31,7 @@ BENCHES = (
     "programs",
 )
 
+WRITE_TRACES = ("overhead",)
 HOST_ONLY = ("grammar", "matchers", "workers", "programs")  # no device has a part in these
 
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
@@ -343,4 +344,5 @@ def serve(
 def everything(device: DeviceOption = "auto", out: OutOption = None) -> None:
     """Every benchmark, one after another."""
     for name in BENCHES:
-        finish(load(name)() if name in HOST_ONLY else load(name)(device), out)
+        options = {"out": out} if name in WRITE_TRACES else {}
+        finish(load(name)() if name in HOST_ONLY else load(name)(device, **options), out)
