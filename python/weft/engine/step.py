@@ -35,11 +35,12 @@ from weft.spec.verify import count_accepted, count_simulated
 class Plan:
     """What distinguishes iterations, and their graphs.
 
-    `batch` rows (a bucket) with `num_drafts` drafts verified and made; whether some row is `guided`, and whether
-    `guided_drafts`, its drafts masked too; whether some row is `shaped` by sampling parameters beyond temperature and
-    seed; whether some row wants `logprobs`; whether it `gathers` raw logits or marked outputs. Logits processors:
-    whether the host has some to call (`processed`), and those that are `captured`. Whether some row is `tempered`: its
-    matcher may want a temperature.
+    `batch` rows (a bucket) with `num_drafts` drafts verified, and as many made: where an iteration makes fewer than the
+    one before, the others are not verified, and where it makes more, those that are missing count as none. Whether some
+    row is `guided`, and whether `guided_drafts`, its drafts masked too; whether some row is `shaped` by sampling
+    parameters beyond temperature and seed; whether some row wants `logprobs`; whether it `gathers` raw logits or marked
+    outputs. Logits processors: whether the host has some to call (`processed`), and those that are `captured`. Whether
+    some row is `tempered`: its matcher may want a temperature.
     """
 
     batch: int

@@ -1,0 +1,81 @@
+"""Every legal order of an iteration's work gives the same tokens, with the host running ahead by any legal distance:
+every drafter, under every kind of guide, greedy and drawn; every two settings of an engine meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from covering import Run, covering
+from e2e.conftest import Checkpoint, make_guide
+from e2e.drafters import DRAFTERS, save_random_drafters
+from e2e.drafting_requests import GUIDED
+from weft import LLM, EngineConfig, SamplingParams
+from weft.runtime import cpu
+
+SEEDS = 4
+RUNS = covering(
+    {
+        "drafter": list(DRAFTERS),
+        "graphs": ["one", "split"],
+        "num_drafts": [1, 3, 8],
+        "batch": [1, 3, 8],
+        "overlap": [True, False],
+        "drawn": [0, 1],  # guides with an even or an odd number are those of rows at temperature 1
+    },
+    can_be=lambda run: not (run["graphs"] == "split" and run["overlap"]),
+)
+
+
+@pytest.fixture(scope="module")
+def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
+
+
+@pytest.fixture
+def schedules() -> Iterator[Callable[..., None]]:
+    yield cpu.set_schedule
+    cpu.synchronize()
+    cpu.set_schedule("inline")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(str(value) for value in run.values()))
+def test_random_schedules_give_the_same_tokens(
+    tiny: Checkpoint, prompts: list[str], random_drafters: Path, schedules: Callable[..., None], run: Run
+) -> None:
+    """The prompts' ends stand alone, and answers are short: what differs is the order."""
+    speculation = DRAFTERS[run["drafter"]](random_drafters, run["num_drafts"])
+    engine = EngineConfig(
+        max_batch=run["batch"], max_seq_len=128, graphs=run["graphs"], overlap=run["overlap"]
+    )
+    guides = [make_guide(entry) if entry is not None else None for entry in GUIDED]
+    sampling = [
+        SamplingParams(max_tokens=8, temperature=float(i % 2 == run["drawn"]), seed=i)
+        for i in range(len(GUIDED))
+    ]
+    with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
+
+        def tokens() -> list[list[int]]:
+            texts = [prompt[-50:] for prompt in prompts[: len(GUIDED)]]
+            outputs = llm.generate(texts, guide=guides, sampling=sampling)
+            assert [output.error for output in outputs if output.error is not None] == []
+            return [output.token_ids for output in outputs]
+
+        inline, first = tokens(), RUNS.index(run) * SEEDS
+        for seed in range(first, first + SEEDS):
+            settle(llm)
+            schedules("random", seed)
+            assert tokens() == inline, f"seed {seed}"
+        settle(llm)
+
+
+def settle(llm: LLM) -> None:
+    """Wait until the engine is idle: answers are out before the iteration that was launched ahead is over."""
+    assert llm._executor is not None
+    while llm._executor._call(lambda: llm.engine.has_work):
+        pass
+    cpu.synchronize()
