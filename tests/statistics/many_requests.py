@@ -22,7 +22,11 @@ from weft.engine.graphs import StepGraphs
 from weft.engine.sampling_state import SamplingRow, TokenRules, write_slot
 from weft.engine.state import DecodeParts, SlotState
 from weft.engine.step import Plan
+from weft.grammar.base import Matcher
+from weft.guided.host_lane import HostLane
 from weft.guided.lane import GrammarLane
+from weft.guided.proposals import Proposals, Sources
+from weft.guided.state import GuidedState
 from weft.models.base import KVIndex, PagedKV
 from weft.runtime import get as get_runtime
 from weft.spec.base import Drafter
@@ -50,7 +54,7 @@ def seeds_of(cases: int, count: int, first_seed: int) -> Tensor:
 
 
 class ManyRequests:
-    """Slots for `per_case` requests of each case at a time."""
+    """Slots for `per_case` requests of each case at a time. `sources` draft on the host."""
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class ManyRequests:
         *,
         guided_drafts: bool = True,
         graphs: Graphs = "one",
+        sources: Sources | None = None,
     ) -> None:
         self.cases, self.per_case, self.num_slots = cases, per_case, per_case * len(cases)
         self.runtime = get_runtime("cpu")
@@ -70,9 +75,11 @@ class ManyRequests:
         num_pages = 1 + self.num_slots * pages_per_slot
         drafter = make_drafter(num_pages) if make_drafter is not None else None
         kv = PagedKV.for_model(target(), num_pages, PAGE_SIZE)
-        self.lane = GrammarLane(self.runtime, self.num_slots, max(num_drafts, 1), VOCAB, [END])
+        self.lane = self._make_lane(max(num_drafts, 1), graphs, sources)
         state = SlotState(self.lane, pages_per_slot, most)
-        self.parts = DecodeParts(target(), kv, drafter, state, has_proposals=False, max_drafts=num_drafts)
+        self.parts = DecodeParts(
+            target(), kv, drafter, state, has_proposals=sources is not None, max_drafts=num_drafts
+        )
         with torch.inference_mode():
             pages = torch.arange(1, num_pages, dtype=torch.int32)
             state.page_table[:-1].copy_(pages.view(self.num_slots, pages_per_slot))
@@ -92,12 +99,14 @@ class ManyRequests:
         self.buffers = self.graphs.buffers(self.plan)
         order = torch.randperm(self.num_slots, generator=torch.Generator().manual_seed(0))
         self.stream.launch(self.buffers.slots_B.copy_, order)
+        self._order = order.tolist()
         # Two matchers for each guided slot: one follows its output, the other may still belong to the one before.
         self._matchers = {
             slot: [compiled().matcher() for _ in range(2)]
             for slot in range(self.num_slots)
             if cases[slot // per_case].guided
         }
+        self._attach: dict[int, Matcher] = {}  # with the next iteration
 
     def sample(self, count: int, first_seed: int = 0) -> Samples:
         """At least `count` outputs of each case: those of `seeds_of`."""
@@ -136,6 +145,17 @@ class ManyRequests:
         self.stream.synchronize()
         self.graphs.close()
         self.lane.close()
+
+    def _make_lane(self, max_drafts: int, graphs: Graphs, sources: Sources | None) -> GrammarLane | HostLane:
+        def propose(state: GuidedState) -> Proposals:
+            assert sources is not None
+            return Proposals(state, self.runtime.pinned, forced=sources.forced, ngram=sources.ngram)
+
+        make_proposals = propose if sources is not None else None
+        shape = (self.num_slots, max_drafts, VOCAB, [END])
+        if graphs == "split":
+            return HostLane(self.runtime, self.stream, *shape, make_proposals=make_proposals)
+        return GrammarLane(self.runtime, *shape, make_proposals=make_proposals)
 
     def _read_prompt(self) -> None:
         """All but the prompt's last token is in every slot's KV, the drafter's too."""
@@ -177,13 +197,16 @@ class ManyRequests:
     def _begin(self, slots: Tensor, seeds: Tensor) -> None:
         """Put `slots` behind the prompt, with fresh matchers."""
         self.stream.launch(self._reset, slots, seeds)
-        attach = {}
+        attach = self._attach
         for slot in slots.tolist():
             if slot in self._matchers:
                 self._matchers[slot].reverse()
                 attach[slot] = self._matchers[slot][0]
                 attach[slot].reset()
-        if attach:
+            if self.lane.proposals is not None:
+                self.lane.proposals.open(slot, PROMPT, self.parts.state.verified.shape[1] + MAX_TOKENS)
+        if attach and isinstance(self.lane, GrammarLane):
+            self._attach = {}
             self.lane.push(list(attach), attach)
             self.lane.first_mask(self.stream, self.buffers.slots_B)
             self.lane.join(self.stream)
@@ -198,8 +221,9 @@ class ManyRequests:
 
     def _iterate(self) -> Tensor:
         """One iteration of every slot: [S, K + 2], the drafts accepted and the target's tokens."""
-        if self.plan.guided:
-            self.lane.push(range(self.num_slots), {}, self.plan.num_drafts)
+        if self.plan.guided or self.parts.has_proposals:
+            attach, self._attach = self._attach, {}
+            self.lane.push(self._order, attach, self.plan.num_drafts)
         self.graphs.run(self.plan)
         self.stream.synchronize()
         self.runtime.check()

@@ -14,6 +14,7 @@ from exact_outputs import distribution
 from many_requests import ManyRequests
 from small_world import Case, case, good_draft_model, poor_draft_model, random_eagle3
 
+from weft.guided.proposals import NgramSettings, Sources
 from weft.spec.base import Drafter
 
 SAMPLES = 100_000
@@ -83,6 +84,7 @@ def eagle3(path: Path) -> Callable[[int], Drafter]:
     return lambda num_pages: random_eagle3(path / "head", num_pages)
 
 
+NGRAMS = Sources(ngram=NgramSettings(min_length=1, max_length=3))
 RUNS = {
     "no drafter": Run(PLAIN),
     "no drafter, shaped": Run(SHAPED),
@@ -96,6 +98,8 @@ RUNS = {
         some(PLAIN, "warm", "hot guided"), 1, eagle3, (0.02, 0.5), {"guided_drafts": False}
     ),
     "random EAGLE3, K=3, shaped": Run(some(SHAPED, "penalties", "late end guided"), 3, eagle3, (0.02, 0.5)),
+    "good drafts, K=3, split": Run(some(PLAIN, "cold guided"), 3, good, (0.4, 1.0), {"graphs": "split"}),
+    "n-grams, K=3": Run(some(PLAIN, "warm guided"), 3, None, (0.01, 0.5), {"sources": NGRAMS}),
 }
 
 
