@@ -29,12 +29,12 @@ void bind_llguidance(nb::module_ &m) {
           "__init__",
           [](LlguidanceLimits *self, std::size_t max_items_in_row, std::size_t step_max_items,
              std::size_t max_lexer_states, std::size_t max_grammar_size, std::uint64_t initial_lexer_fuel,
-             std::uint64_t step_lexer_fuel) {
-            new (self) LlguidanceLimits{max_items_in_row, step_max_items,     max_lexer_states,
-                                        max_grammar_size, initial_lexer_fuel, step_lexer_fuel};
+             std::uint64_t step_lexer_fuel, bool keeps_states) {
+            new (self) LlguidanceLimits{max_items_in_row,   step_max_items,  max_lexer_states, max_grammar_size,
+                                        initial_lexer_fuel, step_lexer_fuel, keeps_states};
           },
           nb::kw_only(), "max_items_in_row"_a = 0, "step_max_items"_a = 0, "max_lexer_states"_a = 0,
-          "max_grammar_size"_a = 0, "initial_lexer_fuel"_a = 0, "step_lexer_fuel"_a = 0);
+          "max_grammar_size"_a = 0, "initial_lexer_fuel"_a = 0, "step_lexer_fuel"_a = 0, "keeps_states"_a = true);
 
   nb::class_<LlguidanceVocabulary>(m, "LlguidanceVocabulary", "LLGuidance's view of a vocabulary.")
       .def(
@@ -71,7 +71,16 @@ void bind_llguidance(nb::module_ &m) {
           },
           "vocabulary"_a, "type"_a, "text"_a, "limits"_a,
           "Compile; `type` is \"json_schema\", \"regex\" or \"lark\". Raises GuideError.")
-      .def("matcher", [](LlguidanceGrammar &self) { return own(self.matcher()); }, "A new matcher at the start.");
+      .def(
+          "matcher",
+          [](LlguidanceGrammar &self) {
+            const auto made = [&] {
+              nb::gil_scoped_release release;
+              return self.matcher();
+            };
+            return own(made());
+          },
+          "A new matcher at the start.");
 }
 
 }  // namespace weft

@@ -11,56 +11,76 @@
 
 namespace weft {
 
+// What was spent to find the states that a matcher's lexer knows, by those that it was copied from too.
+struct LexerWork {
+  int masks = 0;
+  std::chrono::steady_clock::duration time{};
+};
+
 // Where a grammar's matchers begin: one that is copied for each. LLGuidance finds its lexer's states as texts come to
 // them, in each matcher anew, and its C interface can't share them; so a matcher that ends is brought back to the
-// start, and the next are copied from it with the states that it found.
+// start, and the next are copied from it with the states that it found. Threads may share it.
 class LlguidanceStart {
  public:
-  explicit LlguidanceStart(llg::Handle cold) : cold_(std::move(cold)) {}
+  LlguidanceStart(llg::Handle cold, bool keeps_states) : cold_(std::move(cold)), is_done_(!keeps_states) {}
 
   struct Copy {
     llg::Handle handle;
-    int lived;  // masks that were filled to find the states that it knows
+    LexerWork work;
+    bool is_warm;
   };
 
   Copy copy() {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (!warm_) return {clone(cold_), {}, false};
     const auto start = Clock::now();
-    Copy made{llg::Handle(llg::api.clone_matcher(warm_ ? warm_.get() : cold_.get())), lived_};
-    if (!made.handle) throw std::runtime_error("llguidance made no copy of a matcher");
-    if (warm_ && Clock::now() - start > kLongestCopy) forget();
+    Copy made{clone(warm_), work_, true};
+    if (Clock::now() - start > kLongestCopy) {
+      warm_.reset();
+      is_done_ = true;
+    }
     return made;
   }
 
-  // Whether a matcher that filled so many masks, its ancestors' with them, would make later ones faster.
-  bool wants(int lived) const {
-    const int known = lived_.load(std::memory_order_relaxed);
-    return known < kEnough && lived > known;
+  // As if there had been no other matcher.
+  llg::Handle cold() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return clone(cold_);
+  }
+
+  // Whether a matcher with so much behind it would make later ones faster.
+  bool wants(const LexerWork &work) const {
+    return !is_done_ && work.masks > known_ && work.masks <= kMostMasks && work.time <= kMostTime;
   }
 
   // Takes a matcher that is back at the start.
-  void take(llg::Handle handle, int lived) {
+  void take(llg::Handle handle, const LexerWork &work) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!wants(lived)) return;
+    if (!wants(work)) return;
     warm_.swap(handle);
-    lived_ = lived;
+    work_ = work;
+    known_ = work.masks;
   }
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Past this a copy with its states costs a request more than finding them.
+  // Past this a copy with its states costs a request more than it saves.
   static constexpr std::chrono::milliseconds kLongestCopy{1};
-  // So many masks have found what most texts need; a bound keeps the states, which have a limit, to requests.
-  static constexpr int kEnough = 4096;
+  // So much has found what most texts need. The states are memory, and each matcher's have a limit.
+  static constexpr int kMostMasks = 4096;
+  static constexpr std::chrono::milliseconds kMostTime{50};
 
-  void forget() {
-    warm_.reset();
-    lived_ = 0;
+  static llg::Handle clone(const llg::Handle &from) {
+    llg::Handle made(llg::api.clone_matcher(from.get()));
+    if (!made) throw std::runtime_error("llguidance made no copy of a matcher");
+    return made;
   }
 
   std::mutex mutex_;
   llg::Handle cold_, warm_;
-  std::atomic<int> lived_{0};
+  LexerWork work_;  // of `warm_`
+  std::atomic<int> known_{0};
+  std::atomic<bool> is_done_;
 };
 
 }  // namespace weft

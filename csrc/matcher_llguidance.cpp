@@ -1,10 +1,12 @@
 #include "matcher_llguidance.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
+#include "guarded.h"
 #include "llguidance_start.h"
 
 namespace weft {
@@ -14,6 +16,9 @@ using llg::Handle;
 using llg::tidy;
 
 namespace {
+
+// Fewer masks than this find their own states too many.
+constexpr int kMasksToBeginAnew = 256;
 
 // Forced text is looked for so many bytes ahead for each token that is asked for.
 constexpr std::size_t kForcedBytesPerToken = 16;
@@ -28,20 +33,40 @@ struct LlguidanceMatcher {
   std::shared_ptr<const LlguidanceVocabulary> vocabulary;
   std::shared_ptr<LlguidanceStart> start;
   Handle owned;
-  int lived;  // masks filled, ancestors' with them
+  LexerWork work;
+  bool is_warm;  // its lexer knew states when it began
   llg::Matcher *handle = owned.get();
-  int taken = 0;  // tokens, without an end token
+  std::vector<std::uint32_t> taken{};  // without an end token
   bool ended = false;
-  int masked = 0;         // how many were taken when the last mask was filled
-  bool is_stale = false;  // the kept mask is of a text that was taken back
+  std::size_t masked = 0;  // how many were taken when the last mask was filled
+  bool is_stale = false;   // the kept mask is of a text that was taken back
+  bool is_anew = false;    // it began a second time
+  int masks = 0;           // filled since it began
   std::string error{};
 
   // What it found goes to those that come after it, unless it failed.
   ~LlguidanceMatcher() {
-    if (!start->wants(lived) || !error.empty()) return;
-    if (taken > 0 && api.rollback(handle, static_cast<std::size_t>(taken)) != 0) return;
+    if (is_anew || !error.empty() || !start->wants(work)) return;
+    if (!taken.empty() && api.rollback(handle, taken.size()) != 0) return;
     if (api.compute_mask(handle) != 0) return;  // drops the kept mask
-    start->take(std::move(owned), lived);
+    start->take(std::move(owned), work);
+  }
+
+  // A lexer may know so many states and no more, and no text may fail for those that others' texts found, nor a long
+  // one for those of its beginning: it takes its tokens again, without the masks between them. Not so after a few
+  // masks, whose states it needs itself. Whether it did.
+  bool begin_anew() {
+    if (!is_warm && masks < kMasksToBeginAnew) return false;
+    Handle fresh = start->cold();
+    for (const std::uint32_t token : taken)
+      if (api.consume_token(fresh.get(), token) != 0) return false;
+    owned = std::move(fresh);
+    handle = owned.get();
+    is_warm = is_stale = false;
+    is_anew = true;
+    masked = 0;
+    masks = 0;
+    return true;
   }
 
   int fail(const char *text) {
@@ -58,8 +83,6 @@ struct LlguidanceMatcher {
   }
 };
 
-LlguidanceMatcher &self_of(void *self) { return *static_cast<LlguidanceMatcher *>(self); }
-
 // Whether the last mask, where one was filled since the last token, allows the token: then it need not be validated.
 bool mask_allows(LlguidanceMatcher &matcher, std::int32_t token) {
   const std::uint32_t *mask = api.get_mask(matcher.handle);
@@ -67,15 +90,31 @@ bool mask_allows(LlguidanceMatcher &matcher, std::int32_t token) {
 }
 
 bool compute_mask(LlguidanceMatcher &matcher) {
-  if (api.compute_mask(matcher.handle) != 0) return false;
-  matcher.masked = matcher.taken;
+  const auto start = std::chrono::steady_clock::now();
+  if (api.compute_mask(matcher.handle) != 0 && !(matcher.begin_anew() && api.compute_mask(matcher.handle) == 0))
+    return false;
+  matcher.work.time += std::chrono::steady_clock::now() - start;
+  matcher.masked = matcher.taken.size();
   matcher.is_stale = false;
-  ++matcher.lived;
+  ++matcher.work.masks;
+  ++matcher.masks;
   return true;
 }
 
-int llg_accept(void *self, std::int32_t token) {
-  LlguidanceMatcher &matcher = self_of(self);
+std::int32_t validate_one(LlguidanceMatcher &matcher, std::uint32_t token) {
+  const std::int32_t legal = api.validate_tokens(matcher.handle, &token, 1);
+  return legal < 0 && matcher.begin_anew() ? api.validate_tokens(matcher.handle, &token, 1) : legal;
+}
+
+bool consume(LlguidanceMatcher &matcher, std::uint32_t token) {
+  if (api.consume_token(matcher.handle, token) != 0 &&
+      !(matcher.begin_anew() && api.consume_token(matcher.handle, token) == 0))
+    return false;
+  matcher.taken.push_back(token);
+  return true;
+}
+
+int llg_accept(LlguidanceMatcher &matcher, std::int32_t token) {
   if (token < 0 || token >= matcher.vocabulary->size() || matcher.ended) return 0;
   if (matcher.is_end(token)) {
     matcher.ended = api.is_accepting(matcher.handle);
@@ -83,36 +122,33 @@ int llg_accept(void *self, std::int32_t token) {
   }
   const auto id = static_cast<std::uint32_t>(token);
   if (!mask_allows(matcher, token)) {
-    const std::int32_t legal = api.validate_tokens(matcher.handle, &id, 1);
+    const std::int32_t legal = validate_one(matcher, id);
     if (legal < 0) return matcher.fail();
     if (legal == 0) return 0;
   }
   if (matcher.is_stale && !compute_mask(matcher)) return matcher.fail();
-  if (api.consume_token(matcher.handle, id) != 0) return matcher.fail();
-  ++matcher.taken;
-  return 1;
+  return consume(matcher, id) ? 1 : matcher.fail();
 }
 
-int llg_rollback(void *self, int count) {
-  LlguidanceMatcher &matcher = self_of(self);
+int llg_rollback(LlguidanceMatcher &matcher, int count) {
+  const int all = static_cast<int>(matcher.taken.size()) + matcher.ended;
   if (count < 0) return matcher.fail("can't roll back a negative number of tokens");
-  if (count > matcher.taken + matcher.ended) {
-    matcher.error = "rollback of " + std::to_string(count) + " tokens; only " +
-                    std::to_string(matcher.taken + matcher.ended) + " were taken";
+  if (count > all) {
+    matcher.error = "rollback of " + std::to_string(count) + " tokens; only " + std::to_string(all) + " were taken";
     return -1;
   }
-  const int fed = count - (count > 0 && matcher.ended);
-  if (fed > 0 && api.rollback(matcher.handle, static_cast<std::size_t>(fed)) != 0) return matcher.fail();
-  matcher.taken -= fed;
-  matcher.is_stale = matcher.is_stale || matcher.taken < matcher.masked;
+  const auto fed = static_cast<std::size_t>(count - (count > 0 && matcher.ended));
+  if (fed > 0 && api.rollback(matcher.handle, fed) != 0) return matcher.fail();
+  matcher.taken.resize(matcher.taken.size() - fed);
+  matcher.is_stale = matcher.is_stale || matcher.taken.size() < matcher.masked;
   if (count > 0) matcher.ended = false;
   return 0;
 }
 
-int llg_validate(void *self, const std::int32_t *tokens, int count) {
+int llg_validate(LlguidanceMatcher &matcher, const std::int32_t *tokens, int count) {
   int taken = 0, outcome = 1;
-  while (taken < count && (outcome = llg_accept(self, tokens[taken])) == 1) ++taken;
-  const int undone = llg_rollback(self, taken);
+  while (taken < count && (outcome = llg_accept(matcher, tokens[taken])) == 1) ++taken;
+  const int undone = llg_rollback(matcher, taken);
   return outcome < 0 || undone < 0 ? -1 : taken;
 }
 
@@ -121,8 +157,7 @@ void set_bit(std::int32_t *row, std::int32_t token, bool allowed) {
   row[token / 32] = static_cast<std::int32_t>(allowed ? word | bit : word & ~bit);
 }
 
-int llg_fill(void *self, std::int32_t *row, int words) {
-  LlguidanceMatcher &matcher = self_of(self);
+int llg_fill(LlguidanceMatcher &matcher, std::int32_t *row, int words) {
   const int needed = (matcher.vocabulary->size() + 31) / 32;
   if (words < needed) return matcher.fail("the mask row is shorter than the vocabulary");
   if (matcher.ended) {
@@ -139,19 +174,23 @@ int llg_fill(void *self, std::int32_t *row, int words) {
   return 1;
 }
 
-void *llg_fork(void *self) {
-  LlguidanceMatcher &matcher = self_of(self);
+void *llg_fork(LlguidanceMatcher &matcher) {
   Handle copy(api.clone_matcher(matcher.handle));
   if (!copy) return matcher.fail("llguidance made no copy of a matcher"), nullptr;
-  auto *fork = new LlguidanceMatcher{matcher.vocabulary, matcher.start, std::move(copy), matcher.lived};
+  std::unique_ptr<LlguidanceMatcher> fork(
+      new LlguidanceMatcher{matcher.vocabulary, matcher.start, std::move(copy), matcher.work, matcher.is_warm});
   fork->taken = matcher.taken;
   fork->ended = matcher.ended;
   fork->masked = matcher.masked;
   fork->is_stale = matcher.is_stale;
-  return fork;
+  fork->is_anew = matcher.is_anew;
+  fork->masks = matcher.masks;
+  return fork.release();
 }
 
-int llg_reset(void *self) { return llg_rollback(self, self_of(self).taken + self_of(self).ended); }
+int llg_reset(LlguidanceMatcher &matcher) {
+  return llg_rollback(matcher, static_cast<int>(matcher.taken.size()) + matcher.ended);
+}
 
 // The byte that every allowed token begins with, or -1: none is forced.
 int common_byte(const std::vector<std::int32_t> &row, const TokenTexts &texts) {
@@ -170,8 +209,7 @@ extern const weft_matcher_ops kOps;
 
 // LLGuidance spells forced text only for tokenizers that it may take for canonical, and then its masks leave nothing
 // but its own spelling. So the bytes are found here, each from a mask.
-int llg_forced(void *self, std::int32_t *tokens, int capacity) {
-  LlguidanceMatcher &matcher = self_of(self);
+int llg_forced(LlguidanceMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (capacity < 1 || matcher.ended) return 0;
   const TokenTexts &texts = matcher.vocabulary->spelling();
   const std::size_t longest =
@@ -179,28 +217,38 @@ int llg_forced(void *self, std::int32_t *tokens, int capacity) {
   std::vector<std::int32_t> row(static_cast<std::size_t>((matcher.vocabulary->size() + 31) / 32));
   std::string text;
   int outcome = 1;
-  while (text.size() < longest && (outcome = llg_fill(self, row.data(), static_cast<int>(row.size()))) >= 0) {
+  while (text.size() < longest && (outcome = llg_fill(matcher, row.data(), static_cast<int>(row.size()))) >= 0) {
     const int byte = common_byte(row, texts);
     if (byte < 0) break;
     const char next = static_cast<char>(byte);
-    outcome = llg_accept(self, texts.find({&next, 1}));
+    outcome = llg_accept(matcher, texts.find({&next, 1}));
     if (outcome != 1) break;
     text.push_back(next);
   }
-  const int undone = llg_rollback(self, static_cast<int>(text.size()));
+  const int undone = llg_rollback(matcher, static_cast<int>(text.size()));
   if (outcome < 0 || undone < 0) return -1;
-  return forced_tokens({&kOps, self}, texts, text, tokens, capacity);
+  return forced_tokens({&kOps, &matcher}, texts, text, tokens, capacity);
 }
 
-int llg_is_terminated(void *self) { return self_of(self).ended; }
+int llg_is_terminated(LlguidanceMatcher &matcher) { return matcher.ended; }
 
-const char *llg_error(void *self) { return self_of(self).error.c_str(); }
+const char *llg_error(LlguidanceMatcher &matcher) { return matcher.error.c_str(); }
 
-void llg_destroy(void *self) { delete static_cast<LlguidanceMatcher *>(self); }
+void llg_destroy(LlguidanceMatcher &matcher) { delete &matcher; }
 
-const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, llg_accept, llg_validate, llg_fill,          llg_rollback,
-                               llg_fork,         llg_reset,  llg_forced,   llg_is_terminated, llg_error,
-                               llg_destroy,      nullptr,    nullptr};
+const weft_matcher_ops kOps = {WEFT_MATCHER_ABI,
+                               guarded<llg_accept>,
+                               guarded<llg_validate>,
+                               guarded<llg_fill>,
+                               guarded<llg_rollback>,
+                               guarded<llg_fork>,
+                               guarded<llg_reset>,
+                               guarded<llg_forced>,
+                               guarded<llg_is_terminated>,
+                               guarded<llg_error>,
+                               guarded<llg_destroy>,
+                               nullptr,
+                               nullptr};
 
 }  // namespace
 
@@ -251,12 +299,12 @@ LlguidanceGrammar::LlguidanceGrammar(std::shared_ptr<const LlguidanceVocabulary>
   init.limits.verbose_errors = false;  // errors would carry the grammar and what was generated
   Handle start(api.new_matcher(&init, type.c_str(), text.c_str()));
   if (const char *error = api.get_error(start.get())) throw LlguidanceRefusal(tidy(error));
-  start_ = std::make_shared<LlguidanceStart>(std::move(start));
+  start_ = std::make_shared<LlguidanceStart>(std::move(start), limits.keeps_states);
 }
 
 weft_matcher LlguidanceGrammar::matcher() {
   LlguidanceStart::Copy copy = start_->copy();
-  return {&kOps, new LlguidanceMatcher{vocabulary_, start_, std::move(copy.handle), copy.lived}};
+  return {&kOps, new LlguidanceMatcher{vocabulary_, start_, std::move(copy.handle), copy.work, copy.is_warm}};
 }
 
 }  // namespace weft

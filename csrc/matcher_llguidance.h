@@ -46,6 +46,7 @@ class LlguidanceVocabulary {
 struct LlguidanceLimits {
   std::size_t max_items_in_row, step_max_items, max_lexer_states, max_grammar_size;
   std::uint64_t initial_lexer_fuel, step_lexer_fuel;
+  bool keeps_states;  // matchers begin with the lexer's states of those that ended
 };
 
 class LlguidanceStart;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "guarded.h"
 #include "tvm_ffi_abi.h"
 
 namespace weft {
@@ -115,46 +116,47 @@ struct XGrammarMatcher {
   }
 };
 
-XGrammarMatcher &self_of(void *self) { return *static_cast<XGrammarMatcher *>(self); }
+// A result that is an object, let go of at the end.
+struct Owned {
+  tvm::Object *object;
+  ~Owned() { binding.api.ObjectDecRef(object); }
+};
 
-int xgr_is_terminated(void *self) {
+int xgr_is_terminated(XGrammarMatcher &matcher) {
   Any result;
   // It takes no argument and has no way to fail; an error would mean a broken interface, and "ended" is the safe
   // answer.
-  if (!self_of(self).call(binding.is_terminated, result)) return self_of(self).fail(), 1;
+  if (!matcher.call(binding.is_terminated, result)) return matcher.fail(), 1;
   return result.v_int64 != 0;
 }
 
-int xgr_accept(void *self, std::int32_t token) {
-  XGrammarMatcher &matcher = self_of(self);
+int xgr_accept(XGrammarMatcher &matcher, std::int32_t token) {
   if (token < 0 || token >= matcher.shared->vocab_size || matcher.shared->is_special(token)) return 0;
-  if (xgr_is_terminated(self)) return 0;
+  if (xgr_is_terminated(matcher)) return 0;
   Any result;
   if (!matcher.call(binding.accept, result, integer(token), boolean(false))) return matcher.fail();
   return result.v_int64 != 0;
 }
 
-int xgr_rollback(void *self, int count) {
-  XGrammarMatcher &matcher = self_of(self);
+int xgr_rollback(XGrammarMatcher &matcher, int count) {
   if (count < 0) return matcher.error = "can't roll back a negative number of tokens", -1;
   if (count == 0) return 0;
   Any result;
   return matcher.call(binding.rollback, result, integer(count)) ? 0 : matcher.fail();
 }
 
-int xgr_validate(void *self, const std::int32_t *tokens, int count) {
+int xgr_validate(XGrammarMatcher &matcher, const std::int32_t *tokens, int count) {
   int taken = 0, outcome = 1;
-  while (taken < count && (outcome = xgr_accept(self, tokens[taken])) == 1) ++taken;
-  const int undone = xgr_rollback(self, taken);
+  while (taken < count && (outcome = xgr_accept(matcher, tokens[taken])) == 1) ++taken;
+  const int undone = xgr_rollback(matcher, taken);
   return outcome < 0 || undone < 0 ? -1 : taken;
 }
 
-int xgr_fill(void *self, std::int32_t *row, int words) {
-  XGrammarMatcher &matcher = self_of(self);
+int xgr_fill(XGrammarMatcher &matcher, std::int32_t *row, int words) {
   const int needed = (matcher.shared->vocab_size + 31) / 32;
   if (words < needed) return matcher.error = "the mask row is shorter than the vocabulary", -1;
   std::memset(row + needed, 0, static_cast<std::size_t>(words - needed) * sizeof *row);
-  if (xgr_is_terminated(self)) {
+  if (xgr_is_terminated(matcher)) {
     std::memset(row, 0, static_cast<std::size_t>(needed) * sizeof *row);
     for (std::int32_t token : matcher.shared->end_tokens)
       row[token / 32] = static_cast<std::int32_t>(static_cast<std::uint32_t>(row[token / 32]) | 1u << (token % 32));
@@ -169,46 +171,60 @@ int xgr_fill(void *self, std::int32_t *row, int words) {
   return result.v_int64 != 0;
 }
 
-void *xgr_fork(void *self) {
-  XGrammarMatcher &matcher = self_of(self);
+void *xgr_fork(XGrammarMatcher &matcher) {
   Any result;
   if (!matcher.call(binding.fork, result)) return matcher.fail(), nullptr;
   if (result.type_index < tvm::kStaticObjectBegin) return matcher.error = "xgrammar's fork returned no object", nullptr;
-  return new XGrammarMatcher{result.v_obj, matcher.shared, {}};
+  try {
+    return new XGrammarMatcher{result.v_obj, matcher.shared, {}};
+  } catch (...) {
+    binding.api.ObjectDecRef(result.v_obj);
+    throw;
+  }
 }
 
-int xgr_reset(void *self) {
+int xgr_reset(XGrammarMatcher &matcher) {
   Any result;
-  return self_of(self).call(binding.reset, result) ? 0 : self_of(self).fail();
+  return matcher.call(binding.reset, result) ? 0 : matcher.fail();
 }
 
 extern const weft_matcher_ops kOps;
 
 // XGrammar walks the bytes that must follow; it fails where the matcher has ended.
-int xgr_forced(void *self, std::int32_t *tokens, int capacity) {
-  XGrammarMatcher &matcher = self_of(self);
-  if (!matcher.shared->texts || capacity < 1 || xgr_is_terminated(self)) return 0;
+int xgr_forced(XGrammarMatcher &matcher, std::int32_t *tokens, int capacity) {
+  if (!matcher.shared->texts || capacity < 1 || xgr_is_terminated(matcher)) return 0;
   Any result;
   if (!matcher.call(binding.jump_forward, result)) return matcher.fail();
   if (result.type_index == tvm::kSmallStr)
-    return forced_tokens({&kOps, self}, *matcher.shared->texts, {result.v_bytes, result.small_len}, tokens, capacity);
+    return forced_tokens({&kOps, &matcher}, *matcher.shared->texts, {result.v_bytes, result.small_len}, tokens,
+                         capacity);
+  if (result.type_index < tvm::kStaticObjectBegin)
+    return matcher.error = "xgrammar's find_jump_forward_string returned no text", -1;
+  const Owned owned{result.v_obj};
   if (result.type_index != tvm::kStr) {
-    if (result.type_index >= tvm::kStaticObjectBegin) binding.api.ObjectDecRef(result.v_obj);
     return matcher.error = "xgrammar's find_jump_forward_string returned no text", -1;
   }
   const auto *text = reinterpret_cast<const tvm::ByteArray *>(result.v_obj + 1);
-  const int count = forced_tokens({&kOps, self}, *matcher.shared->texts, {text->data, text->size}, tokens, capacity);
-  binding.api.ObjectDecRef(result.v_obj);
-  return count;
+  return forced_tokens({&kOps, &matcher}, *matcher.shared->texts, {text->data, text->size}, tokens, capacity);
 }
 
-const char *xgr_error(void *self) { return self_of(self).error.c_str(); }
+const char *xgr_error(XGrammarMatcher &matcher) { return matcher.error.c_str(); }
 
-void xgr_destroy(void *self) { delete static_cast<XGrammarMatcher *>(self); }
+void xgr_destroy(XGrammarMatcher &matcher) { delete &matcher; }
 
-const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, xgr_accept, xgr_validate, xgr_fill,          xgr_rollback,
-                               xgr_fork,         xgr_reset,  xgr_forced,   xgr_is_terminated, xgr_error,
-                               xgr_destroy,      nullptr,    nullptr};
+const weft_matcher_ops kOps = {WEFT_MATCHER_ABI,
+                               guarded<xgr_accept>,
+                               guarded<xgr_validate>,
+                               guarded<xgr_fill>,
+                               guarded<xgr_rollback>,
+                               guarded<xgr_fork>,
+                               guarded<xgr_reset>,
+                               guarded<xgr_forced>,
+                               guarded<xgr_is_terminated>,
+                               guarded<xgr_error>,
+                               guarded<xgr_destroy>,
+                               nullptr,
+                               nullptr};
 
 }  // namespace
 

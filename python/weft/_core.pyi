@@ -637,6 +637,7 @@ class LlguidanceLimits:
         max_grammar_size: int = 0,
         initial_lexer_fuel: int = 0,
         step_lexer_fuel: int = 0,
+        keeps_states: bool = True,
     ) -> None: ...
 
 class LlguidanceVocabulary:

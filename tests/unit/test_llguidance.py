@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,33 @@ def test_what_ended_leaves_no_trace(backend: LLGuidanceBackend, entry: tuple[str
                 break
         if rng.random() < 0.5:
             later = later.fork()
+
+
+def test_a_long_text_does_not_fail_for_the_states_of_its_beginning() -> None:
+    """Nor for those that other texts found: a matcher begins anew where its lexer knows too many."""
+    vocabulary = small_vocabulary()
+    view = adapter._view(vocabulary)
+
+    def grammar(max_states: int) -> _core.LlguidanceGrammar:
+        limits = _core.LlguidanceLimits(max_lexer_states=max_states)
+        return _core.LlguidanceGrammar(view, "regex", "(a|b)*a(a|b){14}", limits)
+
+    def texts(grammar: _core.LlguidanceGrammar, seed: int) -> Iterator[np.ndarray]:
+        rng, matcher = random.Random(seed), grammar.matcher()
+        for _ in range(3000):
+            yield mask(matcher)
+            assert matcher.accept(rng.choice(ids("ab")))
+            if rng.random() < 0.1:
+                matcher.rollback(1)
+
+    for seed in range(3):
+        for bounded, free in zip(
+            texts(few := grammar(4000), seed), texts(grammar(250_000), seed), strict=True
+        ):
+            np.testing.assert_array_equal(bounded, free)
+        assert mask(few.matcher()).any()
+    with pytest.raises(GuideStateError, match="too many states"):
+        list(texts(grammar(100), 0))
 
 
 def test_several_end_tokens() -> None:

@@ -34,9 +34,9 @@ FUEL_PER_S = 50_000_000  # of building a lexer, by LLGuidance's own account
 BYTES_PER_STATE = 2048
 
 
-def parser_limits(limits: CompileLimits | None = None) -> _core.LlguidanceLimits:
+def parser_limits(limits: CompileLimits | None = None, untrusted: bool = False) -> _core.LlguidanceLimits:
     """What one compile and one mask may cost: lexer fuel of about 20 ms and 14 ms, Earley items of about 3 ms, lexer
-    states of about 100 MB; less where `limits` say so.
+    states of about 100 MB; less where `limits` say so. An `untrusted` grammar keeps no states for later matchers.
     """
     limits = limits or CompileLimits()
     return _core.LlguidanceLimits(
@@ -46,6 +46,7 @@ def parser_limits(limits: CompileLimits | None = None) -> _core.LlguidanceLimits
         max_grammar_size=500_000,
         initial_lexer_fuel=max(1, min(1_000_000, int(limits.time_s * FUEL_PER_S))),
         step_lexer_fuel=200_000,
+        keeps_states=not untrusted,
     )
 
 
@@ -182,7 +183,8 @@ class CompiledLlguidance:
 
     @property
     def memory_bytes(self) -> int:
-        """LLGuidance does not say; measured, it is about 50 kB and some ten times the source."""
+        """LLGuidance does not say; measured, it is about 50 kB and some ten times the source, without the lexer states
+        that are kept for later matchers."""
         return 50_000 + 10 * len(self.guide.source)
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
@@ -202,7 +204,7 @@ class LLGuidanceBackend:
     ) -> None:
         check_interface()
         self.vocabulary = vocabulary
-        self._limits = parser_limits(limits)
+        self._limits = parser_limits(limits, untrusted)
         self._view = _cached_view(vocabulary.fingerprint, vocabulary)
 
     def prepare(self) -> None:
