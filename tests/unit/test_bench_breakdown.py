@@ -41,6 +41,11 @@ def test_tasks_and_waits_of_a_turn() -> None:
     assert two.tasks()[MODEL, "forward"] == 42.5
 
 
+def test_a_recording_that_lasts_longer_than_the_host_took_has_no_time_of_the_host() -> None:
+    """On a GPU what a turn launched may end behind it."""
+    assert Recorded(1, 90.0, GUIDED.slices).tasks()["host", HOST] == 0.0
+
+
 def test_the_grammars_stream_is_its_own_though_its_device_work_takes_longer() -> None:
     slow = Recorded(
         1, 200.0, [forward(0, 5), host(5, 10), Slice("copy", "kernel", 8, 0, 10, 110), forward(110, 120)]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from weft.bench import overhead
+from weft.bench import cli, overhead
 from weft.bench.breakdown import SHOWN
+from weft.bench.cli import app
 from weft.bench.engines import Bench, Shape
 from weft.bench.overhead import hidden_percent
+from weft.bench.report import Report
 from weft.bench.sides import GUIDE, SIMULATED, Side, ratio, take_turns
-from weft.errors import RequestError
+from weft.errors import InputError, RequestError
 from weft.grammar.guide import Guide
 
 SMALL = Shape(layers=2, hidden=64, vocab=1024)
@@ -85,8 +90,11 @@ def test_sides_begin_anew_together() -> None:
     bench = Bench.random("cpu", SMALL)
     short = Side(bench, 2, 0, Guide.choice(["a b c d e f g", "b c d e f g h"]))
     long = Side(bench, 2, 0, None)
-    turns = take_turns((short, long), 24)
+    turns = take_turns((long, short), 24)
     assert len(turns) >= 12 and all(len(seconds) == 2 for seconds in turns)
+    for side in (short, long):  # turns that an end cut off are in no figure
+        kept = (side.seconds, side.grammar_seconds, side.contexts, side.tokens)
+        assert [len(figures) for figures in kept] == [2 * len(turns)] * 4
     assert max(long.contexts) <= max(short.contexts) + 1 < 8 + 16
     assert long.context == pytest.approx(short.context, abs=1)
     for side in (short, long):
@@ -120,6 +128,46 @@ def test_a_request_that_fails_is_not_timed() -> None:
         side.block(4)
     side.engine.close()
     bench.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--shape", "small", "--layers", "2"], "--shape and --layers"),
+        (["--shape", "small", "--hidden", "64"], "--shape and --hidden"),
+        (["--shape", "small", "--vocab", "2048"], "--shape and --vocab"),
+        (["--shape", "small", "--model", "here"], "--shape and --model"),
+        (["--model", "here", "--layers", "2"], "--model and --layers"),
+        (["--hidden", "64"], "give its --layers"),
+    ],
+)
+def test_options_of_which_one_would_drop_the_other(options: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["overhead", *options])
+    assert isinstance(result.exception, InputError) and message in str(result.exception)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_all_leaves_out_on_a_gpu_what_the_host_does_alone(
+    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which benchmarks are called, with which arguments; they themselves are tested each by itself."""
+    called: dict[str, tuple[object, ...]] = {}
+
+    def load(name: str) -> Callable[..., Report]:
+        def run(*args: object, **options: object) -> Report:
+            called[name] = (*args, *options)
+            return Report(name, [{"batch": 1}])
+
+        return run
+
+    monkeypatch.setattr(cli, "load", load)
+    monkeypatch.setattr(cli, "get_runtime", lambda name: SimpleNamespace(device=torch.device(name)))
+    result = CliRunner().invoke(app, ["all", "--device", device, "--out", str(tmp_path)])
+    assert result.exit_code == 0
+    left_out = set(cli.HOST_ONLY) if device == "cuda" else set()
+    assert set(called) == set(cli.BENCHES) - left_out
+    assert all(name in result.output for name in left_out)
+    assert called["overhead"] == (device, "out") and called["replay"] == (device,)
 
 
 def test_the_guide_takes_what_comes_for_long() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ import weft.runtime.cpu as cpu
 from weft.errors import DriverError, GraphError, InputError, WeftError
 from weft.runtime.buffers import DEPTH, PinnedRing
 from weft.runtime.current import CPU, Current, current
+from weft.trace import record_on, recording
 
 
 @pytest.fixture(params=["inline", "threads", "random"])
@@ -209,6 +212,18 @@ def test_a_trace_names_what_ran() -> None:
         ("host", "get_ident"),
     ]
     assert all(s.begin <= s.end for s in slices)
+
+
+@pytest.mark.usefixtures("schedule")
+def test_a_recording_waits_for_what_is_launched_inside(tmp_path: Path) -> None:
+    runtime = weft.runtime.get("cpu")
+    x = torch.zeros(1)
+    with record_on(runtime) as slices:
+        cpu.Stream().launch(x.add_, 1)
+    with recording(runtime, tmp_path / "trace.json"):
+        cpu.Stream().launch(x.add_, 1)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [s.kind for s in slices] == [e["cat"] for e in events if e["ph"] == "X"] == ["kernel"]
 
 
 def test_schedules_and_devices_have_names() -> None:

@@ -3,6 +3,9 @@
 Unguided and guided requests take the engine in turns, and every iteration of theirs is recorded. A task's time is the
 sum over an iteration; the difference is the median over turns of the difference within one. What lies between two
 tasks of the model's stream is told apart by whether the grammar's stream was working meanwhile; the rest is the host's.
+
+On a GPU the profiler sees kernels and copies alone: the grammar's tasks and waits for them are in what lies between
+tasks (`docs/overhead.md`).
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class Recorded:
         )
         span = max(s.end_us for s in self.slices) - min(s.begin_us for s in self.slices)
         found[MODEL, WAITS], found[MODEL, GAPS] = waits / self.turns, gaps / self.turns
-        found["host", HOST] = (self.total_us - span) / self.turns
+        found["host", HOST] = max(0.0, self.total_us - span) / self.turns
         return found
 
 

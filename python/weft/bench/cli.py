@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from rich.console import Console
 
 from weft.bench.report import Report
 from weft.config import MAX_DRAFT_TOKENS
+from weft.errors import InputError
+from weft.runtime import get as get_runtime
 
 app = typer.Typer(no_args_is_help=True, help="Measure weft; each command prints a table and can write JSON.")
 
@@ -51,10 +54,18 @@ def load(name: str) -> Callable[..., Report]:
 
 
 def finish(report: Report, out: Path | None) -> None:
+    """Print a report; write it to `out`, too, where that is given."""
     console = Console()
     report.show(console)
     if out is not None:
         console.print(f"wrote {report.write(out)}")
+
+
+def refuse_together(these: Mapping[str, object], those: Mapping[str, object]) -> None:
+    """Options of which one would silently drop the other: `InputError` names both."""
+    for one, other in product(these, those):
+        if these[one] is not None and those[other] is not None:
+            raise InputError(f"{one} and {other} both say which model; give one of them")
 
 
 def batches_to(most: int) -> list[int]:
@@ -160,19 +171,20 @@ def programs(
     program: Annotated[
         Path | None,
         typer.Argument(
-            help="A program that writes as many digits as its argument says. Default: the example."
+            help="A program; it takes random tokens that its masks allow. Default: the example, which writes digits."
         ),
     ] = None,
+    arg: Annotated[str | None, typer.Option(help="Its argument. Default: the number of steps.")] = None,
     vocabs: Annotated[
         str, typer.Option(help="Numbers of tokens, made up; 0: weft-tiny's own.")
     ] = "0,32768,131072",
-    steps: Annotated[int, typer.Option(min=1, help="Digits of an answer.")] = 64,
+    steps: Annotated[int, typer.Option(min=1, help="Tokens of an answer, at most.")] = 64,
     repeat: Annotated[int, typer.Option(min=1, help="Answers.")] = 12,
     out: OutOption = None,
 ) -> None:
     """Steps of WASM programs as guides, beside the same grammar as a native guide."""
     sizes = [int(size) for size in vocabs.split(",")]
-    finish(load("programs")(sizes, steps, repeat, program), out)
+    finish(load("programs")(sizes, steps, repeat, program, arg), out)
 
 
 @app.command()
@@ -228,12 +240,13 @@ def overhead(
     layers: Annotated[
         int | None, typer.Option(min=1, help="Layers of a random Llama in the model's place.")
     ] = None,
-    hidden: Annotated[int, typer.Option(min=64, help="Its hidden size.")] = 768,
-    vocab: Annotated[int, typer.Option(min=1024, help="Its vocabulary.")] = 32768,
+    hidden: Annotated[int | None, typer.Option(min=64, help="Its hidden size. Default: 768.")] = None,
+    vocab: Annotated[int | None, typer.Option(min=1024, help="Its vocabulary. Default: 32768.")] = None,
     max_batch: Annotated[int, typer.Option(min=1, help="Batch sizes: powers of two up to this.")] = 64,
     iterations: Annotated[int, typer.Option(min=8, help="Timed iterations of each kind.")] = 96,
     random: Annotated[
-        bool, typer.Option(help="Measure a random model of 110 million parameters, too.")
+        bool,
+        typer.Option(help="Beside a model of a directory, measure a random one of 110 million parameters."),
     ] = True,
     device: DeviceOption = "auto",
     out: OutOption = None,
@@ -241,7 +254,14 @@ def overhead(
     """Time per iteration, guided beside unguided, by batch size; --out writes a trace of the worst, too."""
     from weft.bench.engines import Shape, shape_of
 
-    chosen = shape_of(shape) if shape else Shape(layers, hidden, vocab) if layers is not None else None
+    sizes = {"--layers": layers, "--hidden": hidden, "--vocab": vocab}
+    refuse_together({"--shape": shape or None}, {"--model": model, **sizes})
+    refuse_together({"--model": model}, sizes)
+    if layers is None and (hidden, vocab) != (None, None):
+        raise InputError("--hidden and --vocab are sizes of a random model; give its --layers, too")
+    chosen = shape_of(shape) if shape else None
+    if layers is not None:
+        chosen = Shape(layers, hidden or 768, vocab or 32768)
     finish(load("overhead")(device, model, chosen, batches_to(max_batch), iterations, out, random), out)
 
 
@@ -342,7 +362,10 @@ def serve(
 
 @app.command("all")
 def everything(device: DeviceOption = "auto", out: OutOption = None) -> None:
-    """Every benchmark, one after another."""
-    for name in BENCHES:
+    """Every benchmark, one after another; for a GPU only those in which it has a part."""
+    on_gpu = get_runtime(device).device.type != "cpu"
+    if on_gpu:
+        typer.echo(f"left out, since the host does all of it: {', '.join(HOST_ONLY)}")
+    for name in (name for name in BENCHES if not (on_gpu and name in HOST_ONLY)):
         options = {"out": out} if name in WRITE_TRACES else {}
         finish(load(name)() if name in HOST_ONLY else load(name)(device, **options), out)

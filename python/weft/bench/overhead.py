@@ -1,4 +1,4 @@
-"""What a guide costs an iteration: the same engine over the same model, with guided requests and without.
+"""What a guide costs an iteration: engines over one model, with guided requests and without.
 
 Both sides commit the same number of tokens an iteration: without drafts one; with EAGLE3 drafts a number that is
 forced (`simulate_acceptance`), so that the text does not decide; those rows say `simulated`. They take turns, iteration

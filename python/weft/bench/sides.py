@@ -55,7 +55,7 @@ class Side:
         self.seconds: list[float] = []
         self.grammar_seconds: list[float] = []
         self.contexts: list[float] = []
-        self.tokens = 0
+        self.tokens: list[int] = []
         self._bench, self._batch, self._guide = bench, batch, guide
         self._max_seq_len, self._prompt_tokens = max_seq_len, prompt_tokens
         if guide is not None:
@@ -110,8 +110,13 @@ class Side:
             self.seconds.append(seconds)
             self.grammar_seconds.append(grammar_seconds(self.engine) - grammar)
             self.contexts.append(context)
-            self.tokens += self._num_tokens() - tokens
+            self.tokens.append(self._num_tokens() - tokens)
         return self.seconds[num_before:]
+
+    def forget(self, num_kept: int) -> None:
+        """Drop all timed iterations but the first `num_kept`."""
+        for figures in (self.seconds, self.grammar_seconds, self.contexts, self.tokens):
+            del figures[num_kept:]
 
     @property
     def us(self) -> float:
@@ -121,7 +126,7 @@ class Side:
     @property
     def tokens_per_iteration(self) -> float:
         """Of each request."""
-        return self.tokens / (len(self.seconds) * self._batch)
+        return sum(self.tokens) / (len(self.seconds) * self._batch)
 
     @property
     def context(self) -> float:
@@ -142,17 +147,20 @@ class Side:
 
 def take_turns(sides: Sequence[Side], iterations: int) -> list[list[float]]:
     """Time `iterations` or more of each side, in blocks, first to last and last to first. Returns the median seconds of
-    each side in each turn. When a request of one ends, all begin anew, so that the texts of all have one length.
+    each side in each turn. When a request of one ends, all begin anew, so that the texts of all have one length; what
+    was timed in that turn is dropped.
     """
     block = BLOCK[sides[0].engine.runtime.device.type]
     turns: list[list[float]] = []
     while 2 * block * len(turns) < iterations:
         found: dict[Side, list[float]] = {side: [] for side in sides}
+        num_before = {side: len(side.seconds) for side in sides}
         for side in (*sides, *reversed(sides)):
             found[side] += side.block(block)
             if not side.is_whole:
                 for each in sides:
                     each.leave()
+                    each.forget(num_before[each])
                 break
         else:
             turns.append([median(seconds) for seconds in found.values()])

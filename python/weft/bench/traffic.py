@@ -32,6 +32,7 @@ class Traffic:
 
     @property
     def total(self) -> int:
+        """All bytes."""
         return self.target + self.head + self.kv + self.logits
 
 

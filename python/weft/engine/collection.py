@@ -1,4 +1,4 @@
-"""No garbage is collected while work is in flight."""
+"""No garbage is collected within a turn of the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_postponed() -> Iterator[None]:
-    """Collect no garbage while work is in flight: what a collection frees may be the device's, and it takes long."""
+    """Collect no garbage inside: what a collection frees may be the device's, and it takes long."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -136,6 +136,7 @@ class Request:
 
     @property
     def is_finished(self) -> bool:
+        """Whether its answer has ended, with an error or without."""
         return self.stage is Stage.FINISHED
 
     @property

@@ -89,6 +89,7 @@ class CompiledAfter:
 
     @property
     def memory_bytes(self) -> int:
+        """What its guide and its triggers hold."""
         return int(self.inner.memory_bytes + self._rules.memory_bytes)
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:

@@ -179,6 +179,7 @@ class CompiledLlguidance:
 
     @property
     def vocab_size(self) -> int:
+        """Bits of a mask row."""
         return self.vocabulary.vocab_size
 
     @property

@@ -50,6 +50,7 @@ class OpenedGuide:
 
     @property
     def vocab_size(self) -> int:
+        """Bits of a mask row."""
         return self._compiled.vocab_size
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:

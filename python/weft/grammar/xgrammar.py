@@ -42,10 +42,12 @@ class CompiledXGrammar:
 
     @property
     def vocab_size(self) -> int:
+        """Bits of a mask row."""
         return self.vocabulary.vocab_size
 
     @property
     def memory_bytes(self) -> int:
+        """What XGrammar says that it holds, and the tables that answers are closed with, once they are made."""
         closing = 0 if self._closing is None else self._closing.num_bytes
         return int(self.compiled.memory_size_bytes) + closing
 

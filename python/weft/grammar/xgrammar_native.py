@@ -32,9 +32,13 @@ class XGrammarMatcher:
         self._end_ids = end_ids
 
     def accept(self, token: int) -> bool:
+        """Take a token; False refuses it and leaves the state as it was. Behind an end token all are refused."""
         return not self._matcher.is_terminated() and bool(self._matcher.accept_token(token))
 
     def fill(self, row: NDArray[np.int32]) -> bool:
+        """Set the bits of what may follow in a zeroed row, int32 [words]: end tokens behind an end token. False where
+        all may.
+        """
         if not self._matcher.is_terminated():
             return bool(self._matcher.fill_next_token_bitmask(row))
         words = row.view(np.uint32)
@@ -43,15 +47,19 @@ class XGrammarMatcher:
         return True
 
     def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens."""
         self._matcher.rollback(count)
 
     def is_terminated(self) -> bool:
+        """Whether an end token was taken."""
         return bool(self._matcher.is_terminated())
 
     def fork(self) -> XGrammarMatcher:
+        """An independent matcher in the same state."""
         return XGrammarMatcher(self._matcher.fork(), self._end_ids)
 
     def reset(self) -> None:
+        """Back to the start."""
         self._matcher.reset()
 
 

@@ -68,12 +68,15 @@ def record_on(runtime: Runtime) -> Iterator[list[Slice]]:
 
 @contextmanager
 def recording(runtime: Runtime, path: Path) -> Iterator[None]:
-    """Record what `runtime` runs and write it to `path` as Chrome/Perfetto JSON."""
+    """Record what `runtime` runs, to the end of what is launched inside, and write it to `path` as Chrome/Perfetto
+    JSON.
+    """
     from weft.trace.chrome import write_chrome
 
     if runtime.device.type == "cpu":
         with record() as slices:
             yield
+            runtime.synchronize()
         write_chrome(slices, path)
     else:
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
