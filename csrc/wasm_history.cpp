@@ -33,21 +33,22 @@ void WasmHistory::follow(WasmInstance &instance) {
   taken.has_run = true;
   taken.writes = std::move(instance.host.writes);
   instance.host.writes.clear();
+  taken.num_bytes = taken.change.num_bytes() + WasmVariables::num_bytes(taken.writes);
 }
 
 void WasmHistory::close(WasmPosition next) {
   position_ = std::move(next);
-  num_bytes_ += taken_.back()->num_bytes();
+  num_bytes_ += taken_.back()->num_bytes;
   if (bytes_before_trial_) return;
-  while (taken_.size() > static_cast<std::size_t>(limits_.undo_tokens) ||
-         num_bytes_ > static_cast<std::size_t>(limits_.undo_bytes))
+  while (!taken_.empty() && (taken_.size() > static_cast<std::size_t>(limits_.undo_tokens) ||
+                             num_bytes_ > static_cast<std::size_t>(limits_.undo_bytes)))
     merge_oldest();
 }
 
 void WasmHistory::merge_oldest() {
   const Taken &oldest = *taken_.front();
   if (merged_sizes_.empty()) first_ = oldest.before;
-  const std::size_t num_bytes = oldest.num_bytes();
+  const std::size_t num_bytes = oldest.num_bytes;
   if (oldest.has_run) merged_.append(oldest.change);
   merged_sizes_.push_back(num_bytes);
   has_merged_writes_ |= !oldest.writes.empty();
@@ -81,7 +82,7 @@ bool WasmHistory::take_back(int count) {
   bool has_run = false;
   for (int i = 0; i < count; ++i) {
     has_run |= undo(*taken_.back());
-    num_bytes_ -= taken_.back()->num_bytes();
+    num_bytes_ -= taken_.back()->num_bytes;
     taken_.pop_back();
   }
   return has_run;
@@ -114,8 +115,9 @@ void WasmHistory::copy_to(WasmHistory &other, WasmInstance &instance) const {
   other.has_merged_writes_ = has_merged_writes_;
   other.merged_sizes_ = merged_sizes_;
   other.num_bytes_ = num_bytes_;
-  other.taken_ = taken_;
-  for (const auto &taken : taken_) variables_->share(taken->writes);
+  auto taken = taken_;
+  for (const auto &one : taken) variables_->share(one->writes);
+  other.taken_.swap(taken);
 }
 
 void WasmHistory::Trial::check(int num_tokens) const {

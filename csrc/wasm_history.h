@@ -25,8 +25,7 @@ class WasmHistory {
     bool has_run = false;  // the program was asked
     GuestChange change;
     WasmVariables::Writes writes;
-
-    std::size_t num_bytes() const { return change.num_bytes() + WasmVariables::num_bytes(writes); }
+    std::size_t num_bytes = 0;  // what is kept to take it back, as the step ended
   };
 
   WasmHistory(std::shared_ptr<WasmVariables> variables, const WasmLimits &limits);

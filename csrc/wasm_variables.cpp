@@ -70,6 +70,9 @@ WasmVariables::Value with(const WasmVariables::Value &before, const WasmVariable
   return {before.version + write.count, std::move(bytes)};
 }
 
+// All who held it took it back.
+bool is_gone(const WasmVariables::Write &write) { return write.num_holders == 0 && !write.is_kept; }
+
 }  // namespace
 
 std::string WasmVariables::command(std::string_view text, const WasmLimits &limits, Writes &writes) {
@@ -92,7 +95,7 @@ std::string WasmVariables::command(std::string_view text, const WasmLimits &limi
 
 std::string WasmVariables::write(const std::string &name, std::string value, bool append, const WasmLimits &limits,
                                  Writes &writes) {
-  const auto found = variables_.find(name);
+  auto found = variables_.find(name);
   const bool is_new = found == variables_.end();
   const std::size_t before = is_new ? 0 : found->second.current.bytes->size();
   const std::size_t after = value.size() + (append ? before : 0) + (is_new ? name.size() : 0);
@@ -110,52 +113,65 @@ std::string WasmVariables::write(const std::string &name, std::string value, boo
     throw WasmError("the writes to the request's variables that its sequences may take back have more than " +
                     std::to_string(most) + " bytes; raise undo_bytes to allow it");
 
+  // First what may fail.
   Value current = with(is_new ? Value{} : found->second.current, made);
-  Variable &variable = is_new ? variables_.emplace(name, Variable{{}, {}, current}).first->second : found->second;
   // What a step writes at once goes at once.
-  const auto last =
-      variable.writes.empty() ? writes.end() : std::find(writes.begin(), writes.end(), variable.writes.back());
+  const auto last = is_new || found->second.writes.empty()
+                        ? writes.end()
+                        : std::find(writes.begin(), writes.end(), found->second.writes.back());
   if (last != writes.end()) {
-    num_written_bytes_ -= size_of(**last);
+    const std::size_t size = size_of(**last);
     join(**last, made);
-    num_written_bytes_ += size_of(**last);
+    num_written_bytes_ += size_of(**last) - size;
   } else {
-    writes.push_back(std::make_shared<Write>(made));
-    variable.writes.push_back(writes.back());
+    if (writes.size() == writes.capacity()) writes.reserve(2 * writes.size() + 1);
+    auto one = std::make_shared<Write>(made);
+    if (is_new) {
+      found = variables_.emplace(name, Variable{{}, {one}, current}).first;
+    } else {
+      found->second.writes.push_back(one);
+    }
+    writes.push_back(std::move(one));
     num_written_bytes_ += size_of(made);
   }
   num_bytes_ = num_bytes_ - before + after;
-  variable.current = std::move(current);
-  return R"({"WriteVar":{"version":)" + std::to_string(variable.current.version) + "}}";
+  found->second.current = std::move(current);
+  return R"({"WriteVar":{"version":)" + std::to_string(found->second.current.version) + "}}";
 }
 
-// On failure nothing has changed.
-void WasmVariables::retract(Variables::iterator variable, Write &write) {
-  auto &all = variable->second.writes;
-  const auto place = std::find_if(all.begin(), all.end(), [&](const auto &one) { return one.get() == &write; });
-  if (place == all.end()) return;  // it was overwritten for good
-  const Value &settled = variable->second.settled;
-  auto bytes = std::make_shared<std::string>(settled.bytes ? *settled.bytes : "");
-  Value current{settled.version, bytes};
-  for (auto one = all.begin(); one != all.end(); ++one) {
-    if (one == place) continue;
-    if (!(*one)->appends) bytes->clear();
-    *bytes += (*one)->bytes;
-    current.version += (*one)->count;
+// What a variable is without the writes that are gone.
+WasmVariables::Value WasmVariables::value_of(const Variable &variable) {
+  auto bytes = std::make_shared<std::string>(variable.settled.bytes ? *variable.settled.bytes : "");
+  Value value{variable.settled.version, bytes};
+  for (const auto &write : variable.writes) {
+    if (is_gone(*write)) continue;
+    if (!write->appends) bytes->clear();
+    *bytes += write->bytes;
+    value.version += write->count;
   }
-  num_bytes_ -= variable->second.current.bytes->size();
-  num_written_bytes_ -= size_of(write);
-  if (current.version == 0) {
-    num_bytes_ -= write.name.size();
+  return value;
+}
+
+// Takes away the writes that nobody holds and nobody kept; `left` is what the variable is without them.
+void WasmVariables::retract(Variables::iterator variable, Value left) noexcept {
+  auto &[name, old] = *variable;
+  const auto gone = std::remove_if(old.writes.begin(), old.writes.end(), [&](const auto &write) {
+    if (!is_gone(*write)) return false;
+    num_written_bytes_ -= size_of(*write);
+    return true;
+  });
+  old.writes.erase(gone, old.writes.end());
+  num_bytes_ -= old.current.bytes->size();
+  if (left.version == 0) {
+    num_bytes_ -= name.size();
     variables_.erase(variable);
     return;
   }
-  all.erase(place);
-  num_bytes_ += current.bytes->size();
-  variable->second.current = std::move(current);
+  num_bytes_ += left.bytes->size();
+  old.current = std::move(left);
 }
 
-// Keeps the writes apart that may yet be taken back, and no others.
+// Keeps the writes apart that may yet be taken back, and no others. On failure it has done a part of that.
 void WasmVariables::settle(Variable &variable) {
   auto &all = variable.writes;
   const auto is_settled = [](const auto &write) { return write->num_holders == 0; };
@@ -164,41 +180,60 @@ void WasmVariables::settle(Variable &variable) {
   // What was there before a value that stays is of no account, whether it is taken back or not.
   auto first_open = set.base();
   while (first_open != all.end() && is_settled(*first_open)) ++first_open;
-  for (auto at = all.begin(); at != first_open; ++at) {
-    variable.settled = with(variable.settled, **at);
-    num_written_bytes_ -= size_of(**at);
+  if (first_open != all.begin()) {
+    Value settled = variable.settled;
+    for (auto at = all.begin(); at != first_open; ++at) settled = with(settled, **at);
+    for (auto at = all.begin(); at != first_open; ++at) num_written_bytes_ -= size_of(**at);
+    all.erase(all.begin(), first_open);
+    variable.settled = std::move(settled);
   }
-  all.erase(all.begin(), first_open);
   for (std::size_t i = 0; i + 1 < all.size();) {
     if (!is_settled(all[i]) || !is_settled(all[i + 1])) {
       ++i;
       continue;
     }
-    num_written_bytes_ -= kWriteBytes + all[i]->name.size();
+    const std::size_t size = size_of(*all[i]) + size_of(*all[i + 1]);
     join(*all[i], *all[i + 1]);
+    num_written_bytes_ -= size - size_of(*all[i]);
     all.erase(all.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+  }
+}
+
+void WasmVariables::settle(const std::string &name) noexcept {
+  const auto variable = variables_.find(name);
+  if (variable == variables_.end()) return;
+  try {
+    settle(variable->second);
+  } catch (const std::bad_alloc &) {
+    // What stands does so all the same, and settles with the next one.
   }
 }
 
 void WasmVariables::undo(const Writes &writes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto &write : writes) {
-    const auto variable = variables_.find(write->name);
-    if (write->num_holders == 1 && !write->is_kept) retract(variable, *write);
-    if (--write->num_holders == 0 && write->is_kept) settle(variable->second);
+  for (const auto &write : writes) --write->num_holders;
+  // First what may fail.
+  std::map<std::string_view, Value> left;
+  try {
+    for (const auto &write : writes) {
+      if (!is_gone(*write) || left.count(write->name)) continue;
+      const auto variable = variables_.find(write->name);
+      if (variable != variables_.end()) left.emplace(write->name, value_of(variable->second));
+    }
+  } catch (...) {
+    for (const auto &write : writes) ++write->num_holders;
+    throw;
   }
+  for (auto &[name, value] : left) retract(variables_.find(name), std::move(value));
+  for (const auto &write : writes)
+    if (write->num_holders == 0) settle(write->name);
 }
 
 void WasmVariables::keep(const Writes &writes) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto &write : writes) {
     write->is_kept = true;
-    if (--write->num_holders > 0) continue;
-    try {
-      settle(variables_.find(write->name)->second);
-    } catch (const std::bad_alloc &) {
-      // It stands all the same, and settles with the next one.
-    }
+    if (--write->num_holders == 0) settle(write->name);
   }
 }
 
@@ -235,13 +270,16 @@ void WasmVariables::check_alone() {
 }
 
 void WasmVariables::restore(const Values &values) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  variables_.clear();
-  num_bytes_ = num_written_bytes_ = 0;
+  Variables restored;
+  std::size_t num_bytes = 0;
   for (const auto &[name, value] : values) {
-    variables_[name] = {value, {}, value};
-    num_bytes_ += name.size() + value.bytes->size();
+    restored[name] = {value, {}, value};
+    num_bytes += name.size() + value.bytes->size();
   }
+  std::lock_guard<std::mutex> lock(mutex_);
+  variables_.swap(restored);
+  num_bytes_ = num_bytes;
+  num_written_bytes_ = 0;
 }
 
 std::uint32_t WasmVariables::next_sequence() {

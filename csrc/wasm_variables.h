@@ -27,7 +27,8 @@ class WasmVariables {
     std::shared_ptr<const std::string> bytes;
   };
   using Values = std::map<std::string, Value, std::less<>>;
-  // One write, or several for which nobody needs to tell them apart. Under the mutex.
+  // One write, or several for which nobody needs to tell them apart. Under the mutex, but for whoever wrote it until
+  // its step has ended. One that nobody may take back any more may become a part of one that was before it.
   struct Write {
     std::string name;
     bool appends;
@@ -37,6 +38,7 @@ class WasmVariables {
     bool is_kept = false;  // for good, whoever takes it back
   };
   using Writes = std::vector<std::shared_ptr<Write>>;
+  // What a step's writes take, as long as it has not ended.
   static std::size_t num_bytes(const Writes &writes);
 
   // Carries out one command (JSON) and returns the answer (JSON); what it wrote goes to `writes`. Throws WasmError
@@ -44,6 +46,7 @@ class WasmVariables {
   std::string command(std::string_view text, const WasmLimits &limits, Writes &writes);
 
   // What a sequence does with writes that it may take back, each once: it does, it never will, or a copy may as well.
+  // `undo` throws where there is no memory; nothing is changed then.
   void undo(const Writes &writes);
   void keep(const Writes &writes) noexcept;
   void share(const Writes &writes) noexcept;
@@ -67,8 +70,10 @@ class WasmVariables {
   using Variables = std::map<std::string, Variable, std::less<>>;
 
   std::string write(const std::string &name, std::string value, bool append, const WasmLimits &limits, Writes &writes);
+  static Value value_of(const Variable &variable);
   void settle(Variable &variable);
-  void retract(Variables::iterator variable, Write &write);
+  void settle(const std::string &name) noexcept;
+  void retract(Variables::iterator variable, Value left) noexcept;
 
   std::mutex mutex_;
   Variables variables_;

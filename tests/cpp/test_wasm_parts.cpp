@@ -2,7 +2,9 @@
 // variables that they share, what of their memory was written, and the threads that run them. Sanitizers watch.
 #include <sys/mman.h>
 
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <random>
 #include <set>
 #include <string>
@@ -16,6 +18,21 @@
 #include "wasm_json.h"
 #include "wasm_variables.h"
 #include "written_pages.h"
+
+namespace {
+
+// How many more allocations of this thread succeed; negative: all.
+thread_local int allocations_left = -1;
+
+}  // namespace
+
+void *operator new(std::size_t size) {
+  void *memory = allocations_left >= 0 && allocations_left-- == 0 ? nullptr : std::malloc(size);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+__attribute__((noinline)) void operator delete(void *memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -181,6 +198,112 @@ TEST(copies_of_a_sequence_share_what_was_written_before) {
   shared.variables.keep(both);
   shared.variables.undo(both);
   CHECK(shared.get("a") == "1x");
+}
+
+// Whether `work` went through with so few allocations.
+template <class Work>
+bool goes_with(int num_allocations, Work work) {
+  allocations_left = num_allocations;
+  try {
+    work();
+  } catch (const std::bad_alloc &) {
+    allocations_left = -1;
+    return false;
+  }
+  const bool had_all = allocations_left >= 0;
+  allocations_left = -1;
+  return had_all;
+}
+
+const std::string kLong(100, 'l');
+
+TEST(a_step_is_taken_back_whole_or_not_at_all) {
+  Shared shared;
+  WasmVariables::Writes others, step, later;
+  for (const char *name : {"a", "b"}) shared.write(name, "Set", kLong, others);
+  for (const char *name : {"a", "b", "c"}) shared.write(name, "Append", "x", step);
+  for (const char *name : {"a", "b"}) shared.write(name, "Append", "y", later);
+  int num_failed = 0;
+  while (!goes_with(num_failed, [&] { shared.variables.undo(step); })) {
+    ++num_failed;
+    for (const char *name : {"a", "b"}) CHECK(shared.get(name) == "3" + kLong + "xy");
+    CHECK(shared.get("c") == "1x");
+    for (const auto &write : step) EQUAL(write->num_holders, 1);
+  }
+  CHECK(num_failed > 3);
+  for (const char *name : {"a", "b"}) CHECK(shared.get(name) == "2" + kLong + "y");
+  CHECK(shared.get("c") == "-");
+}
+
+TEST(a_write_is_made_whole_or_not_at_all) {
+  for (const bool is_new : {true, false}) {
+    for (const bool joins : {true, false}) {
+      Shared shared;
+      WasmVariables::Writes before, step;
+      if (!is_new) shared.write("a", "Set", kLong, joins ? step : before);
+      const std::string old = shared.get("a");
+      const std::size_t size = WasmVariables::num_bytes(step);
+      std::string answer;
+      int num_failed = 0;
+      for (;; ++num_failed) {
+        if (goes_with(num_failed, [&] { shared.write("a", "Append", kLong, step); })) break;
+        // Or it failed behind the write, which the step takes back as a whole.
+        if (WasmVariables::num_bytes(step) == size) {
+          CHECK(shared.get("a") == old);
+        } else {
+          shared.variables.undo(step);
+          step.clear();
+          if (!is_new && joins) shared.write("a", "Set", kLong, step);
+          CHECK(shared.get("a") == old);
+        }
+      }
+      CHECK(num_failed > 3);
+      shared.variables.undo(step);
+      CHECK(shared.get("a") == (is_new || joins ? "-" : old));
+    }
+  }
+}
+
+TEST(what_is_kept_without_memory_stands) {
+  for (int allocations = 0; allocations < 20; ++allocations) {
+    Shared shared;
+    WasmVariables::Writes open, one, two, three;
+    shared.write("a", "Append", "o", open);
+    for (WasmVariables::Writes *writes : {&one, &two, &three}) shared.write("a", "Append", kLong, *writes);
+    goes_with(allocations, [&] {
+      shared.variables.keep(one);
+      shared.variables.keep(three);
+      shared.variables.keep(two);
+    });
+    CHECK(shared.get("a") == "4o" + kLong + kLong + kLong);
+    if (allocations % 2) {
+      shared.variables.keep(open);
+      CHECK(shared.get("a") == "4o" + kLong + kLong + kLong);
+    } else {
+      shared.variables.undo(open);
+      CHECK(shared.get("a") == "3" + kLong + kLong + kLong);
+    }
+    WasmVariables::Writes more;
+    shared.write("a", "Append", "m", more);
+    shared.variables.undo(more);
+    CHECK(shared.get("a").substr(1) == (allocations % 2 ? "o" : "") + kLong + kLong + kLong);
+  }
+}
+
+// A copy's end keeps what it shared; taken back, it is settled, and the next one that settles becomes a part of it.
+TEST(writes_that_were_kept_by_a_copy_are_joined) {
+  Shared shared;
+  WasmVariables::Writes first, second, third;
+  shared.write("a", "Append", "1", first);
+  shared.write("a", "Append", "2", second);
+  shared.variables.share(second);
+  shared.variables.keep(second);
+  shared.write("a", "Append", "3", third);
+  shared.variables.keep(third);
+  shared.variables.undo(second);
+  CHECK(shared.get("a") == "3123");
+  shared.variables.undo(first);
+  CHECK(shared.get("a") == "223");
 }
 
 // Against all writes in a row, from which those that are taken back are left out.

@@ -30,6 +30,7 @@ from wasm_programs import (
 from weft import _core
 from weft.errors import GuideError, GuideStateError, InputError
 from weft.grammar import Matcher
+from weft.grammar.wasm import wasm_undo_bytes
 from weft.guided.state import GuidedState
 
 STOP = '{"branches":[]}'
@@ -491,6 +492,25 @@ class TestVariables:
         del one  # it ends with what it wrote
         three.rollback(1)
         assert shared.get("v") == (2, b"JKJK")
+
+    def test_what_taking_back_gives_up_is_what_taking_added(self) -> None:
+        """A copy's end keeps its write, which another's that settles behind it then makes larger."""
+        shared = _core.WasmVariables()
+        large = self.writer(self.COMMAND.replace("4a4b", "4a" * 10_000))
+        other, one, third = (
+            load(text).start(b"", [], shared) for text in (self.writer(), self.writer(), large)
+        )
+        before = wasm_undo_bytes(one)
+        assert other.accept(5) and one.accept(5)
+        after = wasm_undo_bytes(one)
+        copy = one.fork()
+        del copy
+        assert third.accept(5)
+        del third
+        one.rollback(1)
+        assert wasm_undo_bytes(one) == before
+        assert one.accept(5)
+        assert wasm_undo_bytes(one) == after
 
     def test_a_start_that_is_far_behind(self) -> None:
         shared = _core.WasmVariables()
