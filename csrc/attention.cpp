@@ -5,13 +5,12 @@
 #include <cstring>
 #include <vector>
 
+#include "multiversion.h"
 #include "row_pool.h"
 #include "vector_exp.h"
 
 namespace weft {
 namespace {
-
-#define WEFT_INLINE [[gnu::always_inline]] inline
 
 constexpr std::int64_t kTile = 16;                     // keys at once
 constexpr std::int64_t kTogether = 4;                  // queries at once

@@ -6,9 +6,8 @@
 
 #include "floats.h"
 #include "logits.h"
+#include "multiversion.h"
 #include "row_pool.h"
-
-#define WEFT_INLINE [[gnu::always_inline]] inline
 
 namespace weft {
 

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "multiversion.h"
 #include "row_pool.h"
 
 namespace weft {
 namespace {
-
-#define WEFT_INLINE [[gnu::always_inline]] inline
 
 constexpr int kLanes = 16;
 constexpr int kMostRows = 6;                           // at once: their sums and the weights fill AVX-512's registers
