@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "guarded.h"
@@ -25,15 +26,25 @@ class WasmMatcher {
         history_(std::move(variables), program_->limits) {}
 
   void start(const std::vector<std::int32_t> &prompt) {
-    run_as_guest([&] {
-      instance_.begin_time(program_->limits.start_ms, "start_ms", "to start");
-      instance_.instantiate();
-      instance_.create();
-      WasmPosition first = begin(instance_, prompt);
-      history_.start(instance_, std::move(first), std::exchange(instance_.host.writes, {}));
-    });
+    try {
+      run_as_guest([&] {
+        instance_.begin_time(program_->limits.start_ms, "start_ms", "to start");
+        instance_.instantiate();
+        instance_.create();
+        WasmPosition first = begin(instance_, prompt);
+        history_.start(instance_, std::move(first), std::exchange(instance_.host.writes, {}));
+      });
+    } catch (...) {
+      take_back_writes();
+      throw;
+    }
     keep_log();
   }
+
+  // Where a step neither ended nor could be taken back, what it wrote to the variables stays.
+  ~WasmMatcher() { instance_.host.variables->keep(instance_.host.writes); }
+  WasmMatcher(const WasmMatcher &) = delete;
+  WasmMatcher &operator=(const WasmMatcher &) = delete;
 
   int accept(std::int32_t token) {
     forget_splice();
@@ -135,6 +146,12 @@ class WasmMatcher {
     return position().takes(*program_, token);
   }
 
+  // Of a step that has not ended.
+  void take_back_writes() {
+    instance_.host.variables->undo(instance_.host.writes);
+    instance_.host.writes.clear();
+  }
+
   // Asks the program; on failure all is as it was before.
   void run(WasmTurn &turn) {
     run_as_guest([&] {
@@ -145,9 +162,11 @@ class WasmMatcher {
         history_.follow(instance_);
       } catch (...) {
         const std::exception_ptr raised = std::current_exception();
-        instance_.host.variables->undo(std::exchange(instance_.host.writes, {}));
-        instance_.host.cut_log(position().log_total);
-        restore_here(true);
+        or_lose([&] {
+          take_back_writes();
+          instance_.host.cut_log(position().log_total);
+          history_.restore(instance_, true);
+        });
         std::rethrow_exception(raised);
       }
     });
@@ -167,24 +186,29 @@ class WasmMatcher {
     }
     forget_splice();
     if (!has_changed) return;
-    instance_.host.cut_log(position().log_total);
-    if (history_.needs_guest(instance_)) {
-      run_as_guest([&] { restore_here(false); });
-    } else {
-      restore_here(false);
-    }
+    or_lose([&] {
+      instance_.host.cut_log(position().log_total);
+      if (history_.needs_guest(instance_)) {
+        run_as_guest([&] { history_.restore(instance_, false); });
+      } else {
+        history_.restore(instance_, false);
+      }
+    });
     keep_log();
   }
 
-  void restore_here(bool has_run) {
+  // The part of taking back that can't be taken back itself.
+  template <class Body>
+  void or_lose(Body body) {
     try {
-      history_.restore(instance_, has_run);
+      body();
     } catch (const std::exception &problem) {
       lose(problem);
     }
   }
 
   [[noreturn]] void lose(const std::exception &problem) {
+    broken_ = "out of memory";  // so short that it takes none
     broken_ = std::string("tokens could not be taken back: ") + problem.what();
     throw WasmError(broken_);
   }
@@ -194,11 +218,15 @@ class WasmMatcher {
     is_spliced_ = false;
   }
 
-  void keep_log() {
+  void keep_log() noexcept {
     if (kept_total_ == instance_.host.log_total()) return;
     std::lock_guard<std::mutex> lock(log_mutex_);
-    kept_log_ = instance_.host.log;
-    kept_total_ = instance_.host.log_total();
+    try {
+      kept_log_ = instance_.host.log;
+      kept_total_ = instance_.host.log_total();
+    } catch (const std::bad_alloc &) {
+      // It is kept with the next step's.
+    }
   }
 
   const std::shared_ptr<const WasmProgram> program_;

@@ -1,6 +1,7 @@
 #include "wasm_history.h"
 
-#include <numeric>
+#include <algorithm>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -9,14 +10,21 @@
 namespace weft {
 
 WasmHistory::WasmHistory(std::shared_ptr<WasmVariables> variables, const WasmLimits &limits)
-    : variables_(std::move(variables)), limits_(limits) {}
+    : variables_(std::move(variables)), limits_(limits) {
+  variables_->enter();
+}
 
 WasmHistory::~WasmHistory() {
-  for (const auto &taken : taken_) variables_->keep(taken->writes);
+  for (const auto &taken : taken_) {
+    variables_->keep(taken->writes);
+    has_kept_writes_ |= !taken->writes.empty();
+  }
+  variables_->leave(has_kept_writes_);
 }
 
 void WasmHistory::start(const WasmInstance &instance, WasmPosition position, const WasmVariables::Writes &writes) {
   variables_->keep(writes);
+  has_kept_writes_ = !writes.empty();
   first_values_ = variables_->values();
   shadow_.follow(instance);
   position_ = std::move(position);
@@ -36,22 +44,35 @@ void WasmHistory::follow(WasmInstance &instance) {
   taken.num_bytes = taken.change.num_bytes() + WasmVariables::num_bytes(taken.writes);
 }
 
-void WasmHistory::close(WasmPosition next) {
+void WasmHistory::close(WasmPosition next) noexcept {
   position_ = std::move(next);
   num_bytes_ += taken_.back()->num_bytes;
   if (bytes_before_trial_) return;
-  while (!taken_.empty() && (taken_.size() > static_cast<std::size_t>(limits_.undo_tokens) ||
-                             num_bytes_ > static_cast<std::size_t>(limits_.undo_bytes)))
-    merge_oldest();
+  if (!merged_tokens_.empty()) {
+    Extent &most = merged_tokens_.back().most;
+    const Extent now = extent();
+    most = {std::max(most.num_tokens, now.num_tokens), std::max(most.num_bytes, now.num_bytes)};
+  }
+  try {
+    while (!taken_.empty() && (taken_.size() > static_cast<std::size_t>(limits_.undo_tokens) ||
+                               num_bytes_ > static_cast<std::size_t>(limits_.undo_bytes)))
+      merge_oldest();
+  } catch (const std::bad_alloc &) {
+    // The token is taken all the same; the next one merges it.
+  }
 }
 
+// On failure `merged_` has a part of the change, which leads back to where it was before all the same.
 void WasmHistory::merge_oldest() {
   const Taken &oldest = *taken_.front();
-  if (merged_sizes_.empty()) first_ = oldest.before;
+  if (merged_tokens_.empty()) first_ = oldest.before;
   const std::size_t num_bytes = oldest.num_bytes;
   if (oldest.has_run) merged_.append(oldest.change);
-  merged_sizes_.push_back(num_bytes);
+  merged_tokens_.push_back({merged_extent_, extent()});
+  ++merged_extent_.num_tokens;
+  merged_extent_.num_bytes += num_bytes;
   has_merged_writes_ |= !oldest.writes.empty();
+  has_kept_writes_ |= !oldest.writes.empty();
   variables_->keep(oldest.writes);
   num_bytes_ -= num_bytes;
   taken_.pop_front();
@@ -65,20 +86,35 @@ bool WasmHistory::undo(const Taken &taken) {
   return true;
 }
 
+WasmHistory::Extent WasmHistory::extent() const {
+  return {merged_extent_.num_tokens + taken_.size(), merged_extent_.num_bytes + num_bytes_};
+}
+
+// The limits under which so many tokens would not have been merged, at any time since they were taken.
+std::string WasmHistory::what_to_raise(std::size_t num_tokens) const {
+  const auto oldest = merged_tokens_.end() - static_cast<std::ptrdiff_t>(num_tokens);
+  Extent most;
+  for (auto one = oldest; one != merged_tokens_.end(); ++one) {
+    most.num_tokens = std::max(most.num_tokens, one->most.num_tokens);
+    most.num_bytes = std::max(most.num_bytes, one->most.num_bytes);
+  }
+  const std::size_t tokens = most.num_tokens - oldest->before.num_tokens;
+  const std::size_t bytes = most.num_bytes - oldest->before.num_bytes;
+  std::string raise;
+  if (tokens > static_cast<std::size_t>(limits_.undo_tokens))
+    raise = "undo_tokens to at least " + std::to_string(tokens);
+  if (bytes > static_cast<std::size_t>(limits_.undo_bytes))
+    raise += (raise.empty() ? "" : " and ") + ("undo_bytes to at least " + std::to_string(bytes));
+  return raise;
+}
+
 bool WasmHistory::take_back(int count) {
   if (count < 0) throw WasmError("can't roll back a negative number of tokens");
   const auto wanted = static_cast<std::size_t>(count), there = taken_.size();
   const std::string problem = "rollback of " + std::to_string(count) + " tokens, where " + std::to_string(there);
-  if (wanted > there + merged_sizes_.size()) throw WasmError(problem + " were taken");
-  if (wanted > there) {
-    const auto newest = merged_sizes_.rbegin();
-    const std::size_t bytes = std::accumulate(newest, newest + static_cast<std::ptrdiff_t>(wanted - there), num_bytes_);
-    std::string raise;
-    if (count > limits_.undo_tokens) raise = "undo_tokens to at least " + std::to_string(count);
-    if (bytes > static_cast<std::size_t>(limits_.undo_bytes))
-      raise += (raise.empty() ? "" : " and ") + ("undo_bytes to at least " + std::to_string(bytes));
-    throw WasmError(problem + " can be taken back; raise " + raise + " to allow it");
-  }
+  if (wanted > there + merged_tokens_.size()) throw WasmError(problem + " were taken");
+  if (wanted > there)
+    throw WasmError(problem + " can be taken back; raise " + what_to_raise(wanted - there) + " to allow it");
   bool has_run = false;
   for (int i = 0; i < count; ++i) {
     has_run |= undo(*taken_.back());
@@ -89,7 +125,7 @@ bool WasmHistory::take_back(int count) {
 }
 
 bool WasmHistory::take_back_all() {
-  if (merged_sizes_.empty()) return take_back(static_cast<int>(taken_.size()));
+  if (merged_tokens_.empty()) return take_back(static_cast<int>(taken_.size()));
   // First what may be refused.
   if (has_merged_writes_) variables_->check_alone();
   bool has_run = take_back(static_cast<int>(taken_.size()));
@@ -100,7 +136,8 @@ bool WasmHistory::take_back_all() {
     has_run = true;
   }
   merged_ = GuestChanges();
-  merged_sizes_.clear();
+  merged_tokens_.clear();
+  merged_extent_ = {};
   position_ = first_;
   return has_run;
 }
@@ -113,7 +150,8 @@ void WasmHistory::copy_to(WasmHistory &other, WasmInstance &instance) const {
   other.first_values_ = first_values_;
   other.merged_ = merged_;
   other.has_merged_writes_ = has_merged_writes_;
-  other.merged_sizes_ = merged_sizes_;
+  other.merged_tokens_ = merged_tokens_;
+  other.merged_extent_ = merged_extent_;
   other.num_bytes_ = num_bytes_;
   auto taken = taken_;
   for (const auto &one : taken) variables_->share(one->writes);

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "wasm_instance.h"
@@ -44,7 +45,7 @@ class WasmHistory {
   // a step of the instance changed.
   void open();
   void follow(WasmInstance &instance);
-  void close(WasmPosition next);
+  void close(WasmPosition next) noexcept;
   void drop() { taken_.pop_back(); }
 
   // Takes back the last `count` tokens, or all: all but the instance, whose part is `restore`. Whether there is any.
@@ -73,7 +74,13 @@ class WasmHistory {
   };
 
  private:
+  struct Extent {
+    std::size_t num_tokens = 0, num_bytes = 0;
+  };
+
   bool undo(const Taken &taken);
+  Extent extent() const;  // of all that is taken
+  std::string what_to_raise(std::size_t num_tokens) const;
   void merge_oldest();
 
   const std::shared_ptr<WasmVariables> variables_;
@@ -89,7 +96,12 @@ class WasmHistory {
   WasmVariables::Values first_values_;
   GuestChanges merged_;
   bool has_merged_writes_ = false;
-  std::vector<std::size_t> merged_sizes_;  // bytes of each token
+  bool has_kept_writes_ = false;  // of the sequence itself, not of what it is a copy of: what it wrote stays for good
+  struct Merged {
+    Extent before, most;
+  };
+  std::vector<Merged> merged_tokens_;
+  Extent merged_extent_;  // of them all
 };
 
 }  // namespace weft

@@ -26,11 +26,12 @@ Tokens behind(const Tokens &whole, std::size_t count) {
 }
 
 Tokens tokens_from(const JsonValue &value, int num_tokens) {
-  if (value.kind != JsonValue::kNumbers) fail();
+  static constexpr const char *kNone = "the program's answer to the prompt has a prompt that is no list of tokens";
+  if (value.kind != JsonValue::kNumbers) throw WasmError(kNone);
   Tokens tokens;
   tokens.reserve(value.numbers.size());
   for (const double number : value.numbers) {
-    if (!(number >= 0 && number < num_tokens) || number != static_cast<std::int32_t>(number)) fail();
+    if (!(number >= 0 && number < num_tokens) || number != static_cast<std::int32_t>(number)) throw WasmError(kNone);
     tokens.push_back(static_cast<std::int32_t>(number));
   }
   return tokens;

@@ -19,9 +19,9 @@ constexpr std::size_t kLeastWatched = 1 << 20, kWatchedShare = 16;
 
 void GuestChanges::append(const GuestChange &later) {
   if (is_empty_) {
-    is_empty_ = false;
-    size_before_ = later.size_before;
     globals_before_ = later.globals_before;
+    size_before_ = later.size_before;
+    is_empty_ = false;
   }
   // A page that an earlier change has saved is older there; one beyond the first size goes with the memory.
   for (const auto &[index, page] : later.pages)

@@ -29,6 +29,7 @@ struct GuestChange {
 // Many changes, one after another, as one.
 class GuestChanges {
  public:
+  // On failure a part of it is there, and may be appended again.
   void append(const GuestChange &later);
   bool is_empty() const { return is_empty_; }
   GuestChange whole() const;  // unless it is empty

@@ -263,7 +263,7 @@ WasmVariables::Values WasmVariables::values() {
 
 void WasmVariables::check_alone() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (num_sequences_ > 1)
+  if (num_writers_ > 1)
     throw WasmError(
         "variables that other sequences share were written longer ago than can be taken back; raise undo_tokens or "
         "undo_bytes to allow it");
@@ -285,6 +285,16 @@ void WasmVariables::restore(const Values &values) {
 std::uint32_t WasmVariables::next_sequence() {
   std::lock_guard<std::mutex> lock(mutex_);
   return ++num_sequences_;
+}
+
+void WasmVariables::enter() noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++num_writers_;
+}
+
+void WasmVariables::leave(bool has_written) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!has_written) --num_writers_;
 }
 
 }  // namespace weft

@@ -52,14 +52,16 @@ class WasmVariables {
   void share(const Writes &writes) noexcept;
 
   std::optional<Value> get(const std::string &name);
-  // All of them, and back to them, for a sequence that shares them with none: with others `check_alone` throws
-  // WasmError.
+  // All of them, and back to them, for a sequence that shares them with none: where there is another, or one that has
+  // ended and left what it wrote, `check_alone` throws WasmError.
   Values values();
   void check_alone();
   void restore(const Values &values);
 
   // A number for one more sequence of the request: 1, 2, ...
   std::uint32_t next_sequence();
+  void enter() noexcept;
+  void leave(bool has_written) noexcept;
 
  private:
   struct Variable {
@@ -79,7 +81,8 @@ class WasmVariables {
   Variables variables_;
   std::size_t num_bytes_ = 0;          // of names and values
   std::size_t num_written_bytes_ = 0;  // of writes that have not settled
-  std::uint32_t num_sequences_ = 0;
+  std::uint32_t num_sequences_ = 0;    // there ever were
+  std::uint32_t num_writers_ = 0;      // those that may write, and those that have left what they wrote
 };
 
 }  // namespace weft

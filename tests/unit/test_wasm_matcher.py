@@ -189,6 +189,22 @@ class TestTakingBack:
         enough.rollback(2)
         assert mask(enough) == mask(self.straight([5] * 4))
 
+    def test_what_was_merged_before_tokens_were_taken_back_names_the_limit(self) -> None:
+        sizes = [wasm_undo_bytes(self.straight([5] * count)) for count in range(4)]
+        limits = {"undo_bytes": sizes[3] - 1}
+        matcher = self.straight([5] * 3, **limits)
+        matcher.rollback(2)
+        with pytest.raises(
+            GuideStateError, match=rf"where 0 can be .*; raise undo_bytes to at least {sizes[3]} to allow it$"
+        ):
+            matcher.rollback(1)
+        matcher = self.straight([5] * 5, undo_tokens=4)
+        matcher.rollback(4)
+        with pytest.raises(
+            GuideStateError, match=r"where 0 can be .*; raise undo_tokens to at least 5 to allow it$"
+        ):
+            matcher.rollback(1)
+
     def test_validating_is_not_kept_from_taking_back(self) -> None:
         matcher = self.straight([5, 5], undo_tokens=2)
         assert matcher.validate([5] * 9) == 9
@@ -353,7 +369,7 @@ def test_a_token_that_is_replaced_stops_its_slot_alone() -> None:
     assert allowed(state.masks_host[3].numpy()) == [7]
 
 
-def prompted(answer: list[int], steps: list[Any]) -> str:
+def prompted(answer: Any, steps: list[Any]) -> str:
     """A program that puts this prompt in the place of the request's."""
     text = json.dumps({"prompt": answer}, separators=(",", ":"))
     shown = (
@@ -438,11 +454,12 @@ class TestWhatAProgramIsTold:
             ([1, AB[1]], "another prompt in the place"),
             ([AB[1]], "another prompt in the place"),
             ([1, 5, 9], "another prompt in the place"),
-            ([1, *AB, 300], "another prompt in the place"),
+            ([1, *AB, 300], "prompt that is no list of tokens"),
+            ("text", "prompt that is no list of tokens"),
             ([1, AB[0]], "takes back the end of the prompt"),
         ],
     )
-    def test_prompts_that_are_refused(self, answer: list[int], problem: str) -> None:
+    def test_prompts_that_are_refused(self, answer: Any, problem: str) -> None:
         with pytest.raises(GuideError, match=problem):
             start(prompted(answer, [([10], {})]), prompt=[1, *AB])
 
@@ -450,8 +467,9 @@ class TestWhatAProgramIsTold:
 class TestVariables:
     COMMAND = '{"WriteVar":{"name":"v","op":"Append","value":"4a4b"}}'
 
-    def writer(self, command: str = COMMAND) -> str:
-        answer = '{"branches":[{"sample_mask":null,"splices":[{"when_sampled":[],"ff_tokens":[5]}]}]}'
+    ANSWER = '{"branches":[{"sample_mask":null,"splices":[{"when_sampled":[],"ff_tokens":[5]}]}]}'
+
+    def writer(self, command: str = COMMAND, answer: str = ANSWER) -> str:
         return program(
             f"""(drop (call $storage (i32.const 6000) (i32.const {len(command)})))
             (call $result (i32.const 3000) (i32.const {len(answer)}))""",
@@ -528,6 +546,31 @@ class TestVariables:
         other.rollback(4)
         matcher.rollback(3)
         assert shared.get("v") == (7, b"JK" * 7)
+
+    def test_a_start_that_is_far_behind_where_another_has_ended(self) -> None:
+        """It is in the way only of what it wrote itself."""
+        shared = _core.WasmVariables()
+        made = load(self.writer(), undo_tokens=4)
+        matcher = made.start(b"", [], shared)
+        assert all(matcher.accept(5) for _ in range(9))
+        copy = matcher.fork()
+        copy.rollback(4)
+        del copy
+        matcher.reset()
+        assert shared.get("v") == (1, b"JK")
+        assert all(matcher.accept(5) for _ in range(9))
+        copy = matcher.fork()
+        assert copy.accept(5)
+        del copy
+        with pytest.raises(GuideStateError, match="variables that other sequences share"):
+            matcher.reset()
+        assert shared.get("v") == (11, b"JK" * 11)
+
+    def test_what_a_start_that_failed_wrote_is_gone(self) -> None:
+        shared = _core.WasmVariables()
+        with pytest.raises(GuideError, match="has no branches"):
+            load(self.writer(answer="{}")).start(b"", [], shared)
+        assert shared.get("v") is None
 
     def test_compare_and_set(self) -> None:
         shared = _core.WasmVariables()
