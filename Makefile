@@ -87,12 +87,13 @@ gpu-test:
 	$(GPU_PYTHON) -m pip install -q --no-build-isolation --no-deps .
 	$(GPU_PYTHON) -m pytest tests/gpu
 
+gpu-bench: export WEFT_COMMIT ?= $(shell git describe --always --dirty=+ --abbrev=12 2>/dev/null)
 gpu-bench:
 	$(GPU_PYTHON) -m pip install -q --no-build-isolation --no-deps .
-	$(GPU_PYTHON) -m weft.cli bench all --device cuda --out benchmarks/results
-	$(GPU_PYTHON) -m weft.cli bench step --device cuda --shape llama-8b-eagle3 --out benchmarks/results/llama-8b-shape
+	$(GPU_PYTHON) -m weft.cli bench all --device cuda --out benchmarks/results/gpu
+	$(GPU_PYTHON) -m weft.cli bench step --device cuda --shape llama-8b-eagle3 --out benchmarks/results/gpu/llama-8b-shape
 	$(GPU_PYTHON) -m weft.cli bench overhead --device cuda --shape llama-8b-eagle3 --no-random \
-	  --out benchmarks/results/llama-8b-shape
+	  --out benchmarks/results/gpu/llama-8b-shape
 
 clean:
 	rm -rf build dist out $(VENV)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from weft.bench.report import Report
+from weft.bench.report import Report, commit
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -46,3 +46,8 @@ def test_tables_fit_the_console(width: int) -> None:
 def test_a_wide_console_shows_one_table_with_whole_names() -> None:
     text = printed(400)
     assert text.count("┏") == 1 and "guided_percent" in text and "first_token_p8_ms" in text
+
+
+def test_a_wheel_is_told_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_COMMIT", "0123456789ab")
+    assert commit() == "0123456789ab"

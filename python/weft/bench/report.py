@@ -134,7 +134,11 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The commit of the working tree that runs, "+" where it has changes, or "unknown"."""
+    """The commit of the working tree that runs, "+" where it has changes, or "unknown". For an installed wheel,
+    which has none, the environment's WEFT_COMMIT.
+    """
+    if named := os.environ.get("WEFT_COMMIT"):
+        return named
     here = Path(__file__).parent
     try:
         run = subprocess.run(

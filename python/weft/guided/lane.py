@@ -28,8 +28,8 @@ from weft.runtime.interface import Runtime, Stream
 
 
 def default_workers() -> int:
-    """How many threads help with the matchers of a phase that turns out long: a quarter of the cores, since a helper pays
-    from some 32 rows on and takes a core from what else runs (`weft bench workers`).
+    """How many threads help with the matchers of a phase that turns out long: a quarter of the cores, since a helper
+    pays from some 32 rows on and takes a core from what else runs (`weft bench workers`).
     """
     return min((os.cpu_count() or 1) // 4, 8)
 
