@@ -360,5 +360,10 @@ def is_debug() -> bool:
     return bool(os.environ.get("WEFT_DEBUG"))
 
 
+def named_commit() -> str | None:
+    """The commit that an installed wheel was built from, where WEFT_COMMIT says so: benchmarks write it down."""
+    return os.environ.get("WEFT_COMMIT")
+
+
 def _path(path: str | Path | None) -> str | None:
     return None if path is None else str(path)

@@ -177,6 +177,10 @@ def test_print_shows_the_grammar() -> None:
         (lambda: Guide.json_schema({"multipleOf": 0}), "multipleOf is 0"),
         (lambda: Guide.json_schema({"$ref": "#/$defs/nowhere"}), "leads nowhere"),
         (lambda: Guide.json_schema({}, max_whitespace=0), "max_whitespace is 0"),
+        (lambda: Guide.json_schema({}, max_whitespace="8"), "max_whitespace is '8'"),  # type: ignore[arg-type]
+        (lambda: Guide.json_schema("schema.json"), "not as a path"),
+        (lambda: Guide.structural_tag({"format": {...}}), "not plain JSON data"),
+        (lambda: Guide.of(CountdownMatcher), "Guide.matcher"),
         (lambda: Guide.json_schema({}, separators=(";", ":")), "it must be a comma and a colon"),
         (lambda: Guide.json(separators=", "), "it must be a comma and a colon"),  # type: ignore[arg-type]
         (lambda: Guide.regex(3), "needs a str"),  # type: ignore[arg-type]

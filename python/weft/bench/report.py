@@ -19,6 +19,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from weft.config import named_commit
+
 PACKAGES = ("weft", "torch", "xgrammar", "transformers", "numpy", "triton", "cuda-core")
 
 
@@ -137,7 +139,7 @@ def commit() -> str:
     """The commit of the working tree that runs, "+" where it has changes, or "unknown". For an installed wheel,
     which has none, the environment's WEFT_COMMIT.
     """
-    if named := os.environ.get("WEFT_COMMIT"):
+    if named := named_commit():
         return named
     here = Path(__file__).parent
     try:

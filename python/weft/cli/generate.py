@@ -21,6 +21,7 @@ from weft.cli.inputs import (
     read_prompts,
     read_trigger,
 )
+from weft.errors import InputError
 
 
 class Device(StrEnum):
@@ -202,6 +203,8 @@ def generate(
     prompts = read_prompts(prompt, file or [])
     chosen_guide = read_guide(any_json, json_schema, regex, ebnf, choice, wasm, wasm_arg, lark)
     guide = read_trigger(chosen_guide, after, max_free_tokens)
+    if untrusted and guide is None:
+        raise InputError("--untrusted is said of a guide; give one, such as --json-schema")
     chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
     sampling = SamplingParams(
         max_tokens=max_tokens,

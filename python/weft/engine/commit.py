@@ -111,7 +111,8 @@ def check_grammar(request: Request, grammar: GuidedState, new_tokens: int, is_la
         raise GuideStateError(message)
     if accepted != expected:
         raise GuideStateError(
-            f"the grammar accepted {accepted} tokens of {expected}; nothing more is given out"
+            f"the grammar accepted {accepted} tokens of {expected}; nothing more is given out. "
+            "A matcher of your own may end at the model's end tokens alone"
         )
 
 

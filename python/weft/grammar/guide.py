@@ -89,9 +89,9 @@ class Guide:
         left to choose: keys and punctuation are forced, which drafts can use (`Speculation.forced`).
         """
         _check_separators(separators)
-        if max_whitespace is not None and max_whitespace < 1:
+        if max_whitespace is not None and (type(max_whitespace) is not int or max_whitespace < 1):
             raise GuideError(
-                f"max_whitespace is {max_whitespace}; it must be at least 1, or None for no bound"
+                f"max_whitespace is {max_whitespace!r}; it must be a number from 1 on, or None for no bound"
             )
         schema = _schema_of(schema)
         json_schema.check(schema)
@@ -150,7 +150,10 @@ class Guide:
 
         if hasattr(tag, "model_dump_json"):
             tag = tag.model_dump_json()
-        source = tag if isinstance(tag, str) else json.dumps(tag)
+        try:
+            source = tag if isinstance(tag, str) else json.dumps(tag)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise GuideError(f"the structural tag is not plain JSON data: {error}") from None
         check_structural_tag(source)
         return cls("structural_tag", source)
 
@@ -266,8 +269,8 @@ class Guide:
         kind = kinds.get(type(guide).__name__)
         if kind is None or not type(guide).__module__.startswith("xgrammar"):
             raise GuideError(
-                f"{type(guide).__name__} is no guide; use Guide.json_schema, Guide.regex and the like, or an "
-                "xgrammar Grammar or CompiledGrammar"
+                f"{type(guide).__name__} is no guide; use Guide.json_schema, Guide.regex and the like, "
+                "Guide.matcher for a class of your own, or an xgrammar Grammar or CompiledGrammar"
             )
         return cls(kind, "", payload=guide)
 
@@ -309,7 +312,8 @@ def _schema_of(schema: Any) -> Any:
     try:
         return json.loads(schema if isinstance(schema, str) else json.dumps(schema))
     except (TypeError, ValueError) as error:
-        raise GuideError(f"the JSON schema is not valid JSON: {error}") from None
+        what = " (a str is read as JSON, not as a path)" if isinstance(schema, str) else ""
+        raise GuideError(f"the JSON schema is not valid JSON{what}: {error}") from None
     except RecursionError:
         raise GuideError("the JSON schema is nested too deeply") from None
 

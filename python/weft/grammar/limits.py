@@ -59,16 +59,14 @@ def check_size(text: str, limits: CompileLimits) -> None:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise GuideError(f"the guide is not text that UTF-8 can hold: {error.reason}") from None
-    if size > limits.max_source_bytes:
-        raise GuideError(f"the guide has {size} bytes; at most {limits.max_source_bytes} are allowed")
+    _check("has", size, "bytes", limits.max_source_bytes, "max_source_bytes")
 
 
 def check_text(guide: Guide, limits: CompileLimits) -> None:
     """Raises `GuideError` for a text that is too long or nests too deep, or that is none."""
     check_size(guide.source, limits)
     depth = json_depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
-    if depth > limits.max_depth:
-        raise GuideError(f"the guide nests {depth} deep; at most {limits.max_depth} is allowed")
+    _check("nests", depth, "deep", limits.max_depth, "max_depth")
 
 
 def check_costs(guide: Guide, limits: CompileLimits) -> None:
