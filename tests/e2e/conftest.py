@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from guides import GUIDES
 from weft.bench.records import example
 from weft.config import package_model_path
 from weft.grammar.guide import Guide
+from weft.runtime import cpu
 
 MAX_TOKENS = 40
 
@@ -107,3 +108,11 @@ def tiny_references(tiny: Checkpoint, prompts: list[str]) -> Cached:
         return cache[i]
 
     return get
+
+
+@pytest.fixture
+def schedules() -> Iterator[Callable[..., None]]:
+    """Sets the CPU runtime's schedule; the ordinary one is back behind the test."""
+    yield cpu.set_schedule
+    cpu.synchronize()
+    cpu.set_schedule("inline")

@@ -150,13 +150,6 @@ def test_a_seed_decides_the_text(make: Any, tiny: Checkpoint, prompts: list[str]
         assert other == texts[0]
 
 
-@pytest.fixture
-def schedules() -> Iterator[Callable[..., None]]:
-    yield cpu.set_schedule
-    cpu.synchronize()
-    cpu.set_schedule("inline")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_random_schedules_give_the_same_tokens(

@@ -4,7 +4,7 @@ every drafter, under every kind of guide, greedy and drawn; every two settings o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,13 +33,6 @@ RUNS = covering(
 @pytest.fixture(scope="module")
 def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
-
-
-@pytest.fixture
-def schedules() -> Iterator[Callable[..., None]]:
-    yield cpu.set_schedule
-    cpu.synchronize()
-    cpu.set_schedule("inline")
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from guide_rows import SCHEMA
 from typer.testing import CliRunner
 
 from e2e.conftest import Checkpoint, make_guide
@@ -27,15 +28,6 @@ from weft.executor import (
     SamplingConfig,
 )
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "tags": {"type": "array", "items": {"type": "string"}},
-        "next": {"anyOf": [{"type": "object"}, {"type": "null"}]},
-    },
-    "required": ["name", "tags", "next"],
-}
 NEEDS = re.compile(r"needs (\d+) tokens")
 
 
