@@ -19,5 +19,6 @@ void bind_wasm(nanobind::module_ &m);
 void bind_llguidance(nanobind::module_ &m);
 void bind_recording(nanobind::module_ &m);
 void bind_closing(nanobind::module_ &m);
+void bind_words(nanobind::module_ &m);
 
 }  // namespace weft

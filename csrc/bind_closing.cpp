@@ -100,7 +100,7 @@ void bind_closing(nb::module_ &m) {
             called(inner, [&] { return closing_matcher({inner.ref->ops(), forked}, tables, room, error, needed); });
         std::optional<Matcher> matcher;
         if (made.ops) matcher = own(made, inner.needs_python);
-        return std::make_tuple(std::move(matcher), std::move(error), needed);
+        return std::make_tuple(std::move(matcher), text_of(error), needed);
       },
       "inner"_a, "tables"_a, "room"_a,
       "A matcher that ends within `room` tokens, or None and why not; how many the shortest answer has (0: unknown).");

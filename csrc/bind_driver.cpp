@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bind.h"
+#include "driver_context.h"
 #include "driver_cpu.h"
 #include "driver_error.h"
 #include "gil.h"
@@ -48,7 +49,8 @@ template <class Call>
 Answer ask(int driver, Call call) {
   GilRelease release;
   const Driver &table = driver_by_index(driver);
-  return {table, call(table)};
+  const CUresult attached = ensure_context(table);
+  return {table, attached == CUDA_SUCCESS ? call(table) : attached};
 }
 
 template <class Call>
@@ -91,12 +93,13 @@ const char *type_name(CUgraphNodeType type) {
 void bind_streams(nb::module_ &m) {
   m.def(
       "stream_create",
-      [](int driver, unsigned flags) {
+      [](int driver, unsigned flags, int priority) {
         CUstream stream = nullptr;
-        must(driver, "cuStreamCreate", [&](const Driver &d) { return d.cuStreamCreate(&stream, flags); });
+        must(driver, "cuStreamCreateWithPriority",
+             [&](const Driver &d) { return d.cuStreamCreateWithPriority(&stream, flags, priority); });
         return to_handle(stream);
       },
-      nb::arg("driver"), nb::arg("flags") = CU_STREAM_NON_BLOCKING);
+      nb::arg("driver"), nb::arg("flags") = CU_STREAM_NON_BLOCKING, nb::arg("priority") = 0);
   m.def("stream_destroy", [](int driver, Handle stream) {
     must(driver, "cuStreamDestroy", [&](const Driver &d) { return d.cuStreamDestroy(From{stream}); });
   });
@@ -225,7 +228,9 @@ cpu::Schedule schedule_by_name(const std::string &name) {
   if (name == "inline") return cpu::Schedule::kInline;
   if (name == "threads") return cpu::Schedule::kThreads;
   if (name == "random") return cpu::Schedule::kRandom;
-  throw nb::value_error(("a schedule is \"inline\", \"threads\" or \"random\", not \"" + name + "\"").c_str());
+  if (name == "ahead") return cpu::Schedule::kAhead;
+  throw nb::value_error(
+      ("a schedule is \"inline\", \"threads\", \"random\" or \"ahead\", not \"" + name + "\"").c_str());
 }
 
 void set_schedule(const std::string &name, std::uint64_t seed) {
@@ -293,9 +298,12 @@ void bind_driver(nb::module_ &m) {
   bind_cpu(m);
   m.def("cuda_available", [] { return !cuda_unavailable_reason().has_value(); });
   m.def("cuda_unavailable_reason", &cuda_unavailable_reason);  // None where CUDA can be used
+  m.def("use_device", &use_device, nb::arg("ordinal"));        // for threads that call CUDA and have no context yet
   m.def("driver_version", [](int driver) {
+    GilRelease release;
+    const Driver &table = driver_by_index(driver);  // needs no context, and must not make one
     int version = 0;
-    must(driver, "cuDriverGetVersion", [&](const Driver &d) { return d.cuDriverGetVersion(&version); });
+    check(table.cuDriverGetVersion(&version), "cuDriverGetVersion", table);
     return version;
   });
 }

@@ -31,6 +31,12 @@ GuidedState::Attach attach_of(const nb::dict &attach) {
   return changes;
 }
 
+GuideClock::Part part_of(const std::string &name) {
+  if (name == "masks") return GuideClock::kMasks;
+  if (name == "tokens") return GuideClock::kTaking;
+  throw nb::value_error(("no part of a guide's time is called " + name).c_str());
+}
+
 GuidedState::Operation operation_of(const std::string &name) {
   if (name == "fetch") return GuidedState::kFetch;
   if (name == "extend") return GuidedState::kExtend;
@@ -43,21 +49,34 @@ GuidedState::Operation operation_of(const std::string &name) {
 
 void bind_guided(nb::module_ &m) {
   const auto released = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<GuideClock>(m, "GuideClock", "What a guide takes within one token, where it is called from Python.")
+      .def(nb::init<double>(), "limit_s"_a, "With no limit (0) nothing is measured.")
+      .def("restart", &GuideClock::restart, "tokens"_a = 1, "New tokens begin; those before took the work of so many.")
+      .def("begin", &GuideClock::begin, "Measure on this thread from here on.")
+      .def(
+          "lap", [](GuideClock &self, const std::string &part) { self.lap(part_of(part)); }, "part"_a,
+          "What passed since `begin` or the last lap was for `part`, \"masks\" or \"tokens\".")
+      .def(
+          "problem",
+          [](const GuideClock &self) {
+            return self.is_over() ? std::optional<std::string>(self.problem()) : std::nullopt;
+          },
+          "What took how long, where it was more than the limit.");
   nb::class_<GuidedState>(m, "GuidedState")
       .def(
           "__init__",
           [](GuidedState *self, int num_slots, int max_drafts, int vocab_size, std::vector<std::int32_t> end_tokens,
              std::uintptr_t drafts, std::uintptr_t verified, std::uintptr_t masks, std::uintptr_t token_mask,
-             std::uintptr_t temperatures, int workers, double fill_time_limit_s, int max_pending) {
+             std::uintptr_t temperatures, int workers, double mask_time_limit_s, int max_pending) {
             const GuidedBuffers buffers{
                 reinterpret_cast<const std::int64_t *>(drafts), reinterpret_cast<const std::int64_t *>(verified),
                 reinterpret_cast<std::int32_t *>(masks), reinterpret_cast<std::int32_t *>(token_mask),
                 reinterpret_cast<float *>(temperatures)};
             new (self) GuidedState({num_slots, max_drafts, vocab_size}, std::move(end_tokens), buffers, workers,
-                                   fill_time_limit_s, max_pending);
+                                   mask_time_limit_s, max_pending);
           },
           "num_slots"_a, "max_drafts"_a, "vocab_size"_a, "end_tokens"_a, "drafts"_a, "verified"_a, "masks"_a,
-          "token_mask"_a, "temperatures"_a, "workers"_a = 0, "fill_time_limit_s"_a = 0.0, "max_pending"_a = 64)
+          "token_mask"_a, "temperatures"_a, "workers"_a = 0, "mask_time_limit_s"_a = 0.0, "max_pending"_a = 64)
       .def(
           "push",
           [](GuidedState &self, std::vector<int> slots, const nb::dict &attach, std::uint64_t epoch) {
@@ -73,6 +92,7 @@ void bind_guided(nb::module_ &m) {
       .def("extend_through", &GuidedState::extend_through, "count"_a, released)
       .def("commit", &GuidedState::commit, released)
       .def("release", &GuidedState::release, "slot"_a, released)
+      .def("vacate", &GuidedState::vacate, "slots"_a)
       .def(
           "task",
           [](GuidedState &self, const std::string &operation, int draft) {
@@ -85,7 +105,7 @@ void bind_guided(nb::module_ &m) {
           "status",
           [](const GuidedState &self, int slot) {
             auto [status, message] = self.status(slot);
-            return std::make_pair(std::string(status_name(status)), std::move(message));
+            return std::make_pair(std::string(status_name(status)), text_of(message));
           },
           "slot"_a)
       .def("committed", &GuidedState::committed, "slot"_a)

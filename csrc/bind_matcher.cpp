@@ -18,6 +18,7 @@
 
 #include "bind.h"
 #include "forced_text.h"
+#include "hushed.h"
 #include "matcher_python.h"
 #include "matcher_walk.h"
 #include "matcher_xgrammar.h"
@@ -172,6 +173,7 @@ void bind_makers(nb::module_ &m) {
       },
       "object"_a, "factory"_a = nb::none(),
       "A matcher over a Python object with accept, fill and is_terminated, and rollback, reset or a factory.");
+  m.def("hush_xgrammar", &hush_xgrammar, "Keep XGrammar's warnings from standard error, from now on.");
   m.def(
       "xgrammar_bind",
       [](const std::string &tvm_ffi_path, const std::string &xgrammar_path) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "matcher_handle.h"
+#include "python_text.h"
 
 namespace weft {
 
@@ -28,10 +29,10 @@ auto called(const Matcher &matcher, Call call) {
   return call();
 }
 
-// Raises the class `name` of weft.errors.
+// Raises the class `name` of weft.errors, which escapes the text.
 [[noreturn]] inline void raise(const char *name, const std::string &text) {
   nanobind::object type = nanobind::module_::import_("weft.errors").attr(name);
-  PyErr_SetString(type.ptr(), text.c_str());
+  PyErr_SetObject(type.ptr(), text_of(text).ptr());
   throw nanobind::python_error();
 }
 

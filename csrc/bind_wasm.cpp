@@ -106,9 +106,27 @@ void bind_wasm(nb::module_ &m) {
       [](const Matcher &matcher) {
         std::string log;
         if (!wasm_log(matcher.ref->native(), log)) raise("InputError", "the matcher is not a program's");
-        return nb::steal<nb::str>(PyUnicode_DecodeUTF8(log.data(), static_cast<Py_ssize_t>(log.size()), "replace"));
+        return text_of(log);
       },
       "matcher"_a, "What a program wrote to its log, the newest of it. At any time.");
+
+  m.def(
+      "wasm_report",
+      [](const Matcher &matcher, std::int64_t num_tokens) -> nb::object {
+        std::optional<WasmReport> report;
+        {
+          nb::gil_scoped_release release;
+          report = wasm_report(matcher.ref->native(), num_tokens);
+        }
+        if (!report) return nb::none();
+        nb::list variables;
+        for (const auto &[name, value] : report->variables)
+          variables.append(
+              nb::make_tuple(nb::bytes(name.data(), name.size()), nb::bytes(value.bytes->data(), value.bytes->size())));
+        return nb::make_tuple(nb::bytes(report->log.data(), report->log.size()), variables);
+      },
+      "matcher"_a, "num_tokens"_a,
+      "A program's log and variables (name, value) behind so many tokens of its text; None: it is no program's.");
 
   m.def(
       "wasm_undo_bytes", [](const Matcher &matcher) { return wasm_undo_bytes(matcher.ref->native()); }, "matcher"_a,

@@ -32,7 +32,7 @@ int GivenSource::propose(int slot, std::int32_t *tokens, int have, int capacity)
   // It goes on behind the committed text, not behind other sources' drafts.
   if (!text || have > 0) return 0;
   const int count = text->next(tokens, capacity);
-  if (count == 0 || !guided_.load(std::memory_order_relaxed) || !state_.is_guided(slot)) return count;
+  if (count == 0 || !guided_.is_on() || !state_.is_guided(slot)) return count;
   return state_.validate(slot, tokens, count);
 }
 
@@ -42,7 +42,7 @@ int ForcedSource::propose(int slot, std::int32_t *tokens, int have, int capacity
 }
 
 NgramSource::NgramSource(GuidedState &state, NgramSettings settings)
-    : state_(state), settings_(settings), texts_(state) {
+    : state_(state), settings_(settings), guided_(state), texts_(state) {
   NgramIndex(settings.min_length, settings.max_length, 0);  // throws
   if (settings.candidates < 1 || settings.candidates > kMaxCandidates)
     throw std::invalid_argument("the grammar chooses among 1 to " + std::to_string(kMaxCandidates) + " places");
@@ -65,8 +65,7 @@ void NgramSource::commit(int slot, const std::int64_t *tokens, int count) {
 int NgramSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
   const NgramIndex *text = texts_.of(slot);
   if (!text || have >= capacity) return 0;
-  if (guided_.load(std::memory_order_relaxed) && state_.is_guided(slot))
-    return choose(slot, *text, tokens, have, capacity);
+  if (guided_.is_on() && state_.is_guided(slot)) return choose(slot, *text, tokens, have, capacity);
   std::int32_t place;
   if (text->find(tokens, have, &place, 1) == 0) return 0;
   text->copy(place, tokens, have, tokens + have, capacity - have);

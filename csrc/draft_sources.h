@@ -1,7 +1,6 @@
 // Where drafts come from that the host proposes. Python-free.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "guided_state.h"
 #include "ngram.h"
 #include "slot_texts.h"
+#include "snapshot_switch.h"
 
 namespace weft {
 
@@ -30,21 +30,24 @@ class DraftSource {
 // The text that was given with the request, while the answer is in it (GivenText).
 class GivenSource final : public DraftSource {
  public:
-  explicit GivenSource(GuidedState &state) : state_(state), texts_(state) {}
+  explicit GivenSource(GuidedState &state) : state_(state), guided_(state), texts_(state) {}
 
   // Host side, before the push that first names the slot: the text, none of it for a request without; and the answer so
   // far of a request that goes on. Throws std::invalid_argument for a token that is not in the vocabulary.
   void open(int slot, const std::vector<std::int32_t> &text, const std::int32_t *answer, int num_answered);
-  // Whether, of guided slots, the grammar cuts what it refuses. At any time.
-  void set_guided(bool guided) { guided_.store(guided, std::memory_order_relaxed); }
+  // Whether, of guided slots, the grammar cuts what it refuses: from the next push on. Host side.
+  void set_guided(bool guided) { guided_.set(guided); }
 
-  void begin() override { texts_.begin(); }
+  void begin() override {
+    texts_.begin();
+    guided_.begin();
+  }
   void commit(int slot, const std::int64_t *tokens, int count) override;
   int propose(int slot, std::int32_t *tokens, int have, int capacity) override;
 
  private:
   GuidedState &state_;
-  std::atomic<bool> guided_{false};
+  SnapshotSwitch guided_;
   SlotTexts<GivenText> texts_;
 };
 
@@ -72,10 +75,14 @@ class NgramSource final : public DraftSource {
   // Host side, before the push that first names the slot: its text so far, and how many tokens may follow; more make it
   // allocate in a callback.
   void open(int slot, const std::int32_t *tokens, int count, int max_new_tokens);
-  // Whether, of guided slots, the grammar chooses among the places and cuts what it refuses. At any time.
-  void set_guided(bool guided) { guided_.store(guided, std::memory_order_relaxed); }
+  // Whether, of guided slots, the grammar chooses among the places and cuts what it refuses: from the next push on.
+  // Host side.
+  void set_guided(bool guided) { guided_.set(guided); }
 
-  void begin() override { texts_.begin(); }
+  void begin() override {
+    texts_.begin();
+    guided_.begin();
+  }
   void commit(int slot, const std::int64_t *tokens, int count) override;
   int propose(int slot, std::int32_t *tokens, int have, int capacity) override;
 
@@ -84,7 +91,7 @@ class NgramSource final : public DraftSource {
 
   GuidedState &state_;
   const NgramSettings settings_;
-  std::atomic<bool> guided_{false};
+  SnapshotSwitch guided_;
   SlotTexts<NgramIndex> texts_;
 };
 

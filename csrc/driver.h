@@ -94,8 +94,15 @@ struct Driver {
   CUresult (*cuGetErrorName)(CUresult error, const char **text);
   CUresult (*cuGetErrorString)(CUresult error, const char **text);
   CUresult (*cuCtxSynchronize)();
+  // Contexts, optional: the CPU has none.
+  CUresult (*cuCtxGetCurrent)(CUcontext *context);
+  CUresult (*cuCtxSetCurrent)(CUcontext context);
+  CUresult (*cuDeviceGet)(CUdevice *device, int ordinal);
+  CUresult (*cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device);
 
   CUresult (*cuStreamCreate)(CUstream *stream, unsigned flags);
+  // The lower `priority`, the sooner; 0 is the default, and what is out of range is brought into it.
+  CUresult (*cuStreamCreateWithPriority)(CUstream *stream, unsigned flags, int priority);
   CUresult (*cuStreamDestroy)(CUstream stream);
   CUresult (*cuStreamSynchronize)(CUstream stream);
   CUresult (*cuStreamQuery)(CUstream stream);

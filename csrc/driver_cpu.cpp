@@ -55,6 +55,8 @@ CUresult change_schedule(State &s, Lock &, Schedule schedule, std::uint64_t seed
   if (schedule == Schedule::kThreads && !start_host_thread(s)) return CUDA_ERROR_OUT_OF_MEMORY;
   s.schedule = schedule;
   s.random = seed;
+  s.newest_first = seed % 2 == 1;
+  s.changes_sides = seed > 1;
   return CUDA_SUCCESS;
 }
 
@@ -113,6 +115,7 @@ const cu::Driver &cpu_driver() {
     d.cuGetErrorString = error_string;
     d.cuCtxSynchronize = Guarded<context_synchronize>::call;
     d.cuStreamCreate = Guarded<stream_create>::call;
+    d.cuStreamCreateWithPriority = Guarded<stream_create_with_priority>::call;
     d.cuStreamDestroy = Guarded<stream_destroy>::call;
     d.cuStreamSynchronize = Guarded<stream_synchronize>::call;
     d.cuStreamQuery = Guarded<stream_query>::call;

@@ -20,6 +20,8 @@ enum class Schedule {
   kInline,   // whoever waits or queries runs what is ready; costly host nodes go to a native worker
   kThreads,  // one thread per stream or branch of a graph, and one for host functions: nothing needs a waiter
   kRandom,   // one node at a time in any legal order, drawn from a seed, on the threads that call
+  kAhead,  // nothing before somebody waits; then one stream goes as far as it can before another: the oldest (seed 0),
+           // the newest (seed 1), or one and the other in turn, at places that the seed draws
 };
 
 // Takes effect at once; fails with CUDA_ERROR_ILLEGAL_STATE unless every stream is idle and none captures.

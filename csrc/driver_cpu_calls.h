@@ -22,6 +22,7 @@ CUresult capture_wait(State &s, Stream &stream, Event &event);
 
 CUresult context_synchronize(State &s, Lock &lock);
 CUresult stream_create(State &s, Lock &, cu::CUstream *out, unsigned flags);
+CUresult stream_create_with_priority(State &s, Lock &, cu::CUstream *out, unsigned flags, int priority);
 CUresult stream_destroy(State &s, Lock &, cu::CUstream handle);
 CUresult stream_synchronize(State &s, Lock &lock, cu::CUstream handle);
 CUresult stream_query(State &s, Lock &lock, cu::CUstream handle);

@@ -148,12 +148,40 @@ Runnable *pick_at_random(State &s) {
   return nullptr;
 }
 
+// Of the streams that can go on, the oldest or the newest; so whatever a missing wait lets run too early, does.
+Runnable *pick_one_sided(State &s) {
+  if (s.changes_sides && draw(s) % 16 == 0) s.newest_first = !s.newest_first;
+  List *of = nullptr;
+  std::size_t index = 0;
+  std::uint64_t best = 0;
+  for (List &list : s.ready) {
+    std::size_t i = 0;
+    for (const Runnable *node = list.head; node; node = node->next, ++i) {
+      const std::uint64_t number = node->work.stream_number;
+      if (of && (s.newest_first ? number <= best : number >= best)) continue;
+      of = &list, index = i, best = number;
+    }
+  }
+  return of ? of->take(index) : nullptr;
+}
+
+Runnable *pick(State &s) {
+  switch (s.schedule) {
+    case Schedule::kRandom:
+      return pick_at_random(s);
+    case Schedule::kAhead:
+      return pick_one_sided(s);
+    default:
+      return pick_in_order(s);
+  }
+}
+
 // Plays the device until `done` or until nothing is ready; no other thread does at that time.
 template <class Done>
 void play(State &s, Lock &lock, Done done) {
   s.player = true;
   while (!done()) {
-    Runnable *node = s.schedule == Schedule::kRandom ? pick_at_random(s) : pick_in_order(s);
+    Runnable *node = pick(s);
     if (!node) break;
     run_node(s, lock, node, false);
     notify(s);
@@ -296,7 +324,8 @@ void wait_for_all(State &s, Lock &lock) {
 
 void poke(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint64_t point) {
   if (s.schedule == Schedule::kRandom) return play_some(s, lock);
-  play_if_free(s, lock, [&stream, point] { return stream->completed >= point; });
+  std::size_t steps = s.schedule == Schedule::kAhead ? 1 : ~std::size_t(0);  // whoever asks again and again gets on
+  play_if_free(s, lock, [&stream, &steps, point] { return stream->completed >= point || steps-- == 0; });
 }
 
 }  // namespace weft::cpu

@@ -184,12 +184,13 @@ struct State {
   Schedule schedule = Schedule::kInline;
   int processors;  // that this process may use; one has none to hand host nodes over to
   std::uint64_t random = 0;
-  std::size_t outstanding = 0;  // operations in all queues
+  bool newest_first = false, changes_sides = false;  // schedule kAhead
+  std::size_t outstanding = 0;                       // operations in all queues
   std::vector<std::shared_ptr<Stream>> to_advance;
   List ready[kClasses];
   std::uint64_t tickets = 0;
-  bool player = false;                       // a thread plays the device (inline, random)
-  const Runnable *running_device = nullptr;  // inline, random
+  bool player = false;                       // a thread plays the device (all schedules but kThreads)
+  const Runnable *running_device = nullptr;  // where a player plays
   bool host_running = false;
   bool completed_some = false;  // since the last notification
 

@@ -54,6 +54,11 @@ CUresult stream_create(State &s, Lock &, CUstream *out, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
+// Threads are scheduled alike: the priority says nothing here.
+CUresult stream_create_with_priority(State &s, Lock &lock, CUstream *out, unsigned flags, int) {
+  return stream_create(s, lock, out, flags);
+}
+
 CUresult stream_destroy(State &s, Lock &, CUstream handle) {
   const std::shared_ptr<Stream> stream = find(s.streams, handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;

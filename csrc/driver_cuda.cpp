@@ -1,6 +1,6 @@
 // CUDA's table, resolved from libcuda.so.1 at run time: nothing of CUDA is needed to build or to load this.
 //
-// No context is made here. The primary context is made current by whoever uses torch on the thread.
+// No context is made here: `driver_context.h` does that for the threads that call.
 #include <dlfcn.h>
 
 #include <string>
@@ -57,7 +57,12 @@ void resolve(Loader &load, Driver &d) {
   load.required(d.cuGetErrorName, "cuGetErrorName");
   load.required(d.cuGetErrorString, "cuGetErrorString");
   load.required(d.cuCtxSynchronize, "cuCtxSynchronize");
+  load.required(d.cuCtxGetCurrent, "cuCtxGetCurrent");
+  load.required(d.cuCtxSetCurrent, "cuCtxSetCurrent");
+  load.required(d.cuDeviceGet, "cuDeviceGet");
+  load.required(d.cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
   load.required(d.cuStreamCreate, "cuStreamCreate");
+  load.required(d.cuStreamCreateWithPriority, "cuStreamCreateWithPriority");
   load.required(d.cuStreamDestroy, "cuStreamDestroy_v2");
   load.required(d.cuStreamSynchronize, "cuStreamSynchronize");
   load.required(d.cuStreamQuery, "cuStreamQuery");

@@ -8,8 +8,6 @@
 #include <exception>
 #include <thread>
 
-#include "watchdog.h"
-
 namespace weft {
 namespace {
 
@@ -64,13 +62,17 @@ GilForCallback::GilForCallback(const char *name, const char *driver) {
     return;
   }
   ParkOnUnwind park;
-  GilWait wait(name, driver);
-  state_ = PyGILState_Ensure();
+  {
+    GilWatch waiting(GilWatch::Phase::kWaiting, name, driver);
+    state_ = PyGILState_Ensure();
+  }
   park.armed = false;
+  inside_.emplace(GilWatch::Phase::kInside, name, driver);
 }
 
 GilForCallback::~GilForCallback() {
   if (!entered_) return;
+  inside_.reset();
   // Reached without the GIL when CPython ends this thread inside the callback.
   while (is_finalizing()) pause();
   PyGILState_Release(state_);

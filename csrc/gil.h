@@ -8,6 +8,10 @@
 
 #include <Python.h>
 
+#include <optional>
+
+#include "watchdog.h"
+
 namespace weft {
 
 // Releases the GIL for as long as it lives, if this thread holds it.
@@ -23,8 +27,8 @@ class GilRelease {
 };
 
 // Takes the GIL for a callback; false where the interpreter is leaving, and then there is no GIL. `name` and `driver`
-// are what the watchdog reports if the wait is long (null: it does not); they need to live until the constructor
-// returns.
+// are what the watchdog reports if the callback is kept from the GIL for long, now or later (null: it does not); they
+// live as long as this does.
 class GilForCallback {
  public:
   GilForCallback(const char *name, const char *driver);
@@ -36,6 +40,7 @@ class GilForCallback {
  private:
   bool entered_;
   PyGILState_STATE state_{};
+  std::optional<GilWatch> inside_;
 };
 
 // From now on callbacks are refused; waits at most `seconds` for those that run. GIL held on entry and return.

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "thread_time.h"
 #include "wasm_error.h"
 
 namespace weft {
@@ -21,6 +22,7 @@ struct Job {
   std::mutex mutex;
   std::condition_variable done_changed;
   bool done = false;
+  std::int64_t work_ns = 0;
 };
 
 class Pool {
@@ -74,11 +76,13 @@ class Pool {
       Job *job = jobs_.front();
       jobs_.pop_front();
       lock.unlock();
+      const std::int64_t began_ns = thread_cpu_ns();
       try {
         (*job->work)();
       } catch (...) {
         job->raised = std::current_exception();
       }
+      job->work_ns = thread_cpu_ns() - began_ns;
       {
         // Under the lock, so that the job is still there when its waiter is notified.
         std::lock_guard<std::mutex> done_lock(job->mutex);
@@ -104,8 +108,9 @@ Pool &pool() {
 }  // namespace
 
 void run_as_guest(const std::function<void()> &work) {
-  Job job{&work, nullptr, {}, {}, false};
+  Job job{&work, nullptr, {}, {}, false, 0};
   pool().run(job);
+  worked_for_thread_ns += job.work_ns;
   if (job.raised) std::rethrow_exception(job.raised);
 }
 

@@ -26,8 +26,11 @@ void GuidedState::fetch() {
     return;
   }
   for (const auto &[slot, matcher] : snapshot.attach) detach(slot);
-  for (auto &[slot, matcher] : snapshot.attach)
-    if (matcher) attach(slot, std::move(matcher));
+  for (auto &[slot, matcher] : snapshot.attach) {
+    if (!matcher) continue;
+    slots_[slot].clock.reset();
+    measured(slot, [this, number = slot, &come = matcher] { attach(number, std::move(come)); });
+  }
   current_ = std::move(snapshot.slots);
   guided_.clear();
   for (int slot : current_)
@@ -95,7 +98,7 @@ void GuidedState::each_guided(Operation operation, Body body) {
 
 void GuidedState::extend(int draft) {
   if (draft < 1 || draft > shape_.max_drafts) return;
-  each_guided(kExtend, [&](int slot) { extend_slot(slot, draft); });
+  each_guided(kExtend, [&](int slot) { measured(slot, [&] { extend_slot(slot, draft); }); });
   log_operation(kExtend, draft);
 }
 
@@ -103,14 +106,17 @@ void GuidedState::extend_through(int count) {
   each_guided(kExtend, [&](int slot) {
     for (int draft = 1; draft <= std::min(count, shape_.max_drafts); ++draft) {
       if (slots_[slot].status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;
-      extend_slot(slot, draft);
+      measured(slot, [&] { extend_slot(slot, draft); });
     }
   });
   log_operation(kExtendThrough, std::min(count, shape_.max_drafts));
 }
 
 void GuidedState::commit() {
-  each_guided(kCommit, [&](int slot) { commit_slot(slot); });
+  each_guided(kCommit, [&](int slot) {
+    slots_[slot].clock.restart(1 + slots_[slot].extended.load(std::memory_order_relaxed));
+    measured(slot, [&] { commit_slot(slot); });
+  });
   log_operation(kCommit, 0);
 }
 
@@ -120,6 +126,7 @@ void GuidedState::extend_slot(int number, int draft) {
   if (!takes_next(number, draft, token)) return;
   if (!is_allowed(number, draft - 1, token) || slot.matcher->is_terminated()) return stop(number, draft, token);
   const int outcome = slot.matcher->accept(static_cast<std::int32_t>(token));
+  slot.clock.lap(GuideClock::kTaking);
   if (outcome < 0) return fail_matcher(number, "accepting a draft");
   if (outcome == 0) return stop(number, draft, token);
   if (outcome == 2) {
@@ -159,9 +166,10 @@ bool GuidedState::take_back(int number, int count) {
   slot.extended.store(count, std::memory_order_release);
   for (std::size_t position = static_cast<std::size_t>(count) + 1; position < slot.rows.size(); ++position)
     if (slot.rows[position] == Row::kFilled) slot.rows[position] = Row::kStale;
-  if (extended > count && slot.matcher->rollback(extended - count) != 0)
-    return fail_matcher(number, "rolling back drafts"), false;
-  return true;
+  if (extended == count) return true;
+  const int outcome = slot.matcher->rollback(extended - count);
+  slot.clock.lap(GuideClock::kTakingBack);
+  return outcome == 0 ? true : (fail_matcher(number, "rolling back drafts"), false);
 }
 
 void GuidedState::commit_slot(int number) {
@@ -200,6 +208,7 @@ void GuidedState::commit_slot(int number) {
                           std::to_string(verified[1 + kept]) + ", which the grammar did not take");
   const std::int64_t token = verified[1 + accepted];
   const int outcome = is_allowed(number, kept, token) ? slot.matcher->accept(static_cast<std::int32_t>(token)) : 0;
+  slot.clock.lap(GuideClock::kTaking);
   if (outcome < 0) return fail_matcher(number, "accepting a token");
   if (outcome == 0)
     return fail(number, SlotStatus::kRefused, "the grammar does not take token " + std::to_string(token));
@@ -247,6 +256,8 @@ void GuidedState::take_splice(int number) {
                     std::to_string(count) + "; it may take back 1, and put tokens of the vocabulary");
   splice.tokens.resize(static_cast<std::size_t>(count));
   if (slot.matcher->is_terminated()) slot.ended.store(true, std::memory_order_release);
+  slot.clock.lap(GuideClock::kTaking);
+  if (slot.clock.is_over()) return;  // which ends the slot, too
   {
     std::lock_guard<std::mutex> lock(status_mutex_);
     slot.splice = std::move(splice);
@@ -266,16 +277,24 @@ bool GuidedState::is_at_committed(int number) const {
 
 int GuidedState::validate(int number, const std::int32_t *tokens, int count) {
   if (!is_at_committed(number)) return 0;
-  const int taken = slots_[number].matcher->validate(tokens, count);
-  if (taken < 0) return fail_matcher(number, "validating drafts"), 0;
-  return taken;
+  int taken = 0;
+  measured(number, [&] {
+    taken = slots_[number].matcher->validate(tokens, count);
+    slots_[number].clock.lap(GuideClock::kTrying);
+    if (taken < 0) fail_matcher(number, "validating drafts");
+  });
+  return std::max(taken, 0);
 }
 
 int GuidedState::forced(int number, std::int32_t *tokens, int capacity) {
   if (capacity < 1 || !is_at_committed(number)) return 0;
-  const int count = slots_[number].matcher->forced(tokens, capacity);
-  if (count < 0) return fail_matcher(number, "looking for forced tokens"), 0;
-  if (count > 0) return count;
+  int count = 0;
+  measured(number, [&] {
+    count = slots_[number].matcher->forced(tokens, capacity);
+    slots_[number].clock.lap(GuideClock::kForcing);
+    if (count < 0) fail_matcher(number, "looking for forced tokens");
+  });
+  if (count != 0) return std::max(count, 0);
   tokens[0] = only_token(row(number, 0));
   return tokens[0] < 0 ? 0 : 1;
 }

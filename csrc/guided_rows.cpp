@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "guided_state.h"
-#include "timed.h"
 
 namespace weft {
 
@@ -34,18 +33,13 @@ std::int32_t GuidedState::only_token(const std::int32_t *row) const {
 GuidedState::Fill GuidedState::fill(int number, int position, Operation operation) {
   Slot &slot = slots_[number];
   std::int32_t *target = row(number, position);
-  const std::int64_t start = fill_limit_ns_ > 0 ? now_ns() : 0;
   slot.rows[position] = Row::kFilled;
   const int outcome = slot.matcher->fill(target, shape_.words());
   counters_[operation].fills.fetch_add(1, std::memory_order_relaxed);
   if (outcome < 0) return fail_matcher(number, "filling a mask"), Fill::kFailed;
-  if (fill_limit_ns_ > 0 && now_ns() - start > fill_limit_ns_)
-    return fail(number, SlotStatus::kTimeLimit,
-                "one mask took " + std::to_string((now_ns() - start) / 1000000) + " ms, over the limit of " +
-                    std::to_string(fill_limit_ns_ / 1000000) + " ms"),
-           Fill::kFailed;
   buffers_.token_mask[row_index(number, position)] = outcome;
   set_temperature(number, position, slot.matcher->temperature());
+  slot.clock.lap(GuideClock::kMasks);
   if (log_)
     slot.hashes[static_cast<std::size_t>(position)] = hash_row(target, shape_.words(), last_word_bits_, outcome);
   return is_empty(target) ? Fill::kEmpty : Fill::kDone;

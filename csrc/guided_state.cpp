@@ -40,10 +40,9 @@ const char *status_name(SlotStatus status) {
 }
 
 GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens, GuidedBuffers buffers, int workers,
-                         double fill_time_limit_s, int max_pending)
+                         double mask_time_limit_s, int max_pending)
     : shape_(shape),
       buffers_(buffers),
-      fill_limit_ns_(static_cast<std::int64_t>(fill_time_limit_s * 1e9)),
       max_pending_(static_cast<std::size_t>(std::max(max_pending, 1))),
       last_word_bits_(shape.vocab_size % 32 ? (1u << (shape.vocab_size % 32)) - 1 : ~0u),
       slots_(static_cast<std::size_t>(std::max(shape.num_slots, 0)) + 1),
@@ -54,6 +53,7 @@ GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens
   if (end_tokens.empty()) throw std::invalid_argument("guided state needs at least one end token");
   end_row_ = row_of(end_tokens, shape);
   for (Slot &slot : slots_) {
+    slot.clock = GuideClock(mask_time_limit_s);
     slot.taken.resize(static_cast<std::size_t>(shape.max_drafts));
     slot.rows.assign(static_cast<std::size_t>(shape.max_drafts) + 1, Row::kStale);
     slot.hashes.assign(slot.rows.size(), kRowUnknown);
@@ -124,8 +124,27 @@ std::uint64_t GuidedState::push(std::vector<int> slots, Attach attach, std::uint
 
 void GuidedState::release(int number) {
   const Slot &slot = slots_.at(static_cast<std::size_t>(number));
-  if (slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk) take_back(number, 0);
+  if (slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk)
+    measured(number, [&] { take_back(number, 0); });
   log_release(number);
+}
+
+void GuidedState::vacate(const std::vector<int> &slots) {
+  if (num_pending() != 0) throw std::logic_error("slots can't be vacated while an iteration is under way");
+  for (int number : slots)
+    if (number < 0 || number >= shape_.num_slots)
+      throw std::invalid_argument("slot " + std::to_string(number) + " is out of range");
+  std::vector<MatcherRef> garbage;
+  for (int number : slots) {
+    detach(number);
+    guided_.erase(std::remove(guided_.begin(), guided_.end(), number), guided_.end());
+    if (attached_[number]) attached_[number]->slot = -1;
+    garbage.push_back(std::move(attached_[number]));
+    attached_[number].reset();
+  }
+  std::lock_guard<std::mutex> lock(queue_mutex_);
+  for (MatcherRef &matcher : detached_) garbage.push_back(std::move(matcher));
+  detached_.clear();
 }
 
 std::pair<SlotStatus, std::string> GuidedState::status(int number) const {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "flight_log.h"
+#include "guide_clock.h"
 #include "matcher_handle.h"
 #include "row_hash.h"
 #include "work_pool.h"
@@ -46,7 +47,7 @@ enum class SlotStatus : int {
   kRefused,    // a committed token is not in the grammar
   kDeadEnd,    // no token may follow
   kMatcher,    // the matcher failed
-  kTimeLimit,  // one fill took longer than the limit
+  kTimeLimit,  // the guide took longer than its limit within one token
   kEpoch,      // iterations and snapshots are out of step
   kVerified,   // the verified tensor contradicts what was extended
   kSpliced,    // the matcher writes the end of the text anew: the host is to do so, and to attach it again
@@ -71,9 +72,10 @@ class GuidedState {
   enum Operation { kFetch, kExtend, kCommit, kExtendThrough, kRelease };
 
   // `end_tokens` are what a row allows that has nothing else to allow. `workers` threads help with the matchers of a
-  // phase that turns out long; 0 keeps all of it on the calling thread.
+  // phase that turns out long; 0 keeps all of it on the calling thread. A slot whose matcher takes longer than
+  // `mask_time_limit_s` (0: no limit) from one commit to the next, in whatever it is called for, fails (guide_clock.h).
   GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens, GuidedBuffers buffers, int workers = 0,
-              double fill_time_limit_s = 0, int max_pending = 64);
+              double mask_time_limit_s = 0, int max_pending = 64);
   ~GuidedState();
   GuidedState(const GuidedState &) = delete;
   GuidedState &operator=(const GuidedState &) = delete;
@@ -110,6 +112,10 @@ class GuidedState {
 
   // Host side, with nothing in flight: back to the committed text; the matcher stays attached.
   void release(int slot);
+
+  // Host side, with nothing in flight: let go of these slots' matchers at once, and not with the snapshot that says so
+  // later: it may be long until there is one. Throws std::logic_error where a snapshot waits.
+  void vacate(const std::vector<int> &slots);
 
   // Keep records of the last operations in `capacity_words` words (0: none, and forget what there is); their layout is
   // that of guided_recording.cpp. Host side, with nothing in flight. Throws std::invalid_argument for too few words.
@@ -161,6 +167,7 @@ class GuidedState {
     std::vector<Row> rows;              // [K+1]
     std::vector<std::uint64_t> hashes;  // [K+1] of filled rows, while recording
     std::int64_t start = 0;             // the matcher's position when it was attached
+    GuideClock clock;                   // of what its matcher took since the last commit
     std::string message;                // under status_mutex_
     Splice splice;                      // under status_mutex_, while the status is kSpliced
   };
@@ -185,6 +192,15 @@ class GuidedState {
   static void run_task(void *data);
   template <class Body>
   void each_guided(Operation operation, Body body);
+  // All that calls a slot's matcher goes through here: its time is measured, and the slot fails where it was too much.
+  template <class Body>
+  void measured(int slot, Body body) {
+    GuideClock &clock = slots_[static_cast<std::size_t>(slot)].clock;
+    clock.begin();
+    body();
+    clock.lap(GuideClock::kTaking);
+    if (clock.is_over()) fail(slot, SlotStatus::kTimeLimit, clock.problem());
+  }
 
   void detach(int slot);
   void attach(int slot, MatcherRef matcher);
@@ -221,7 +237,6 @@ class GuidedState {
 
   const GuidedShape shape_;
   const GuidedBuffers buffers_;
-  const std::int64_t fill_limit_ns_;
   const std::size_t max_pending_;
   std::vector<std::int32_t> end_row_;  // [W]
   std::uint32_t last_word_bits_;       // the bits of the last word that are tokens

@@ -1,6 +1,7 @@
 // Launching host functions over the driver table: the same code on CUDA and on the CPU.
 #include <utility>
 
+#include "driver_context.h"
 #include "driver_cpu.h"
 #include "driver_error.h"
 #include "gil.h"
@@ -35,7 +36,9 @@ Outcome submit(const Driver &driver, CUstream stream, HostTask *task, bool keep)
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
   CUgraph graph = nullptr;
-  Outcome outcome{"cuStreamGetCaptureInfo", CUDA_SUCCESS, false, 0};
+  Outcome outcome{"cuCtxSetCurrent", ensure_context(driver), false, 0};
+  if (outcome.code != CUDA_SUCCESS) return outcome;
+  outcome.call = "cuStreamGetCaptureInfo";
   outcome.code = driver.cuStreamGetCaptureInfo(stream, &status, &id, &graph, nullptr, nullptr, nullptr);
   if (outcome.code != CUDA_SUCCESS) return outcome;
   if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)

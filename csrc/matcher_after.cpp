@@ -1,6 +1,7 @@
 #include "matcher_after.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -10,6 +11,14 @@
 
 namespace weft {
 namespace {
+
+// The number of tokens before the guide's first, or none; written by who uses the matcher, read by anybody.
+struct Handover {
+  static constexpr std::int64_t kNone = -1;
+  std::atomic<std::int64_t> at{kNone};
+  Handover() = default;
+  Handover(const Handover &other) : at(other.at.load(std::memory_order_relaxed)) {}
+};
 
 struct AfterMatcher {
   std::shared_ptr<const AfterRules> rules;
@@ -22,6 +31,7 @@ struct AfterMatcher {
   int num_beginning = 0;    // tokens of the guide that the trigger's token brought
   int num_taken = 0;        // tokens that the guide took since
   std::string error;
+  Handover handover;
 
   bool is_forced() const { return max_free_tokens >= 0 && static_cast<int>(before.size()) >= max_free_tokens; }
   int fail() { return error = guide->error(), -1; }
@@ -54,6 +64,7 @@ int after_accept(AfterMatcher &matcher, std::int32_t token) {
   if (step.beginning) {
     if (const int outcome = begin(matcher, *step.beginning); outcome != 1) return matcher.before.pop_back(), outcome;
     matcher.is_within = true;
+    matcher.handover.at = static_cast<std::int64_t>(matcher.before.size()) - matcher.num_beginning;
   }
   matcher.state = step.state;
   return 1;
@@ -69,7 +80,7 @@ int after_rollback(AfterMatcher &matcher, int count) {
   const int given_back = of_guide + (leaves ? matcher.num_beginning : 0);
   if (given_back > 0 && matcher.guide->rollback(given_back) != 0) return matcher.fail();
   matcher.num_taken -= of_guide;
-  if (leaves) matcher.is_within = false, matcher.num_beginning = 0;
+  if (leaves) matcher.is_within = false, matcher.num_beginning = 0, matcher.handover.at = Handover::kNone;
   if (of_text > 0) {
     matcher.state = matcher.before[matcher.before.size() - static_cast<std::size_t>(of_text)];
     matcher.before.resize(matcher.before.size() - static_cast<std::size_t>(of_text));
@@ -119,6 +130,7 @@ int after_reset(AfterMatcher &matcher) {
   matcher.state = matcher.num_beginning = matcher.num_taken = 0;
   matcher.before.clear();
   matcher.is_within = false;
+  matcher.handover.at = Handover::kNone;
   return 0;
 }
 
@@ -153,7 +165,15 @@ const weft_matcher_ops kOps = {WEFT_MATCHER_ABI,     guarded<after_accept>,   gu
 }  // namespace
 
 weft_matcher after_matcher(std::shared_ptr<const AfterRules> rules, MatcherRef guide, int max_free_tokens) {
-  return {&kOps, new AfterMatcher{std::move(rules), std::move(guide), max_free_tokens, 0, {}, false, 0, 0, {}}};
+  return {&kOps, new AfterMatcher{std::move(rules), std::move(guide), max_free_tokens, 0, {}, false, 0, 0, {}, {}}};
+}
+
+std::optional<weft_matcher> guide_after(const weft_matcher &matcher, std::int64_t &num_tokens) {
+  if (matcher.ops != &kOps) return std::nullopt;
+  const auto &after = *static_cast<const AfterMatcher *>(matcher.self);
+  const std::int64_t at = after.handover.at.load(std::memory_order_relaxed);
+  num_tokens = at == Handover::kNone ? 0 : std::max<std::int64_t>(num_tokens - at, 0);
+  return after.guide->native();
 }
 
 }  // namespace weft

@@ -11,6 +11,7 @@
 
 #include "gil.h"
 #include "guarded.h"
+#include "python_text.h"
 
 namespace nb = nanobind;
 
@@ -82,19 +83,19 @@ struct PythonMatcher {
 };
 
 std::string text_of(PythonMatcher &matcher, nb::python_error &raised, const char *method) {
-  std::string text = nb::cast<std::string>(nb::str(raised.type().attr("__name__")));
-  const auto value = nb::cast<std::string>(nb::str(raised.value()));
+  std::string text = utf8_of(raised.type().attr("__name__"));
+  const std::string value = utf8_of(raised.value());
   if (!value.empty()) text += ": " + value;
   nb::handle trace = raised.traceback();
   if (trace.is_valid() && !trace.is_none()) {
     nb::object last = nb::borrow(trace);
     for (nb::object next = last.attr("tb_next"); !next.is_none(); next = last.attr("tb_next")) last = next;
-    text += " (" + nb::cast<std::string>(nb::str(last.attr("tb_frame").attr("f_code").attr("co_filename"))) + ":" +
+    text += " (" + utf8_of(last.attr("tb_frame").attr("f_code").attr("co_filename")) + ":" +
             std::to_string(nb::cast<int>(last.attr("tb_lineno"))) + ", in " + method + ")";
   }
   if (nb::hasattr(matcher.object, "error")) {
     nb::object own = matcher.object.attr("error")();
-    if (nb::isinstance<nb::str>(own) && nb::len(own) > 0) text = nb::cast<std::string>(own);
+    if (nb::isinstance<nb::str>(own) && nb::len(own) > 0) text = utf8_of(own);
   }
   return text;
 }

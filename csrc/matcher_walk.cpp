@@ -1,23 +1,16 @@
 #include "matcher_walk.h"
 
-#include <ctime>
+#include "thread_time.h"
 
 namespace weft {
 namespace {
 
-// A thread that is put aside does not count the time of others.
-std::int64_t thread_ns() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<std::int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
-}
-
 template <class Call>
 int run(std::vector<std::int64_t> &times, bool timed, Call call) {
   if (!timed) return call();
-  const std::int64_t start = thread_ns();
+  const std::int64_t start = thread_cpu_ns();
   const int outcome = call();
-  times.push_back(thread_ns() - start);
+  times.push_back(thread_cpu_ns() - start);
   return outcome;
 }
 

@@ -1,12 +1,14 @@
 #include "matcher_wasm.h"
 
 #include <algorithm>
+#include <deque>
 #include <mutex>
 #include <new>
 #include <utility>
 
 #include "guarded.h"
 #include "guest_pool.h"
+#include "matcher_after.h"
 #include "wasm_error.h"
 #include "wasm_history.h"
 #include "wasm_instance.h"
@@ -28,7 +30,7 @@ class WasmMatcher {
   void start(const std::vector<std::int32_t> &prompt) {
     try {
       run_as_guest([&] {
-        instance_.begin_time(program_->limits.start_ms, "start_ms", "to start");
+        instance_.host.time.begin(program_->limits.start_ms, "start_ms", "to start");
         instance_.instantiate();
         instance_.create();
         WasmPosition first = begin(instance_, prompt);
@@ -58,6 +60,7 @@ class WasmMatcher {
       throw;
     }
     history_.close(std::move(turn.next));
+    if (turn.asks) keep_log();
     is_spliced_ = turn.replaces;
     spliced_ = std::move(turn.replacing);
     return is_spliced_ ? 2 : 1;
@@ -85,6 +88,7 @@ class WasmMatcher {
 
   int fill(std::int32_t *row, int words) const { return position().fill(*program_, row, words), 1; }
 
+  // It writes the pages that a step's time was enough to save; an instance that is made anew has the time of a start.
   int rollback(int count) {
     return take_back([&] { return history_.take_back(count); }), 0;
   }
@@ -123,6 +127,23 @@ class WasmMatcher {
     std::lock_guard<std::mutex> lock(log_mutex_);
     return kept_log_;
   }
+  WasmReport report(std::int64_t num_tokens) const {
+    WasmReport report;
+    {
+      std::lock_guard<std::mutex> lock(log_mutex_);
+      std::uint64_t total = marks_.empty() ? kept_total_ : marks_.front().log_total;
+      for (const Mark &mark : marks_)
+        if (mark.num_tokens <= num_tokens) total = mark.log_total;
+      const std::uint64_t beyond =
+          std::min<std::uint64_t>(kept_total_ - std::min(total, kept_total_), kept_log_.size());
+      report.log = kept_log_.substr(0, kept_log_.size() - beyond);
+    }
+    const auto most = static_cast<std::size_t>(program_->limits.log_bytes);
+    if (report.log.size() > most) report.log.erase(0, report.log.size() - most);
+    const WasmHost &host = instance_.host;
+    report.variables = host.variables->values_without({host.sequence, num_tokens});
+    return report;
+  }
 
   std::string error;
 
@@ -152,25 +173,26 @@ class WasmMatcher {
     instance_.host.writes.clear();
   }
 
-  // Asks the program; on failure all is as it was before.
+  // Asks the program; on failure all is as it was before, but for the instance: it is restored when it is used again.
   void run(WasmTurn &turn) {
     run_as_guest([&] {
       try {
         instance_.host.writes.clear();
-        instance_.begin_time(program_->limits.step_ms, "step_ms", "for one step");
+        restore(is_stale_);
+        instance_.host.time.begin(program_->limits.step_ms, "step_ms", "for one step");
         turn.next = ask(instance_, std::move(turn.next), turn.told, turn.sampled);
         history_.follow(instance_);
+        instance_.host.time.check();
       } catch (...) {
         const std::exception_ptr raised = std::current_exception();
         or_lose([&] {
+          is_stale_ = true;
           take_back_writes();
           instance_.host.cut_log(position().log_total);
-          history_.restore(instance_, true);
         });
         std::rethrow_exception(raised);
       }
     });
-    keep_log();
   }
 
   template <class Body>
@@ -189,12 +211,17 @@ class WasmMatcher {
     or_lose([&] {
       instance_.host.cut_log(position().log_total);
       if (history_.needs_guest(instance_)) {
-        run_as_guest([&] { history_.restore(instance_, false); });
+        run_as_guest([&] { restore(true); });
       } else {
-        history_.restore(instance_, false);
+        restore(true);
       }
     });
     keep_log();
+  }
+
+  void restore(bool is_needed) {
+    if (!is_needed) return;
+    history_.restore(instance_, std::exchange(is_stale_, false));
   }
 
   // The part of taking back that can't be taken back itself.
@@ -219,11 +246,20 @@ class WasmMatcher {
   }
 
   void keep_log() noexcept {
-    if (kept_total_ == instance_.host.log_total()) return;
+    const std::uint64_t log_total = instance_.host.log_total();
+    const std::int64_t num_tokens = position().num_tokens;
     std::lock_guard<std::mutex> lock(log_mutex_);
     try {
-      kept_log_ = instance_.host.log;
-      kept_total_ = instance_.host.log_total();
+      if (kept_total_ != log_total) {
+        kept_log_ = instance_.host.log;
+        kept_total_ = log_total;
+      }
+      const auto is_taken_back = [&](const Mark &mark) {
+        return mark.num_tokens > num_tokens || mark.log_total > log_total;
+      };
+      while (!marks_.empty() && is_taken_back(marks_.back())) marks_.pop_back();
+      if (marks_.size() == kMaxMarks) marks_.pop_front();
+      marks_.push_back({num_tokens, log_total});
     } catch (const std::bad_alloc &) {
       // It is kept with the next step's.
     }
@@ -235,11 +271,20 @@ class WasmMatcher {
 
   std::vector<std::int32_t> spliced_;  // what came in the place of the last token,
   bool is_spliced_ = false;            // ... if it was replaced
+  bool is_stale_ = false;              // a step failed, and what it did to the instance is still there
   std::string broken_;                 // why the instance is of no use any more
 
+  // Where the log ended behind so many tokens. Of as many tokens as iterations in flight may be ahead of the answer.
+  struct Mark {
+    std::int64_t num_tokens = 0;
+    std::uint64_t log_total = 0;
+  };
+  static constexpr std::size_t kMaxMarks = 64;
+
   mutable std::mutex log_mutex_;
-  std::string kept_log_;  // under the mutex
+  std::string kept_log_;  // under the mutex, as is what follows
   std::uint64_t kept_total_ = 0;
+  std::deque<Mark> marks_;  // of the steps that the log holds, oldest first
 };
 
 int wasm_accept(WasmMatcher &matcher, std::int32_t token) { return matcher.accept(token); }
@@ -284,6 +329,13 @@ bool wasm_log(const weft_matcher &matcher, std::string &log) {
   if (matcher.ops != &kOps) return false;
   log = static_cast<const WasmMatcher *>(matcher.self)->log();
   return true;
+}
+
+std::optional<WasmReport> wasm_report(const weft_matcher &matcher, std::int64_t num_tokens) {
+  weft_matcher inner = matcher;
+  while (const std::optional<weft_matcher> behind = guide_after(inner, num_tokens)) inner = *behind;
+  if (inner.ops != &kOps) return std::nullopt;
+  return static_cast<const WasmMatcher *>(inner.self)->report(num_tokens);
 }
 
 }  // namespace weft

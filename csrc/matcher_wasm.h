@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,5 +24,14 @@ std::size_t wasm_undo_bytes(const weft_matcher &matcher);
 
 // What the program wrote to its log, as far as it is kept. At any time, on any thread. False: not a program's matcher.
 bool wasm_log(const weft_matcher &matcher, std::string &log);
+
+// What a program leaves of a text of `num_tokens` tokens behind the prompt: the end of its log, log_bytes at most, and
+// the request's variables, without what its steps beyond these tokens wrote. At any time, on any thread. None: it is
+// not a program's matcher.
+struct WasmReport {
+  std::string log;
+  WasmVariables::Values variables;
+};
+std::optional<WasmReport> wasm_report(const weft_matcher &matcher, std::int64_t num_tokens);
 
 }  // namespace weft

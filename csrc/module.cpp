@@ -24,4 +24,5 @@ NB_MODULE(_core, m) {
   weft::bind_llguidance(m);
   weft::bind_recording(m);
   weft::bind_closing(m);
+  weft::bind_words(m);
 }

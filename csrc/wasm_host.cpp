@@ -105,8 +105,8 @@ std::int32_t constant(const Call &, const Raw *) {
 }
 
 std::int32_t tokenize(const Call &call, const Raw *args) {
-  const std::vector<std::int32_t> tokens =
-      call.host.program->tokenize(call.text(args[0].i32, args[1].i32, "a text to tokenize"));
+  const std::vector<std::int32_t> tokens = call.host.program->tokenize(
+      call.text(args[0].i32, args[1].i32, "a text to tokenize"), [&call] { call.host.time.check(); });
   call.host.tokenized.assign(reinterpret_cast<const char *>(tokens.data()), tokens.size() * sizeof(std::int32_t));
   return kTokenize;
 }
@@ -131,8 +131,11 @@ std::int32_t return_process_result(const Call &call, const Raw *args) {
 std::int32_t storage_cmd(const Call &call, const Raw *args) {
   const std::string_view text = call.text(args[0].i32, args[1].i32, "a storage command");
   WasmHost &host = call.host;
-  host.storage_reply =
-      host.is_muted ? R"({"VariableMissing":{}})" : host.variables->command(text, host.program->limits, host.writes);
+  if (host.is_muted)
+    host.storage_reply = R"({"VariableMissing":{}})";
+  else
+    host.storage_reply =
+        host.variables->command(text, host.program->limits, host.writes, {host.sequence, host.num_tokens});
   return kStorage;
 }
 
@@ -148,6 +151,8 @@ std::int32_t stop(const Call &, const Raw *) { throw WasmError("the program stop
 
 // WASI's numbers for "bad file descriptor" and "not permitted".
 constexpr std::int32_t kBadFile = 8, kNotPermitted = 63;
+
+constexpr std::uint64_t kVectorsBetweenChecks = 4096;
 
 std::int32_t clock_time_get(const Call &call, const Raw *args) {
   constexpr std::int32_t kMonotonic = 1;
@@ -174,6 +179,7 @@ std::int32_t fd_write(const Call &call, const Raw *args) {
   const auto limit = static_cast<std::uint64_t>(host.program->limits.log_bytes);
   std::uint32_t written = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
+    if (i % kVectorsBetweenChecks == kVectorsBetweenChecks - 1) host.time.check();
     const std::uint32_t size = call.load32(vectors + 8 * i + 4);
     const std::uint8_t *from = call.at(static_cast<std::int32_t>(call.load32(vectors + 8 * i)), size);
     if (host.log_bytes + size > limit)

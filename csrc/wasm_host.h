@@ -12,6 +12,7 @@
 
 #include "wasm_abi.h"
 #include "wasm_program.h"
+#include "wasm_time.h"
 #include "wasm_variables.h"
 
 namespace weft {
@@ -31,6 +32,7 @@ struct WasmHost {
   std::string argument;        // the program's, from who uploaded it
   std::uint32_t sequence = 1;  // the number of the sequence
   bool is_muted = false;       // a copy is being made: what it does leaves no trace
+  WasmTime time;               // of the step at work, or the start
 
   // Of the call at work.
   std::string call_argument, tokenized, storage_reply, result;
@@ -38,6 +40,7 @@ struct WasmHost {
   std::uint32_t ticket = 0;        // of the call's mask
   std::vector<std::int32_t> mask;  // [ceil(num_tokens / 32)]
   std::size_t log_bytes = 0;       // written by this call
+  std::int64_t num_tokens = 0;     // of the sequence's text that it is told of, all in all
   std::string problem;             // why a function trapped
 
   // Since who takes tokens back last emptied it.

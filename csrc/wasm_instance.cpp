@@ -1,7 +1,5 @@
 #include "wasm_instance.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,13 +8,6 @@
 
 namespace weft {
 namespace {
-
-// Of this thread, so that a program is not ended for what a busy machine does.
-std::int64_t thread_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<std::int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
-}
 
 const char *meaning(std::uint8_t code) {
   switch (code) {
@@ -50,29 +41,21 @@ void WasmInstance::delete_store() {
   store_ = nullptr;
 }
 
-void WasmInstance::begin_time(int milliseconds, const char *limit, const char *during) {
-  limit_ms_ = milliseconds;
-  limit_name_ = limit;
-  during_ = during;
-  began_ns_ = thread_ns();
-}
-
 // The ticks are time that passes; when they are used up, the thread's own time decides.
 wasm::Error *WasmInstance::out_of_time(wasm::Context *, void *data, std::uint64_t *delta, std::uint8_t *kind) {
   auto &self = *static_cast<WasmInstance *>(data);
-  const std::int64_t left_ns = self.limit_ms_ * std::int64_t{1000000} - (thread_ns() - self.began_ns_);
+  const std::int64_t left_ns = self.host.time.left_ns();
   if (left_ns > 0) {
     *delta = static_cast<std::uint64_t>(left_ns / 1000000 + 1);
     *kind = 0;  // go on
     return nullptr;
   }
-  self.host.problem = std::string("the program took more than ") + std::to_string(self.limit_ms_) + " ms " +
-                      self.during_ + "; raise " + self.limit_name_ + " to allow it";
+  self.host.problem = self.host.time.problem();
   return wasm_api().wasmtime_error_new("out of time");
 }
 
 void WasmInstance::set_deadline() {
-  const std::int64_t left_ms = limit_ms_ - (thread_ns() - began_ns_) / 1000000;
+  const std::int64_t left_ms = host.time.left_ns() / 1000000;
   wasm_api().wasmtime_context_set_epoch_deadline(context_,
                                                  static_cast<std::uint64_t>(std::max<std::int64_t>(left_ms, 0) + 1));
 }

@@ -1,6 +1,7 @@
 // One instance of a program: its store, its memory and globals, and calls into it. Python-free.
 //
-// Whatever may run the program's code (`instantiate`, `call`, `ask`) belongs on a guest thread.
+// Whatever may run the program's code (`instantiate`, `call`, `ask`) belongs on a guest thread, and within the time
+// that `host.time` was told of there.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,6 @@ class WasmInstance {
   ~WasmInstance();
   WasmInstance(const WasmInstance &) = delete;
   WasmInstance &operator=(const WasmInstance &) = delete;
-
-  // The time of this thread that the calls from here on may take together; `limit` is the limit's name.
-  void begin_time(int milliseconds, const char *limit, const char *during);
 
   // A new store with a new instance. Throws WasmError, as do the calls.
   void instantiate();
@@ -58,10 +56,6 @@ class WasmInstance {
   std::uint64_t num_memories_ = 0;
   std::vector<wasm::Global> globals_;
   wasm::Func init_prompt_{}, mid_process_{};
-
-  int limit_ms_ = 0;
-  const char *limit_name_ = "", *during_ = "";
-  std::int64_t began_ns_ = 0;
 };
 
 }  // namespace weft

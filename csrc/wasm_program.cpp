@@ -39,11 +39,12 @@ bool WasmProgram::is_end(std::int32_t token) const {
 }
 
 // The encoder looks at so many bytes at a time; what a cut may have torn apart is encoded with what follows.
-std::vector<std::int32_t> WasmProgram::tokenize(std::string_view text) const {
+std::vector<std::int32_t> WasmProgram::tokenize(std::string_view text, const std::function<void()> &check) const {
   constexpr auto kMaxBytes = static_cast<std::size_t>(TokenTexts::kMaxBytes);
   std::vector<std::int32_t> tokens;
   std::int32_t found[kMaxBytes];
   while (!text.empty()) {
+    check();
     const bool is_last = text.size() <= kMaxBytes;
     const int count = texts->encode(text, found);
     std::size_t taken = 0;

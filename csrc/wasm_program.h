@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,8 +25,9 @@ struct WasmProgram {
 
   int words() const { return (num_tokens + 31) / 32; }
   bool is_end(std::int32_t token) const;
-  // The tokens that spell `text`. Throws WasmError where there are none.
-  std::vector<std::int32_t> tokenize(std::string_view text) const;
+  // The tokens that spell `text`; `check` is called once in a while, and what it throws ends it. Throws WasmError where
+  // there are none.
+  std::vector<std::int32_t> tokenize(std::string_view text, const std::function<void()> &check) const;
 
   const std::string trie;
   const int num_tokens;

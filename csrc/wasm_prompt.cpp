@@ -53,7 +53,8 @@ Tokens behind_text(const Tokens &prompt, std::size_t size, const TokenTexts &tex
 
 }  // namespace
 
-WasmPrompt read_prompt(std::string_view result, const Tokens &prompt, const WasmProgram &program) {
+WasmPrompt read_prompt(std::string_view result, const Tokens &prompt, const WasmHost &host) {
+  const WasmProgram &program = *host.program;
   const JsonValue answer = parse_json(result, "the program's answer to the prompt");
   const JsonValue *found = answer.find("prompt");
   if (!found) return {};
@@ -65,7 +66,7 @@ WasmPrompt read_prompt(std::string_view result, const Tokens &prompt, const Wasm
     const std::size_t shared = std::min(text.size(), wanted.size());
     if (text.compare(0, shared, wanted, 0, shared) != 0) fail();
     if (text.size() < wanted.size()) return {{}, behind_text(prompt, shared, texts)};
-    return {program.tokenize(std::string_view(text).substr(shared)), {}};
+    return {program.tokenize(std::string_view(text).substr(shared), [&host] { host.time.check(); }), {}};
   }
   if (begins_with(prompt, given)) return {{}, behind(prompt, given.size())};
   fail();
@@ -73,7 +74,8 @@ WasmPrompt read_prompt(std::string_view result, const Tokens &prompt, const Wasm
 
 WasmPosition begin(WasmInstance &instance, const Tokens &prompt) {
   const WasmProgram &program = *instance.host.program;
-  WasmPrompt read = read_prompt(instance.init_prompt(R"({"prompt":)" + json_tokens(prompt) + "}"), prompt, program);
+  WasmPrompt read =
+      read_prompt(instance.init_prompt(R"({"prompt":)" + json_tokens(prompt) + "}"), prompt, instance.host);
   WasmPosition at;
   if (!read.added.empty()) {
     at.forced = std::make_shared<const WasmForced>(WasmForced{std::move(read.added), {}, -1});
@@ -87,6 +89,7 @@ WasmPosition begin(WasmInstance &instance, const Tokens &prompt) {
     if (turn.replaces || turn.next.is_terminated || !(turn.asks || turn.next.forced))
       throw WasmError(
           "the program takes back the end of the prompt, which weft does not do, and does not let it stand");
+    turn.next.num_tokens = 0;  // it is of the prompt
     at = turn.asks ? ask(instance, std::move(turn.next), turn.told, turn.sampled) : std::move(turn.next);
   }
   return at;

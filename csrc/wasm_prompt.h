@@ -21,7 +21,7 @@ struct WasmPrompt {
 // Reads the answer to aici_init_prompt. A program that reads the prompt's text and tokenizes it anew loses the tokens
 // without text and may cut it otherwise: that is the same prompt. Throws WasmError for one that is neither the
 // request's, nor begins with it, nor is its beginning.
-WasmPrompt read_prompt(std::string_view result, const std::vector<std::int32_t> &prompt, const WasmProgram &program);
+WasmPrompt read_prompt(std::string_view result, const std::vector<std::int32_t> &prompt, const WasmHost &host);
 
 // Shows a program that was created its prompt; where it stands then. On a guest thread. Throws WasmError.
 WasmPosition begin(WasmInstance &instance, const std::vector<std::int32_t> &prompt);

@@ -38,6 +38,7 @@ WasmTurn of_replaced(const WasmProgram &program, WasmTurn turn, std::vector<std:
     turn.sampled = token;
   }
   turn.replaces = true;
+  turn.next.num_tokens += static_cast<std::int64_t>(tokens.size()) - 1;
   turn.replacing = std::move(tokens);
   return turn;
 }
@@ -77,6 +78,7 @@ int WasmPosition::copy_forced(std::int32_t *tokens, int capacity) const {
 WasmTurn turn_of(const WasmProgram &program, const WasmPosition &at, std::int32_t token) {
   WasmTurn turn;
   turn.next = at;
+  ++turn.next.num_tokens;
   if (at.forced) return of_forced(program, std::move(turn), token);
   const WasmSplice *splice = at.decision->stops ? nullptr : at.decision->splice_of(token);
   if (splice && splice->replaces) return of_replaced(program, std::move(turn), splice->tokens, token);
@@ -102,6 +104,7 @@ WasmPosition ask(WasmInstance &instance, WasmPosition at, const std::vector<std:
   for (int i = 0; i < kMaxEmptySteps; ++i) {
     // Counted by steps, so that a step that is taken again gets the same.
     instance.host.ticket = ++at.num_steps;
+    instance.host.num_tokens = at.num_tokens;
     instance.mid_process(std::move(argument));
     auto decision = std::make_shared<WasmDecision>(read_decision(instance.host));
     if (decision->stops || !decision->mask.empty() || !decision->forced.empty()) {

@@ -26,6 +26,7 @@ struct WasmPosition {
   bool is_terminated = false;
   std::uint32_t num_steps = 0;
   std::uint64_t log_total = 0;
+  std::int64_t num_tokens = 0;  // of the text, behind the prompt
 
   bool takes(const WasmProgram &program, std::int32_t token) const;
   // Writes the mask. Throws WasmError for a row that is too short.

@@ -15,6 +15,9 @@ namespace {
 // one page of so many.
 constexpr std::size_t kLeastWatched = 1 << 20, kWatchedShare = 16;
 
+// Half a millisecond's work, about.
+constexpr std::size_t kPagesBetweenChecks = 64;
+
 }  // namespace
 
 void GuestChanges::append(const GuestChange &later) {
@@ -75,8 +78,10 @@ void GuestShadow::save_changes(const WasmInstance &instance, GuestChange &change
   const std::size_t old_size = size_;
   const std::vector<WrittenPages::Range> written = written_in(instance);
   resize(instance.memory_size());
+  std::size_t since_check = 0;
   for (const WrittenPages::Range &range : written)
     for (std::size_t offset = range.begin; offset < range.end; offset += kGuestPage) {
+      if (++since_check % kPagesBetweenChecks == 0) instance.host.time.check();
       if (std::memcmp(data_ + offset, memory + offset, kGuestPage) == 0) continue;
       if (offset < old_size) {
         auto page = std::make_shared<GuestPage>();
@@ -135,7 +140,7 @@ void GuestShadow::restore(WasmInstance &instance, bool has_run) {
 
 void GuestShadow::copy_to(WasmInstance &other) const {
   other.host.is_muted = true;
-  other.begin_time(other.host.program->limits.start_ms, "start_ms", "to start");
+  other.host.time.begin(other.host.program->limits.start_ms, "start_ms", "to start");
   other.instantiate();
   other.host.is_muted = false;
   if (other.memory_size() > size_) throw WasmError("the program's memory is larger in a copy; it can't be restored");

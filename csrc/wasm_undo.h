@@ -49,7 +49,7 @@ class GuestShadow {
   GuestShadow(const GuestShadow &) = delete;
   GuestShadow &operator=(const GuestShadow &) = delete;
 
-  // Follows the instance; what it changed since the last time.
+  // Follows the instance; what it changed since the last time. Throws WasmError where the time for its step is over.
   GuestChange follow(const WasmInstance &instance);
   // Takes the shadow back; the instance stays as it is until `restore`.
   void undo(const GuestChange &change);

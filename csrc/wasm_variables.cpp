@@ -75,7 +75,7 @@ bool is_gone(const WasmVariables::Write &write) { return write.num_holders == 0 
 
 }  // namespace
 
-std::string WasmVariables::command(std::string_view text, const WasmLimits &limits, Writes &writes) {
+std::string WasmVariables::command(std::string_view text, const WasmLimits &limits, Writes &writes, Origin origin) {
   const JsonValue parsed = parse_json(text, "a storage command");
   const JsonValue *read = parsed.find("ReadVar"), *write_var = parsed.find("WriteVar");
   if (!read && !write_var) throw WasmError("a storage command is neither ReadVar nor WriteVar");
@@ -90,22 +90,21 @@ std::string WasmVariables::command(std::string_view text, const WasmLimits &limi
       return answer(current);
   const std::string &op = text_of(command, "op");
   if (op != "Set" && op != "Append") throw WasmError("a storage command's op is neither Set nor Append");
-  return write(name, from_hex(text_of(command, "value")), op == "Append", limits, writes);
+  return write({name, op == "Append", from_hex(text_of(command, "value")), origin}, limits, writes);
 }
 
-std::string WasmVariables::write(const std::string &name, std::string value, bool append, const WasmLimits &limits,
-                                 Writes &writes) {
+std::string WasmVariables::write(Write made, const WasmLimits &limits, Writes &writes) {
+  const std::string &name = made.name;
   auto found = variables_.find(name);
   const bool is_new = found == variables_.end();
   const std::size_t before = is_new ? 0 : found->second.current.bytes->size();
-  const std::size_t after = value.size() + (append ? before : 0) + (is_new ? name.size() : 0);
+  const std::size_t after = made.bytes.size() + (made.appends ? before : 0) + (is_new ? name.size() : 0);
   if (is_new && variables_.size() >= static_cast<std::size_t>(limits.max_variables))
     throw WasmError("the program has more than " + std::to_string(limits.max_variables) +
                     " variables; raise max_variables to allow it");
   if (num_bytes_ - before + after > static_cast<std::size_t>(limits.variable_bytes))
     throw WasmError("the request's variables have more than " + std::to_string(limits.variable_bytes) +
                     " bytes; raise variable_bytes to allow it");
-  const Write made{name, append, std::move(value)};
   // A sequence alone keeps to this by itself: its log has no more than undo_bytes, twice while it validates.
   const auto most = static_cast<std::size_t>(2 * limits.undo_bytes + limits.variable_bytes) +
                     kWriteBytes * static_cast<std::size_t>(limits.max_variables);
@@ -140,7 +139,8 @@ std::string WasmVariables::write(const std::string &name, std::string value, boo
 }
 
 // What a variable is without the writes that are gone.
-WasmVariables::Value WasmVariables::value_of(const Variable &variable) {
+template <class IsGone>
+WasmVariables::Value WasmVariables::value_of(const Variable &variable, IsGone is_gone) {
   auto bytes = std::make_shared<std::string>(variable.settled.bytes ? *variable.settled.bytes : "");
   Value value{variable.settled.version, bytes};
   for (const auto &write : variable.writes) {
@@ -218,7 +218,7 @@ void WasmVariables::undo(const Writes &writes) {
     for (const auto &write : writes) {
       if (!is_gone(*write) || left.count(write->name)) continue;
       const auto variable = variables_.find(write->name);
-      if (variable != variables_.end()) left.emplace(write->name, value_of(variable->second));
+      if (variable != variables_.end()) left.emplace(write->name, value_of(variable->second, is_gone));
     }
   } catch (...) {
     for (const auto &write : writes) ++write->num_holders;
@@ -258,6 +258,22 @@ WasmVariables::Values WasmVariables::values() {
   std::lock_guard<std::mutex> lock(mutex_);
   Values values;
   for (const auto &[name, variable] : variables_) values.emplace(name, variable.current);
+  return values;
+}
+
+WasmVariables::Values WasmVariables::values_without(Origin beyond) {
+  const auto is_beyond = [beyond](const Write &write) {
+    return write.origin.sequence == beyond.sequence && write.origin.num_tokens > beyond.num_tokens;
+  };
+  std::lock_guard<std::mutex> lock(mutex_);
+  Values values;
+  for (const auto &[name, variable] : variables_) {
+    const auto &writes = variable.writes;
+    Value value = variable.current;
+    if (std::any_of(writes.begin(), writes.end(), [&](const auto &write) { return is_beyond(*write); }))
+      value = value_of(variable, [&](const Write &write) { return is_gone(write) || is_beyond(write); });
+    if (value.version > 0) values.emplace(name, std::move(value));
+  }
   return values;
 }
 

@@ -27,12 +27,18 @@ class WasmVariables {
     std::shared_ptr<const std::string> bytes;
   };
   using Values = std::map<std::string, Value, std::less<>>;
+  // Who writes: the number of a sequence, in the step that was told of the last of so many tokens of its text.
+  struct Origin {
+    std::uint32_t sequence = 0;
+    std::int64_t num_tokens = 0;
+  };
   // One write, or several for which nobody needs to tell them apart. Under the mutex, but for whoever wrote it until
   // its step has ended. One that nobody may take back any more may become a part of one that was before it.
   struct Write {
     std::string name;
     bool appends;
     std::string bytes;
+    Origin origin;
     std::uint64_t count = 1;
     int num_holders = 1;   // sequences that may take it back
     bool is_kept = false;  // for good, whoever takes it back
@@ -43,7 +49,7 @@ class WasmVariables {
 
   // Carries out one command (JSON) and returns the answer (JSON); what it wrote goes to `writes`. Throws WasmError
   // for a command that is none, and for one over the limits.
-  std::string command(std::string_view text, const WasmLimits &limits, Writes &writes);
+  std::string command(std::string_view text, const WasmLimits &limits, Writes &writes, Origin origin);
 
   // What a sequence does with writes that it may take back, each once: it does, it never will, or a copy may as well.
   // `undo` throws where there is no memory; nothing is changed then.
@@ -55,6 +61,8 @@ class WasmVariables {
   // All of them, and back to them, for a sequence that shares them with none: where there is another, or one that has
   // ended and left what it wrote, `check_alone` throws WasmError.
   Values values();
+  // All of them without what one sequence wrote in steps beyond these. At any time, on any thread.
+  Values values_without(Origin beyond);
   void check_alone();
   void restore(const Values &values);
 
@@ -71,8 +79,9 @@ class WasmVariables {
   };
   using Variables = std::map<std::string, Variable, std::less<>>;
 
-  std::string write(const std::string &name, std::string value, bool append, const WasmLimits &limits, Writes &writes);
-  static Value value_of(const Variable &variable);
+  std::string write(Write made, const WasmLimits &limits, Writes &writes);
+  template <class IsGone>
+  static Value value_of(const Variable &variable, IsGone is_gone);
   void settle(Variable &variable);
   void settle(const std::string &name) noexcept;
   void retract(Variables::iterator variable, Value left) noexcept;

@@ -8,7 +8,7 @@ from typing import Annotated, overload
 import numpy
 from numpy.typing import NDArray
 
-def stream_create(driver: int, flags: int = 1) -> int: ...
+def stream_create(driver: int, flags: int = 1, priority: int = 0) -> int: ...
 def stream_destroy(arg0: int, arg1: int, /) -> None: ...
 def stream_synchronize(arg0: int, arg1: int, /) -> None: ...
 def stream_query(arg0: int, arg1: int, /) -> bool: ...
@@ -37,6 +37,7 @@ def cpu_trace_stop() -> list[tuple[str, str, int, int, float, float]]: ...
 def label_next(arg: str, /) -> None: ...
 def cuda_available() -> bool: ...
 def cuda_unavailable_reason() -> str | None: ...
+def use_device(ordinal: int) -> None: ...
 def driver_version(arg: int, /) -> int: ...
 def launch_hostfunc(
     driver: int, stream: int, free_after_run: bool, fn: object, args: tuple, kwargs: dict
@@ -445,6 +446,9 @@ def python_matcher(object: object, factory: object | None = None) -> Matcher:
     A matcher over a Python object with accept, fill and is_terminated, and rollback, reset or a factory.
     """
 
+def hush_xgrammar() -> None:
+    """Keep XGrammar's warnings from standard error, from now on."""
+
 def xgrammar_bind(tvm_ffi_path: str, xgrammar_path: str) -> str:
     """Resolve XGrammar's C interface; what is missing, or an empty text."""
 
@@ -454,6 +458,26 @@ def xgrammar_matcher(
     """
     A matcher over an xgrammar GrammarMatcher's handle; `texts` spells what is forced.
     """
+
+class GuideClock:
+    """What a guide takes within one token, where it is called from Python."""
+
+    def __init__(self, limit_s: float) -> None:
+        """With no limit (0) nothing is measured."""
+
+    def restart(self, tokens: int = 1) -> None:
+        """New tokens begin; those before took the work of so many."""
+
+    def begin(self) -> None:
+        """Measure on this thread from here on."""
+
+    def lap(self, part: str) -> None:
+        """
+        What passed since `begin` or the last lap was for `part`, "masks" or "tokens".
+        """
+
+    def problem(self) -> str | None:
+        """What took how long, where it was more than the limit."""
 
 class GuidedState:
     def __init__(
@@ -468,7 +492,7 @@ class GuidedState:
         token_mask: int,
         temperatures: int,
         workers: int = 0,
-        fill_time_limit_s: float = 0.0,
+        mask_time_limit_s: float = 0.0,
         max_pending: int = 64,
     ) -> None: ...
     def push(self, slots: Sequence[int], attach: dict, epoch: int = 0) -> int: ...
@@ -477,6 +501,7 @@ class GuidedState:
     def extend_through(self, count: int) -> None: ...
     def commit(self) -> None: ...
     def release(self, slot: int) -> None: ...
+    def vacate(self, slots: Sequence[int]) -> None: ...
     def task(self, operation: str, draft: int = 0) -> tuple: ...
     def status(self, slot: int) -> tuple[str, str]: ...
     def committed(self, slot: int) -> int: ...
@@ -589,6 +614,11 @@ def wasm_table_change(body: bytes) -> str:
 def wasm_logs(matcher: Matcher) -> str:
     """What a program wrote to its log, the newest of it. At any time."""
 
+def wasm_report(matcher: Matcher, num_tokens: int) -> object:
+    """
+    A program's log and variables (name, value) behind so many tokens of its text; None: it is no program's.
+    """
+
 def wasm_undo_bytes(matcher: Matcher) -> int:
     """
     What is kept to take a program's tokens back; 0 for a matcher that is no program's.
@@ -692,3 +722,30 @@ def closing_matcher(inner: Matcher, tables: ClosingTables, room: int) -> tuple[M
     """
     A matcher that ends within `room` tokens, or None and why not; how many the shortest answer has (0: unknown).
     """
+
+class WordAutomaton:
+    """
+    Which of many words a text ends with, over texts or token ids. A text that nothing is known of is in state 0.
+    """
+
+    @staticmethod
+    def of_texts(words: Sequence[str]) -> WordAutomaton: ...
+    @staticmethod
+    def of_tokens(words: Sequence[Sequence[int]]) -> WordAutomaton: ...
+    def find(self, state: int, text: str, seen: str = "") -> tuple[int, int, int]:
+        """
+        A text in `state` goes on with `text`: its state then, the word (-1: none) that ends behind what `text`
+        shares with `seen` and begins first, of those the shortest, and the character of `text` that it begins
+        at, which is negative before `text`.
+        """
+
+    def step(self, state: int, token: int) -> tuple[int, int]:
+        """
+        The state after one more token, and the first word (-1: none) that ends there.
+        """
+
+    def num_open(self, state: int) -> int:
+        """Characters at the end of a text in `state` that may become a word."""
+
+    @property
+    def memory_bytes(self) -> int: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -136,13 +137,25 @@ class Kind(Enum):
             return False
         return hasattr(value, "__index__") or (self is Kind.NUMBER and isinstance(value, float))
 
+    @property
+    def types(self) -> frozenset[type]:
+        """Types whose values are all of this kind."""
+        return _TYPES[self]
+
+
+_TYPES: dict[Kind, frozenset[type]] = {
+    Kind.INTEGER: frozenset({int}),
+    Kind.NUMBER: frozenset({int, float}),
+    Kind.TEXT: frozenset({str}),
+}
+
 
 BOUNDS: dict[str, tuple[Kind, float, float, str]] = {
     "max_tokens": (Kind.INTEGER, 1, 2**31 - 1, "at least 1 (and below 2**31)"),
     "min_tokens": (Kind.INTEGER, 0, 2**31 - 1, "0 to max_tokens"),
     "temperature": (Kind.NUMBER, 0, MAX_LOGIT, "0 (greedy) to 10000"),
     "top_k": (Kind.INTEGER, 0, 2**31 - 1, "0 (all) or a positive number of tokens (below 2**31)"),
-    "top_p": (Kind.NUMBER, SMALLEST, 1, "above 0 and at most 1 (all)"),
+    "top_p": (Kind.NUMBER, SMALLEST, 1, "above 0 (from 2**-126 on) and at most 1 (all)"),
     "min_p": (Kind.NUMBER, 0, 1, "0 (all) to 1"),
     "repetition_penalty": (Kind.NUMBER, 1e-3, 1e3, "0.001 to 1000 (1: none)"),
     "presence_penalty": (Kind.NUMBER, -MAX_LOGIT, MAX_LOGIT, "-10000 to 10000 (0: none)"),
@@ -161,13 +174,34 @@ def check_on_length(value: object) -> None:
         raise InputError(f'on_length is {value!r}; it must be "cut" or "close"')
 
 
+CHUNK = 1 << 14
+"""Entries of a long list that are looked at without letting other threads run."""
+
+
+MAX_WORDS = 1 << 16
+"""A list of words may have so many, of an engine that allows it."""
+
+
 def check_entries(name: str, values: object, kind: Kind) -> None:
     """Raise `InputError` unless `values` is a sequence (no text, no bytes) whose entries are all of `kind`."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise InputError(f"{name} is {values!r}; it must be a list, each entry {kind.value}")
-    for value in values:
-        if not kind.holds(value):
-            raise InputError(f"{name} holds {value!r}; each entry must be {kind.value}")
+    for start in range(0, len(values), CHUNK):
+        chunk = values[start : start + CHUNK]
+        if set(map(type, chunk)) <= kind.types:
+            continue
+        for value in chunk:
+            if not kind.holds(value):
+                raise InputError(f"{name} holds {value!r}; each entry must be {kind.value}")
+
+
+def is_encodable(text: str) -> bool:
+    """Whether UTF-8 can hold it: it has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_words(name: str, words: object) -> None:
@@ -176,10 +210,12 @@ def check_words(name: str, words: object) -> None:
         raise InputError(f"{name} is a text; give a list: [{words!r}]")
     if not isinstance(words, Sequence) or isinstance(words, bytes):
         raise InputError(f"{name} is {words!r}; it must be a list of texts or of lists of token ids")
+    if len(words) > MAX_WORDS:
+        raise InputError(f"{name} has {len(words)} entries; it may have {MAX_WORDS}")
     for word in words:
         if not isinstance(word, str):
             check_entries(f"an entry of {name}", word, Kind.INTEGER)
-        elif any("\ud800" <= character <= "\udfff" for character in word):
+        elif not is_encodable(word):
             raise InputError(f"{name} holds {word!r}, which is not text that UTF-8 can hold")
         if not word:
             raise InputError(f"{name} holds an empty word, which would always match; leave it out")
@@ -187,14 +223,21 @@ def check_words(name: str, words: object) -> None:
 
 @dataclass(slots=True)
 class OutputStats:
-    """What one request cost. Times in seconds.
+    """What one request cost.
 
-    `drafted_iterations` verified drafts, all but a request's first; they gave `drafted_tokens` tokens of the answer
-    for `verified_drafts` places of drafts.
-    `accepted_drafts` tokens of the whole answer were drafted. `reused_tokens` of the prompt
-    were found read already. `guided_valid` is None without
-    a guide; else whether the grammar reached its end (False where the answer was cut). `first_turn` and `last_turn` are
-    the engine's turns that gave the first and the last token.
+    Drafts are counted in `drafted_iterations`, those that verified at least one draft of the request: of
+    `proposed_drafts` drafts `accepted_drafts` are in the answer, which got `drafted_tokens` tokens from these
+    iterations. A place without a draft counts as nothing, and so does a draft behind the answer's end, or behind where
+    a program wrote the text anew.
+
+    Moments are seconds of `time.perf_counter`'s clock, None for what did not happen: `submitted_at`, `guide_ready_at`
+    (compiled, or refused), `scheduled_at` (it got a slot for the first time), `first_token_at` and `last_token_at` (the
+    host had read them), `ended_at`. `first_turn` and `last_turn` are the engine's turns that gave the first and the
+    last token.
+
+    `reused_tokens` of the prompt were found read already. `guided_valid` is None without a guide; else whether the
+    grammar reached its end (False where the answer was cut). Of a JSON schema with `strict=False` an `LLM` asks the
+    `jsonschema` package about such an answer, and None is where that can't say, or not within 2 s of a CPU.
     """
 
     prompt_tokens: int = 0
@@ -202,12 +245,15 @@ class OutputStats:
     iterations: int = 0
     drafted_iterations: int = 0
     drafted_tokens: int = 0
-    verified_drafts: int = 0
+    proposed_drafts: int = 0
     accepted_drafts: int = 0
     reused_tokens: int = 0
-    compile_s: float = 0.0
-    time_to_first_token_s: float = 0.0
-    total_s: float = 0.0
+    submitted_at: float = 0.0
+    guide_ready_at: float | None = None
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    ended_at: float | None = None
     guided_valid: bool | None = None
     first_turn: int | None = None
     last_turn: int | None = None
@@ -218,9 +264,59 @@ class OutputStats:
         return self.drafted_tokens / self.drafted_iterations if self.drafted_iterations else 1.0
 
     @property
+    def acceptance_rate(self) -> float:
+        """The share of proposed drafts that were accepted, 0 to 1; 0.0 where none was proposed."""
+        return self.accepted_drafts / self.proposed_drafts if self.proposed_drafts else 0.0
+
+    @property
+    def compile_s(self) -> float:
+        """How long the request waited for its guide, in seconds; 0.0 without one."""
+        return _seconds(self.submitted_at, self.guide_ready_at)
+
+    @property
+    def time_to_first_token_s(self) -> float:
+        """From submission to the first token, in seconds; 0.0 before it."""
+        return _seconds(self.submitted_at, self.first_token_at)
+
+    @property
+    def total_s(self) -> float:
+        """From submission to the end, in seconds; 0.0 before it."""
+        return _seconds(self.submitted_at, self.ended_at)
+
+    @property
     def tokens_per_second(self) -> float:
-        """Output tokens over the time from the request's start of prefill to its last token."""
-        return self.output_tokens / self.total_s if self.total_s > 0 else 0.0
+        """All tokens of the answer over the time from `scheduled_at` to `last_token_at`: prompt and answer, no waiting
+        for guide and slot; 0.0 without a token."""
+        seconds = _seconds(self.scheduled_at, self.last_token_at)
+        return self.output_tokens / seconds if seconds else 0.0
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """The tokens behind the first over the time from `first_token_at` to `last_token_at`; 0.0 where there are
+        none."""
+        seconds = _seconds(self.first_token_at, self.last_token_at)
+        return (self.output_tokens - 1) / seconds if seconds else 0.0
+
+    def note_guide_ready(self, guide: object = None) -> None:
+        """The guide is there now, or its failure. The first call counts; on any thread."""
+        if self.guide_ready_at is None:
+            self.guide_ready_at = time.perf_counter()
+
+    def note_scheduled(self) -> None:
+        """The request got a slot now. The first call counts."""
+        if self.scheduled_at is None:
+            self.scheduled_at = time.perf_counter()
+
+    def note_tokens(self, moment: float, turn: int) -> None:
+        """The host read tokens of the answer at `moment`, in an engine's turn."""
+        if self.first_token_at is None:
+            self.first_token_at, self.first_turn = moment, turn
+        self.last_token_at, self.last_turn = moment, turn
+
+
+def _seconds(begin: float | None, end: float | None) -> float:
+    """From one moment to a later one; 0.0 where one of the two did not happen."""
+    return 0.0 if begin is None or end is None else max(end - begin, 0.0)
 
 
 @dataclass(frozen=True)
@@ -236,11 +332,17 @@ class Output:
     """The answer to one prompt. `drafted[i]` says whether token i was drafted and accepted.
 
     `stopped_by` is the stop word or stop token id that ended it, where one did; `logprobs[i]` is there for each token
-    if asked for.
+    if asked for. `guide_notes` tell what of its guide was not enforced, as `CompiledGuide.notes` do: nothing, unless
+    the guide was made with `strict=False`.
 
     Tensors are the model's, raw, on the host, for requests that gather them: `generation_logits` [tokens, V], row i
     those that token i was sampled from, `context_logits` [prompt, V] those behind each token of the prompt, and
     `additional` outputs by name, [tokens, ...] alike; of the prompt, [prompt, ...], as "context_" and the name.
+
+    Of a guide that is a program, once the answer has ended, also with an error: `program_log`, what its steps for these
+    tokens wrote, the last `WasmLimits.log_bytes` bytes of it; and `program_variables`, what the request's sequences
+    share, `max_variables` and `variable_bytes` at most. None of any other guide, where the program had not begun, and
+    of a search by beams.
     """
 
     prompt_token_ids: list[int]
@@ -253,7 +355,10 @@ class Output:
     generation_logits: Tensor | None = None
     context_logits: Tensor | None = None
     additional: dict[str, Tensor] = field(default_factory=dict)
+    program_log: str | None = None
+    program_variables: dict[str, bytes] | None = None
     error: RequestError | InputError | None = None
+    guide_notes: tuple[str, ...] = ()
     stats: OutputStats = field(default_factory=OutputStats)
 
 

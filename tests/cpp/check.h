@@ -1,6 +1,6 @@
 // A test is a named function; CHECK counts failures and says where. Each ctest entry runs the tests of one executable
 // under one schedule: the first argument is "inline", "worker" (inline, with all that can be handed to the worker),
-// "threads" or "random".
+// "threads", "random" or "ahead".
 #pragma once
 
 #include <cstdio>
@@ -40,6 +40,7 @@ inline int run(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "inline";
   schedule() = !std::strcmp(name, "threads")  ? cpu::Schedule::kThreads
                : !std::strcmp(name, "random") ? cpu::Schedule::kRandom
+               : !std::strcmp(name, "ahead")  ? cpu::Schedule::kAhead
                                               : cpu::Schedule::kInline;
   if (!std::strcmp(name, "worker")) {
     cpu::state().processors = 2;

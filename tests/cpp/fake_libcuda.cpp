@@ -1,5 +1,6 @@
 // A libcuda.so.1 that is the CPU driver under CUDA's symbol names, so that what resolves them can be tested without
-// NVIDIA's driver. Each variant is compiled with what it lacks or answers.
+// NVIDIA's driver. Each variant is compiled with what it lacks or answers. Calls about streams, events and graphs need
+// a context on the thread, as CUDA's may.
 #include "driver.h"
 
 #ifndef FAKE_VERSION
@@ -15,6 +16,9 @@
 using namespace weft::cu;
 
 static const Driver &d = weft::cpu_driver();
+static thread_local CUcontext current = nullptr;
+static char primary[2];  // the contexts of two devices, each retained once by all who ask through weft
+static int retained[2];
 
 #define EXPORT extern "C" __attribute__((visibility("default"))) CUresult
 
@@ -29,58 +33,92 @@ EXPORT cuDeviceGetCount(int *count) {
 }
 EXPORT cuGetErrorName(CUresult error, const char **text) { return d.cuGetErrorName(error, text); }
 EXPORT cuGetErrorString(CUresult error, const char **text) { return d.cuGetErrorString(error, text); }
-EXPORT cuCtxSynchronize() { return d.cuCtxSynchronize(); }
-EXPORT cuStreamCreate(CUstream *s, unsigned flags) { return d.cuStreamCreate(s, flags); }
-EXPORT cuStreamDestroy_v2(CUstream s) { return d.cuStreamDestroy(s); }
-EXPORT cuStreamSynchronize(CUstream s) { return d.cuStreamSynchronize(s); }
-EXPORT cuStreamQuery(CUstream s) { return d.cuStreamQuery(s); }
-EXPORT cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags) { return d.cuStreamWaitEvent(s, e, flags); }
-EXPORT cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) { return d.cuStreamBeginCapture(s, mode); }
+EXPORT cuDeviceGet(CUdevice *device, int ordinal) {
+  *device = ordinal + 7;  // a device is not its number
+  return ordinal < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+EXPORT cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+  if (++retained[device - 7] > 1) return CUDA_ERROR_ILLEGAL_STATE;
+  *context = reinterpret_cast<CUcontext>(&primary[device - 7]);
+  return CUDA_SUCCESS;
+}
+EXPORT cuCtxGetCurrent(CUcontext *context) {
+  *context = current;
+  return CUDA_SUCCESS;
+}
+EXPORT cuCtxSetCurrent(CUcontext context) {
+  current = context;
+  return CUDA_SUCCESS;
+}
+
+#define NEEDS_CONTEXT !current ? CUDA_ERROR_INVALID_CONTEXT:
+EXPORT cuCtxSynchronize() { return NEEDS_CONTEXT d.cuCtxSynchronize(); }
+EXPORT cuStreamCreate(CUstream *s, unsigned flags) { return NEEDS_CONTEXT d.cuStreamCreate(s, flags); }
+EXPORT cuStreamCreateWithPriority(CUstream *s, unsigned flags, int priority) {
+  return NEEDS_CONTEXT d.cuStreamCreateWithPriority(s, flags, priority);
+}
+EXPORT cuStreamDestroy_v2(CUstream s) { return NEEDS_CONTEXT d.cuStreamDestroy(s); }
+EXPORT cuStreamSynchronize(CUstream s) { return NEEDS_CONTEXT d.cuStreamSynchronize(s); }
+EXPORT cuStreamQuery(CUstream s) { return NEEDS_CONTEXT d.cuStreamQuery(s); }
+EXPORT cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags) {
+  return NEEDS_CONTEXT d.cuStreamWaitEvent(s, e, flags);
+}
+EXPORT cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) {
+  return NEEDS_CONTEXT d.cuStreamBeginCapture(s, mode);
+}
 #ifndef FAKE_NO_END_CAPTURE
-EXPORT cuStreamEndCapture(CUstream s, CUgraph *graph) { return d.cuStreamEndCapture(s, graph); }
+EXPORT cuStreamEndCapture(CUstream s, CUgraph *graph) { return NEEDS_CONTEXT d.cuStreamEndCapture(s, graph); }
 #endif
-EXPORT cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) { return d.cuStreamIsCapturing(s, status); }
+EXPORT cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
+  return NEEDS_CONTEXT d.cuStreamIsCapturing(s, status);
+}
 #ifdef FAKE_OTHER_FORMS
 EXPORT cuStreamGetCaptureInfo_v2(CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                                  const CUgraphNode **dependencies, std::size_t *count) {
-  return d.cuStreamGetCaptureInfo(s, status, id, graph, dependencies, nullptr, count);
+  return NEEDS_CONTEXT d.cuStreamGetCaptureInfo(s, status, id, graph, dependencies, nullptr, count);
 }
 EXPORT cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *, std::size_t *count) {
-  return d.cuGraphGetEdges(graph, from, to, count);
+  return NEEDS_CONTEXT d.cuGraphGetEdges(graph, from, to, count);
 }
 #else
 EXPORT cuStreamGetCaptureInfo_v3(CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                                  const CUgraphNode **dependencies, const CUgraphEdgeData **edges, std::size_t *count) {
-  return d.cuStreamGetCaptureInfo(s, status, id, graph, dependencies, edges, count);
+  return NEEDS_CONTEXT d.cuStreamGetCaptureInfo(s, status, id, graph, dependencies, edges, count);
 }
 EXPORT cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, std::size_t *count) {
-  return d.cuGraphGetEdges(graph, from, to, count);
+  return NEEDS_CONTEXT d.cuGraphGetEdges(graph, from, to, count);
 }
 #endif
-EXPORT cuEventCreate(CUevent *e, unsigned flags) { return d.cuEventCreate(e, flags); }
-EXPORT cuEventDestroy_v2(CUevent e) { return d.cuEventDestroy(e); }
-EXPORT cuEventRecord(CUevent e, CUstream s) { return d.cuEventRecord(e, s); }
-EXPORT cuEventQuery(CUevent e) { return d.cuEventQuery(e); }
-EXPORT cuEventSynchronize(CUevent e) { return d.cuEventSynchronize(e); }
-EXPORT cuEventElapsedTime(float *ms, CUevent start, CUevent end) { return d.cuEventElapsedTime(ms, start, end); }
-EXPORT cuLaunchHostFunc(CUstream s, CUhostFn fn, void *data) { return d.cuLaunchHostFunc(s, fn, data); }
+EXPORT cuEventCreate(CUevent *e, unsigned flags) { return NEEDS_CONTEXT d.cuEventCreate(e, flags); }
+EXPORT cuEventDestroy_v2(CUevent e) { return NEEDS_CONTEXT d.cuEventDestroy(e); }
+EXPORT cuEventRecord(CUevent e, CUstream s) { return NEEDS_CONTEXT d.cuEventRecord(e, s); }
+EXPORT cuEventQuery(CUevent e) { return NEEDS_CONTEXT d.cuEventQuery(e); }
+EXPORT cuEventSynchronize(CUevent e) { return NEEDS_CONTEXT d.cuEventSynchronize(e); }
+EXPORT cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
+  return NEEDS_CONTEXT d.cuEventElapsedTime(ms, start, end);
+}
+EXPORT cuLaunchHostFunc(CUstream s, CUhostFn fn, void *data) { return NEEDS_CONTEXT d.cuLaunchHostFunc(s, fn, data); }
 EXPORT cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream s) {
-  return d.cuMemcpyAsync(dst, src, bytes, s);
+  return NEEDS_CONTEXT d.cuMemcpyAsync(dst, src, bytes, s);
 }
 EXPORT cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
-  return d.cuGraphInstantiate(exec, graph, flags);
+  return NEEDS_CONTEXT d.cuGraphInstantiate(exec, graph, flags);
 }
-EXPORT cuGraphLaunch(CUgraphExec exec, CUstream s) { return d.cuGraphLaunch(exec, s); }
-EXPORT cuGraphDestroy(CUgraph graph) { return d.cuGraphDestroy(graph); }
-EXPORT cuGraphExecDestroy(CUgraphExec exec) { return d.cuGraphExecDestroy(exec); }
+EXPORT cuGraphLaunch(CUgraphExec exec, CUstream s) { return NEEDS_CONTEXT d.cuGraphLaunch(exec, s); }
+EXPORT cuGraphDestroy(CUgraph graph) { return NEEDS_CONTEXT d.cuGraphDestroy(graph); }
+EXPORT cuGraphExecDestroy(CUgraphExec exec) { return NEEDS_CONTEXT d.cuGraphExecDestroy(exec); }
 EXPORT cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, std::size_t *count) {
-  return d.cuGraphGetNodes(graph, nodes, count);
+  return NEEDS_CONTEXT d.cuGraphGetNodes(graph, nodes, count);
 }
-EXPORT cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) { return d.cuGraphNodeGetType(node, type); }
+EXPORT cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) {
+  return NEEDS_CONTEXT d.cuGraphNodeGetType(node, type);
+}
 EXPORT cuUserObjectCreate(CUuserObject *object, void *pointer, CUhostFn destroy, unsigned count, unsigned flags) {
-  return d.cuUserObjectCreate(object, pointer, destroy, count, flags);
+  return NEEDS_CONTEXT d.cuUserObjectCreate(object, pointer, destroy, count, flags);
 }
-EXPORT cuUserObjectRelease(CUuserObject object, unsigned count) { return d.cuUserObjectRelease(object, count); }
+EXPORT cuUserObjectRelease(CUuserObject object, unsigned count) {
+  return NEEDS_CONTEXT d.cuUserObjectRelease(object, count);
+}
 EXPORT cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count, unsigned flags) {
-  return d.cuGraphRetainUserObject(graph, object, count, flags);
+  return NEEDS_CONTEXT d.cuGraphRetainUserObject(graph, object, count, flags);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "matcher_handle.h"
+#include "thread_time.h"
 
 namespace weft::test {
 
@@ -21,9 +22,17 @@ inline thread_local bool in_callback = false;
 
 // Takes token t behind n tokens if (t + 3 * n + seed) % 5 < 2, and the end behind `length` tokens.
 struct Fake {
+  enum Call { kNone, kAccept, kValidate, kFill, kRollback, kForced };
   int seed = 0, length = 12, fails_at = -1;
   std::chrono::microseconds delay{0};
+  Call slow = kNone;  // this call works for so long each time
+  std::int64_t work_ns = 0;
   std::vector<std::int32_t> taken;
+  void spend(Call call) const {
+    if (call != slow) return;
+    const std::int64_t end = thread_cpu_ns() + work_ns;
+    while (thread_cpu_ns() < end) continue;
+  }
   bool ended() const { return !taken.empty() && taken.back() == kEnd; }
   bool allows(std::int32_t token) const {
     const int n = static_cast<int>(taken.size());
@@ -42,16 +51,19 @@ inline Fake fake_of(int seed, int length = 12, int fails_at = -1) {
 inline Fake &fake(void *self) { return *static_cast<Fake *>(self); }
 
 inline int fake_accept(void *self, std::int32_t token) {
+  fake(self).spend(Fake::kAccept);
   if (!fake(self).allows(token)) return 0;
   fake(self).taken.push_back(token);
   return 1;
 }
 inline int fake_rollback(void *self, int count) {
+  fake(self).spend(Fake::kRollback);
   if (count > static_cast<int>(fake(self).taken.size())) return -1;
   fake(self).taken.resize(fake(self).taken.size() - count);
   return 0;
 }
 inline int fake_validate(void *self, const std::int32_t *tokens, int count) {
+  fake(self).spend(Fake::kValidate);
   int taken = 0;
   while (taken < count && fake_accept(self, tokens[taken]) == 1) ++taken;
   fake_rollback(self, taken);
@@ -60,6 +72,7 @@ inline int fake_validate(void *self, const std::int32_t *tokens, int count) {
 inline int fake_fill(void *self, std::int32_t *row, int words) {
   const Fake &matcher = fake(self);
   if (static_cast<int>(matcher.taken.size()) == matcher.fails_at) return -1;
+  matcher.spend(Fake::kFill);
   if (matcher.delay.count()) std::this_thread::sleep_for(matcher.delay);
   std::fill(row, row + words, 0);
   for (std::int32_t token = 0; token < kVocab; ++token)
@@ -70,6 +83,7 @@ inline void *fake_fork(void *) { return nullptr; }
 inline int fake_reset(void *) { return -1; }
 // Guesses the lowest token each time, half of the capacity at most.
 inline int fake_forced(void *self, std::int32_t *tokens, int capacity) {
+  fake(self).spend(Fake::kForced);
   int count = 0;
   for (std::int32_t token = 1; count < capacity / 2 && token < kVocab; ++token) {
     if (fake_accept(self, token) != 1) continue;

@@ -1,14 +1,48 @@
 // CUDA's table over the libcuda.so.1 that the loader finds: it works, or the reason contains the text that is given.
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "driver.h"
+#include "driver_context.h"
 
 using namespace weft::cu;
 
 static int failed(const char *what, const char *detail) {
   std::fprintf(stderr, "%s: %s\n", what, detail);
   return 1;
+}
+
+// The context of the thread that calls; null where it has none.
+static CUcontext current(const Driver &d) {
+  CUcontext context = nullptr;
+  return d.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : nullptr;
+}
+
+// The context that a new thread gets with `device` in use.
+static CUcontext context_of_a_thread(const Driver &d, int device) {
+  CUcontext context = nullptr;
+  std::thread([&] {
+    CUevent event;
+    weft::use_device(device);
+    if (d.cuEventCreate(&event, 0) != CUDA_ERROR_INVALID_CONTEXT) return;
+    if (weft::ensure_context(d) == CUDA_SUCCESS && d.cuEventCreate(&event, 0) == CUDA_SUCCESS) context = current(d);
+  }).join();
+  return context;
+}
+
+static int attach(const Driver &d) {
+  const CUcontext first = context_of_a_thread(d, 0), again = context_of_a_thread(d, 0);
+  const CUcontext second = context_of_a_thread(d, 1);
+  if (!first || first != again || !second || first == second) return failed("contexts", "a thread got a wrong one");
+  weft::use_device(5);
+  if (weft::ensure_context(d) != CUDA_ERROR_INVALID_DEVICE) return failed("contexts", "of a device that is not there");
+  weft::use_device(0);
+  if (weft::ensure_context(d) != CUDA_SUCCESS || current(d) != first) return failed("contexts", "of this thread");
+  weft::use_device(1);  // a thread that has one keeps it
+  if (weft::ensure_context(d) != CUDA_SUCCESS || current(d) != first) return failed("contexts", "changed");
+  if (weft::ensure_context(weft::cpu_driver()) != CUDA_SUCCESS) return failed("contexts", "of the CPU");
+  return 0;
 }
 
 static int use(const Driver &d) {
@@ -38,7 +72,7 @@ static int use(const Driver &d) {
 int main(int argc, char **argv) {
   const char *expected = argc > 1 ? argv[1] : "works", *why = nullptr;
   const Driver *driver = weft::cuda_driver(&why);
-  if (std::strcmp(expected, "works") == 0) return driver ? use(*driver) : failed("no driver", why);
+  if (std::strcmp(expected, "works") == 0) return driver ? attach(*driver) || use(*driver) : failed("no driver", why);
   if (driver) return failed("a driver was found, expected", expected);
   return std::strstr(why, expected) ? 0 : failed(expected, why);
 }

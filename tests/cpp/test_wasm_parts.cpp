@@ -134,12 +134,13 @@ struct Shared {
   WasmVariables variables;
   WasmLimits limits;
 
-  std::string write(const char *name, const char *op, const std::string &value, WasmVariables::Writes &writes) {
+  std::string write(const char *name, const char *op, const std::string &value, WasmVariables::Writes &writes,
+                    WasmVariables::Origin origin = {0, 0}) {
     std::string hex;
     for (const char c : value) hex += {"0123456789abcdef"[c >> 4 & 15], "0123456789abcdef"[c & 15]};
     return variables.command(
         std::string(R"({"WriteVar":{"name":")") + name + R"(","op":")" + op + R"(","value":")" + hex + "\"}}", limits,
-        writes);
+        writes, origin);
   }
   // "-" where there is none; its version before its value.
   std::string get(const char *name) {
@@ -147,6 +148,31 @@ struct Shared {
     return found ? std::to_string(found->version) + *found->bytes : "-";
   }
 };
+
+TEST(what_a_sequence_wrote_beyond_a_text_is_left_out) {
+  Shared shared;
+  WasmVariables::Writes writes[5];
+  shared.write("a", "Append", "A", writes[0], {1, 3});
+  shared.write("a", "Append", "B", writes[1], {1, 4});
+  shared.write("a", "Append", "C", writes[2], {2, 9});
+  shared.write("b", "Set", "D", writes[3], {1, 5});
+  const auto text_at = [&](std::uint32_t sequence, std::int64_t num_tokens) {
+    std::string text;
+    for (const auto &[name, value] : shared.variables.values_without({sequence, num_tokens}))
+      text += name + std::to_string(value.version) + *value.bytes;
+    return text;
+  };
+  CHECK(text_at(1, 5) == "a3ABCb1D");
+  CHECK(text_at(1, 4) == "a3ABC");
+  CHECK(text_at(1, 3) == "a2AC");
+  CHECK(text_at(1, 2) == "a1C");
+  CHECK(text_at(2, 8) == "a2ABb1D");
+  CHECK(shared.get("a") == "3ABC");
+  shared.variables.undo(writes[1]);
+  CHECK(text_at(1, 3) == "a2AC");
+  shared.write("a", "Set", "E", writes[4], {2, 10});
+  CHECK(text_at(2, 9) == "a2ACb1D");
+}
 
 TEST(variables_are_taken_back) {
   Shared shared;

@@ -1,0 +1,271 @@
+// What a guide may take within one token: work and waiting told apart, and every call of a slot's matcher counted.
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "fake_matcher.h"
+#include "guide_clock.h"
+#include "guided_state.h"
+#include "thread_time.h"
+
+namespace {
+
+using weft::GuideClock;
+using weft::GuidedState;
+using weft::SlotStatus;
+using namespace weft::test;
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+constexpr int kSlots = 2, kDrafts = 3, kWords = 3;
+// Far above what the fake matchers take under a sanitizer.
+constexpr double kLimit_s = 0.05;
+
+void work_for(std::int64_t ns) {
+  const std::int64_t end = weft::thread_cpu_ns() + ns;
+  while (weft::thread_cpu_ns() < end) continue;
+}
+
+TEST(work_and_waiting_are_told_apart) {
+  GuideClock clock(0.1);
+  clock.begin();
+  work_for(20 * kMillisecond);
+  clock.lap(GuideClock::kTaking);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  clock.lap(GuideClock::kMasks);
+  CHECK(clock.work_ns() >= 19 * kMillisecond && clock.work_ns() < 30 * kMillisecond);
+  CHECK(clock.waited_ns() >= 28 * kMillisecond);
+  CHECK(!clock.is_over());
+  clock.restart();
+  EQUAL(clock.work_ns() + clock.waited_ns(), 0);
+}
+
+TEST(many_short_laps_add_up) {
+  GuideClock clock(0.01);
+  int laps = 0;
+  for (; laps < 10000 && !clock.is_over(); ++laps) {
+    clock.begin();
+    work_for(20'000);
+    clock.lap(GuideClock::kTrying);
+  }
+  CHECK(laps > 50 && laps < 600);
+  CHECK(clock.problem().find("trying drafts 1") != std::string::npos);
+}
+
+TEST(others_on_the_processor_are_no_work) {
+  cpu_set_t before, one;
+  CPU_ZERO(&one);
+  OK(static_cast<weft::cu::CUresult>(sched_getaffinity(0, sizeof before, &before)));
+  for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu)
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  if (sched_setaffinity(0, sizeof one, &one) != 0) return;
+  std::atomic<bool> done{false};
+  std::vector<std::thread> others;
+  for (int i = 0; i < 4; ++i)
+    others.emplace_back([&] {
+      while (!done) continue;
+    });
+  GuideClock clock(0.2);
+  clock.begin();
+  for (int i = 0; i < 40; ++i) {
+    work_for(kMillisecond);
+    clock.lap(GuideClock::kTaking);
+  }
+  done = true;
+  for (std::thread &other : others) other.join();
+  sched_setaffinity(0, sizeof before, &before);
+  CHECK(clock.work_ns() >= 35 * kMillisecond && clock.work_ns() < 80 * kMillisecond);
+  CHECK(clock.waited_ns() > 2 * clock.work_ns());
+}
+
+TEST(what_others_work_for_a_thread_is_its_work) {
+  GuideClock clock(0.01);
+  clock.begin();
+  std::thread guest([] { work_for(15 * kMillisecond); });
+  guest.join();
+  weft::worked_for_thread_ns += 15 * kMillisecond;
+  clock.lap(GuideClock::kTaking);
+  CHECK(clock.work_ns() >= 14 * kMillisecond);
+  CHECK(clock.is_over());
+}
+
+TEST(waiting_has_a_limit_of_its_own) {
+  GuideClock patient(0.01, 60'000 * kMillisecond), clock(0.01, 40 * kMillisecond);
+  patient.begin();
+  clock.begin();
+  std::this_thread::sleep_for(std::chrono::milliseconds(45));
+  patient.lap(GuideClock::kMasks);
+  clock.lap(GuideClock::kMasks);
+  CHECK(!patient.is_over());
+  CHECK(clock.is_over());
+  CHECK(clock.problem().find("of waiting within one token, over the limit of 40 ms") != std::string::npos);
+}
+
+TEST(without_a_limit_nothing_is_measured) {
+  GuideClock clock(0);
+  clock.begin();
+  work_for(kMillisecond);
+  clock.lap(GuideClock::kMasks);
+  EQUAL(clock.work_ns(), 0);
+  CHECK(!clock.is_over());
+}
+
+// A state on plain memory, with a matcher in slot 0 whose operation `slow` works for 63 ms each time.
+struct Guided {
+  std::vector<std::int64_t> drafts = std::vector<std::int64_t>(kDrafts * (kSlots + 1), -1);
+  std::vector<std::int64_t> verified = std::vector<std::int64_t>((kSlots + 1) * (kDrafts + 2));
+  std::vector<std::int32_t> masks = std::vector<std::int32_t>((kSlots + 1) * (kDrafts + 1) * kWords);
+  std::vector<std::int32_t> flags = std::vector<std::int32_t>((kSlots + 1) * (kDrafts + 1));
+  GuidedState state{
+      {kSlots, kDrafts, kVocab}, {kEnd}, {drafts.data(), verified.data(), masks.data(), flags.data()}, 0, kLimit_s};
+  Fake next[kSlots] = {fake_of(0, 100), fake_of(1, 100)};
+
+  void attach(Fake first) {
+    state.push({0, 1}, {{0, make(std::move(first))}, {1, make(fake_of(1, 100))}});
+    state.fetch();
+  }
+  std::int64_t token_of(int slot) const {
+    for (std::int32_t token = 1; token < kVocab; ++token)
+      if (next[slot].allows(token)) return token;
+    return -1;
+  }
+  // One iteration in which all `count` drafts of each slot are taken and `kept` of them stand.
+  void iterate(int count, int kept) {
+    state.push({0, 1}, {});
+    state.fetch();
+    for (int slot = 0; slot < kSlots; ++slot) {
+      Fake at = next[slot];
+      for (int i = 0; i <= count; ++i) {
+        const std::int64_t token = token_of(slot);
+        fake_accept(&next[slot], static_cast<std::int32_t>(token));
+        if (i < count) drafts[i * (kSlots + 1) + slot] = token;
+        verified[slot * (kDrafts + 2) + 1 + i] = token;
+        if (i == kept) at = next[slot];
+      }
+      verified[slot * (kDrafts + 2)] = kept;
+      next[slot] = at;
+    }
+    state.extend_through(count);
+    state.commit();
+  }
+  void check_failed(const std::string &part) {
+    const auto [status, message] = state.status(0);
+    CHECK(status == SlotStatus::kTimeLimit);
+    if (message.find(part + " 6") == std::string::npos || message.find("over the limit of 50 ms") == std::string::npos)
+      weft::test::report(message.c_str(), 0, part.c_str(), 0, 0);
+    CHECK(state.status(1).first == SlotStatus::kOk);
+    EQUAL(state.num_failed(), 1);
+    EQUAL(masks[0], 1);  // the end alone
+  }
+};
+
+Fake slow_at(Fake::Call call, std::int64_t ns = 63 * kMillisecond) {
+  Fake matcher = fake_of(0, 100);
+  matcher.slow = call;
+  matcher.work_ns = ns;
+  return matcher;
+}
+
+TEST(a_slow_mask_fails_its_slot) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kFill));
+  guided.check_failed("masks");
+}
+
+TEST(a_slow_accept_fails_its_slot) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kAccept));
+  CHECK(guided.state.status(0).first == SlotStatus::kOk);
+  guided.iterate(0, 0);
+  guided.check_failed("taking tokens");
+  EQUAL(guided.state.committed(1), 1);
+}
+
+TEST(a_slow_rollback_fails_its_slot) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kRollback));
+  guided.iterate(2, 2);
+  CHECK(guided.state.status(0).first == SlotStatus::kOk);
+  guided.iterate(2, 0);
+  guided.check_failed("taking tokens back");
+}
+
+TEST(a_slow_release_fails_its_slot) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kRollback));
+  guided.drafts[0] = guided.token_of(0);
+  guided.state.extend(1);
+  guided.state.release(0);
+  guided.check_failed("taking tokens back");
+}
+
+TEST(a_slow_trial_of_drafts_fails_its_slot) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kValidate));
+  const auto token = static_cast<std::int32_t>(guided.token_of(0));
+  guided.state.validate(0, &token, 1);
+  guided.check_failed("trying drafts");
+  EQUAL(guided.state.validate(0, &token, 1), 0);
+}
+
+TEST(slow_forced_text_fails_its_slot) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kForced));
+  std::int32_t tokens[4];
+  guided.state.forced(0, tokens, 4);
+  guided.check_failed("forced text");
+}
+
+TEST(what_is_split_over_a_token_adds_up) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kAccept, 16 * kMillisecond));
+  guided.iterate(0, 0);
+  guided.iterate(3, 3);  // 64 ms
+  guided.check_failed("taking tokens");
+}
+
+TEST(a_share_of_the_limit_with_each_token_is_not_owed) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kAccept, 4 * kMillisecond));  // of 6
+  for (int i = 0; i < 15; ++i) guided.iterate(1, i % 2);
+  CHECK(guided.state.status(0).first == SlotStatus::kOk);
+}
+
+TEST(more_than_its_share_with_each_token_is_owed) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kAccept, 20 * kMillisecond));
+  int tokens = 0;
+  for (; tokens < 30 && guided.state.status(0).first == SlotStatus::kOk; ++tokens) guided.iterate(0, 0);
+  CHECK(tokens >= 3 && tokens <= 5);
+  const auto [status, message] = guided.state.status(0);
+  CHECK(status == SlotStatus::kTimeLimit);
+  CHECK(message.find("more than 6 ms each, over the limit of 50 ms together") != std::string::npos);
+  CHECK(guided.state.status(1).first == SlotStatus::kOk);
+}
+
+TEST(a_guide_that_comes_owes_nothing) {
+  GuideClock clock(0.05);
+  clock.begin();
+  work_for(40 * kMillisecond);
+  clock.lap(GuideClock::kTaking);
+  clock.restart(2);
+  CHECK(clock.owed_ns() > 20 * kMillisecond && clock.owed_ns() < 40 * kMillisecond);
+  clock.reset();
+  EQUAL(clock.owed_ns(), 0);
+}
+
+TEST(a_matcher_that_comes_begins_anew) {
+  Guided guided;
+  guided.attach(slow_at(Fake::kAccept, 40 * kMillisecond));
+  guided.iterate(0, 0);
+  guided.attach(slow_at(Fake::kFill, 40 * kMillisecond));
+  CHECK(guided.state.status(0).first == SlotStatus::kOk);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) { return weft::test::run(argc, argv); }
