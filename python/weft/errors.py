@@ -17,9 +17,41 @@ WeftError
 
 from __future__ import annotations
 
+from typing import Any
+
+MAX_MESSAGE = 4000
+"""Letters of an error's text, which may quote what a client sent."""
+
+
+def shortened(text: str, most: int = MAX_MESSAGE) -> str:
+    """A text of at most `most` letters, and what says how many were left out of its middle."""
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    head = most - tail
+    return f"{text[:head]} [... {len(text) - most} letters are left out ...] {text[-tail:]}"
+
+
+def escaped(text: str) -> str:
+    """A text of anybody's as one line that a terminal or a log may be given: control characters, line ends, invisible
+    and bidirectional marks stand there as Python writes them in a literal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def readable(text: str) -> str:
+    """A text that may quote anybody, as one line that is short enough to keep: at most some 2 * `MAX_MESSAGE`."""
+    line = escaped(shortened(text))
+    return line if len(line) <= 2 * MAX_MESSAGE else shortened(line)  # of what is escaped, mostly
+
 
 class WeftError(Exception):
-    """Base of all errors that weft raises on purpose."""
+    """Base of all errors that weft raises on purpose. Their texts quote what strangers sent, so that each is escaped to
+    one line, and shortened in its middle where it is too long to keep."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(readable(one) if isinstance(one, str) else one for one in args))
 
 
 class DriverError(WeftError, RuntimeError):
@@ -64,7 +96,10 @@ class ExecutorError(WeftError, RuntimeError):
 
 
 class RequestError(WeftError):
-    """One request failed; its neighbours did not."""
+    """One request failed; its neighbours did not. Where `LLM.generate` or `LLM.stream` raises it, `output` is the
+    `weft.Output` as far as it came."""
+
+    output: Any = None
 
 
 class GuideStateError(RequestError):

@@ -9,6 +9,7 @@ from typing import TypeGuard, TypeVar, cast
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from weft.core import CHUNK
 from weft.errors import InputError
 
 Prompt = str | Sequence[int]
@@ -28,11 +29,15 @@ def token_ids(prompt: Sequence[int]) -> list[int]:
     """The ids of a prompt that is given as such."""
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise InputError(f"a prompt is a text or a list of token ids, not a {type(prompt).__name__}")
-    for token in prompt:
-        if not isinstance(token, int) or isinstance(token, bool):
-            raise InputError(
-                f"the prompt holds {token!r}; a prompt is a text or a list of whole numbers, token ids"
-            )
+    for start in range(0, len(prompt), CHUNK):
+        chunk = prompt[start : start + CHUNK]
+        if set(map(type, chunk)) <= {int}:
+            continue
+        for token in chunk:
+            if not isinstance(token, int) or isinstance(token, bool):
+                raise InputError(
+                    f"the prompt holds {token!r}; a prompt is a text or a list of whole numbers, token ids"
+                )
     return list(prompt)
 
 

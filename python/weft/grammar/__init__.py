@@ -10,7 +10,7 @@ from weft.grammar.base import (
     wrap_matcher,
 )
 from weft.grammar.compile import GuideCompiler
-from weft.grammar.guide import Guide, GuideWarning
+from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 from weft.grammar.tokenizer import Vocabulary
 
@@ -20,7 +20,6 @@ __all__ = [
     "CompiledGuide",
     "Guide",
     "GuideCompiler",
-    "GuideWarning",
     "Matcher",
     "Opening",
     "PythonMatcher",

@@ -84,6 +84,7 @@ class CompiledAfter:
         self.inner = inner
         self.vocab_size = vocabulary.vocab_size
         self.backend = inner.backend
+        self.notes = inner.notes
         self._max_free_tokens = -1 if after.max_free_tokens is None else after.max_free_tokens
         self._rules = _rules(after, inner, vocabulary)
 
@@ -101,10 +102,15 @@ class CompiledAfter:
         """Whether matchers of the guide behind the trigger take long to begin."""
         return opens_ahead(self.inner)
 
-    def open(self, opening: Opening, count: int) -> list[Matcher]:
-        """Matchers for the sequences of one request, begun ahead."""
+    @property
+    def sequence_bytes(self) -> int:
+        """What the matcher of one sequence may hold at most."""
+        return self.inner.sequence_bytes if opens_ahead(self.inner) else 0
+
+    def open(self, opening: Opening) -> Matcher:
+        """The matcher of a request's first sequence, begun ahead."""
         assert opens_ahead(self.inner)
-        return [self._behind(matcher) for matcher in self.inner.open(opening, count)]
+        return self._behind(self.inner.open(opening))
 
     def _behind(self, matcher: Matcher) -> Matcher:
         return _core.after_matcher(self._rules, matcher, self._max_free_tokens)

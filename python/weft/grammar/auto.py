@@ -1,78 +1,92 @@
-"""XGrammar where it can express a guide, else LLGuidance.
+"""The library that enforces more of a guide.
 
-A guide that XGrammar would take with something left out goes to LLGuidance, which is said once for each guide by a
-`GuideWarning`. Where LLGuidance can't either, XGrammar enforces what it can and warns of the rest, unless the guide is
-strict.
+Both are asked what of a JSON schema they would not enforce. One that enforces all of it compiles it; where neither
+does, a strict guide is an error with both reasons, and another goes to the one that leaves fewer keywords out. Where
+both do as well, a schema is LLGuidance's, which compiles it in a few milliseconds where XGrammar may take seconds;
+whoever needs to know how answers end (`Guide.closes`) gets XGrammar.
 """
 
 from __future__ import annotations
 
-import warnings
-
 from weft.errors import GuideError, InterfaceError
-from weft.grammar.base import CompiledGuide
-from weft.grammar.guide import Guide, GuideWarning
+from weft.grammar.base import Attempt, Backend, CompiledGuide
+from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 from weft.grammar.llguidance import LLGuidanceBackend
+from weft.grammar.llguidance import not_enforced as llguidance_notes
+from weft.grammar.notes import Notes
 from weft.grammar.tokenizer import Vocabulary
 from weft.grammar.xgrammar import XGrammarBackend
-from weft.grammar.xgrammar_translate import ignored
+from weft.grammar.xgrammar_translate import not_enforced as xgrammar_notes
 
-# Kinds that both libraries know, each with means of its own.
-SHARED = ("json_schema", "regex", "choice")
+XGRAMMAR, LLGUIDANCE = "xgrammar", "llguidance"
+WORDS = {XGRAMMAR: "XGrammar", LLGUIDANCE: "LLGuidance"}
+
+
+def in_order(guide: Guide) -> tuple[str, ...]:
+    """The libraries that may compile a guide, the one to be asked first in front."""
+    if guide.kind == "lark":
+        return (LLGUIDANCE,)
+    if guide.closes or guide.kind not in ("json_schema", "regex", "choice"):
+        return (XGRAMMAR,)
+    if guide.kind != "json_schema":
+        return (XGRAMMAR, LLGUIDANCE)
+    left_out = {
+        LLGUIDANCE: Notes.of(llguidance_notes(guide)).count,
+        XGRAMMAR: Notes.of(xgrammar_notes(guide)).count,
+    }
+    return tuple(sorted(left_out, key=left_out.__getitem__))
 
 
 class AutoBackend:
-    """Compiles each guide with the library that can express it, for one vocabulary."""
+    """Compiles each guide with the library that enforces more of it, for one vocabulary."""
 
     def __init__(
-        self, vocabulary: Vocabulary, *, limits: CompileLimits | None = None, untrusted: bool = False
+        self,
+        vocabulary: Vocabulary,
+        *,
+        limits: CompileLimits | None = None,
+        untrusted: bool = False,
+        threads: int | None = None,
     ) -> None:
         self.vocabulary = vocabulary
-        self._xgrammar = XGrammarBackend(vocabulary, limits=limits, untrusted=untrusted)
-        self._llguidance: LLGuidanceBackend | str  # or why there is none
+        self._xgrammar = XGrammarBackend(vocabulary, limits=limits, untrusted=untrusted, threads=threads)
+        self.libraries: dict[str, Backend] = {XGRAMMAR: self._xgrammar}
+        self._missing = ""  # why there is no LLGuidance
         try:
-            self._llguidance = LLGuidanceBackend(vocabulary, limits=limits, untrusted=untrusted)
+            self.libraries[LLGUIDANCE] = LLGuidanceBackend(
+                vocabulary, limits=limits, untrusted=untrusted, threads=threads
+            )
         except InterfaceError as error:
-            self._llguidance = str(error)
-
-    def prepare(self) -> None:
-        """Wait for the process that tries guides for XGrammar."""
-        self._xgrammar.prepare()
-
-    def close(self) -> None:
-        """End the process that tries guides for XGrammar."""
-        self._xgrammar.close()
+            self._missing = str(error)
 
     def compile(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide. Raises `GuideError` where neither library can, with both reasons."""
-        if guide.kind == "lark":
-            return self._second(guide)
-        if guide.kind not in SHARED:
-            return self._xgrammar.compile(guide)
-        lines = ignored(guide)
-        if not lines:
-            try:
-                return self._xgrammar.compile(guide)
-            except GuideError as error:
-                reason = str(error)
-        else:
-            reason = "; ".join(lines)
-        try:
-            compiled = self._second(guide)
-        except GuideError as error:
-            if lines and not guide.strict:
-                return self._xgrammar.compile(guide)
-            raise GuideError(
-                f"no grammar library can express the guide. XGrammar: {reason.rstrip('.')}. {error}"
-            ) from None
-        warnings.warn(f"LLGuidance is used for a guide, since XGrammar: {reason}", GuideWarning, stacklevel=3)
-        return compiled
+        """Compile a guide. Raises `GuideError` where no library can, with the reason of each."""
+        return self.choose(guide, lambda name, part: self.libraries[name].compile(part))
 
-    def _second(self, guide: Guide) -> CompiledGuide:
-        if isinstance(self._llguidance, str):
-            raise GuideError(self._llguidance)
+    def choose(self, guide: Guide, attempt: Attempt) -> CompiledGuide:
+        """`compile`, by way of `attempt`."""
+        order = in_order(guide)
+        if order == (XGRAMMAR,):
+            return attempt(XGRAMMAR, guide)
+        reasons = []
+        for name in order:
+            try:
+                return self._with(name, guide, attempt)
+            except GuideError as error:
+                reasons.append(str(error).rstrip("."))
+        if len(order) == 1:
+            raise GuideError(reasons[0])
+        raise GuideError(f"no grammar library can express the guide. {'. '.join(reasons)}")
+
+    def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
+        """What XGrammar wrote; LLGuidance writes nothing."""
+        return self._xgrammar.restore(guide, text, notes)
+
+    def _with(self, name: str, guide: Guide, attempt: Attempt) -> CompiledGuide:
+        if name not in self.libraries:
+            raise GuideError(self._missing)
         try:
-            return self._llguidance.compile(guide)
+            return attempt(name, guide)
         except GuideError as error:
-            raise GuideError(f"LLGuidance: {error}") from None
+            raise GuideError(f"{WORDS[name]}: {error}") from None

@@ -7,9 +7,9 @@ tokens that spell what must follow whatever is sampled; where it fails it raises
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_REQUEST",
+    "Attempt",
     "Backend",
+    "Chooser",
     "CompileParts",
     "CompiledGuide",
     "Matcher",
@@ -103,6 +105,11 @@ class CompiledGuide(Protocol):
         """The name of the grammar library that compiled it, in the registry; None where none did."""
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the guide is not enforced, one line each, which names the keyword and its place; the last may count
+        the rest. Empty where the guide is strict."""
+
+    @property
     def vocab_size(self) -> int:
         """Bits of a mask row."""
 
@@ -124,18 +131,36 @@ class CompileParts(Protocol):
 
 
 class Backend(Protocol):
-    """A grammar library. Made with a `Vocabulary` and the keywords `limits` (`CompileLimits`) and `untrusted` (whether
-    guides come from strangers); `compile` may be called by several threads at once.
-    """
+    """A grammar library. Made with a `Vocabulary` and the keywords `limits` (`CompileLimits`), `untrusted` (whether
+    guides come from strangers) and `threads` (how many one compile may use; None: its own default, 1: it starts none,
+    so that the process can be forked). `compile` may be called by several threads at once.
 
-    def prepare(self) -> None:
-        """Wait for what must be ready before the first guide is compiled; its time counts for none."""
+    It needs no care for what a guide does to its process: strangers' guides are compiled in a trial process first
+    (`weft.grammar.trial`), and by threads with large stacks (`weft.grammar.stacks`).
+    """
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` for one that does not compile, or that nothing can satisfy."""
 
-    def close(self) -> None:
-        """Let go of other processes."""
+
+Attempt = Callable[[str, "Guide"], CompiledGuide]
+"""Compiles a guide with the library of this name. Raises `GuideError` where that one can't, or may not."""
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A backend that has several libraries and chooses for each guide.
+
+    All its compiles go through `attempt`, so that a trial can try each library by itself, and look at what comes out,
+    before the next one is asked. The one that it settles for compiles the guide again, alone.
+    """
+
+    @property
+    def libraries(self) -> Mapping[str, Backend]:
+        """The libraries, by name."""
+
+    def choose(self, guide: Guide, attempt: Attempt) -> CompiledGuide:
+        """Compile a guide. Raises `GuideError` where no library can."""
 
 
 def wrap_matcher(matcher: PythonMatcher, factory: Callable[[], PythonMatcher] | None = None) -> Matcher:

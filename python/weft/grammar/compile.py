@@ -1,7 +1,8 @@
-"""Compiling guides beside everything else: a pool of threads, limits, and a bounded cache.
+"""Compiling guides beside everything else: a pool of threads, clients in turn, limits, and a bounded cache.
 
-A compile that outlives its time limit fails its own guide. XGrammar can't be stopped, so its thread is left
-to finish alone and another takes its place; while `max_abandoned` of them are at it, new guides are refused.
+A compile that outlives its time limit fails its own guide. A library can't be stopped, so its thread is left to finish
+alone and another takes its place; while `max_abandoned` of them are at it, or half as many of one client, new guides
+are refused. Refusals are remembered for a while.
 """
 
 from __future__ import annotations
@@ -9,63 +10,24 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import Counter
 from collections.abc import Hashable
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from weft import registry
-from weft.errors import GuideError
-from weft.grammar.base import Backend, CompiledGuide, Opening
-from weft.grammar.closing import prepare_closing
+from weft.errors import CapacityError, GuideError
+from weft.forks import Home
+from weft.grammar import dumps, stacks
+from weft.grammar.base import CompiledGuide, Opening
+from weft.grammar.cache import GuideCache
+from weft.grammar.closing import Closes, prepare_closing
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
-from weft.grammar.starts import Starts
+from weft.grammar.parts import Parts, make_backend, only
+from weft.grammar.starts import for_request
 from weft.grammar.tokenizer import Vocabulary
-
-
-class GuideCache:
-    """Compiled guides, the least recently used dropped beyond `limit_bytes`. Its owner's lock guards it.
-
-    `num_hits` and `num_misses` count what `get` was asked for.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.num_bytes = 0
-        self.num_hits = 0
-        self.num_misses = 0
-        self._entries: OrderedDict[Hashable, tuple[CompiledGuide, int]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: Hashable) -> CompiledGuide | None:
-        """The entry, now the most recently used."""
-        if key not in self._entries:
-            self.num_misses += 1
-            return None
-        self.num_hits += 1
-        self._entries.move_to_end(key)
-        return self._entries[key][0]
-
-    def put(self, key: Hashable, compiled: CompiledGuide) -> None:
-        """Keep an entry, unless it alone is beyond the limit."""
-        size = compiled.memory_bytes
-        if key in self._entries:  # it may have grown
-            self.num_bytes -= self._entries.pop(key)[1]
-        if size > self.limit_bytes:
-            return
-        self._entries[key] = (compiled, size)
-        self.num_bytes += size
-        while self.num_bytes > self.limit_bytes:
-            self.num_bytes -= self._entries.popitem(last=False)[1][1]
-
-    def clear(self) -> None:
-        """Drop everything."""
-        self._entries.clear()
-        self.num_bytes = 0
+from weft.grammar.trial import Trial, TrialUnavailableError
+from weft.grammar.turns import Refusals, Turns
 
 
 @dataclass(eq=False)
@@ -74,6 +36,8 @@ class _Job:
     future: Future[CompiledGuide]
     compiled: CompiledGuide | None = None  # its ends are to be worked out
     timer: threading.Timer | None = None
+    client: Hashable = None  # in whose turn it came
+    measured_bytes: int = 0  # that its trial found it to hold
 
 
 _open: weakref.WeakSet[GuideCompiler] = weakref.WeakSet()
@@ -89,11 +53,10 @@ def _close_all() -> None:
 class GuideCompiler:
     """Compiles guides for one vocabulary, in `workers` threads of its own.
 
-    `backend` is a name of the registry's grammars; `"auto"` takes XGrammar, and LLGuidance for what XGrammar can't
-    express. Guides with the same content are compiled once, while the
-    cache of `cache_limit_bytes` holds them. `untrusted`: guides come from strangers; what XGrammar is to compile is
-    tried in another process first, and the default `limits` are `CompileLimits.untrusted()`. `close` when done, or use
-    it with `with`.
+    `backend` is a name of the registry's grammars; `"auto"` takes the library that enforces more of a guide. Guides
+    with the same content are compiled once, while the cache of `cache_limit_bytes` holds them. `untrusted`: guides come
+    from strangers; each is compiled in another process first, whichever library takes it, and the default `limits` are
+    `CompileLimits.untrusted()`. `close` when done, or use it with `with`.
     """
 
     def __init__(
@@ -106,18 +69,24 @@ class GuideCompiler:
         cache_limit_bytes: int = 256 << 20,
         untrusted: bool = False,
     ) -> None:
+        self._home = Home("guide compiler", GuideError)
         self.vocabulary = vocabulary
         self.limits = limits or (CompileLimits.untrusted() if untrusted else CompileLimits())
         self.cache = GuideCache(cache_limit_bytes)
         self.num_abandoned = 0
-        self._backend: Backend = registry.load("grammars", backend)(
-            vocabulary, limits=self.limits, untrusted=untrusted
-        )
-        self._starts = Starts(workers)
+        # First, as it starts beside what follows.
+        self._trial = Trial(vocabulary, backend, self.limits) if untrusted else None
+        try:
+            self._backend = make_backend(backend, vocabulary, self.limits, untrusted)
+        except BaseException:
+            self._end_trial()
+            raise
         self._workers = workers
         self._lock = threading.Condition()
-        self._jobs: deque[_Job] = deque()
-        self._in_flight: dict[Hashable, Future[CompiledGuide]] = {}
+        self._jobs: Turns[_Job] = Turns()
+        self._refusals = Refusals()
+        self._abandoned: Counter[Hashable] = Counter()  # by client
+        self._in_flight: dict[Hashable, _Job] = {}
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
@@ -127,10 +96,12 @@ class GuideCompiler:
         """Compile and wait. Raises `GuideError`."""
         return self.submit(guide).result()
 
-    def submit(self, guide: Guide) -> Future[CompiledGuide]:
-        """Start compiling; the future's exception is a `GuideError` where that fails. Shared by equal
+    def submit(self, guide: Guide, client: Hashable = None) -> Future[CompiledGuide]:
+        """Start compiling; the future's exception is a `GuideError` where that fails, and a `CapacityError` where
+        `client` has too many guides waiting (None: whoever has no name). Clients' guides come in turn. Shared by equal
         guides, so that it can't be cancelled.
         """
+        self._home.check()
         future: Future[CompiledGuide] = Future()
         future.set_running_or_notify_cancel()  # nobody may cancel what others wait for, too
         try:
@@ -145,17 +116,40 @@ class GuideCompiler:
             if cached is not None:
                 future.set_result(cached)
                 return future
-            if guide.key is not None and guide.key in self._in_flight:
-                return self._in_flight[guide.key]
-            if self.num_abandoned >= self.limits.max_abandoned:
-                future.set_exception(self._too_many())
+            known = self._in_flight.get(guide.key) if guide.key is not None else None
+            if known is not None:
+                if known in self._jobs:
+                    self._jobs.add(client, known)  # it need not wait for the turns of who asked first
+                return known.future
+            problem = self._refusal(guide, client)
+            if problem is not None:
+                future.set_exception(problem)
                 return future
+            job = _Job(guide, future)
             if guide.key is not None:
-                self._in_flight[guide.key] = future
-            self._queue(_Job(guide, future))
+                self._in_flight[guide.key] = job
+            self._queue(job, client)
         return future
 
-    def submit_closing(self, compiled: Future[CompiledGuide]) -> Future[CompiledGuide]:
+    def dump(self, compiled: CompiledGuide) -> bytes:
+        """A compiled guide as bytes, for `load` of a compiler for the same vocabulary. Raises `GuideError` where its
+        library can't write it."""
+        return dumps.dump(compiled, self.vocabulary)
+
+    def load(self, data: bytes) -> CompiledGuide:
+        """What `dump` wrote, also into the cache, so that its guide is not compiled again. The bytes are trusted as
+        the program itself is. Raises `GuideError` for anything else, another vocabulary or version of the library.
+        """
+        compiled = dumps.load(data, self.vocabulary, self._backend)
+        check_memory(compiled.memory_bytes, self.limits)
+        with self._lock:
+            if compiled.guide.key is not None and not self._closed:
+                self.cache.put(compiled.guide.key, compiled)
+        return compiled
+
+    def submit_closing(
+        self, compiled: Future[CompiledGuide], client: Hashable = None
+    ) -> Future[CompiledGuide]:
         """Work out how answers end, for `on_length="close"`, behind what `submit` gave. The future's exception is a
         `GuideError` where that can't be known.
         """
@@ -164,54 +158,66 @@ class GuideCompiler:
 
         def go_on(done: Future[CompiledGuide]) -> None:
             error = done.exception()
+            if error is None and self._is_others(done.result()):
+                try:
+                    again = self.submit(replace(done.result().guide, closes=True), client)
+                except GuideError as closed:
+                    future.set_exception(closed)
+                else:
+                    again.add_done_callback(go_on)
+                return
             with self._lock:
                 if error is None and self._closed:
                     error = GuideError("the compiler was closed")
-                if error is None and self.num_abandoned >= self.limits.max_abandoned:
-                    error = self._too_many()
                 if error is None:
-                    self._queue(_Job(done.result().guide, future, done.result()))
+                    error = self._too_much(client)
+                if error is None:
+                    self._queue(_Job(done.result().guide, future, done.result()), client)
             if error is not None:
                 future.set_exception(error)
 
         compiled.add_done_callback(go_on)
         return future
 
+    def _is_others(self, compiled: CompiledGuide) -> bool:
+        """Whether another library of the backend's would tell how its answers end."""
+        guide, libraries = compiled.guide, getattr(self._backend, "libraries", {})
+        return (
+            compiled.backend in libraries
+            and guide.payload is None
+            and not guide.closes
+            and not isinstance(compiled, Closes)
+        )
+
     def check_size(self, text: str) -> None:
         """Raises `GuideError` for a guide's text that is beyond the limits: before anything is made of it."""
         check_size(text, self.limits)
 
-    def open(
-        self, compiled: Future[CompiledGuide], opening: Opening, count: int = 1
-    ) -> Future[CompiledGuide]:
-        """What was submitted, for the `count` sequences of one request: where its matchers take long to begin, they
-        have begun when the future is done, and its exception may be that they failed."""
-        return self._starts.open(compiled, opening, count)
+    def open(self, compiled: Future[CompiledGuide], opening: Opening) -> Future[CompiledGuide]:
+        """What was submitted, for the sequences of one request: where its matchers take long to begin, an engine begins
+        them when a slot is near."""
+        return for_request(compiled, opening)
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
-        """Compile on this thread, without limits or cache: what the compiler's threads do, and for guides within
-        guides. Raises `GuideError`."""
-        if guide.kind in registry.GUIDES:
-            compiled: CompiledGuide = registry.load("guides", guide.kind)(guide, self)
-            return compiled
-        check_text(guide, self.limits)
-        return self._backend.compile(guide)
+        """Compile on this thread, without trial or cache. Raises `GuideError`."""
+        return Parts(self.vocabulary, self._backend, self.limits).compile_part(guide)
 
     def close(self) -> None:
         """Fail what waits, end the threads, let go of the cache. A compile at work is left to finish
         alone.
         """
+        if not self._home.is_here:
+            return
         with self._lock:
             self._closed = True
-            waiting, self._jobs = list(self._jobs), deque()
+            waiting = self._jobs.clear()
             self._in_flight.clear()
             self.cache.clear()
             self._lock.notify_all()
             threads = list(self._threads)
-        self._starts.close()
         for job in waiting:
             job.future.set_exception(GuideError("the compiler was closed"))
-        self._backend.close()
+        self._end_trial()
         for thread in threads:
             if thread is not threading.current_thread():  # a collection there may drop the owner
                 thread.join(timeout=1.0)
@@ -222,11 +228,29 @@ class GuideCompiler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _too_many(self) -> GuideError:
-        return GuideError(f"{self.num_abandoned} compiles are past their time limit; try again later")
+    def _end_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.close()
 
-    def _queue(self, job: _Job) -> None:
-        self._jobs.append(job)
+    def _refusal(self, guide: Guide, client: Hashable) -> Exception | None:
+        """Why a guide is not compiled now."""
+        reason = self._refusals.get(guide)
+        return GuideError(reason) if reason is not None else self._too_much(client)
+
+    def _too_much(self, client: Hashable) -> Exception | None:
+        """Why a client's guides must wait outside."""
+        own, limits = self._abandoned[client], self.limits
+        if self.num_abandoned >= limits.max_abandoned or own >= max(1, limits.max_abandoned // 2):
+            return GuideError(f"{self.num_abandoned} compiles are past their time limit; try again later")
+        if self._jobs.num_waiting(client) >= limits.max_waiting:
+            return CapacityError(
+                f"{limits.max_waiting} guides of this client wait to be compiled already "
+                "(CompileLimits.max_waiting); send this one again later"
+            )
+        return None
+
+    def _queue(self, job: _Job, client: Hashable) -> None:
+        self._jobs.add(client, job)
         if self._idle < len(self._jobs) and len(self._threads) < self._workers:
             self._start_thread()
         self._lock.notify()
@@ -235,12 +259,12 @@ class GuideCompiler:
         # A daemon: a compile that can't be stopped must not hold up the end of the program.
         thread = threading.Thread(target=self._work, name="weft-compile", daemon=True)
         self._threads.add(thread)
-        thread.start()
+        stacks.start(thread, stacks.COMPILE_BYTES)
 
     def _work(self) -> None:
         me = threading.current_thread()
-        with suppress(Exception):  # what hinders it is met again, and told, by the guides to compile
-            self._backend.prepare()
+        if self._trial is not None:
+            self._trial.wait()  # its start counts for no guide's time
         while True:
             with self._lock:
                 self._idle += 1
@@ -250,7 +274,8 @@ class GuideCompiler:
                 if not self._jobs:
                     self._threads.discard(me)
                     return
-                job = self._jobs.popleft()
+                client, job = self._jobs.take()
+                job.client = client
                 job.timer = threading.Timer(self.limits.time_s, self._abandon, (job, me))
                 job.timer.daemon = True
                 job.timer.start()
@@ -258,12 +283,13 @@ class GuideCompiler:
             with self._lock:
                 if me not in self._threads:
                     self.num_abandoned -= 1
+                    self._abandoned[client] -= 1
                     return
+                self._jobs.done(client)
 
     def _compile(self, job: _Job) -> None:
         try:
-            known, error = job.compiled, None
-            compiled = self.compile_part(job.guide) if known is None else prepare_closing(known)
+            error, compiled = None, self._made(job)
             check_memory(compiled.memory_bytes, self.limits)
         except Exception as raised:
             compiled, error = None, raised
@@ -272,12 +298,26 @@ class GuideCompiler:
             job.timer.cancel()
             self._forget(job)
             if compiled is not None and job.guide.key is not None and not self._closed:
-                self.cache.put(job.guide.key, compiled)
+                self.cache.put(job.guide.key, compiled, job.measured_bytes)
+            if isinstance(error, GuideError) and not isinstance(error, TrialUnavailableError):
+                self._refuse(job, str(error))
             abandoned = job.future.done()
             if not abandoned and compiled is not None:
                 job.future.set_result(compiled)
             elif not abandoned:
                 job.future.set_exception(error)
+
+    def _made(self, job: _Job) -> CompiledGuide:
+        """The job's guide, compiled, or its ends worked out. A stranger's is tried before, in another process; an
+        object of the program is no stranger's."""
+        backend = self._backend
+        if self._trial is not None and job.guide.payload is None:
+            verdict = self._trial.run(job.guide, self.limits, closes=job.compiled is not None)
+            backend = only(backend, verdict.library)
+            job.measured_bytes = verdict.memory_bytes
+        if job.compiled is not None:
+            return prepare_closing(job.compiled)
+        return Parts(self.vocabulary, backend, self.limits).compile_part(job.guide)
 
     def _abandon(self, job: _Job, thread: threading.Thread) -> None:
         with self._lock:
@@ -285,15 +325,22 @@ class GuideCompiler:
                 return
             self._threads.discard(thread)
             self.num_abandoned += 1
+            self._abandoned[job.client] += 1
+            self._jobs.done(job.client)
             self._forget(job)
             if self._jobs and not self._closed:
                 self._start_thread()
-            job.future.set_exception(
-                GuideError(
-                    f"the guide did not compile in {self.limits.time_s:g} s; simplify it or raise the limit"
-                )
+            late = GuideError(
+                f"the guide did not compile in {self.limits.time_s:g} s; simplify it or raise the limit"
             )
+            self._refuse(job, str(late))
+            job.future.set_exception(late)
+
+    def _refuse(self, job: _Job, reason: str) -> None:
+        """Remember it, unless only how answers end is not known."""
+        if job.compiled is None:
+            self._refusals.put(job.guide, reason)
 
     def _forget(self, job: _Job) -> None:
-        if self._in_flight.get(job.guide.key) is job.future:
+        if self._in_flight.get(job.guide.key) is job:
             del self._in_flight[job.guide.key]

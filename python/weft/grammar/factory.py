@@ -11,6 +11,7 @@ class CompiledFactory:
 
     memory_bytes = 0
     backend = None
+    notes = ()
 
     def __init__(self, guide: Guide, vocab_size: int) -> None:
         self.guide = guide

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from weft.errors import GuideError
 
 TOKEN = re.compile(
-    r"""(?P<blank>[ \t]+|\#[^\n]*)|(?P<line>\r?\n)|(?P<is>::=)|(?P<name>[A-Za-z_][\w.-]*)
-    |"(?P<text>(?:[^"\\\n]|\\.)*)"|\[(?P<set>(?:[^\]\\\n]|\\.)*)\]
-    |\{(?P<bounds>\s*\d+\s*(?:,\s*\d*\s*)?)\}|(?P<mark>[|()*+?])""",
+    r"""(?P<blank>[ \t]++|\#[^\n]*+)|(?P<line>(?:\r?\n)++)|(?P<is>::=)|(?P<name>[A-Za-z_][\w.-]*+)
+    |"(?P<text>(?:[^"\\\n]++|\\.)*+)"|\[(?P<set>(?:[^\]\\\n]++|\\.)*+)\]
+    |\{(?P<bounds>\s*+\d++\s*+(?:,\s*+\d*+\s*+)?+)\}|(?P<mark>[|()*+?])""",
     re.VERBOSE,
 )
 ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
@@ -106,16 +106,16 @@ def _tokens(grammar: str) -> Iterator[tuple[str, str]]:
 def _is_recursive(rules: dict[str, _Rule]) -> bool:
     """Whether a rule that `root` reaches stands within itself."""
     done: set[str] = set()
-    open_rules = ["root"]
+    open_rules = {"root": None}  # in their order
     paths: dict[str, Iterator[str]] = {"root": iter(rules["root"].names)}
     while open_rules:
-        name = next(paths[open_rules[-1]], None)
+        name = next(paths[next(reversed(open_rules))], None)
         if name is None:
-            done.add(open_rules.pop())
+            done.add(open_rules.popitem()[0])
         elif name in open_rules:
             return True
         elif name not in done:
-            open_rules.append(name)
+            open_rules[name] = None
             paths[name] = iter(rules[name].names)
     return False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -36,26 +35,26 @@ Kind = Literal[
 MAX_WHITESPACE = 8
 
 
-class GuideWarning(UserWarning):
-    """Something a guide asks for is not enforced, or is enforced by another grammar library than the first."""
-
-
 @dataclass(frozen=True, eq=False)
 class Guide:
     """What an answer must look like. Made by the class methods below; `print` shows its EBNF where it has
     one.
 
-    Each raises `GuideError` for what is wrong at first sight. What the grammar library that compiles the guide
-    would ignore in silence is a `GuideWarning` then, or a `GuideError` where `strict` is given.
+    Each raises `GuideError` for what is wrong at first sight. A JSON schema, also one within tools or tags, is enforced
+    whole, or compiling it raises a `GuideError` that names the keyword and its place. With `strict=False` what can be
+    enforced is, and `CompiledGuide.notes` tell of the rest.
     """
 
     kind: Kind
     source: str = field(repr=False)
     max_whitespace: int | None = None
     payload: Any = field(default=None, repr=False)
-    strict: bool = False
+    strict: bool = True
     any_order: bool = False
     separators: tuple[str, str] | None = None
+    open_objects: bool = False
+    closes: bool = False
+    """Whether it is compiled by a library that tells how its answers end, where several could: for `on_length`."""
 
     @classmethod
     def json(
@@ -73,16 +72,18 @@ class Guide:
         cls,
         schema: Any,
         *,
-        strict: bool = False,
+        strict: bool = True,
         max_whitespace: int | None = MAX_WHITESPACE,
         any_order: bool = False,
         separators: tuple[str, str] | None = None,
+        open_objects: bool = False,
     ) -> Guide:
         """JSON that a schema describes: a dict, its JSON text, or a pydantic model.
 
-        Objects that name properties have no others, unless `additionalProperties` says so; properties come in
-        the schema's order, or in any with `any_order`. `strict` makes compiling raise `GuideError` for keywords
-        that are not enforced, instead of a warning.
+        Objects that name properties have no others, unless `additionalProperties` says so, or `open_objects` leaves
+        them open, as the specification does. Properties come in the schema's order, or in any with `any_order`.
+        Compiling raises `GuideError` for keywords that are not enforced; without `strict` they become notes of the
+        compiled guide and of each answer.
 
         At most `max_whitespace` blanks in a row stand between tokens (None: any number). With `separators`, as those of
         `json.dumps` between items and behind keys, (", ", ": ") say, there are no blanks but theirs, and nothing is
@@ -102,6 +103,7 @@ class Guide:
             strict=bool(strict),
             any_order=bool(any_order),
             separators=separators,
+            open_objects=bool(open_objects),
         )
 
     @classmethod
@@ -142,10 +144,11 @@ class Guide:
         return cls("choice", json.dumps(list(dict.fromkeys(choices))))
 
     @classmethod
-    def structural_tag(cls, tag: Any) -> Guide:
+    def structural_tag(cls, tag: Any, *, strict: bool = True, open_objects: bool = False) -> Guide:
         """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`. Errors in what its parts
-        hold come when it is compiled.
+        hold come when it is compiled; `strict` and `open_objects` are as in `json_schema`, for the schemas inside.
         """
+        from weft.grammar import xgrammar_tags
         from weft.grammar.xgrammar_translate import check_structural_tag
 
         if hasattr(tag, "model_dump_json"):
@@ -155,7 +158,9 @@ class Guide:
         except (TypeError, ValueError, RecursionError) as error:
             raise GuideError(f"the structural tag is not plain JSON data: {error}") from None
         check_structural_tag(source)
-        return cls("structural_tag", source)
+        if open_objects:
+            source = xgrammar_tags.opened(source)
+        return cls("structural_tag", source, strict=bool(strict))
 
     @classmethod
     def tools(
@@ -167,7 +172,8 @@ class Guide:
         reasoning: Literal["enabled", "disabled", "auto"] = "disabled",
         parallel: bool = True,
         any_order: bool = False,
-        strict: bool = False,
+        strict: bool = True,
+        open_objects: bool = False,
         max_whitespace: int | None = MAX_WHITESPACE,
     ) -> Guide:
         """Calls of functions, in the format of a model family: `style` is one of `weft.grammar.tools.tool_styles()`,
@@ -181,21 +187,17 @@ class Guide:
         """
         from weft.grammar.tools import tools_tag
 
-        source, ignored = tools_tag(
+        source = tools_tag(
             tools,
             style,
             required,
             reasoning=reasoning,
             parallel=parallel,
             any_order=any_order,
+            open_objects=open_objects,
             max_whitespace=max_whitespace,
         )
-        if ignored:
-            text = "tools, by XGrammar: " + "; ".join(ignored)
-            if strict:
-                raise GuideError(text)
-            warnings.warn(text, GuideWarning, stacklevel=2)
-        return cls("structural_tag", source)
+        return cls("structural_tag", source, strict=bool(strict))
 
     @classmethod
     def matcher(cls, factory: Callable[[], PythonMatcher]) -> Guide:
@@ -280,7 +282,15 @@ class Guide:
         if self.payload is not None:
             content = getattr(self.payload, "guide_key", None)
             return None if content is None else (self.kind, self.source, content)
-        return (self.kind, self.source, self.max_whitespace, self.strict, self.any_order, self.separators)
+        options = (
+            self.max_whitespace,
+            self.strict,
+            self.any_order,
+            self.separators,
+            self.open_objects,
+            self.closes,
+        )
+        return (self.kind, self.source, *options)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Guide) and self.key is not None and self.key == other.key)
@@ -301,6 +311,13 @@ class Guide:
             return str(self.grammar())
         except GuideError:
             return self.source
+
+
+def words(guide: Guide) -> str:
+    """What messages call a guide of its kind."""
+    return {"json_schema": "JSON schema", "ebnf": "EBNF", "lark": "Lark"}.get(
+        guide.kind, guide.kind.replace("_", " ")
+    )
 
 
 def _schema_of(schema: Any) -> Any:

@@ -7,7 +7,6 @@ space, and any other that marks spaces with U+2581 is read like that too.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from weft.errors import TokenizerError
+from weft.files import read_json
 
 SPACE = "\u2581"
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -75,7 +75,10 @@ def _load(directory: Path) -> Tokenizer:
     path = directory / "tokenizer.json"
     if not path.is_file():
         raise TokenizerError(f"{path}: no such file; weft reads fast tokenizers (tokenizer.json)")
-    return Tokenizer.from_file(str(path))
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing more precise
+        raise TokenizerError(f"{path}: can't be read as a tokenizer: {error}") from error
 
 
 def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[list[int], int | None]:
@@ -88,7 +91,7 @@ def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[l
         path = directory / name
         if not path.is_file():
             continue
-        config = json.loads(path.read_text())
+        config = read_json(path)
         value = config.get("eos_token_id")
         ends += value if isinstance(value, list) else [value] if isinstance(value, int) else []
         token = config.get("eos_token")

@@ -1,42 +1,43 @@
-"""What is wrong with a JSON schema before a grammar library sees it, and what XGrammar would ignore in
-silence.
+"""What is wrong with a JSON schema before a grammar library sees it.
 
-`check` raises `GuideError` for a schema that is none (a keyword with a value of the wrong type, a reference
-to nowhere, bounds that exclude each other) and returns what XGrammar does not enforce, one line each, with
-where.
+`check` raises `GuideError` for a schema that is none: a keyword with a value of the wrong type, a reference to
+nowhere, bounds that exclude each other.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from weft.errors import GuideError
+from weft.grammar.notes import Place, shortened, where
 
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-FORMATS |= {"uri", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"}
-IGNORED = {"not", "if", "then", "else", "contains", "minContains", "maxContains"}
-IGNORED |= {"dependentRequired", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef"}
-IGNORED |= {"contentEncoding", "contentMediaType", "contentSchema"}
-OF_TYPE = {
-    "string": ("minLength", "maxLength", "pattern", "format"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+FORMATS = {
+    "date",
+    "time",
+    "date-time",
+    "duration",
+    "email",
+    "idn-email",
+    "hostname",
+    "idn-hostname",
+    "ipv4",
+    "ipv6",
 }
+FORMATS |= {"uuid", "uri", "uri-reference", "uri-template", "iri", "iri-reference", "regex"}
+FORMATS |= {"json-pointer", "relative-json-pointer"}
+"""What the specification defines. Any other format is an annotation, which no validator looks at."""
+MAX_VALUE = 80
+CLASS_OR_ESCAPE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?", re.DOTALL)
 LOOKAROUND = re.compile(r"\(\?(=|!|<=|<!)")
-Path = tuple[str | int, ...]
+INDEX = re.compile(r"[0-9]{1,9}")
 
 
 def _is_count(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
-        and value == int(value)
-    )
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return whole and not isinstance(value, bool) and value >= 0  # type: ignore[operator]
 
 
 def _is_number(value: object) -> bool:
@@ -92,49 +93,48 @@ BOUNDS = [
 ]
 
 
-def check(schema: Any) -> list[str]:
-    """What XGrammar ignores in `schema`; raises `GuideError` where it is no schema."""
+def check(schema: Any) -> None:
+    """Raises `GuideError` where `schema` is no schema."""
     if not _is_schema(schema):
         raise GuideError(f"a JSON schema is an object (or true), not {type(schema).__name__}")
-    ignored: list[str] = []
-    for path, node in subschemas(schema):
-        _check_node(schema, path, node)
-        ignored += [f"{where(path)}: {what}" for what in _ignored(node)]
-    return ignored
+    for place, node in subschemas(schema):
+        _check_node(schema, place, node)
 
 
-def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every schema object inside `schema`, itself included, with where it is."""
-    pending: list[tuple[Path, Any]] = [((), schema)]
+def subschemas(
+    schema: Any, within: Place | None = None, places: Mapping[int, Place | None] | None = None
+) -> Iterator[tuple[Place | None, dict[str, Any]]]:
+    """Every schema object inside `schema`, itself included, with where it is; `within` is the place of `schema`, and
+    `places` are those of objects, by identity, that come from elsewhere.
+    """
+    places = places or {}
+    pending: list[tuple[Place | None, Any]] = [(within, schema)]
     while pending:
-        path, node = pending.pop()
+        place, node = pending.pop()
         if not isinstance(node, dict):
             continue
-        yield path, node
+        place = places.get(id(node), place)
+        yield place, node
         for key, value in node.items():
             test = CHECKS.get(key, (None,))[0]
+            inner = Place(place, key)
             if test is _is_schemas and isinstance(value, dict):
-                pending += [((*path, key, name), item) for name, item in value.items()]
+                pending += [(Place(inner, name), item) for name, item in value.items()]
             elif isinstance(value, list) and (test is _is_schema_list or key == "items"):
-                pending += [((*path, key, i), item) for i, item in enumerate(value)]
+                pending += [(Place(inner, i), item) for i, item in enumerate(value)]
             elif test is _is_schema or key == "items":
-                pending.append(((*path, key), value))
+                pending.append((inner, value))
 
 
-def where(path: Path) -> str:
-    """A path as a JSON pointer; the root is #."""
-    return "#" + "".join("/" + str(part) for part in path)
-
-
-def _check_node(root: Any, path: Path, node: dict[str, Any]) -> None:
+def _check_node(root: Any, place: Place | None, node: dict[str, Any]) -> None:
     for key, value in node.items():
         test, words = CHECKS.get(key, (None, ""))
         if test is not None and not test(value):
-            raise GuideError(f"JSON schema at {where(path)}: {key} is {value!r}; it must be {words}")
+            raise GuideError(f"JSON schema at {where(place)}: {key} is {shown(value)}; it must be {words}")
     for low, high in BOUNDS:
         if low in node and high in node and node[low] > node[high]:
             raise GuideError(
-                f"JSON schema at {where(path)}: {low} {node[low]} is above {high} {node[high]}; "
+                f"JSON schema at {where(place)}: {low} {node[low]} is above {high} {node[high]}; "
                 "nothing can satisfy that"
             )
     reference = node.get("$ref")
@@ -144,58 +144,41 @@ def _check_node(root: Any, path: Path, node: dict[str, Any]) -> None:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(target, dict) and name in target:
                 target = target[name]
-            elif isinstance(target, list) and name.isdigit() and int(name) < len(target):
+            elif isinstance(target, list) and INDEX.fullmatch(name) and int(name) < len(target):
                 target = target[int(name)]
             else:
-                raise GuideError(f"JSON schema at {where(path)}: $ref {reference!r} leads nowhere")
+                raise GuideError(f"JSON schema at {where(place)}: $ref {shown(reference)} leads nowhere")
 
 
-def _ignored(node: dict[str, Any]) -> Iterator[str]:
-    yield from (f"{key} is not enforced" for key in node if key in IGNORED)
-    if node.get("uniqueItems"):
-        yield "uniqueItems is not enforced"
-    types = node.get("type", [])
-    types = [types] if isinstance(types, str) else types
-    if "format" in node and node["format"] not in FORMATS and (not types or "string" in types):
-        yield f"format {node['format']!r} is not known"
-    reference = node.get("$ref")
-    if reference is not None and reference != "#" and not reference.startswith("#/"):
-        yield f"$ref {reference!r} is not followed"
-    pattern = node.get("pattern")
-    if pattern is not None and LOOKAROUND.search(pattern):
-        yield f"the look-around of pattern {pattern!r} is not enforced"
-    if pattern is not None and ("minLength" in node or "maxLength" in node):
-        yield "minLength and maxLength are not enforced beside pattern"
-    if "multipleOf" in node and "number" in types:
-        yield "multipleOf is enforced on integers only"
-    if not types and not {"enum", "const", "$ref", "anyOf", "oneOf", "allOf"} & set(node):
-        yield from (
-            f"{key} is not enforced without a type"
-            for keys in OF_TYPE.values()
-            for key in keys
-            if key in node
-        )
-    yield from _ignored_combinations(node)
-    known = node.get("properties", {})
-    missing = [name for name in node.get("required", []) if name not in known]
-    if missing and node.get("additionalProperties") is not False and not node.get("patternProperties"):
-        yield f"required {missing[0]!r} is not enforced, it is not among the properties"
+def is_of(value: object, types: list[str]) -> bool:
+    """Whether a value is of one of the types."""
+    if isinstance(value, bool):
+        return "boolean" in types
+    if isinstance(value, int | float):
+        return "number" in types or ("integer" in types and is_whole(value))
+    names = {str: "string", list: "array", dict: "object", type(None): "null"}
+    return names[type(value)] in types
 
 
-def _ignored_combinations(node: dict[str, Any]) -> Iterator[str]:
-    if len(node.get("allOf", [])) > 1:
-        yield "allOf of more than one schema is not enforced"
-    if "oneOf" in node and not is_disjoint(node["oneOf"]):
-        yield "oneOf is enforced as anyOf"
-    winner = next((key for key in ("$ref", "const", "enum", "anyOf", "oneOf", "allOf") if key in node), None)
-    silent = {"type", "title", "description", "default", "examples", "$defs", "definitions", "$id", "$schema"}
-    silent |= {"$comment", "deprecated", "readOnly", "writeOnly", "discriminator"}
-    if winner is not None:
-        lost = [
-            key for key in node if key != winner and key not in silent and (key in CHECKS or key == "const")
-        ]
-        if lost:
-            yield f"{', '.join(lost)} beside {winner} is not enforced"
+def is_whole(value: float) -> bool:
+    """Whether a number is an integer."""
+    return isinstance(value, int) or value.is_integer()
+
+
+def has_inner_anchor(pattern: str) -> bool:
+    """Whether `^` or `$` stands elsewhere than at the ends of a pattern."""
+    plain = CLASS_OR_ESCAPE.sub("x", pattern)
+    return "^" in plain[1:] or "$" in plain[:-1]
+
+
+def looks_around(pattern: object) -> bool:
+    """Whether a pattern has what no automaton does: look-ahead or look-behind."""
+    return isinstance(pattern, str) and LOOKAROUND.search(pattern) is not None
+
+
+def shown(value: object) -> str:
+    """A value of a schema, for a message."""
+    return shortened(repr(value), MAX_VALUE)
 
 
 def is_disjoint(branches: list[Any]) -> bool:

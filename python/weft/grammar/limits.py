@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from weft.errors import GuideError
+from weft.grammar.chains import chain_length
 from weft.grammar.guide import Guide
 
 
@@ -18,25 +21,33 @@ class CompileLimits:
     """What a guide may cost before it fails.
 
     - `max_source_bytes` bytes of its text, and brackets that nest `max_depth` deep in it.
+    - `max_chain` levels below one another, through references, rules and groups: libraries recurse with them.
     - In front of XGrammar, whose compile time grows with them: `max_choices` values in all enumerations, and as many
       alternatives in all of a regular expression or grammar; `max_properties` properties in all of a schema;
-      `max_repeat` positions that a repeat expands to, repeats within it included (`maxLength`, `{n,m}`).
+      `max_repeat` positions that a repeat expands to, repeats within it included (`maxLength`, `{n,m}`);
+      `max_least_bytes` bytes of the shortest text of each rule, since XGrammar spells forced text to its end.
     - LLGuidance has bounds of its own on what a compile and a mask cost; `time_s` and `memory_bytes` tighten them.
     - `time_s` seconds of compiling, and `memory_bytes` bytes of what comes out. Where guides are tried first
-      (`untrusted`), compiling itself may take no more than `memory_bytes` either, and the first masks no more than
-      `mask_time_s` seconds of a CPU each.
-    - `max_abandoned` compiles may be past their time; while so many are, new guides are refused.
+      (`untrusted`), compiling itself may take no more than `memory_bytes` either, and a mask with the token after it
+      no more than `mask_time_s` seconds of a CPU, along walks of some hundred tokens and, by what these take,
+      `answer_tokens` further on.
+    - `max_abandoned` compiles may be past their time, half of them one client's; while so many are, new guides are
+      refused. At most `max_waiting` guides of a client wait for their compile.
     """
 
     max_source_bytes: int = 1 << 20
     max_depth: int = 128
+    max_chain: int = 2_000
     max_choices: int = 100_000
     max_properties: int = 5_000
     max_repeat: int = 1_000_000
+    max_least_bytes: int = 1 << 20
     time_s: float = 30.0
     memory_bytes: int = 1 << 30
     mask_time_s: float = 1.0
+    answer_tokens: int = 4_096
     max_abandoned: int = 4
+    max_waiting: int = 100_000
 
     @classmethod
     def untrusted(cls) -> CompileLimits:
@@ -44,12 +55,15 @@ class CompileLimits:
         return cls(
             max_source_bytes=256 << 10,
             max_depth=64,
+            max_chain=500,
             max_choices=5_000,
             max_properties=1_000,
             max_repeat=10_000,
+            max_least_bytes=64 << 10,
             time_s=10.0,
             memory_bytes=512 << 20,
             mask_time_s=0.03,
+            max_waiting=256,
         )
 
 
@@ -83,6 +97,11 @@ def check_costs(guide: Guide, limits: CompileLimits) -> None:
             _check("has a repeat that expands to", value, "positions", limits.max_repeat, "max_repeat")
     _check("has", choices, "choices", limits.max_choices, "max_choices")
     _check("has", properties, "properties", limits.max_properties, "max_properties")
+
+
+def check_chain(guide: Guide, limits: CompileLimits) -> None:
+    """Raises `GuideError` for a guide that a library would descend in too deep."""
+    _check("has a chain of", chain_length(guide), "levels below one another", limits.max_chain, "max_chain")
 
 
 def check_memory(num_bytes: int, limits: CompileLimits) -> None:
@@ -137,21 +156,27 @@ def _schema_costs(root: Any) -> Iterator[tuple[str, int]]:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 # What a regular expression is made of, and a grammar: classes, escapes, and in grammars texts, names and comments. No
 # part can be tried in two ways, so that a text is read in a time that grows with its length.
 REPEAT = r"(?P<repeat>\{\s*+(?P<low>\d*+)\s*+,?\s*+(?P<high>\d*+)\s*+\})"
 REGEX_PARTS = re.compile(
-    REPEAT + r"|(?P<open>\()|(?P<close>\))|(?P<or>\|)|[*+?]|(?P<atom>\\.|\[(?:\\.|[^\]\\])*+\]?|.)",
+    REPEAT
+    + r"|(?P<open>\()|(?P<close>\))|(?P<or>\|)|[*+?]++|(?P<plain>[^\\\[(){|*+?]++)"
+    + r"|(?P<atom>\\.|\[(?:[^\]\\]++|\\.)*+\]?|.)",
     re.DOTALL,
 )
 EBNF_PARTS = re.compile(
-    REPEAT + r"|(?P<open>\()|(?P<close>\))|(?P<or>\|)|[*+?\s]|\#[^\n]*+|::="
-    r'|(?P<atom>"(?:\\.|[^"\\\n])*+"?|\[(?:\\.|[^\]\\])*+\]?|[\w.-]++|.)',
+    REPEAT + r"|(?P<open>\()|(?P<close>\))|(?P<or>\|)|[*+?\s]++|\#[^\n]*+|::=|(?P<plain>(?!))"
+    r'|(?P<atom>"(?:[^"\\\n]++|\\.)*+"?|\[(?:[^\]\\]++|\\.)*+\]?|[\w.-]++|.)',
     re.DOTALL,
 )
+
+
+MOST = 10**18
+"""Repeats of repeats are not counted beyond; numbers that grow with a text would make its reading quadratic."""
 
 
 def _pattern_costs(text: str, is_ebnf: bool) -> Iterator[tuple[str, int]]:
@@ -162,17 +187,20 @@ def _pattern_costs(text: str, is_ebnf: bool) -> Iterator[tuple[str, int]]:
         kind = part.lastgroup
         if part["repeat"] is not None:
             count = max(_number(part["high"]), _number(part["low"]))
-            sizes[-1] += last * max(count - 1, 0)
-            last *= max(count, 1)
+            sizes[-1] = min(sizes[-1] + last * max(count - 1, 0), MOST)
+            last = min(last * max(count, 1), MOST)
             largest = max(largest, last)
         elif kind == "open":
             sizes.append(0)
             depth = max(depth, len(sizes) - 1)
         elif kind == "close" and len(sizes) > 1:
             last = sizes.pop()
-            sizes[-1] += last
+            sizes[-1] = min(sizes[-1] + last, MOST)
         elif kind == "or":
             choices += 1
+        elif kind == "plain":
+            last = 1
+            sizes[-1] += len(part[0])
         elif kind == "atom":
             last = max(len(part[0]) - 2, 1) if part[0][0] == '"' else 1
             sizes[-1] += last
@@ -183,19 +211,12 @@ def _number(digits: str) -> int:
     return 0 if not digits else int(digits) if len(digits) < 10 else 10**9
 
 
+JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
 def json_depth(source: str) -> int:
     """How deep brackets nest in JSON text."""
-    depth = deepest = 0
-    in_string = escaped = False
-    for char in source:
-        if in_string:
-            in_string = escaped or char != '"'
-            escaped = char == "\\" and not escaped
-        elif char == '"':
-            in_string = True
-        elif char in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif char in "]}":
-            depth -= 1
-    return deepest
+    brackets = JSON_TEXT.sub(b"", source.encode(errors="replace")).translate(None, NO_BRACKETS)
+    codes = np.frombuffer(brackets, dtype=np.uint8) & 0xDF  # braces are brackets with one bit more
+    return int(np.cumsum(np.where(codes == ord("["), 1, -1)).max(initial=0))

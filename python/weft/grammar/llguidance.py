@@ -10,8 +10,6 @@ from __future__ import annotations
 import atexit
 import functools
 import json
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -24,14 +22,17 @@ from weft import _core
 from weft.errors import GuideError, GuideStateError, InterfaceError
 from weft.grammar import gbnf, lark, llguidance_schema
 from weft.grammar.base import NO_REQUEST, Matcher, Opening
-from weft.grammar.guide import Guide, GuideWarning
+from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits
+from weft.grammar.notes import Found, Notes, refuse
+from weft.grammar.rewritten import rewritten
 from weft.grammar.tokenizer import Vocabulary, token_texts
 
 NEEDED = "llguidance 1.9.x"
 
 FUEL_PER_S = 50_000_000  # of building a lexer, by LLGuidance's own account
 BYTES_PER_STATE = 2048
+BYTES_OF_A_GRAMMAR, BYTES_PER_LETTER = 200_000, 72
 
 
 def parser_limits(limits: CompileLimits | None = None, untrusted: bool = False) -> _core.LlguidanceLimits:
@@ -50,23 +51,26 @@ def parser_limits(limits: CompileLimits | None = None, untrusted: bool = False) 
     )
 
 
-# Options of a Lark rule that can't be honoured: masks would depend on more than the text, or text be taken back.
-REFUSED_OPTIONS = re.compile(r"^\s*[?!]?[\w-]+\s*\[[^\]]*\b(max_tokens|stop|temperature)\s*=", re.MULTILINE)
-
-
-def translated(guide: Guide, special_names: Mapping[str, int] | None = None) -> tuple[str, str]:
+def translated(
+    guide: Guide, special_names: Mapping[str, int] | None = None, coerce_one_of: bool = False
+) -> tuple[str, str]:
     """The guide as LLGuidance takes it: type and text. Raises `GuideError` for what has no counterpart.
 
-    `special_names` are those of the tokenizer, which a grammar in Lark may name.
+    `special_names` are those of the tokenizer, which a grammar in Lark may name. With `coerce_one_of`, a schema's
+    `oneOf` is an `anyOf`.
     """
     if guide.kind == "json_schema":
         if guide.any_order:
             raise GuideError("LLGuidance keeps the schema's order of properties; any_order needs XGrammar")
-        schema = json.loads(guide.source)
-        return "json_schema", llguidance_schema.prepared(schema, guide.max_whitespace, guide.separators)
+        found = rewritten(guide)
+        is_open = guide.open_objects or not found.reason  # what is rewritten says itself where it is closed
+        return "json_schema", llguidance_schema.prepared(
+            found.schema, guide.max_whitespace, guide.separators, is_open, coerce_one_of
+        )
     if guide.kind == "regex":
         # Classes as in JavaScript, and a dot that takes line breaks, too: what they mean to XGrammar.
-        return "regex", f"(?s:{llguidance.regex_to_lark(guide.source, 'dw')})"
+        # The flag stands in front: a group around the pattern could be closed by it.
+        return "regex", f"(?s){llguidance.regex_to_lark(guide.source, 'dw')}"
     if guide.kind == "choice":
         return "regex", "|".join(gbnf.literal(choice) for choice in json.loads(guide.source))
     if guide.kind == "ebnf":
@@ -75,14 +79,17 @@ def translated(guide: Guide, special_names: Mapping[str, int] | None = None) -> 
         parse_ebnf(guide.source)  # what is wrong with it, in the words that one knows
         return "lark", gbnf.to_lark(guide.source)
     if guide.kind == "lark":
-        refused = REFUSED_OPTIONS.search(guide.source)
-        if refused:
-            raise GuideError(
-                f"Lark: {refused[1]} is not supported, since masks must not depend on more than the text; leave it out"
-                + (", or use suffix" if refused[1] == "stop" else "")
-            )
         return "lark", lark.with_numbers(guide.source, special_names or {})
     raise GuideError(f"LLGuidance has no {guide.kind.replace('_', ' ')}; use XGrammar for it")
+
+
+def not_enforced(guide: Guide) -> Found:
+    """What LLGuidance does not enforce of a guide, and where."""
+    if guide.kind != "json_schema":
+        return ()
+    found = rewritten(guide)
+    is_open = guide.open_objects or not found.reason
+    return llguidance_schema.not_enforced(found.schema, is_open, found.places)
 
 
 @functools.cache
@@ -172,8 +179,15 @@ class CompiledLlguidance:
 
     backend = "llguidance"
 
-    def __init__(self, guide: Guide, grammar: _core.LlguidanceGrammar, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        guide: Guide,
+        grammar: _core.LlguidanceGrammar,
+        vocabulary: Vocabulary,
+        notes: tuple[str, ...] = (),
+    ) -> None:
         self.guide = guide
+        self.notes = notes
         self.vocabulary = vocabulary
         self._grammar = grammar
 
@@ -184,9 +198,9 @@ class CompiledLlguidance:
 
     @property
     def memory_bytes(self) -> int:
-        """LLGuidance does not say; measured, it is about 50 kB and some ten times the source, without the lexer states
-        that are kept for later matchers."""
-        return 50_000 + 10 * len(self.guide.source)
+        """LLGuidance does not say; measured, it is about 200 kB and 30 (schemas) to 72 (grammars of many rules) times
+        the source, without the lexer states that are kept for later matchers."""
+        return BYTES_OF_A_GRAMMAR + BYTES_PER_LETTER * len(self.guide.source)
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A new matcher at the start of the guide."""
@@ -196,38 +210,50 @@ class CompiledLlguidance:
 class LLGuidanceBackend:
     """Compiles guides with LLGuidance for one vocabulary.
 
-    What a compile and a mask may cost is bounded by LLGuidance itself, within `limits`; so `untrusted` guides need no
-    process of their own. Raises `InterfaceError` where the installed wheel can't be called natively.
+    What a compile and a mask may cost is bounded by LLGuidance itself, within `limits`; its native stack is not. It
+    starts no threads. Raises `InterfaceError` where the installed wheel can't be called natively.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, *, limits: CompileLimits | None = None, untrusted: bool = False
+        self,
+        vocabulary: Vocabulary,
+        *,
+        limits: CompileLimits | None = None,
+        untrusted: bool = False,
+        threads: int | None = None,
     ) -> None:
         check_interface()
         self.vocabulary = vocabulary
         self._limits = parser_limits(limits, untrusted)
         self._view = _cached_view(vocabulary.fingerprint, vocabulary)
 
-    def prepare(self) -> None:
-        """Nothing is to be waited for."""
-
-    def close(self) -> None:
-        """Nothing is held that must end."""
-
     def compile(self, guide: Guide) -> CompiledLlguidance:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
-        if guide.kind == "json_schema":
-            _report(llguidance_schema.silently_ignored(json.loads(guide.source)), guide.strict)
-        kind, text = translated(guide, self.vocabulary.special_names)
+        notes = Notes.of(not_enforced(guide))
+        if guide.strict:
+            refuse(words(guide), "LLGuidance", notes)
+        try:
+            grammar = self._grammar(guide)
+        except GuideError as error:
+            if guide.kind != "json_schema" or "oneOf constraints are not supported" not in str(error):
+                raise
+            found = rewritten(guide)
+            more = Notes.of(llguidance_schema.overlapping(found.schema, found.places))
+            if guide.strict:
+                refuse(words(guide), "LLGuidance", more)
+            grammar, notes = self._grammar(guide, coerce_one_of=True), notes + more
+        compiled = CompiledLlguidance(guide, grammar, self.vocabulary, notes.told())
+        self._try(compiled)
+        return compiled
+
+    def _grammar(self, guide: Guide, coerce_one_of: bool = False) -> _core.LlguidanceGrammar:
+        kind, text = translated(guide, self.vocabulary.special_names, coerce_one_of)
         if "\0" in text:
             raise GuideError(f"{guide.kind}: LLGuidance can't take a NUL character; spell it \\x00")
         try:
-            grammar = _core.LlguidanceGrammar(self._view, kind, text, self._limits)
+            return _core.LlguidanceGrammar(self._view, kind, text, self._limits)
         except GuideError as error:
-            raise GuideError(f"{_words(guide)}: {error}") from None
-        compiled = CompiledLlguidance(guide, grammar, self.vocabulary)
-        self._try(compiled)
-        return compiled
+            raise GuideError(f"{words(guide)}: {error}") from None
 
     def _try(self, compiled: CompiledLlguidance) -> None:
         """Looks at the first mask: there must be one, and what it allows can be taken back."""
@@ -242,19 +268,6 @@ class LLGuidanceBackend:
             reason = str(error).partition("\n")[0]
             if "NoExtensionBias" in reason:
                 raise GuideError("the guide can't be met: no token of this vocabulary may begin it") from None
-            raise GuideError(f"{_words(compiled.guide)}: {reason}") from None
+            raise GuideError(f"{words(compiled.guide)}: {reason}") from None
         if not len(bits):
             raise GuideError("the guide can't be met: no token of this vocabulary may begin it")
-
-
-def _words(guide: Guide) -> str:
-    return {"json_schema": "JSON schema", "ebnf": "EBNF", "lark": "Lark"}.get(guide.kind, guide.kind)
-
-
-def _report(ignored: list[str], strict: bool) -> None:
-    if not ignored:
-        return
-    text = "JSON schema, by LLGuidance: " + "; ".join(ignored)
-    if strict:
-        raise GuideError(text)
-    warnings.warn(text, GuideWarning, stacklevel=3)

@@ -22,6 +22,7 @@ class CompiledPlugin:
 
     memory_bytes = 0
     backend = None
+    notes = ()
 
     def __init__(self, guide: Guide, vocabulary: Vocabulary) -> None:
         self.guide = guide

@@ -1,8 +1,11 @@
 """The helper process of `trial.py`: for each connection that it is given, a child that compiles one guide.
 
 A child has a time limit that the kernel keeps (an alarm, which ends it wherever it is), a limit of memory beyond what
-the helper has, and the kernel's preference should memory run out. It ends with the helper, and the helper ends when its
-socket is closed, so that none outlives the process that asked.
+the helper has, a stack smaller than that of the compile in earnest, and the kernel's preference should memory run out.
+It ends with the helper, and the helper ends when its socket is closed, so that none outlives the process that asked.
+
+A child writes a line of JSON before each library that it tries, so that whoever asked knows which one it died of, and
+one for the verdict.
 """
 
 from __future__ import annotations
@@ -12,33 +15,52 @@ import gc
 import json
 import os
 import pickle
-import random
 import resource
 import signal
 import socket
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-
-from weft.errors import GuideError
-from weft.grammar.base import CompiledGuide
+from weft.errors import GuideError, GuideStateError
+from weft.grammar import stacks
+from weft.grammar.base import Backend, Chooser, CompiledGuide
+from weft.grammar.closing import prepare_closing
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_memory
+from weft.grammar.parts import Parts, make_backend
 from weft.grammar.tokenizer import Vocabulary
-from weft.grammar.xgrammar import XGrammarBackend
+from weft.grammar.walk import walk
 
 PR_SET_PDEATHSIG = 1
-WALK_STEPS = 32
-WALK_TIME_S = 0.5
+M_ARENA_MAX = -8
+WAITING = 1.8
+"""So many times what a child may take of a CPU it may take in all."""
 
 
-def serve(fd: int, vocabulary_file: str) -> None:
+@dataclass(frozen=True)
+class Job:
+    """One trial: within `time_s` seconds, without the libraries in `refused` (why, by name). `closes`: how its
+    answers end is tried, too."""
+
+    guide: Guide
+    limits: CompileLimits
+    time_s: float
+    closes: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) -> None:
     """Answer on the socket `fd` until it is closed. Runs in a process of its own, on its only thread."""
     control = socket.socket(fileno=fd)
-    backend = XGrammarBackend(Vocabulary.load(vocabulary_file), threads=1)
-    backend.compile(Guide.json())  # XGrammar's cache has the common parts then, and every child with it
+    with suppress(AttributeError):  # one arena for all threads: others count with all that they reserve
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+    vocabulary = Vocabulary.load(vocabulary_file)
+    made = make_backend(backend, vocabulary, limits, untrusted=True, threads=1)
+    for library in _libraries(backend, made).values():
+        library.compile(Guide.json())  # its cache has the common parts then, and every child with it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets children that ended
     gc.collect()
     gc.freeze()
@@ -49,69 +71,119 @@ def serve(fd: int, vocabulary_file: str) -> None:
             return
         if os.fork() == 0:
             control.close()
-            _child(socket.socket(fileno=descriptors[0]), backend)
+            _child(socket.socket(fileno=descriptors[0]), Tried(vocabulary, backend, made))
         os.close(descriptors[0])
 
 
-def _child(connection: socket.socket, backend: XGrammarBackend) -> None:
+def _libraries(name: str, backend: Backend) -> Mapping[str, Backend]:
+    return backend.libraries if isinstance(backend, Chooser) else {name: backend}
+
+
+class Tried:
+    """A backend that tries what it compiles: each library by itself, its memory and its first steps."""
+
+    def __init__(self, vocabulary: Vocabulary, name: str, backend: Backend) -> None:
+        self._vocabulary = vocabulary
+        self._name = name
+        self._backend = backend
+        self._libraries = _libraries(name, backend)
+        self._connection: socket.socket
+        self._job: Job
+        self._library: str | None = None
+        self._memory_bytes = 0
+
+    def run(self, job: Job, connection: socket.socket) -> dict[str, Any]:
+        """The verdict on a job, whose progress goes to the connection."""
+        self._job, self._connection = job, connection
+        compiled = Parts(self._vocabulary, self, job.limits).compile_part(job.guide)
+        if job.closes:
+            prepare_closing(compiled)
+        return {
+            "library": self._library,
+            "notes": list(getattr(compiled, "notes", ())),
+            "memory_bytes": self._memory_bytes,
+        }
+
+    def compile(self, guide: Guide) -> CompiledGuide:
+        """Compile a guide with one of the libraries. Raises `GuideError`."""
+        if isinstance(self._backend, Chooser):
+            return self._backend.choose(guide, self._attempt)
+        return self._attempt(self._name, guide)
+
+    def _attempt(self, name: str, guide: Guide) -> CompiledGuide:
+        if name in self._job.refused:
+            raise GuideError(self._job.refused[name])
+        tell(self._connection, {"trying": name, "of": len(self._libraries)})
+        before = allocated_bytes()
+        compiled = self._libraries[name].compile(guide)
+        check_memory(compiled.memory_bytes, self._job.limits)
+        try:
+            stacks.call(lambda: walk(compiled, self._vocabulary, self._job.limits), stacks.STEP_BYTES)
+        except GuideStateError as error:  # this library's; another may do better
+            raise GuideError(str(error)) from None
+        gc.collect()
+        self._library, self._memory_bytes = name, max(0, allocated_bytes() - before)
+        check_memory(self._memory_bytes, self._job.limits)
+        return compiled
+
+
+def tell(connection: socket.socket, line: Mapping[str, Any]) -> None:
+    """Write a line of JSON."""
+    connection.sendall(json.dumps(line).encode() + b"\n")
+
+
+def _child(connection: socket.socket, tried: Tried) -> None:
     """Try one guide and answer; never returns."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        with connection.makefile("rb") as job:
-            guide, limits = pickle.loads(job.read())
-        _restrict(limits)
+        with connection.makefile("rb") as sent:
+            job: Job = pickle.loads(sent.read())
+        _restrict(job)
+        threading.current_thread().name = "weft-trial"
         try:
-            try_guide(backend, guide, limits)
-            error = None
-        except GuideError as raised:
+            verdict = stacks.call(lambda: tried.run(job, connection), stacks.TRIAL_BYTES)
+        except MemoryError:
+            verdict = {"error": _too_large(job.limits)}
+        except Exception as raised:
             error = str(raised)
-            if "bad_alloc" in error:
-                error = f"the guide takes more than {limits.memory_bytes >> 20} MiB to compile; simplify it"
-        connection.sendall(json.dumps({"error": error}).encode())
+            if "bad_alloc" in error or "too much memory" in error:
+                error = _too_large(job.limits)
+            verdict = {"error": error}
+        tell(connection, {"error": None, **verdict})
     finally:
         os._exit(0)  # no clean-up of what is the helper's
 
 
-def _restrict(limits: CompileLimits) -> None:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, limits.time_s / 2)
+def _too_large(limits: CompileLimits) -> str:
+    return f"the guide takes more than {limits.memory_bytes >> 20} MiB to compile; simplify it"
+
+
+def _restrict(job: Job) -> None:
+    for number in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, job.time_s)  # of a CPU: a busy machine is not the guide's fault
+    signal.setitimer(signal.ITIMER_REAL, WAITING * job.time_s)
     with open("/proc/self/statm") as statm:
         in_use = int(statm.read().split()[0]) * resource.getpagesize()
-    most = in_use + limits.memory_bytes
+    most = in_use + job.limits.memory_bytes + stacks.TRIAL_BYTES + stacks.STEP_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")
 
 
-def try_guide(backend: XGrammarBackend, guide: Guide, limits: CompileLimits) -> None:
-    """Compile a guide and walk a little way through it. Raises `GuideError` where it takes too much."""
-    compiled = backend.compile(guide)
-    check_memory(compiled.memory_bytes, limits)
-    for seconds in _step_times(compiled):
-        if seconds > limits.mask_time_s:
-            raise GuideError(
-                f"a mask of the guide takes {seconds:.2f} s; at most {limits.mask_time_s:g} s are allowed "
-                "(CompileLimits.mask_time_s)"
-            )
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [("numbers", ctypes.c_size_t * 10)]
 
 
-def _step_times(compiled: CompiledGuide) -> Iterator[float]:
-    """Seconds of a CPU that each step of a random walk takes; a short walk where steps are long."""
-    matcher, rng = compiled.matcher(), random.Random(0)
-    row = np.zeros(-(-compiled.vocab_size // 32), dtype=np.int32)
-    begin = time.thread_time()
-    for _ in range(WALK_STEPS):
-        row[:] = 0
-        start = time.thread_time()
-        is_masked = matcher.fill(row)
-        yield time.thread_time() - start
-        bits = np.unpackbits(row.view(np.uint8), bitorder="little")[: compiled.vocab_size]
-        allowed = bits.nonzero()[0] if is_masked else np.arange(compiled.vocab_size)
-        if not len(allowed) or time.thread_time() - begin > WALK_TIME_S:
-            return
-        start = time.thread_time()
-        matcher.accept(int(rng.choice(allowed)))
-        yield time.thread_time() - start
-        if matcher.is_terminated():
-            return
+MAPPED, IN_USE = 4, 7  # of its numbers: hblkhd and uordblks
+
+
+def allocated_bytes() -> int:
+    """What this process has allocated and not freed, in all of malloc's arenas; 0 where the C library does not say."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        return 0
+    mallinfo.restype = _Mallinfo
+    numbers = mallinfo().numbers
+    return int(numbers[MAPPED] + numbers[IN_USE])

@@ -16,6 +16,7 @@ class CompiledRecognizer:
 
     memory_bytes = 0
     backend = None
+    notes = ()
 
     def __init__(self, guide: Guide, vocabulary: Vocabulary) -> None:
         self.guide = guide

@@ -1,14 +1,13 @@
-"""Matchers that take long to begin, such as programs that read the prompt: begun ahead, by threads of their own.
+"""Matchers that take long to begin and hold much, such as programs that read the prompt: begun by threads of their own.
 
-The engine's thread must not wait for them. A request with such a guide waits as if its guide were still compiled, until
-its matchers have begun, and what they raise is the request's error.
+The engine's thread must not wait for them, and they must not begin before a slot is near: `engine/programs.py` says
+when. A request's sequences are copies of one start, so the first is kept until the last has begun.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeGuard
 
@@ -22,8 +21,12 @@ class OpensAhead(CompiledGuide, Protocol):
 
     opens_ahead: bool
 
-    def open(self, opening: Opening, count: int) -> list[Matcher]:
-        """Matchers for the `count` sequences of one request. Called beside the engine's thread. Raises `GuideError`."""
+    @property
+    def sequence_bytes(self) -> int:
+        """What the matcher of one sequence may hold at most."""
+
+    def open(self, opening: Opening) -> Matcher:
+        """The matcher of a request's first sequence. Called beside the engine's thread. Raises `GuideError`."""
 
 
 def opens_ahead(compiled: CompiledGuide) -> TypeGuard[OpensAhead]:
@@ -31,14 +34,15 @@ def opens_ahead(compiled: CompiledGuide) -> TypeGuard[OpensAhead]:
     return bool(getattr(compiled, "opens_ahead", False))
 
 
-class OpenedGuide:
-    """A compiled guide for one request, with its matchers at hand."""
+class StartedGuide:
+    """A compiled guide for one request, whose sequences begin one after another."""
 
     memory_bytes = 0
 
-    def __init__(self, compiled: CompiledGuide, matchers: Sequence[Matcher]) -> None:
+    def __init__(self, compiled: OpensAhead, opening: Opening) -> None:
         self._compiled = compiled
-        self._matchers = deque(matchers)
+        self._opening = opening
+        self._first: Matcher | None = None
 
     @property
     def guide(self) -> Guide:
@@ -49,17 +53,56 @@ class OpenedGuide:
         return self._compiled.backend
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        return self._compiled.notes
+
+    @property
     def vocab_size(self) -> int:
         """Bits of a mask row."""
         return self._compiled.vocab_size
 
+    @property
+    def sequence_bytes(self) -> int:
+        """What the matcher of one sequence may hold at most."""
+        return self._compiled.sequence_bytes
+
+    def begin(self, *, is_last: bool) -> Matcher:
+        """The matcher of the next sequence; of the `is_last` one no copy is made. One call at a time."""
+        first = self._first if self._first is not None else self._compiled.open(self._opening)
+        self._first = None if is_last else first
+        return first if is_last else first.fork()
+
+    def drop(self) -> None:
+        """No sequence is left to begin: keep nothing for one."""
+        self._first = None
+
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """The next of those that have begun."""
-        return self._matchers.popleft() if self._matchers else self._compiled.matcher(opening)
+        """A matcher that shares nothing with the request's others."""
+        return self._compiled.matcher(opening)
+
+
+def for_request(compiled: Future[CompiledGuide], opening: Opening) -> Future[CompiledGuide]:
+    """The compiled guide for the sequences of one request: the same, unless its matchers take long to begin; then a
+    `StartedGuide`."""
+    if compiled.done() and (compiled.exception() is not None or not opens_ahead(compiled.result())):
+        return compiled
+    found: Future[CompiledGuide] = Future()
+    found.set_running_or_notify_cancel()
+
+    def pass_on(done: Future[CompiledGuide]) -> None:
+        error = done.exception()
+        if error is not None:
+            found.set_exception(error)
+            return
+        guide = done.result()
+        found.set_result(StartedGuide(guide, opening) if opens_ahead(guide) else guide)
+
+    compiled.add_done_callback(pass_on)
+    return found
 
 
 class Starts:
-    """Opens guides ahead, in at most `workers` threads. `close` when done."""
+    """Begins matchers in at most `workers` threads. `close` when done."""
 
     def __init__(self, workers: int = 2) -> None:
         self._workers = workers
@@ -67,54 +110,19 @@ class Starts:
         self._pool: ThreadPoolExecutor | None = None
         self._is_closed = False
 
-    def open(
-        self, compiled: Future[CompiledGuide], opening: Opening, count: int = 1
-    ) -> Future[CompiledGuide]:
-        """The compiled guide for the `count` sequences of one request: the same, unless its matchers take long to
-        begin."""
-        if compiled.done() and (compiled.exception() is not None or not opens_ahead(compiled.result())):
-            return compiled
-        opened: Future[CompiledGuide] = Future()
-        opened.set_running_or_notify_cancel()
-        compiled.add_done_callback(lambda done: self._pass_on(done, opened, opening, count))
-        return opened
-
-    def close(self) -> None:
-        """Begin no more. What has begun is left to end."""
-        with self._lock:
-            self._is_closed, pool, self._pool = True, self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False)
-
-    def _pass_on(
-        self,
-        compiled: Future[CompiledGuide],
-        opened: Future[CompiledGuide],
-        opening: Opening,
-        count: int,
-    ) -> None:
-        error = compiled.exception()
-        if error is not None:
-            opened.set_exception(error)
-            return
-        guide = compiled.result()
-        if not opens_ahead(guide):
-            opened.set_result(guide)
-            return
+    def begin(self, start: Callable[[], Matcher]) -> Future[Matcher]:
+        """What `start` gives or raises; a `GuideError` where this was closed before."""
         with self._lock:
             if not self._is_closed:
                 self._pool = self._pool or ThreadPoolExecutor(self._workers, "weft-start")
-                self._pool.submit(self._open, guide, opened, opening, count)
-                return
-        opened.set_exception(GuideError("the compiler was closed"))
+                return self._pool.submit(start)
+        closed: Future[Matcher] = Future()
+        closed.set_exception(GuideError("the engine was closed"))
+        return closed
 
-    def _open(
-        self, compiled: OpensAhead, opened: Future[CompiledGuide], opening: Opening, count: int
-    ) -> None:
-        if self._is_closed:
-            opened.set_exception(GuideError("the compiler was closed"))
-            return
-        try:
-            opened.set_result(OpenedGuide(compiled, compiled.open(opening, count)))
-        except Exception as error:
-            opened.set_exception(error)
+    def close(self) -> None:
+        """Begin no more. What is under way is left to end."""
+        with self._lock:
+            self._is_closed, pool, self._pool = True, self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -11,7 +11,7 @@ import xgrammar as xgr
 
 from weft.errors import GuideError
 from weft.grammar import json_schema
-from weft.grammar.xgrammar_translate import opened_schema, unordered
+from weft.grammar.xgrammar_schema import opened_schema
 
 Reasoning = Literal["enabled", "disabled", "auto"]
 
@@ -33,11 +33,10 @@ def tools_tag(
     reasoning: Reasoning,
     parallel: bool,
     any_order: bool,
+    open_objects: bool,
     max_whitespace: int | None,
-) -> tuple[str, list[str]]:
-    """The structural tag's JSON text, and what XGrammar will not enforce of the parameters' schemas. Raises
-    `GuideError`.
-    """
+) -> str:
+    """The structural tag's JSON text. Raises `GuideError`."""
     if isinstance(tools, str) or not isinstance(tools, Sequence) or not tools:
         raise GuideError('tools needs a list of at least one {"type": "function", "function": {...}}')
     if style not in tool_styles():
@@ -48,19 +47,15 @@ def tools_tag(
         raise GuideError(f"tools has two functions of one name ({', '.join(names)})")
     if isinstance(required, str) and required not in names:
         raise GuideError(f"required is {required!r}, but the tools are {', '.join(names)}")
-    ignored = [
-        f"{function['name']}: {what}"
-        for function in functions
-        for what in json_schema.check(function.get("parameters", {}))
-        + (unordered(function.get("parameters", {})) if any_order else [])
-    ]
+    for function in functions:
+        json_schema.check(function.get("parameters", {}))
     choice: Any = "required" if required else "auto"
     if isinstance(required, str):
         choice = {"type": "function", "function": {"name": required}}
     try:
         tag = xgr.get_model_structural_tag(
             style,
-            [{"type": "function", "function": _opened(function)} for function in functions],
+            [{"type": "function", "function": _opened(function, open_objects)} for function in functions],
             choice,
             reasoning=reasoning,
             parallel_tool_calls=parallel,
@@ -72,7 +67,7 @@ def tools_tag(
     data = json.loads(tag.model_dump_json())
     if required:
         _require(data["format"], style, reasoning)
-    return json.dumps(data), ignored
+    return json.dumps(data)
 
 
 def _require(form: dict[str, Any], style: str, reasoning: Reasoning) -> None:
@@ -101,7 +96,9 @@ def _function(tool: Any) -> dict[str, Any]:
     )
 
 
-def _opened(function: dict[str, Any]) -> dict[str, Any]:
+def _opened(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:
     """The function with parameters that say what they leave open, as schemas of their own do."""
     parameters = function.get("parameters")
-    return function if parameters is None else {**function, "parameters": opened_schema(parameters)}
+    if parameters is None:
+        return function
+    return {**function, "parameters": opened_schema(parameters, open_objects)}

@@ -1,9 +1,10 @@
-"""Trial compiles in another process: what XGrammar would do with a guide, where it can be killed.
+"""Trial compiles in another process: what a grammar library would do with a guide, where it can be killed.
 
-XGrammar has no limit on time or memory and can't be stopped, and what it compiled can't be handed over in
-reasonable time. So a stranger's guide is first compiled in a helper process, for the verdict alone; what passes is
-compiled here. The helper (`precheck.py`) has read the vocabulary once and makes a child for each trial, which ends by
-itself when its time is over or its memory is used up. It ends with this process, however that ends.
+A library's memory, its native stack and mostly its time have no limit that holds inside of it; it can't be stopped,
+and what it compiled can't be handed over in reasonable time. So a stranger's guide is first compiled in a helper
+process, for the verdict alone, whichever library it goes to; what passes is compiled here, by the library that the
+trial settled for. The helper (`precheck.py`) has read the vocabulary once and makes a child for each trial, which ends
+by itself when its time is over or its memory is used up. It ends with this process, however that ends.
 """
 
 from __future__ import annotations
@@ -19,49 +20,85 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
+from weft.grammar.precheck import WAITING, Job
 from weft.grammar.tokenizer import Vocabulary
 
-START = "import sys; sys.path[:] = {path!r}; from weft.grammar.precheck import serve; serve({fd}, {file!r})"
+START = (
+    "import sys; sys.path[:] = {path!r}; from weft.grammar.limits import CompileLimits; "
+    "from weft.grammar.precheck import serve; serve({fd}, {file!r}, {backend!r}, CompileLimits(**{limits!r}))"
+)
 START_TIME_S = 120.0  # importing on a machine that is busy
 
 
+class TrialUnavailableError(GuideError):
+    """Trials can't be had, which says nothing of the guide."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On a guide that passed: the library that compiled it (None: none had to), what of it is not enforced, and the
+    bytes of memory that it holds, as far as that is known (0)."""
+
+    library: str | None
+    notes: tuple[str, ...] = ()
+    memory_bytes: int = 0
+
+
+class _Died(Exception):
+    """A child ended without an answer, of `library` where that is known, which is one `of` so many."""
+
+    def __init__(self, words: str, library: str | None, of: int) -> None:
+        super().__init__(words)
+        self.library, self.of = library, of
+
+
 class Trial:
-    """A helper process that tries guides for one vocabulary.
+    """A helper process that tries guides for one vocabulary with a backend of the registry, whose own bounds are
+    `limits`.
 
     It starts at once and is ready seconds later; `wait` waits for that. `close` ends it.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(
+        self, vocabulary: Vocabulary, backend: str = "auto", limits: CompileLimits | None = None
+    ) -> None:
+        self._made_of = (vocabulary, backend, limits or CompileLimits())
         self._lock = threading.Lock()
         self._is_closed = False
-        self._helper = _Helper(vocabulary)
+        self._helper = _Helper(*self._made_of)
 
     def wait(self) -> None:
         """Returns when the helper takes guides, or can't be started; `run` tells which."""
         with self._lock:
             self._helper.is_ready()
 
-    def run(self, guide: Guide, limits: CompileLimits) -> None:
-        """Raises `GuideError` for a guide that does not compile within half of `limits.time_s`, or takes more memory.
-        May be called by several threads at once.
+    def run(self, guide: Guide, limits: CompileLimits, closes: bool = False) -> Verdict:
+        """Compile a guide in another process, and with `closes` also work out how its answers end. Raises `GuideError`
+        for one that does not compile, or not within half of `limits.time_s`, or that takes more memory. May be called
+        by several threads at once.
+
+        Where a library takes too long, or crashes, a backend that has another may choose that.
         """
-        job = pickle.dumps((guide, limits))
-        start = time.monotonic()
-        answer = self._ask(job, limits)
-        if not answer and not self._is_closed and self._helper.has_ended():
-            start = time.monotonic()
-            answer = self._ask(job, limits)  # somebody ended the helper: another one says
-        if not answer:
-            raise GuideError(self._why(time.monotonic() - start, limits))
-        error = json.loads(answer)["error"]
-        if error is not None:
-            raise GuideError(error)
+        job = Job(guide, limits, limits.time_s / 2, closes)
+        try:
+            return self._try(job)
+        except _Died as died:
+            if self._is_closed:
+                raise TrialUnavailableError(str(died)) from None
+            if died.library is None or died.of < 2:
+                raise GuideError(str(died)) from None
+            job = Job(guide, limits, limits.time_s / 4, closes, {died.library: str(died)})
+        try:
+            return self._try(job)
+        except _Died as died:
+            raise GuideError(str(died)) from None
 
     def close(self) -> None:
         """End the helper and what it tries."""
@@ -75,28 +112,46 @@ class Trial:
         """The helper's process."""
         return self._helper.process.pid
 
-    def _ask(self, job: bytes, limits: CompileLimits) -> bytes:
-        """What a child of the helper answers; nothing where it ended before."""
-        with self._connect() as connection:
-            connection.settimeout(limits.time_s + 10.0)  # the child ends itself before that
-            try:
-                connection.sendall(job)
-                connection.shutdown(socket.SHUT_WR)
-                return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-            except OSError:
-                return b""
+    def _try(self, job: Job) -> Verdict:
+        sent = pickle.dumps(job)
+        start = time.monotonic()
+        lines = self._ask(sent, job)
+        if not (lines and "error" in lines[-1]) and not self._is_closed and self._helper.has_ended():
+            start = time.monotonic()
+            lines = self._ask(sent, job)  # somebody ended the helper: another one says
+        last: dict[str, Any] = lines[-1] if lines else {}
+        if "error" not in last:
+            why = self._why(time.monotonic() - start, job)
+            raise _Died(why, last.get("trying"), last.get("of", 1))
+        if last["error"] is not None:
+            raise GuideError(last["error"])
+        return Verdict(last["library"], tuple(last["notes"]), last["memory_bytes"])
 
-    def _why(self, elapsed_s: float, limits: CompileLimits) -> str:
+    def _ask(self, sent: bytes, job: Job) -> list[dict[str, Any]]:
+        """What a child of the helper says: its progress, and an answer unless it ended before."""
+        with self._connect() as connection:
+            connection.settimeout(WAITING * job.time_s + 10.0)  # the child ends itself before that
+            said = b""
+            with suppress(OSError):
+                connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
+                while part := connection.recv(1 << 16):
+                    said += part
+        return [json.loads(line) for line in said.split(b"\n")[:-1]]
+
+    def _why(self, elapsed_s: float, job: Job) -> str:
         if self._is_closed:
             return "the compiler was closed"
-        if elapsed_s >= limits.time_s / 2:
+        if elapsed_s >= job.time_s:
             return (
-                f"the guide did not compile in {limits.time_s / 2:g} s of trial, half of CompileLimits.time_s; "
-                "simplify it"
+                f"the guide did not compile in {job.time_s:g} s of trial, half of CompileLimits.time_s; simplify it"
+                if not job.refused
+                else f"the guide did not compile in {job.time_s:g} s of trial with another library; simplify it"
             )
         return (
             "the guide's trial compile ended without an answer: it took more than the "
-            f"{limits.memory_bytes >> 20} MiB of CompileLimits.memory_bytes, or XGrammar crashed; simplify it"
+            f"{job.limits.memory_bytes >> 20} MiB of CompileLimits.memory_bytes, or the grammar library crashed; "
+            "simplify it"
         )
 
     def _connect(self) -> socket.socket:
@@ -110,22 +165,26 @@ class Trial:
                     if self._helper.is_ready() and self._helper.send(theirs):
                         return ours
                     self._helper.stop()
-                    self._helper = _Helper(self._vocabulary)
+                    self._helper = _Helper(*self._made_of)
         ours.close()
-        raise GuideError("the process that tries guides of strangers could not be started, or was closed")
+        raise TrialUnavailableError(
+            "the process that tries guides of strangers could not be started, or was closed"
+        )
 
 
 class _Helper:
     """One helper process, starting or started."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, backend: str, limits: CompileLimits) -> None:
         self._control, theirs = socket.socketpair()
         self._control.settimeout(START_TIME_S)
         self._ready = False
         handle, name = tempfile.mkstemp(prefix="weft-vocabulary-", suffix=".json")
         os.close(handle)
         vocabulary.dump(name)
-        command = START.format(path=sys.path, fd=theirs.fileno(), file=name)
+        command = START.format(
+            path=sys.path, fd=theirs.fileno(), file=name, backend=backend, limits=asdict(limits)
+        )
         try:
             with theirs:
                 self.process = subprocess.Popen(
@@ -138,8 +197,10 @@ class _Helper:
         except OSError as error:
             self._control.close()
             Path(name).unlink()
-            raise GuideError(f"the process that tries guides of strangers does not start: {error}") from error
-        self.stop = weakref.finalize(self, _stop, self.process, self._control, name)
+            raise TrialUnavailableError(
+                f"the process that tries guides of strangers does not start: {error}"
+            ) from error
+        self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self._control, name)
 
     def is_ready(self) -> bool:
         """Waits for it; False where it ended."""
@@ -165,7 +226,10 @@ class _Helper:
         return True
 
 
-def _stop(process: subprocess.Popen[bytes], control: socket.socket, vocabulary_file: str) -> None:
+def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, vocabulary_file: str) -> None:
+    if os.getpid() != owner:  # in a fork: it is not this process's to end
+        control.close()
+        return
     with suppress(OSError):
         control.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
     process.kill()

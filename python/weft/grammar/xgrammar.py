@@ -10,30 +10,40 @@ import xgrammar as xgr
 from weft import _core
 from weft.errors import GuideError, InterfaceError, TokenizerError
 from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, wrap_matcher
-from weft.grammar.guide import Guide
+from weft.grammar.guide import Guide, words
+from weft.grammar.least import check_least
 from weft.grammar.limits import CompileLimits, check_costs
+from weft.grammar.notes import Notes, refuse
 from weft.grammar.tokenizer import Vocabulary, token_texts
-from weft.grammar.trial import Trial
 from weft.grammar.xgrammar_native import NEEDED, XGrammarMatcher, native_is_usable, native_matcher
 from weft.grammar.xgrammar_rules import byte_rules
 from weft.grammar.xgrammar_translate import (
     grammar_of,
+    not_enforced,
     parse_ebnf,
-    report_ignored,
     tokenizer_info,
     translated,
 )
+
+THREADS = 2
 
 
 class CompiledXGrammar:
     """A guide's grammar compiled for a vocabulary."""
 
     backend = "xgrammar"
+    library = "xgrammar"
 
     def __init__(
-        self, guide: Guide, compiled: xgr.CompiledGrammar, vocabulary: Vocabulary, native: bool
+        self,
+        guide: Guide,
+        compiled: xgr.CompiledGrammar,
+        vocabulary: Vocabulary,
+        native: bool,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.guide = guide
+        self.notes = notes
         self.compiled = compiled
         self.vocabulary = vocabulary
         self._native = native
@@ -75,6 +85,10 @@ class CompiledXGrammar:
             return native_matcher(matcher, self.vocabulary)
         return wrap_matcher(XGrammarMatcher(matcher, self.vocabulary.end_ids))
 
+    def dumped(self) -> str:
+        """What it compiled to, as XGrammar writes it."""
+        return str(self.compiled.serialize_json())
+
     def __str__(self) -> str:
         return str(self.compiled.grammar)
 
@@ -84,15 +98,14 @@ class XGrammarBackend:
 
     `cache_limit_bytes` bounds XGrammar's own cache of parts of grammars; `threads` is what one compile uses.
     `native` says how matchers are called: without Python where that is possible (None), only so (True, else
-    `InterfaceError`), or through Python (False). Guides that would take long are refused by `limits`; `untrusted`
-    guides are compiled in another process before (`trial.py`).
+    `InterfaceError`), or through Python (False). Guides that would take long are refused by `limits`.
     """
 
     def __init__(
         self,
         vocabulary: Vocabulary,
         *,
-        threads: int = 2,
+        threads: int | None = None,
         cache_limit_bytes: int = 256 << 20,
         native: bool | None = None,
         limits: CompileLimits | None = None,
@@ -100,44 +113,42 @@ class XGrammarBackend:
     ) -> None:
         self.vocabulary = vocabulary
         self._limits = limits or CompileLimits()
-        self._trial = Trial(vocabulary) if untrusted else None
         self._info = tokenizer_info(vocabulary)
-        self._threads = threads
+        self._threads = threads or THREADS
         self._native = native is not False and native_is_usable()
         if native and not self._native:
             raise InterfaceError(f"XGrammar can't be called natively here; weft needs {NEEDED} for that")
         self._compiler = xgr.GrammarCompiler(
-            self._info, max_threads=threads, cache_enabled=True, cache_limit_bytes=cache_limit_bytes
+            self._info, max_threads=self._threads, cache_enabled=True, cache_limit_bytes=cache_limit_bytes
         )
-
-    def prepare(self) -> None:
-        """Wait for the process that tries guides."""
-        if self._trial is not None:
-            self._trial.wait()
-
-    def close(self) -> None:
-        """End the process that tries guides."""
-        if self._trial is not None:
-            self._trial.close()
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
-        report_ignored(guide)
-        check_costs(guide, self._limits)
-        if self._trial is not None and guide.payload is None:
-            self._trial.run(guide, self._limits)
+        check_costs(guide, self._limits)  # before anything else reads it
+        notes = Notes.of(not_enforced(guide))
+        if guide.strict:
+            refuse(words(guide), "XGrammar", notes)
         if guide.kind == "compiled":
             self._check_vocabulary(guide.payload)
             compiled = guide.payload
         else:
             grammar = grammar_of(guide)
+            check_least(grammar.serialize_json(), self._limits)
             compiled = translated("guide", lambda: self._compile(grammar))
-        result = CompiledXGrammar(guide, compiled, self.vocabulary, self._native)
+        result = CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes.told())
         row = np.zeros(-(-self.vocabulary.vocab_size // 32), dtype=np.int32)
         result.matcher().fill(row)
         if not row.any():
             raise GuideError("the guide can't be met: no token of this vocabulary may begin it")
         return result
+
+    def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
+        """What `CompiledXGrammar.dumped` wrote. Raises `GuideError`."""
+        try:
+            compiled = xgr.CompiledGrammar.deserialize_json(text, self._info)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise GuideError(f"XGrammar can't read the compiled guide: {error}") from None
+        return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
 
     def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
         try:

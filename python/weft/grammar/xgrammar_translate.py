@@ -5,25 +5,30 @@ from __future__ import annotations
 import functools
 import json
 import re
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import xgrammar as xgr
 from pydantic import ValidationError
 
-from weft import registry
+from weft import _core, registry
 from weft.errors import GuideError
-from weft.grammar import json_schema
-from weft.grammar.guide import Guide, GuideWarning
+from weft.grammar import json_schema, xgrammar_schema, xgrammar_tags
+from weft.grammar.guide import Guide
+from weft.grammar.notes import Found
+from weft.grammar.rewritten import rewritten
 from weft.grammar.tokenizer import Vocabulary
+
+_core.hush_xgrammar()  # its warnings repeat what a client sent; notes and errors tell the client
 
 MAX_ERROR = 500
 T = TypeVar("T")
 
 
 def parse_regex(pattern: str) -> xgr.Grammar:
-    """Raises `GuideError` for a regular expression that XGrammar does not take."""
+    """Raises `GuideError` for a regular expression that XGrammar does not take, or takes for another."""
+    if json_schema.has_inner_anchor(pattern):
+        raise GuideError("regex: XGrammar would ignore a ^ or $ that does not stand at its ends")
     return translated("regex", lambda: xgr.Grammar.from_regex(pattern))
 
 
@@ -68,40 +73,18 @@ def parse_structural_tag(tag: str) -> xgr.Grammar:
     return translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag))
 
 
-def parse_json_schema(
-    schema: str,
-    max_whitespace: int | None,
-    any_order: bool = False,
-    separators: tuple[str, str] | None = None,
-) -> xgr.Grammar:
+def parse_json_schema(guide: Guide) -> xgr.Grammar:
     """Raises `GuideError` for a schema that XGrammar can't express."""
-    opened = json.dumps(opened_schema(json.loads(schema)))
-    if separators is None:
-        blanks: dict[str, Any] = {"max_whitespace_cnt": max_whitespace}
+    found = rewritten(guide)
+    opened = xgrammar_schema.opened_schema(found.schema, guide.open_objects or not found.reason)
+    if guide.separators is None:
+        blanks: dict[str, Any] = {"max_whitespace_cnt": guide.max_whitespace}
     else:
-        blanks = {"any_whitespace": False, "separators": separators}
+        blanks = {"any_whitespace": False, "separators": guide.separators}
     return translated(
-        "JSON schema", lambda: xgr.Grammar.from_json_schema(opened, any_order=any_order, **blanks)
+        "JSON schema",
+        lambda: xgr.Grammar.from_json_schema(json.dumps(opened), any_order=guide.any_order, **blanks),
     )
-
-
-def opened_schema(schema: Any) -> Any:
-    """The schema with what XGrammar would close by itself left open: an object that names no properties may
-    have any, an array that says nothing of its items may hold any.
-    """
-    schema = json.loads(json.dumps(schema))
-    for _, node in json_schema.subschemas(schema):
-        if node.get("type") == "object" and not set(node) & {
-            "properties",
-            "patternProperties",
-            "propertyNames",
-            "additionalProperties",
-            "unevaluatedProperties",
-        }:
-            node["additionalProperties"] = True
-        if node.get("type") == "array" and not set(node) & {"items", "prefixItems", "unevaluatedItems"}:
-            node["items"] = True
-    return schema
 
 
 def grammar_of(guide: Guide) -> xgr.Grammar:
@@ -111,15 +94,44 @@ def grammar_of(guide: Guide) -> xgr.Grammar:
     tokens that close two of its levels at once ("]]") would be forbidden.
     """
     grammar = _translate(guide)
+    if guide.kind in ("json_schema", "structural_tag"):
+        grammar = _kept_to_json(grammar, guide)
     root_names = re.findall(r"\broot\b(?! ::=)", str(grammar))
     return xgr.Grammar.union(grammar) if root_names else grammar
+
+
+# Of a string with bounds, and of every string's escapes: as XGrammar writes them, and as they are to be.
+BOUNDED, STRICT = r"([^\"\\\r\n])", r"([^\0-\x1f\"\\])"
+ESCAPE, OF_CONTROL = '("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9])', '("u00" [01] [A-Fa-f0-9])'
+
+
+def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
+    """XGrammar lets control characters into strings with bounds, which is no JSON; and names that a schema does not
+    list may spell a listed one with escapes. Left as it is where the grammar can't be written and read again, as that
+    of some tags.
+    """
+    text = str(grammar)
+    kept = text.replace(BOUNDED, STRICT)
+    if _names_and_others(guide):
+        kept = kept.replace(ESCAPE, OF_CONTROL)
+    if kept == text or (guide.kind != "json_schema" and str(xgr.Grammar.from_ebnf(text)) != text):
+        return grammar
+    return parse_ebnf(kept)
+
+
+def _names_and_others(guide: Guide) -> bool:
+    if guide.kind == "json_schema":
+        found = rewritten(guide)
+        return xgrammar_schema.names_and_others(found.schema, guide.open_objects or not found.reason)
+    forms = xgrammar_tags.schemas(json.loads(guide.source))
+    return any(xgrammar_schema.names_and_others(form["json_schema"]) for _, form, _ in forms)
 
 
 def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind in registry.GUIDES:
         raise GuideError(f"a guide of the kind {guide.kind} is no grammar")
     if guide.kind == "json_schema":
-        return parse_json_schema(guide.source, guide.max_whitespace, guide.any_order, guide.separators)
+        return parse_json_schema(guide)
     if guide.kind == "regex":
         return parse_regex(guide.source)
     if guide.kind == "ebnf":
@@ -133,30 +145,13 @@ def _translate(guide: Guide) -> xgr.Grammar:
     return guide.payload if guide.kind == "grammar" else guide.payload.grammar
 
 
-def ignored(guide: Guide) -> list[str]:
-    """What XGrammar would not enforce, one line each."""
-    if guide.kind != "json_schema":
-        return []
-    schema = json.loads(guide.source)
-    return json_schema.check(schema) + (unordered(schema) if guide.any_order else [])
-
-
-def unordered(schema: Any) -> list[str]:
-    """What XGrammar does not enforce of a schema whose properties come in any order: they are only counted."""
-    if any(node.get("properties") or node.get("required") for _, node in json_schema.subschemas(schema)):
-        return ["any_order: required is not enforced, and a property may come twice"]
-    return []
-
-
-def report_ignored(guide: Guide) -> None:
-    """Warns of what XGrammar would not enforce. Raises `GuideError` where the guide is strict."""
-    lines = ignored(guide)
-    if not lines:
-        return
-    text = "JSON schema, by XGrammar: " + "; ".join(lines)
-    if guide.strict:
-        raise GuideError(text)
-    warnings.warn(text, GuideWarning, stacklevel=3)
+def not_enforced(guide: Guide) -> Found:
+    """What XGrammar does not enforce of a guide, and where."""
+    if guide.kind == "json_schema":
+        found = rewritten(guide)
+        is_open = guide.open_objects or not found.reason
+        return xgrammar_schema.not_enforced(found.schema, guide.any_order, is_open, places=found.places)
+    return xgrammar_tags.not_enforced(json.loads(guide.source)) if guide.kind == "structural_tag" else ()
 
 
 def translated(what: str, call: Callable[[], T]) -> T:

@@ -9,33 +9,37 @@ from weft.grammar.guide import Guide
 from weft.grammar.tokenizer import token_texts
 from weft.grammar.wasm.audit import audit
 from weft.grammar.wasm.compile import bind, compiled
+from weft.grammar.wasm.limits import WasmLimits
 from weft.grammar.wasm.source import WasmSource
 from weft.grammar.wasm.trie import trie_of
 
 
 class CompiledWasm:
     """Starts its program for each request, which may take it up to `WasmLimits.start_ms`: `open` does that ahead, so
-    that it is not the engine's thread that waits."""
+    that it is not the engine's thread that waits. `sequence_bytes` is what a sequence may hold: the program's memory, a
+    copy of it to find out what a step changed, and what is kept to take tokens back."""
 
     opens_ahead = True
     backend = None
+    notes = ()
 
     def __init__(self, guide: Guide, program: _core.WasmProgram, vocab_size: int, memory_bytes: int) -> None:
         self.guide = guide
         self.vocab_size = vocab_size
         self.memory_bytes = memory_bytes
+        limits: WasmLimits = guide.payload.limits
+        self.sequence_bytes = 2 * limits.memory_bytes + limits.undo_bytes
         self._program = program
         self._argument = guide.payload.argument.encode()
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A program that was started with the request's prompt. Raises `GuideError` where it fails."""
-        return self.open(opening, 1)[0]
+        return self.open(opening)
 
-    def open(self, opening: Opening, count: int) -> list[Matcher]:
-        """As many for the sequences of one request, which share its variables: one starts, the others are copies."""
+    def open(self, opening: Opening) -> Matcher:
+        """The same, for the first of a request's sequences; the others are copies, which share its variables."""
         try:
-            first = self._program.start(self._argument, list(opening.prompt), _core.WasmVariables())
-            return [first, *(first.fork() for _ in range(count - 1))]
+            return self._program.start(self._argument, list(opening.prompt), _core.WasmVariables())
         except GuideError:
             raise
         except Exception as error:

@@ -74,8 +74,9 @@ def _read(path: Path, limits: WasmLimits) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(limits.module_bytes + 1)
-    except OSError as error:
-        raise GuideError(f"{path}: the WASM program can't be read: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a path may not hold a zero, says ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise GuideError(f"{path}: the WASM program can't be read: {reason}") from None
 
 
 def _binary(module: bytes, limits: WasmLimits) -> bytes:

@@ -1,0 +1,59 @@
+"""Files that others left or will read: read whole and within bounds, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from weft.errors import ModelError
+
+MOST_JSON_BYTES = 256 << 20
+"""No JSON file of a model directory is longer; the index of a model of thousands of shards has a few MiB."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model directory. Raises `ModelError` where there is none."""
+    if not path.exists():
+        raise ModelError(f"{path}: there is no such file; a model directory has config.json and safetensors")
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_JSON_BYTES:
+            raise ModelError(f"{path}: is no file, or longer than {MOST_JSON_BYTES >> 20} MiB")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ModelError(f"{path}: can't be read as JSON: its brackets nest too deep") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"{path}: can't be read as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path}: holds a JSON {type(data).__name__}; it must hold an object")
+    return data
+
+
+def inside(directory: Path, name: object, where: Path) -> Path:
+    """The path of a file that `where`, a file of the directory, names. Raises `ModelError` for one that leads out of
+    the directory. Links are followed: caches of checkpoints are made of them.
+    """
+    relative = PurePosixPath(name) if isinstance(name, str) and "\0" not in name else None
+    if relative is None or relative.is_absolute() or ".." in relative.parts or not relative.parts:
+        raise ModelError(f"{where}: names the file {name!r}; give one inside the directory")
+    return directory / relative
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file. Raises `OSError` where that fails, and then leaves what was there before, and nothing else."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():  # /dev/stdout, a pipe
+        path.write_bytes(data)
+        return
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise

@@ -1,0 +1,28 @@
+"""Objects with threads, and processes that are forked: a fork has the objects, and none of their threads."""
+
+from __future__ import annotations
+
+import os
+
+from weft.errors import WeftError
+
+
+class Home:
+    """The process that an object was made in."""
+
+    def __init__(self, what: str, error: type[WeftError]) -> None:
+        self._pid = os.getpid()
+        self._what, self._error = what, error
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is that process."""
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        """Raise the error in a process that was forked from it: whatever waits there would wait for ever."""
+        if not self.is_here:
+            raise self._error(
+                f"the {self._what} was made in process {self._pid}, and this one, {os.getpid()}, was forked from it: "
+                "its threads are not here; make another after the fork"
+            )

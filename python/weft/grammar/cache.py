@@ -1,0 +1,53 @@
+"""Compiled guides that are kept for the next request with the same content, within a number of bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from weft.grammar.base import CompiledGuide
+
+
+class GuideCache:
+    """Compiled guides, the least recently used dropped beyond `limit_bytes`. Its owner's lock guards it.
+
+    `num_hits` and `num_misses` count what `get` was asked for.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.num_bytes = 0
+        self.num_hits = 0
+        self.num_misses = 0
+        self._entries: OrderedDict[Hashable, tuple[CompiledGuide, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable) -> CompiledGuide | None:
+        """The entry, now the most recently used."""
+        if key not in self._entries:
+            self.num_misses += 1
+            return None
+        self.num_hits += 1
+        self._entries.move_to_end(key)
+        return self._entries[key][0]
+
+    def put(self, key: Hashable, compiled: CompiledGuide, measured_bytes: int = 0) -> None:
+        """Keep an entry, unless it alone is beyond the limit. It counts with its text and what it says that it holds,
+        or with `measured_bytes` where that is more."""
+        size = max(compiled.memory_bytes, measured_bytes) + sys.getsizeof(compiled.guide.source)
+        if key in self._entries:  # it may have grown
+            self.num_bytes -= self._entries.pop(key)[1]
+        if size > self.limit_bytes:
+            return
+        self._entries[key] = (compiled, size)
+        self.num_bytes += size
+        while self.num_bytes > self.limit_bytes:
+            self.num_bytes -= self._entries.popitem(last=False)[1][1]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._entries.clear()
+        self.num_bytes = 0

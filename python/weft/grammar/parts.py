@@ -1,0 +1,59 @@
+"""Compiling a guide of any kind on the calling thread: a grammar library's, or one of weft's own around such a guide.
+
+Here and in the trial process (`precheck.py`) the same, so that what was tried is what is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft import registry
+from weft.errors import GuideError, WeftError
+from weft.grammar.base import Backend, Chooser, CompiledGuide
+from weft.grammar.guide import Guide
+from weft.grammar.limits import CompileLimits, check_chain, check_text
+from weft.grammar.tokenizer import Vocabulary
+
+
+class Parts:
+    """What kinds of guides are compiled with (`weft.grammar.base.CompileParts`)."""
+
+    def __init__(self, vocabulary: Vocabulary, backend: Backend, limits: CompileLimits) -> None:
+        self.vocabulary = vocabulary
+        self._backend = backend
+        self._limits = limits
+
+    def compile_part(self, guide: Guide) -> CompiledGuide:
+        """Compile on this thread. Raises `GuideError`, for whatever fails."""
+        try:
+            if guide.kind in registry.GUIDES:
+                compiled: CompiledGuide = registry.load("guides", guide.kind)(guide, self)
+                return compiled
+            check_text(guide, self._limits)
+            check_chain(guide, self._limits)
+            return self._backend.compile(guide)
+        except WeftError:
+            raise
+        except Exception as error:
+            words = "it takes too much memory" if _is_memory(error) else f"{type(error).__name__}: {error}"
+            raise GuideError(f"the guide does not compile: {words[:500]}") from error
+
+
+def only(backend: Backend, library: str | None) -> Backend:
+    """The backend, or of one that chooses, the library of this name."""
+    if library is not None and isinstance(backend, Chooser):
+        return backend.libraries[library]
+    return backend
+
+
+def _is_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "bad_alloc" in str(error)
+
+
+def make_backend(
+    name: str, vocabulary: Vocabulary, limits: CompileLimits, untrusted: bool, threads: int | None = None
+) -> Backend:
+    """The registry's backend `name`."""
+    made: Any = registry.load("grammars", name)
+    backend: Backend = made(vocabulary, limits=limits, untrusted=untrusted, threads=threads)
+    return backend

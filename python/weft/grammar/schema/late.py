@@ -1,0 +1,124 @@
+"""Choices that show only when all is read: how many properties an object has, where an item stands."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from weft.grammar.schema.facts import Branch, Fork
+from weft.grammar.schema.negate import absent, having
+from weft.grammar.schema.nodes import DERIVED, Node, others
+from weft.grammar.schema.objects import merged
+from weft.grammar.schema.values import Values
+
+MAX_POSITIONS = 8
+MAX_VALUES = 1000
+MAX_OPTIONAL = 48
+MAX_SUBSETS = 64
+
+
+def late_fork(branch: Branch, is_open: bool) -> Fork | None:
+    """The next choice, if there is one."""
+    if branch.is_settled:
+        return None
+    return _listed(branch) or _contained(branch) or _sized(branch, is_open)
+
+
+def _beside(branch: Branch, name: str, choices: list[list[Node]]) -> Fork:
+    """Choices for values of one type, and all values of others."""
+    if branch.types != (name,):
+        choices = [[{"type": others(name)}], *choices]
+    return Fork(choices)
+
+
+def _listed(branch: Branch) -> Fork | None:
+    """Few numbers, of which some are excluded, are listed."""
+    numbers = branch.numbers
+    step = numbers.step or Fraction(1)
+    if numbers.integer:
+        step = Fraction(step.numerator)
+    if branch.values is not None or not branch.residue or "number" not in branch.types:
+        return None
+    if numbers.low is None or numbers.high is None or step.denominator != 1:
+        return None
+    if not numbers.integer and numbers.step is None:
+        return None
+    low, high = Fraction(str(numbers.low)), Fraction(str(numbers.high))
+    first, last = -(-low // step), high // step
+    if last - first > MAX_VALUES:
+        return None
+    values = [int(k * step) for k in range(int(first), int(last) + 1)]
+    return _beside(branch, "number", [[{"enum": Values(values)}]] if values else [])
+
+
+def _contained(branch: Branch) -> Fork | None:
+    """An item that a short array contains stands somewhere."""
+    arrays = branch.arrays
+    if "array" not in branch.types:
+        return None
+    for i, (schema, least, most) in enumerate(arrays.contains):
+        if most is not None or least != 1:
+            continue
+        if schema is True or schema == {}:
+            del arrays.contains[i]
+            return _beside(branch, "array", [[{"minItems": 1}]])
+        if arrays.most is not None and arrays.most <= MAX_POSITIONS:
+            del arrays.contains[i]
+            places: list[list[Node]] = [
+                [{"type": ("array",), "minItems": k + 1, "prefixItems": [*[True] * k, schema]}]
+                for k in range(arrays.most)
+            ]
+            return _beside(branch, "array", places)
+    return None
+
+
+def _sized(branch: Branch, is_open: bool) -> Fork | None:
+    """How many of an object's optional properties there are, where a grammar can't count them."""
+    objects = branch.objects
+    if "object" not in branch.types or (objects.least <= len(objects.required) and objects.most is None):
+        return None
+    parts = merged(objects, is_open)
+    optional = [n for n, nodes in parts.named.items() if n not in objects.required and False not in nodes]
+    if not optional or parts.apart:
+        return None
+    need = max(objects.least - len(objects.required), 0)
+    room = None if objects.most is None else objects.most - len(objects.required)
+    if room is not None and room >= len(optional) and parts.is_closed:
+        objects.most = room = None
+    if need == 0 and room is None:
+        return None
+    if need > len(optional) and parts.is_closed:
+        return Fork([[{"type": others("object")}]])
+    if parts.is_closed and not parts.names and need <= 1 and room in (None, 1):
+        return None  # libraries can do that
+    if room == 0:
+        return _beside(branch, "object", [[absent(name) for name in optional]])
+    if room is None and need == 1:
+        return _first_of(branch, optional)
+    if _subsets(len(optional), len(optional) if room is None else room) > MAX_SUBSETS:
+        return None
+    name = optional[0]
+    return _beside(branch, "object", [[having(name)], [absent(name)]])
+
+
+def _first_of(branch: Branch, optional: list[str]) -> Fork | None:
+    """At least one property: the first of those that are named, or none of them and another one."""
+    if len(optional) > MAX_OPTIONAL:
+        return None
+    choices: list[list[Node]] = []
+    for i, name in enumerate(optional):
+        choices.append([_without(optional[:i]), having(name)])
+    return _beside(branch, "object", [*choices, [_without(optional)]])
+
+
+def _without(names: list[str]) -> Node:
+    properties: dict[str, Any] = dict.fromkeys(names, False)
+    return {"type": ("object",), "properties": properties, DERIVED: True}
+
+
+def _subsets(count: int, most: int) -> int:
+    total = term = 1
+    for size in range(1, min(count, most) + 1):
+        term = term * (count - size + 1) // size
+        total += term
+    return total

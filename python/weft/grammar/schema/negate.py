@@ -1,0 +1,201 @@
+"""What does not satisfy a node, as alternatives: `denied` gives nodes, one of which holds where the node does not.
+
+What can't be said otherwise stays as `{DENIED: node}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+from typing import Any
+
+from weft.grammar.schema import patterns
+from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, OF_TYPE, TYPES, Node, others
+from weft.grammar.schema.values import key_of, type_of
+
+MAX_PAIRS = 8
+BOUNDS = {
+    "minimum": "exclusiveMaximum",
+    "maximum": "exclusiveMinimum",
+    "exclusiveMinimum": "maximum",
+    "exclusiveMaximum": "minimum",
+}
+LEAST = {"minLength": ("string", "maxLength"), "minItems": ("array", "maxItems")}
+LEAST |= {"minProperties": ("object", "maxProperties")}
+MOST = {high: (name, low) for low, (name, high) in LEAST.items()}
+
+
+def denied(node: Node) -> list[Node]:
+    """Alternatives to a node: together they hold for exactly the values for which it does not."""
+    if isinstance(node, bool):
+        return [] if node else [True]
+    found: list[Node] = []
+    for key, value in node.items():
+        found += _keyword(node, key, value)
+    return found
+
+
+def negative(node: Node) -> Node:
+    """What holds where `node` does not."""
+    if isinstance(node, bool):
+        return not node
+    return {"not": node}
+
+
+def _keyword(node: dict[str, Any], key: str, value: Any) -> list[Node]:
+    if key in ("then", "else", DERIVED):
+        return []
+    if key == "type":
+        return _types(value)
+    if key == "enum":
+        return list(_values(value))
+    if key in ("not", DENIED):
+        return [value]
+    if key == "$ref" and not isinstance(value, str):
+        return [negative(value)]
+    if key == "allOf":
+        return [negative(item) for item in value]
+    if key == "anyOf":
+        return [{"allOf": [negative(item) for item in value]}]
+    if key == "oneOf" and len(value) <= MAX_PAIRS:
+        none: Node = {"allOf": [negative(item) for item in value]}
+        return [none, *({"allOf": list(pair)} for pair in combinations(value, 2))]
+    if key == "if":
+        no = negative(value)
+        return [
+            {"allOf": [value, negative(node["then"])]},
+            {"allOf": [no, negative(node["else"])]},
+        ]
+    if key in BOUNDS:
+        return [{"type": ("number",), BOUNDS[key]: value}]
+    if key == FRACTION:
+        return [{"type": (*others("number"), "integer")}]
+    if key == "pattern":
+        inverse = patterns.inverse(value)
+        if inverse is not None:
+            return [{"type": ("string",), "pattern": inverse}]
+    if key in LEAST or key in MOST:
+        return list(_count(key, value))
+    if key == "contains" and value[1:] == (1, None):
+        return [{"type": ("array",), "items": negative(value[0])}]
+    found = _array(key, value) if key == "prefixItems" else _object(key, value)
+    return [_residue(node, key)] if found is None else found
+
+
+def _residue(node: dict[str, Any], key: str) -> Node:
+    """A keyword, with those that it depends on, as what must not hold."""
+    needed = {"items": ("prefixItems",), "additionalProperties": ("properties", "patternProperties")}
+    kept = {name: node[name] for name in (key, *needed.get(key, ())) if name in node}
+    if key == "items" and "prefixItems" in kept:
+        kept["prefixItems"] = [True] * len(kept["prefixItems"])
+    if key == "additionalProperties":
+        for name in ("properties", "patternProperties"):
+            if name in kept:
+                kept[name] = dict.fromkeys(kept[name], True)
+    of_type = next(((name,) for name, keys in OF_TYPE.items() if key in keys), TYPES)
+    return {"type": of_type, DENIED: kept}
+
+
+def _types(names: tuple[str, ...]) -> list[Node]:
+    left = tuple(name for name in TYPES if name not in names)
+    if "integer" in names and "number" in left:
+        rest = tuple(name for name in left if name != "number")
+        return [*([{"type": rest}] if rest else []), {"type": ("number",), FRACTION: True}]
+    return [{"type": left}] if left else []
+
+
+def _count(key: str, value: int) -> Iterator[Node]:
+    if key in MOST:
+        name, other = MOST[key]
+        yield {"type": (name,), other: value + 1}
+    elif value > 0:
+        name, other = LEAST[key]
+        yield {"type": (name,), other: value - 1}
+
+
+def _array(key: str, schemas: list[Node]) -> list[Node]:
+    return [
+        {"type": ("array",), "minItems": i + 1, "prefixItems": [*[True] * i, negative(schema)]}
+        for i, schema in enumerate(schemas)
+        if schema is not True
+    ]
+
+
+def _object(key: str, value: Any) -> list[Node] | None:
+    if key == "required":
+        return [absent(name) for name in dict.fromkeys(value)]
+    if key == "properties":
+        return [having(name, negative(schema)) for name, schema in value.items() if schema is not True]
+    if key == "dependentRequired":
+        return [{"allOf": [having(name), absent(need)]} for name, needs in value.items() for need in needs]
+    if key == "dependentSchemas":
+        return [{"allOf": [having(name), negative(schema)]} for name, schema in value.items()]
+    if key == "propertyNames":
+        names = _denied_names(value)
+        return None if names is None else [having(name) for name in names]
+    if key == "patternProperties":
+        matched = {pattern: patterns.texts(pattern) for pattern in value}
+        if None in matched.values():
+            return None
+        return [having(name, negative(value[p])) for p, found in matched.items() for name in found or ()]
+    return None
+
+
+def _denied_names(node: Node) -> list[str] | None:
+    """The names that are not of a node, where they are few."""
+    if not isinstance(node, dict) or set(node) != {"not"} or not isinstance(node["not"], dict):
+        return None
+    inner = node["not"]
+    if set(inner) == {"enum"}:
+        return [value for value in inner["enum"] if isinstance(value, str)]
+    return patterns.texts(inner["pattern"]) if set(inner) == {"pattern"} else None
+
+
+def absent(name: str) -> Node:
+    """An object without a property."""
+    return {"type": ("object",), "properties": {name: False}, DERIVED: True}
+
+
+def having(name: str, schema: Node = True) -> Node:
+    """An object with a property, which satisfies `schema`."""
+    return {"type": ("object",), "required": [name], "properties": {name: schema}, DERIVED: True}
+
+
+def _values(values: list[Any]) -> Iterator[Node]:
+    by_type: dict[str, dict[str, Any]] = {}
+    for value in values:
+        by_type.setdefault(type_of(value), {})[key_of(value)] = value
+    free = tuple(name for name in TYPES if name not in by_type)
+    if free:
+        yield {"type": free}
+    for name, each in by_type.items():
+        distinct = list(each.values())
+        if name == "boolean" and len(distinct) == 1:
+            yield {"enum": [not distinct[0]]}
+        elif name == "string":
+            yield {"type": ("string",), "pattern": patterns.none_of(distinct)}
+        elif name == "number":
+            yield from _between(sorted(distinct))
+        elif name in ("array", "object"):
+            yield {"allOf": [{"type": (name,)}, *({"anyOf": list(_unlike(value))} for value in distinct)]}
+
+
+def _between(numbers: list[Any]) -> Iterator[Node]:
+    yield {"type": ("number",), "exclusiveMaximum": numbers[0]}
+    for low, high in pairwise(numbers):
+        yield {"type": ("number",), "exclusiveMinimum": low, "exclusiveMaximum": high}
+    yield {"type": ("number",), "exclusiveMinimum": numbers[-1]}
+
+
+def _unlike(value: Any) -> Iterator[Node]:
+    """Arrays that differ from one, or objects."""
+    if isinstance(value, list):
+        yield {"type": ("array",), "minItems": len(value) + 1}
+        if value:
+            yield {"type": ("array",), "maxItems": len(value) - 1}
+            yield from _array("prefixItems", [{"enum": [item]} for item in value])
+        return
+    yield {"type": ("object",), "minProperties": len(value) + 1}
+    for name, item in value.items():
+        yield absent(name)
+        yield having(name, {"not": {"enum": [item]}})

@@ -1,0 +1,236 @@
+"""Reads nodes into what is known of a value (`facts.py`): conjunctions are merged, choices are kept for later.
+
+`settle` is false where nothing can satisfy what was read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.grammar.schema.evaluate import holds
+from weft.grammar.schema.facts import Arrays, Branch, Fork, Layer, Objects, Strings
+from weft.grammar.schema.negate import absent, denied, having
+from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, Node, TooMuch, others
+from weft.grammar.schema.values import key_of, type_of
+
+LAYER = ("properties", "patternProperties", "additionalProperties")
+APART = {"date-time", "time", "date", "duration", "email", "ipv4", "ipv6", "uuid"}
+"""Formats that have no text in common."""
+MAX_STEPS = 10_000
+
+
+class Reader:
+    """Reads nodes; what it makes up is made once for each node. Raises `TooMuch` behind `MAX_STEPS` nodes."""
+
+    def __init__(self) -> None:
+        self._denied: dict[int, list[Node]] = {}
+        self._made: dict[tuple[str, int, str], Node] = {}
+        self._kept: list[Node] = []
+        self._steps = 0
+
+    def settle(self, branch: Branch) -> bool:
+        """Reads all that is pending."""
+        while branch.pending:
+            node = branch.pending.pop(0)
+            if node is False or (isinstance(node, dict) and id(node) in branch.refused):
+                return False
+            if isinstance(node, bool) or id(node) in branch.read:
+                continue
+            self._steps += 1
+            if self._steps > MAX_STEPS:
+                raise TooMuch("too many alternatives")
+            branch.read[id(node)] = node
+            if not self._read(branch, node):
+                return False
+        return self._filter(branch) and self._prune(branch)
+
+    def make(self, kind: str, node: dict[str, Any], name: str = "", made: Any = None) -> Node:
+        """The node that was made of one, the same each time."""
+        key = (kind, id(node), name)
+        if key not in self._made:
+            self._kept.append(node)
+            self._made[key] = made()
+        return self._made[key]
+
+    def _read(self, branch: Branch, node: dict[str, Any]) -> bool:
+        keys = list(node)
+        first = next((i for i, key in enumerate(keys) if key in LAYER), None)
+        if first is not None and any(key in ("$ref", "allOf") for key in keys[:first]):
+            # What is applied before comes before: properties keep the order that they are written in.
+            own = {key: node[key] for key in (*LAYER, DERIVED) if key in node}
+            branch.pending[:0] = [self.make("layer", node, made=lambda: own)]
+            keys = [key for key in keys if key not in LAYER]
+        elif first is not None:
+            self._layer(branch, node)
+        applied: list[Node] = []
+        for key in keys:
+            if not self._keyword(branch, node, key, node[key], applied):
+                return False
+        branch.pending[:0] = applied
+        return True
+
+    def _layer(self, branch: Branch, node: dict[str, Any]) -> None:
+        branch.is_blank = False
+        named, patterns = node.get("properties", {}), node.get("patternProperties", {})
+        rest = node.get("additionalProperties")
+        branch.objects.layers.append(Layer(named, patterns, rest, DERIVED in node))
+
+    def _keyword(
+        self, branch: Branch, node: dict[str, Any], key: str, value: Any, applied: list[Node]
+    ) -> bool:
+        if key == "$ref":
+            branch.unresolved += [value] if isinstance(value, str) else []
+            applied += [] if isinstance(value, str) else [value]
+            branch.is_blank &= not isinstance(value, str)
+        elif key == "allOf":
+            applied += value
+        elif key == "anyOf":
+            branch.forks.append(Fork([[item] for item in value]))
+        elif key == "oneOf":
+            branch.forks.append(Fork([[item] for item in value], is_one=True))
+        elif key == "if":
+            no = self.make("not", node, "if", made=lambda: {"not": value})
+            branch.forks.append(Fork([[value, node["then"]], [no, node["else"]]]))
+        elif key == "not":
+            return self._not(branch, value)
+        elif key == DENIED:
+            branch.residue.append(value)
+            branch.is_blank = False
+        elif key in ("dependentRequired", "dependentSchemas"):
+            self._dependent(branch, node, key, value)
+        elif key not in LAYER:
+            branch.is_blank = False
+            self._fact(branch, node, key, value)
+        return True
+
+    def _not(self, branch: Branch, inner: Node) -> bool:
+        if isinstance(inner, bool):
+            return not inner
+        if id(inner) in branch.read:
+            return False
+        branch.refused[id(inner)] = inner
+        if id(inner) not in self._denied:
+            self._kept.append(inner)
+            self._denied[id(inner)] = denied(inner)
+        branch.forks.append(Fork([[item] for item in self._denied[id(inner)]], denied=inner))
+        return True
+
+    def _dependent(self, branch: Branch, node: dict[str, Any], key: str, needs: dict[str, Any]) -> None:
+        for name, need in needs.items():
+            without = self.make("without", node, name, made=lambda name=name: absent(name))
+            other = self.make("other", node, made=lambda: {"type": others("object")})
+            holder = self.make("with", node, name, made=lambda name=name: having(name))
+            then = (
+                need
+                if key == "dependentSchemas"
+                else self.make("needs", node, name, made=lambda need=need: {"required": need, DERIVED: True})
+            )
+            branch.forks.append(Fork([[other], [without], [holder, then]]))
+
+    def _fact(self, branch: Branch, node: dict[str, Any], key: str, value: Any) -> None:
+        numbers, strings, arrays, objects = branch.numbers, branch.strings, branch.arrays, branch.objects
+        if key == "type":
+            names = tuple("number" if name == "integer" else name for name in value)
+            if "number" in names and "number" not in value:
+                self._integer(branch, True)
+            branch.types = tuple(name for name in branch.types if name in names)
+        elif key == FRACTION:
+            self._integer(branch, False)
+        elif key == "enum":
+            wanted = {key_of(item) for item in value}
+            known = value if branch.values is None else branch.values
+            distinct = {key_of(item): item for item in known}
+            branch.values = [item for text, item in distinct.items() if text in wanted]
+        elif key in ("minimum", "exclusiveMinimum"):
+            numbers.at_least(value, key != "minimum")
+        elif key in ("maximum", "exclusiveMaximum"):
+            numbers.at_most(value, key != "maximum")
+        elif key == "multipleOf":
+            numbers.multiple_of(value)
+        elif key == "pattern":
+            strings.patterns += [value] if value not in strings.patterns else []
+        elif key == "format":
+            strings.formats += [value] if value not in strings.formats else []
+        elif key in ("minLength", "minItems", "minProperties"):
+            part = _sized(branch, key)
+            part.least = max(part.least, value)
+        elif key in ("maxLength", "maxItems", "maxProperties"):
+            part = _sized(branch, key)
+            part.most = value if part.most is None else min(part.most, value)
+        elif key == "required":
+            objects.required |= dict.fromkeys(value)
+        elif key == "propertyNames":
+            objects.names.append(value)
+        elif key == "uniqueItems":
+            arrays.unique = True
+        elif key == "contains":
+            arrays.contains.append(value)
+        elif key in ("prefixItems", "items") and not (key == "items" and "prefixItems" in node):
+            arrays.layers.append(Layer(node.get("prefixItems", []), {}, node.get("items")))
+
+    def _integer(self, branch: Branch, wanted: bool) -> None:
+        if branch.numbers.integer is (not wanted):
+            branch.types = tuple(name for name in branch.types if name != "number")
+        branch.numbers.integer = wanted
+
+    def _filter(self, branch: Branch) -> bool:
+        """Leaves the values that satisfy all that was read, where values are listed."""
+        if branch.values is None or branch.is_settled:
+            return branch.values is None or bool(branch.values)
+        verdicts = [self._verdict(branch, value) for value in branch.values]
+        branch.values = [
+            value for value, verdict in zip(branch.values, verdicts, strict=True) if verdict is not False
+        ]
+        branch.is_settled = None not in verdicts
+        if branch.is_settled:
+            branch.forks, branch.kept, branch.residue = [], [], []
+        kinds = {type_of(value) for value in branch.values}
+        branch.types = tuple(name for name in branch.types if name in kinds)
+        return bool(branch.values)
+
+    def _verdict(self, branch: Branch, value: Any) -> bool | None:
+        total: bool | None = True
+        for node in branch.read.values():
+            verdict = holds(value, node)
+            if verdict is False:
+                return False
+            total = None if verdict is None else total
+        return total
+
+    def _prune(self, branch: Branch) -> bool:
+        """Drops types that nothing can be of."""
+        if branch.is_settled:
+            return True
+        empty = {
+            "number": branch.numbers.is_empty(),
+            "string": _is_above(branch.strings.least, branch.strings.most) or _differ(branch.strings.formats),
+            "array": _is_above(branch.arrays.least, branch.arrays.most),
+            "object": self._no_object(branch),
+        }
+        branch.types = tuple(name for name in branch.types if not empty.get(name))
+        return bool(branch.types)
+
+    def _no_object(self, branch: Branch) -> bool:
+        objects = branch.objects
+        if _is_above(max(objects.least, len(objects.required)), objects.most):
+            return True
+        return any(
+            layer.first.get(name) is False
+            or (layer.rest is False and not layer.patterns and name not in layer.first)
+            for layer in objects.layers
+            for name in objects.required
+        )
+
+
+def _differ(formats: list[str]) -> bool:
+    """Whether no text is of all these formats."""
+    return len(APART.intersection(formats)) > 1
+
+
+def _sized(branch: Branch, key: str) -> Strings | Arrays | Objects:
+    """What a keyword bounds the size of."""
+    return branch.strings if "Length" in key else branch.arrays if "Items" in key else branch.objects
+
+
+def _is_above(least: int, most: int | None) -> bool:
+    return most is not None and least > most

@@ -1,0 +1,195 @@
+"""Writes what is known of an alternative as JSON schema: a piece for each type that has bounds of its own.
+
+Where a piece holds schemas, it has a hole, to be filled by what becomes of them (`rewrite.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from weft.grammar.schema.facts import Arrays, Branch, Layer, Numbers, Strings
+from weft.grammar.schema.nodes import Node
+from weft.grammar.schema.objects import merged
+
+Goal = list[Node]
+Hole = Callable[[Goal], Any]
+
+
+@dataclass
+class Piece:
+    """A schema for some of the values; `needs` are goals without which nothing is of it."""
+
+    schema: dict[str, Any]
+    needs: list[Goal] = field(default_factory=list)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says no more than types."""
+        return set(self.schema) == {"type"}
+
+
+def pieces(branch: Branch, is_open: bool, hole: Hole) -> Iterator[Piece]:
+    """The schemas, one of which is to hold."""
+    beside = list(_beside(branch, hole))
+    if branch.values is not None:
+        schema: dict[str, Any] = {"enum": branch.values}
+        if not branch.is_settled:
+            schema |= _bounds(branch, is_open, hole)
+        yield _with(Piece(schema), beside)
+        return
+    plain = []
+    for name in branch.types:
+        piece = _piece(branch, name, is_open, hole)
+        if piece.is_plain and not beside:
+            plain.append(piece.schema["type"])
+        else:
+            yield _with(piece, beside)
+    if plain:
+        yield Piece({"type": plain if len(plain) > 1 else plain[0]})
+
+
+def _beside(branch: Branch, hole: Hole) -> Iterator[dict[str, Any]]:
+    """Schemas that hold, too."""
+    for node in branch.residue:
+        yield {"not": hole([node])}
+    for choices in branch.kept:
+        yield {"anyOf": [hole(choice) for choice in choices]}
+    for reference in branch.unresolved:
+        yield {"$ref": reference}
+
+
+def _with(piece: Piece, beside: list[dict[str, Any]]) -> Piece:
+    if not beside:
+        return piece
+    if len(beside) == 1 and "not" in beside[0]:
+        return Piece({**piece.schema, **beside[0]}, piece.needs)
+    return Piece({"allOf": [piece.schema, *beside]}, piece.needs)
+
+
+def _bounds(branch: Branch, is_open: bool, hole: Hole) -> dict[str, Any]:
+    """What stands beside listed values that could not be tried."""
+    schema: dict[str, Any] = {}
+    for name in branch.types:
+        schema |= _piece(branch, name, is_open, hole).schema
+    return schema | {"type": list(branch.types)}
+
+
+def _piece(branch: Branch, name: str, is_open: bool, hole: Hole) -> Piece:
+    if name == "number":
+        return Piece(_numbers(branch.numbers, hole))
+    if name == "string":
+        return Piece(_strings(branch.strings))
+    if name == "array":
+        return _arrays(branch.arrays, hole)
+    if name == "object":
+        return _objects(branch, is_open, hole)
+    return Piece({"type": name})
+
+
+def _numbers(numbers: Numbers, hole: Hole) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer" if numbers.integer else "number"}
+    if numbers.low is not None:
+        schema["exclusiveMinimum" if numbers.low_open else "minimum"] = numbers.low
+    if numbers.high is not None:
+        schema["exclusiveMaximum" if numbers.high_open else "maximum"] = numbers.high
+    step = numbers.step
+    if step is not None and numbers.integer:
+        step = Fraction(step.numerator)  # the least whole number that is a multiple
+    if step is not None and not (numbers.integer and step == 1):
+        schema["multipleOf"] = step.numerator if step.denominator == 1 else float(step)
+    if numbers.integer is False:
+        schema["not"] = {"type": "integer"}
+    return schema
+
+
+def _strings(strings: Strings) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    if strings.least:
+        schema["minLength"] = strings.least
+    if strings.most is not None:
+        schema["maxLength"] = strings.most
+    more = []
+    for key, found in (("pattern", strings.patterns), ("format", strings.formats)):
+        if found:
+            schema[key] = found[0]
+        more += [{"type": "string", key: value} for value in found[1:]]
+    return {"allOf": [schema, *more]} if more else schema
+
+
+def _arrays(arrays: Arrays, hole: Hole) -> Piece:
+    first = [arrays.item(i) for i in range(arrays.num_first)]
+    rest = arrays.item(arrays.num_first)
+    most = arrays.most
+    ends = [i for i, nodes in enumerate(first) if False in nodes] + ([len(first)] if False in rest else [])
+    if ends:
+        most = min(ends[0], len(first) if most is None else most)
+    if most is not None and len(first) >= most:
+        first, rest = first[:most], []
+    schema: dict[str, Any] = {"type": "array"}
+    if first:
+        schema["prefixItems"] = [hole(nodes) for nodes in first]
+    if rest and most != 0:
+        schema["items"] = hole(rest)
+    if arrays.least:
+        schema["minItems"] = arrays.least
+    if most is not None:
+        schema["maxItems"] = most
+    if arrays.unique and (most is None or most > 1):
+        schema["uniqueItems"] = True
+    if arrays.contains:
+        _contains(schema, arrays, hole)
+    if most is not None and arrays.least > most:
+        return Piece({"enum": []}, [[False]])
+    needs = first[: arrays.least] + ([rest] if arrays.least > len(first) else [])
+    return Piece(schema, needs)
+
+
+def _contains(schema: dict[str, Any], arrays: Arrays, hole: Hole) -> None:
+    stated = []
+    for node, least, most in arrays.contains:
+        one: dict[str, Any] = {"contains": hole([node])}
+        if least != 1:
+            one["minContains"] = least
+        if most is not None:
+            one["maxContains"] = most
+        stated.append(one)
+    schema |= stated[0]
+    if stated[1:]:
+        schema["allOf"] = stated[1:]
+
+
+def _objects(branch: Branch, is_open: bool, hole: Hole) -> Piece:
+    objects = branch.objects
+    parts = merged(objects, is_open)
+    schema: dict[str, Any] = {"type": "object"}
+    if parts.named:
+        schema["properties"] = {name: hole(nodes) for name, nodes in parts.named.items()}
+    if parts.patterns:
+        schema["patternProperties"] = {pattern: hole(nodes) for pattern, nodes in parts.patterns.items()}
+    if parts.rest:
+        schema["additionalProperties"] = hole(parts.rest)
+    if objects.required:
+        schema["required"] = list(objects.required)
+    if objects.least > len(objects.required):
+        schema["minProperties"] = objects.least
+    if objects.most is not None:
+        schema["maxProperties"] = objects.most
+    if parts.names:
+        schema["propertyNames"] = hole(parts.names)
+    if parts.apart:
+        schema["allOf"] = [_layer(layer, hole) for layer in parts.apart]
+    return Piece(schema, [parts.named[name] for name in objects.required if name in parts.named])
+
+
+def _layer(layer: Layer, hole: Hole) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    if layer.first:
+        schema["properties"] = {name: hole([node]) for name, node in layer.first.items()}
+    if layer.patterns:
+        schema["patternProperties"] = {p: hole([node]) for p, node in layer.patterns.items()}
+    if layer.rest is not None:
+        schema["additionalProperties"] = hole([layer.rest])
+    return schema
