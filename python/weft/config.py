@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from weft.errors import InputError
+from weft.errors import InputError, ModelError
 
 GuideDrafts = Literal["auto"] | bool
 Graphs = Literal["one", "split", "none"]
@@ -19,6 +19,8 @@ Chunking = Literal["first_come", "equal_progress"]
 DraftTokens = int | Mapping[int, int]
 
 MAX_DRAFT_TOKENS = 8
+PROGRAM_BYTES = 192 << 20
+"""What a program with `WasmLimits`' defaults may hold: its memory twice, and what is kept to take tokens back."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +205,18 @@ class EngineConfig:
     else.
 
     `grammar` names the library that compiles guides: `"xgrammar"`, `"llguidance"`, or `"auto"`, which takes XGrammar
-    and turns to LLGuidance for what XGrammar can't express (`docs/grammars.md`). A mask that takes longer than
-    `mask_time_limit_s` seconds (0: no limit) ends its request with an error. With `untrusted_guides` guides come from
-    strangers: they are compiled under `CompileLimits.untrusted()`, and tried in another process before.
+    and turns to LLGuidance for what XGrammar can't express (`docs/grammars.md`). A guide that takes
+    longer than `mask_time_limit_s` seconds within one token (0: no limit), for masks, tokens that it takes and takes
+    back, and forced text together, ends its request with an error; processor time counts, and of waiting what is over
+    2 s. None is 2 s, or 0.25 s with `untrusted_guides`. With these guides come from strangers: they are compiled under
+    `CompileLimits.untrusted()`, and tried in another process before.
+
+    A request may have `max_words` stop words, and as many bad words; each list holds `max_word_bytes` bytes at most:
+    texts in UTF-8, a token id counting for four.
+
+    WebAssembly programs start before their requests have slots: `programs_ahead` of them at most (default: as many as
+    slots). Those that have started, and whose requests have not ended, may hold `max_program_bytes` together (default:
+    384 MiB for each slot and each of those); others wait (`docs/wasm.md`).
     """
 
     max_batch: int = 8
@@ -227,9 +238,13 @@ class EngineConfig:
     simulate_acceptance: float | None = None
     gather_generation_logits: bool = False
     additional_outputs: tuple[tuple[str, bool], ...] = ()
-    mask_time_limit_s: float = 2.0
+    mask_time_limit_s: float | None = None
     untrusted_guides: bool = False
+    max_program_bytes: int | None = None
+    programs_ahead: int | None = None
     grammar: Grammar = "auto"
+    max_words: int = 1024
+    max_word_bytes: int = 1 << 16
 
     def __post_init__(self) -> None:
         for name in (
@@ -240,11 +255,22 @@ class EngineConfig:
             "num_pages",
             "prefill_chunk",
             "max_num_tokens",
+            "max_words",
+            "max_word_bytes",
+            "max_program_bytes",
+            "programs_ahead",
         ):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise InputError(f"{name} is {value!r}; it must be a whole number")
-        for name in ("max_batch", "max_beam_width", "page_size", "prefill_chunk"):
+        for name in (
+            "max_batch",
+            "max_beam_width",
+            "page_size",
+            "prefill_chunk",
+            "max_words",
+            "max_word_bytes",
+        ):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name, names in CHOICES.items():
@@ -253,6 +279,9 @@ class EngineConfig:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}; it must be {', '.join(others)} or {last}"
                 )
+        for name in ("max_program_bytes", "programs_ahead"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         check_outputs(self.additional_outputs)
         if self.overlap is True and self.graphs == "split":
             raise InputError(
@@ -260,10 +289,9 @@ class EngineConfig:
             )
         if not (math.isfinite(self.max_idle_s) and self.max_idle_s > 0):
             raise InputError(f"max_idle_s is {self.max_idle_s}; it must be above 0 seconds")
-        if not (math.isfinite(self.mask_time_limit_s) and self.mask_time_limit_s >= 0):
-            raise InputError(
-                f"mask_time_limit_s is {self.mask_time_limit_s}; it must be 0 seconds (no limit) or more"
-            )
+        limit = self.mask_time_limit_s
+        if limit is not None and not (math.isfinite(limit) and limit >= 0):
+            raise InputError(f"mask_time_limit_s is {limit}; it must be 0 seconds (no limit) or more")
         simulated = self.simulate_acceptance
         if simulated is not None and not (
             math.isfinite(simulated) and 1 <= simulated <= MAX_DRAFT_TOKENS + 1
@@ -306,12 +334,29 @@ class EngineConfig:
                 f"max_num_tokens is {tokens}; without chunked prompts a turn must hold the longest one, {length}, and "
                 f"what a full batch decodes: at least {length + self.max_batch * (num_draft_tokens + 1)}"
             )
-        return replace(self, max_seq_len=length, num_pages=pages, max_num_tokens=tokens)
+        mask_limit = self.mask_time_limit_s
+        if mask_limit is None:
+            mask_limit = UNTRUSTED_MASK_TIME_LIMIT_S if self.untrusted_guides else MASK_TIME_LIMIT_S
+        ahead = self.programs_ahead if self.programs_ahead is not None else self.max_batch
+        programs = self.max_program_bytes
+        if programs is None:  # each may keep a copy for its siblings
+            programs = 2 * (self.max_batch + ahead) * PROGRAM_BYTES
+        return replace(
+            self,
+            max_seq_len=length,
+            num_pages=pages,
+            max_num_tokens=tokens,
+            mask_time_limit_s=mask_limit,
+            programs_ahead=ahead,
+            max_program_bytes=programs,
+        )
 
     def pages_for(self, tokens: int, num_draft_tokens: int) -> int:
         """Pages that hold `tokens` and what two iterations in flight may write beyond them."""
         return -(-(tokens + positions_ahead(num_draft_tokens)) // self.page_size)
 
+
+MASK_TIME_LIMIT_S, UNTRUSTED_MASK_TIME_LIMIT_S = 2.0, 0.25
 
 CHOICES: dict[str, tuple[object, ...]] = {
     "graphs": ("one", "split", "none"),
@@ -350,9 +395,27 @@ def positions_ahead(num_draft_tokens: int) -> int:
     return 2 * (num_draft_tokens + 1) + num_draft_tokens
 
 
+PACKAGE_MODEL = "weft-tiny"
+"""The name of the model inside the package."""
+
+
 def package_model_path() -> Path:
     """The directory of weft-tiny, the model inside the package."""
-    return Path(__file__).parent / "assets" / "weft-tiny"
+    return Path(__file__).parent / "assets" / PACKAGE_MODEL
+
+
+def model_directory(model: str | Path | None) -> Path:
+    """The directory of a model, by its path or by the name of the one inside the package; None is that one, too. A
+    directory of that name in the working directory comes first. Raises `ModelError` where there is none.
+    """
+    path = package_model_path() if model is None else Path(model)
+    if not path.is_dir() and str(model) == PACKAGE_MODEL:
+        path = package_model_path()
+    if not path.is_dir():
+        raise ModelError(
+            f"{path}: no such directory; give the directory of a Hugging Face checkpoint, or {PACKAGE_MODEL!r}"
+        )
+    return path
 
 
 def is_debug() -> bool:

@@ -15,23 +15,28 @@ from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
 from weft.engine.lifecycle import Request
 from weft.engine.loop import Engine
-from weft.errors import ExecutorError, InputError
+from weft.errors import ExecutorError, InputError, RequestError
+from weft.executor.asked import Asked, Rules, num_fed
 from weft.executor.assembly import Assembly, Source
 from weft.executor.executor import Executor
 from weft.executor.types import ExecutorConfig
 from weft.grammar.base import CompiledGuide, Opening
 from weft.grammar.compile import GuideCompiler
 from weft.grammar.guide import Guide
-from weft.prompts import Prompt, is_prompt, progress, single, spread, token_ids
+from weft.grammar.verdict import Verdicts, asked_of
+from weft.prompts import Prompt, is_prompt, progress, single, spread
 from weft.text import RunningText, decode
+
+DEFAULT = SamplingParams()
 
 
 class LLM:
     """A model that answers prompts, under guides and with speculation.
 
-    `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json); None is weft-tiny, the model inside
-    the package. `device` is "cpu", "cuda", or "auto" (CUDA where there is a GPU). `dtype` is "auto" (the config's),
-    "float32", "float16" or "bfloat16". Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit.
+    `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json); None or "weft-tiny" is the model
+    inside the package. `device` is "cpu", "cuda", or "auto" (CUDA where there is a GPU). `dtype` is "auto" (the
+    config's), "float32", "float16" or "bfloat16". Raises `ModelError`, `TokenizerError` or `InputError` for what does
+    not fit.
 
     Many threads may use an LLM at once: their requests run together, in one batch.
     """
@@ -60,6 +65,7 @@ class LLM:
         self._words = built.words
         self._compiler: GuideCompiler = built.compiler
         self._executor = Executor._over(built, ExecutorConfig(iter_stats_max_iterations=0))
+        self._verdicts = Verdicts()
         self._is_closed = False
 
     # -- generating
@@ -91,16 +97,16 @@ class LLM:
         prompt of a list has `output.error` set and the others are whole; a failed single one raises its error.
         """
         if is_prompt(prompts):
-            one = self._request(prompts, single(guide, "guide"), single(sampling, "sampling"))
+            one = self._ask(prompts, single(guide, "guide"), single(sampling, "sampling"))
             output = self._run([one], bar=False)[0]
-            if output.error is not None:
-                raise output.error
+            _check(output)
             return output
         many = cast("Sequence[Prompt]", prompts)
         guides = spread(guide, len(many), "guide")
         samplings = spread(sampling, len(many), "sampling")
-        requests = [self._request(p, g, s) for p, g, s in zip(many, guides, samplings, strict=True)]
-        return self._run(requests, bar=sys.stderr.isatty() and len(requests) > 1)
+        shared: dict[int, Rules] = {}
+        asked = [self._ask(p, g, s, shared) for p, g, s in zip(many, guides, samplings, strict=True)]
+        return self._run(asked, bar=sys.stderr.isatty() and len(asked) > 1)
 
     def stream(
         self, prompt: Prompt, *, guide: Guide | None = None, sampling: SamplingParams | None = None
@@ -111,8 +117,8 @@ class LLM:
         """
         if not is_prompt(prompt):
             raise InputError("stream takes one prompt, as text or token ids; generate takes lists")
-        request = self._request(prompt, guide, sampling)
-        return self._pieces(request)
+        asked = self._ask(prompt, guide, sampling)
+        return self._pieces(self._request(asked), asked.guide)
 
     def chat(
         self,
@@ -148,6 +154,7 @@ class LLM:
             add_generation_prompt=True,
             tokenize=False,
         )
+        self._words.check_text(text)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def compile(self, guide: Guide) -> Future[CompiledGuide]:
@@ -177,6 +184,7 @@ class LLM:
         """Cancel what runs and let go of graphs and pages."""
         self._is_closed = True
         self._executor.shutdown()
+        self._verdicts.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -186,45 +194,70 @@ class LLM:
 
     # -- beneath
 
-    def _request(self, prompt: Prompt, guide: Guide | None, sampling: SamplingParams | None) -> Request:
+    def _ask(
+        self,
+        prompt: Prompt,
+        guide: Guide | None,
+        sampling: SamplingParams | None,
+        shared: dict[int, Rules] | None = None,
+    ) -> Asked:
+        """What is asked, checked, of which nothing is begun. `shared` are the rules of the sampling parameters that
+        others have too, by their identity."""
+        self._executor._worker.home.check()
         if self._is_closed:
             raise InputError("the LLM is closed; make a new one")
-        sampling = sampling or SamplingParams()
+        sampling = sampling if sampling is not None else DEFAULT
         if not isinstance(sampling, SamplingParams):
             raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingParams")
         if guide is not None and not isinstance(guide, Guide):
             guide = Guide.of(guide)
-        tokens = self._words.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
-        self._words.check("the prompt", tokens)
+        tokens = self._words.prompt(prompt)
+        rules = shared.get(id(sampling)) if shared is not None else None
+        if rules is None:
+            rules = self._words.rules(sampling), self._words.stop_words("stop", sampling.stop_words)
+            if shared is not None:
+                shared[id(sampling)] = rules
+        return Asked(tokens, sampling, guide, *rules)
+
+    def _request(self, asked: Asked) -> Request:
+        """Begin: from here on it costs, its guide is compiled."""
+        sampling, compiled = asked.sampling, None
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
-        rules = self._words.rules(sampling)
-        stops = self._words.stop_texts(sampling.stop_words)
-        compiled = None
-        if guide is not None:
-            compiled = self._compiler.submit(guide)
+        if asked.guide is not None:
+            compiled = self._compiler.submit(asked.guide)
             if sampling.on_length == "close":
                 compiled = self._compiler.submit_closing(compiled)
-            compiled = self._compiler.open(compiled, Opening(tokens))
-        return Request(tokens, sampling, seed, rules, stops, compiled)
+            compiled = self._compiler.open(compiled, Opening(asked.tokens))
+        return Request(asked.tokens, sampling, seed, asked.rules, asked.stops(), compiled)
 
-    def _run(self, requests: list[Request], bar: bool) -> list[Output]:
+    def _run(self, asked: Sequence[Asked], bar: bool) -> list[Output]:
+        """Answer them all, in their order. As many are with the engine as keep it busy: a long list takes neither its
+        memory, nor the places of guides that wait to be compiled."""
         ended: SimpleQueue[Request] = SimpleQueue()
+        requests: list[Request] = []
 
-        for request in requests:
-            request.on_progress, request.is_watched = ended.put, False
-        with progress(len(requests), bar) as advance:
+        def begin(count: int) -> None:
+            new = [self._request(one) for one in asked[len(requests) : len(requests) + count]]
+            for request in new:
+                request.on_progress, request.is_watched = ended.put, False
+            requests.extend(new)
+            self._executor._submit(new)
+
+        with progress(len(asked), bar) as advance:
             try:
-                self._executor._submit(requests)
-                for _ in requests:
+                begin(num_fed(self.config.max_batch))
+                for _ in asked:
                     ended.get()
                     advance(1)
+                    begin(1)
             except BaseException:
                 self._cancel(requests)
                 raise
-        return [self._text(request) for request in requests]
+        return [self._text(request, one.guide) for request, one in zip(requests, asked, strict=True)]
 
-    def _pieces(self, request: Request) -> Iterator[Piece]:
-        text = RunningText(self.tokenizer, request.sampling.stop_words)
+    def _pieces(self, request: Request, guide: Guide | None) -> Iterator[Piece]:
+        watcher = request.stop_words
+        text = RunningText(self.tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
         given = seen = 0
         came: SimpleQueue[tuple[int, bool]] = SimpleQueue()
         output = request.output
@@ -243,9 +276,8 @@ class LLM:
                 for token in new:
                     text.feed(token)
                 if is_finished:
-                    self._text(request)
-                    if output.error is not None:
-                        raise output.error
+                    self._text(request, guide)
+                    _check(output)
                     yield Piece(output.text[given:], new, drafted, output)
                 else:
                     yield Piece(text.text[given : text.num_shown], new, drafted)
@@ -259,11 +291,27 @@ class LLM:
             with suppress(ExecutorError):  # closed meanwhile, and they with it
                 self._executor._cancel(left)
 
-    def _text(self, request: Request) -> Output:
-        """Write the answer's text: without the stop word, or the stop token, that ended it."""
+    def _text(self, request: Request, guide: Guide | None) -> Output:
+        """Write the answer's text: without the stop word, or the stop token, that ended it. Where its guide was
+        not to be enforced whole, ask whether it obeys it all the same."""
         output = request.output
         by, tokens = output.stopped_by, output.token_ids
         output.text = decode(self.tokenizer, tokens[:-1] if isinstance(by, int) else tokens)
         if isinstance(by, str) and isinstance(request.stop_words, RunningText):
             output.text = output.text[: request.stop_words.found_at]
+        if output.stats.guided_valid and isinstance(guide, Guide):
+            asked = asked_of(guide, output.text, tokens, self._compiler.vocabulary, self._decode)
+            if asked is not None:
+                output.stats.guided_valid = self._verdicts.obeys(*asked)
         return output
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return decode(self.tokenizer, tokens)
+
+
+def _check(output: Output) -> None:
+    """Raise what a request failed with."""
+    if isinstance(output.error, RequestError):
+        output.error.output = output
+    if output.error is not None:
+        raise output.error

@@ -14,6 +14,7 @@ from rich.progress import track
 
 from weft.bench.heldout import PromptSet, acceptance_length, count_differing, prompt_sets
 from weft.bench.report import Report
+from weft.bench.rows import Rows
 from weft.bench.variants import VARIANTS, Variant
 from weft.config import MAX_DRAFT_TOKENS, EngineConfig
 from weft.llm import LLM
@@ -44,11 +45,18 @@ def run(
     lengths: dict[tuple[str, int, str], float] = {}
     differing = total = 0
     kinds = [(variant, k) for variant in variants for k in range(1, max_k + 1)]
+    so_far = Rows(report_name(temperature, simulate))
     for variant, k in track(kinds, description="acceptance", transient=True):
-        with LLM(model, device=device, engine=config, speculation=variant.speculation(k)) as llm:
+        with (
+            so_far.trying(drafter=variant.name, drafts=k),
+            LLM(model, device=device, engine=config, speculation=variant.speculation(k)) as llm,
+        ):
             for prompt_set in sets:
                 outputs = prompt_set.answer(llm, temperature)
-                lengths[prompt_set.name, k, variant.name] = acceptance_length(outputs)
+                length = lengths[prompt_set.name, k, variant.name] = acceptance_length(outputs)
+                so_far.append(
+                    {"prompts": prompt_set.name, "drafter": variant.name, "drafts": k, "length": length}
+                )
                 differing += count_differing(outputs, reference[prompt_set.name])
                 total += len(outputs)
     summary: dict[str, Any] = {
@@ -61,7 +69,7 @@ def run(
     else:
         summary["simulated"] = f"acceptance lengths are simulated: {simulate} tokens per iteration forced"
     rows = table(sets, lengths, max_k, [variant.name for variant in variants])
-    return Report(report_name(temperature, simulate), rows, summary)
+    return Report(report_name(temperature, simulate), rows, summary, so_far.failures)
 
 
 def report_name(temperature: float, simulate: float | None) -> str:
@@ -73,12 +81,18 @@ def report_name(temperature: float, simulate: float | None) -> str:
 def table(
     sets: Sequence[PromptSet], lengths: dict[tuple[str, int, str], float], max_k: int, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Rows by set and drafter, the number of drafts as columns; without drafts it is one token per iteration."""
+    """Rows by set and drafter, the number of drafts as columns; without drafts it is one token per iteration, and None
+    is what failed."""
     rows: list[dict[str, Any]] = []
     for prompt_set in sets:
         for name in (*names, NONE):
-            values = [lengths.get((prompt_set.name, k, name), 1.0) for k in range(1, max_k + 1)]
-            columns = {column(k): round(value, 3) for k, value in enumerate(values, 1)}
+            values = [
+                lengths.get((prompt_set.name, k, name), 1.0 if name == NONE else None)
+                for k in range(1, max_k + 1)
+            ]
+            columns = {
+                column(k): round(value, 3) if value is not None else None for k, value in enumerate(values, 1)
+            }
             rows.append({"prompts": prompt_set.name, "drafter": name, **columns})
     return rows
 
@@ -95,7 +109,9 @@ def plot(report: Report, path: Path) -> None:
     ks = range(1, len(report.rows[0]) - 1)
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in report.rows:
-        panels.setdefault(row["prompts"], {})[row["drafter"]] = [(k, row[column(k)]) for k in ks]
+        panels.setdefault(row["prompts"], {})[row["drafter"]] = [
+            (k, row[column(k)]) for k in ks if row[column(k)] is not None
+        ]
     simulated = "simulated " if "simulated" in report.summary else ""
     title = f"{simulated}acceptance length, JSON schema, temperature {report.summary['temperature']:g}"
     lines(panels, path, title=title, x="drafts per iteration (K)", y=f"{simulated}tokens per iteration")

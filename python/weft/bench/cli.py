@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from weft.bench.children import run_benchmark
 from weft.bench.report import Report
+from weft.bench.rows import keeping
 from weft.config import MAX_DRAFT_TOKENS
 from weft.errors import InputError
 from weft.runtime import get as get_runtime
@@ -34,7 +36,8 @@ BENCHES = (
     "programs",
 )
 
-WRITE_TRACES = ("overhead",)
+ROW_SECONDS = 1800.0
+"""A row that takes longer has stalled: the process ends with its stacks on stderr."""
 HOST_ONLY = ("grammar", "matchers", "workers", "programs")  # no device has a part in these
 
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
@@ -47,18 +50,25 @@ ModelOption = Annotated[
 PromptsOption = Annotated[int, typer.Option(min=1, help="Held-out prompts of each set.")]
 
 
-def load(name: str) -> Callable[..., Report]:
-    """The `run` of a benchmark's module."""
+def load(name: str, out: Path | None) -> Callable[..., Report]:
+    """The `run` of a benchmark's module, which writes its report to `out`, if that is given, after every row."""
     run: Callable[..., Report] = import_module(f"weft.bench.{name}").run
-    return run
+
+    def kept(*args: Any, **options: Any) -> Report:
+        with keeping(out, ROW_SECONDS):
+            return run(*args, **options)
+
+    return kept
 
 
 def finish(report: Report, out: Path | None) -> None:
-    """Print a report; write it to `out`, too, where that is given."""
+    """Print a report; write it to `out`, too, where that is given. Exits with 1 where something failed."""
     console = Console()
     report.show(console)
     if out is not None:
         console.print(f"wrote {report.write(out)}")
+    if report.failures:
+        raise typer.Exit(1)
 
 
 def refuse_together(these: Mapping[str, object], those: Mapping[str, object]) -> None:
@@ -76,19 +86,19 @@ def batches_to(most: int) -> list[int]:
 @app.command()
 def replay(device: DeviceOption = "auto", out: OutOption = None) -> None:
     """Microseconds per replayed node: native, Python, device, copy, and across threads."""
-    finish(load("replay")(device), out)
+    finish(load("replay", out)(device), out)
 
 
 @app.command()
 def hostfunc(device: DeviceOption = "auto", out: OutOption = None) -> None:
     """What launching a host function costs; beside cuda.core's where there is CUDA."""
-    finish(load("hostfunc")(device), out)
+    finish(load("hostfunc", out)(device), out)
 
 
 @app.command()
 def mask(device: DeviceOption = "auto", out: OutOption = None) -> None:
     """Applying token masks: weft's kernel beside torch and xgrammar's."""
-    finish(load("mask")(device), out)
+    finish(load("mask", out)(device), out)
 
 
 @app.command()
@@ -118,6 +128,15 @@ def grammar(
     any_order: Annotated[
         bool, typer.Option("--any-order", help="Properties in any order, not in the schema's.")
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict/--no-strict", help="A schema is enforced whole or refused; or as far as can be."
+        ),
+    ] = True,
+    open_objects: Annotated[
+        bool, typer.Option("--open-objects", help="Objects that name properties may have others.")
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once; they disturb each other's times.")] = 1,
     names: Annotated[
         bool, typer.Option(help="Write each file's problem, not only how often which kind came.")
@@ -126,10 +145,10 @@ def grammar(
 ) -> None:
     """Grammar backends on JSON schemas: what compiles, compile and mask times, whose verdicts are right."""
     if source is None:
-        return finish(load("grammar")(), out)
+        return finish(load("grammar", out)(), out)
     from weft.bench.schemas import vocabulary_of
 
-    report = load("schemas")(
+    report = load("schemas", out)(
         source,
         vocabulary_of(tokenizer, vocab),
         tokenizer=tokenizer,
@@ -139,7 +158,45 @@ def grammar(
         seed=seed,
         style=style,
         any_order=any_order,
+        strict=strict,
+        open_objects=open_objects,
         jobs=jobs,
+        names=names,
+    )
+    finish(report, out)
+
+
+@app.command()
+def validity(
+    source: Annotated[
+        Path,
+        typer.Argument(help="JSON schemas, as `weft bench grammar` takes them; instances are not needed."),
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="So many of the schemas that compile, by chance.")] = 120,
+    each: Annotated[int, typer.Option(min=1, help="Answers to each schema by each drafter.")] = 2,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Answers that are cut say nothing.")] = 192,
+    seed: Annotated[int, typer.Option(help="Of the schemas and of the answers.")] = 0,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict/--no-strict", help="A schema is enforced whole or refused; or as far as can be."
+        ),
+    ] = True,
+    open_objects: Annotated[
+        bool, typer.Option("--open-objects", help="Objects that name properties may have others.")
+    ] = False,
+    names: Annotated[bool, typer.Option(help="Write which schemas had invalid answers.")] = True,
+    out: OutOption = None,
+) -> None:
+    """Answers of weft-tiny to JSON schemas at temperature 1, with every drafter, judged by `jsonschema`."""
+    report = load("validity", out)(
+        source,
+        limit=limit,
+        each=each,
+        max_tokens=max_tokens,
+        seed=seed,
+        strict=strict,
+        open_objects=open_objects,
         names=names,
     )
     finish(report, out)
@@ -157,13 +214,13 @@ def matchers(
     out: OutOption = None,
 ) -> None:
     """Native matchers beside each grammar library's own best way of being called, one by one and in batches."""
-    finish(load("matchers")(source, vocab, texts=texts, repeat=repeat), out)
+    finish(load("matchers", out)(source, vocab, texts=texts, repeat=repeat), out)
 
 
 @app.command()
 def workers(out: OutOption = None) -> None:
     """The masks of a batch shared among threads: with how many, of which masks, it pays."""
-    finish(load("workers")(), out)
+    finish(load("workers", out)(), out)
 
 
 @app.command()
@@ -184,7 +241,7 @@ def programs(
 ) -> None:
     """Steps of WASM programs as guides, beside the same grammar as a native guide."""
     sizes = [int(size) for size in vocabs.split(",")]
-    finish(load("programs")(sizes, steps, repeat, program, arg), out)
+    finish(load("programs", out)(sizes, steps, repeat, program, arg), out)
 
 
 @app.command()
@@ -212,12 +269,12 @@ def acceptance(
     """Tokens per iteration of every drafter, drafts guided and not, by the number of drafts; with a plot."""
     from weft.bench.acceptance import plot
 
-    report = load("acceptance")(device, model, prompts, max_k, temperature, simulate_acceptance)
+    report = load("acceptance", out)(device, model, prompts, max_k, temperature, simulate_acceptance)
     finish(report, out)
     if out is not None:
         plot(report, out / f"{report.name}.svg")
     if temperature == 1 and simulate_acceptance is None:
-        finish(load("rejection")(device, model, prompts), out)
+        finish(load("rejection", out)(device, model, prompts), out)
 
 
 @app.command()
@@ -228,7 +285,7 @@ def rejection(
     out: OutOption = None,
 ) -> None:
     """Coupled sampling beside rejection sampling at temperature 1: what each accepts of the same drafts."""
-    finish(load("rejection")(device, model, prompts), out)
+    finish(load("rejection", out)(device, model, prompts), out)
 
 
 @app.command()
@@ -262,7 +319,7 @@ def overhead(
     chosen = shape_of(shape) if shape else None
     if layers is not None:
         chosen = Shape(layers, hidden or 768, vocab or 32768)
-    finish(load("overhead")(device, model, chosen, batches_to(max_batch), iterations, out, random), out)
+    finish(load("overhead", out)(device, model, chosen, batches_to(max_batch), iterations, out, random), out)
 
 
 @app.command()
@@ -279,7 +336,9 @@ def step(
     out: OutOption = None,
 ) -> None:
     """Time per iteration beside the bytes it reads over the memory's bandwidth; guided, in split graphs, eager."""
-    finish(load("step")(device, shape, batches_to(max_batch), iterations=iterations, context=context), out)
+    finish(
+        load("step", out)(device, shape, batches_to(max_batch), iterations=iterations, context=context), out
+    )
 
 
 @app.command()
@@ -291,7 +350,7 @@ def speed(
     out: OutOption = None,
 ) -> None:
     """Tokens per second at batch 1, guided: every drafter at its best number of drafts; one graph and split."""
-    finish(load("speed")(device, model, prompts, rounds), out)
+    finish(load("speed", out)(device, model, prompts, rounds), out)
 
 
 @app.command()
@@ -354,18 +413,32 @@ def serve(
         fixed_tokens,
         rounds,
     )
-    report = load("serve")(setup, loads)
+    report = load("serve", out)(setup, loads)
     finish(report, out)
     if out is not None and loads.clients:
         plot(report, out / f"{report.name}.svg")
 
 
 @app.command("all")
-def everything(device: DeviceOption = "auto", out: OutOption = None) -> None:
-    """Every benchmark, one after another; for a GPU only those in which it has a part."""
+def everything(
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+    time_limit: Annotated[
+        float, typer.Option(min=0, help="Seconds that a benchmark may take; 0: as many as it wants.")
+    ] = 3600,
+) -> None:
+    """Every benchmark, one after another, each in a process of its own; for a GPU only those in which it has a part.
+    One that fails is said so in its report, and the others go on."""
     on_gpu = get_runtime(device).device.type != "cpu"
     if on_gpu:
         typer.echo(f"left out, since the host does all of it: {', '.join(HOST_ONLY)}")
+    failed = []
     for name in (name for name in BENCHES if not (on_gpu and name in HOST_ONLY)):
-        options = {"out": out} if name in WRITE_TRACES else {}
-        finish(load(name)() if name in HOST_ONLY else load(name)(device, **options), out)
+        options = [] if name in HOST_ONLY else ["--device", device]
+        options += ["--out", str(out)] if out is not None else []
+        why = run_benchmark([name, *options], name, out, time_limit or None)
+        if why is not None:
+            failed.append(f"{name}: {why}")
+    if failed:
+        typer.echo("\n".join(["failed:", *failed]))
+        raise typer.Exit(1)

@@ -115,6 +115,7 @@ class Bench:
         with torch.inference_mode():
             model = Llama(config, weights)
             head = Eagle3Head(config, aux_layers, draft_vocab, head_weights, model)
+        runtime.publish()
         name = f"random {shape.layers}x{shape.hidden}"
         return cls(name, runtime, model, head, vocabulary, GuideCompiler(vocabulary))
 

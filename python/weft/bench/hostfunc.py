@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.bench.report import Report, median_seconds
+from weft.bench.rows import Rows
 from weft.bench.tasks import native_noop, python_noop
 from weft.runtime import get
 from weft.runtime.interface import Runtime, Stream
@@ -16,20 +17,23 @@ def run(device: str = "auto", launches: int = 1000, repeat: int = 30) -> Report:
     runtime = get(device)
     stream = runtime.stream()
     task = native_noop()
-    rows = []
+    rows = Rows("hostfunc")
     for name, issue in {
         "eager, native": lambda s: s.hostfunc(task),
         "eager, Python": lambda s: s.hostfunc(python_noop),
     }.items():
-        rows.append({"what": name, **eager(stream, issue, launches, repeat)})
+        with rows.trying(what=name):
+            rows.append({"what": name, **eager(stream, issue, launches, repeat)})
     for name, issue in {
         "captured, native": lambda s: s.hostfunc(task),
         "captured, Python": lambda s: s.hostfunc(python_noop),
     }.items():
-        rows.append({"what": name, **captured(runtime, stream, issue, launches, repeat)})
+        with rows.trying(what=name):
+            rows.append({"what": name, **captured(runtime, stream, issue, launches, repeat)})
     if runtime.device.type == "cuda":
-        rows += cuda_core(launches, repeat)
-    return Report("hostfunc", rows, {"device": str(runtime.device)})
+        with rows.trying(what="cuda.core"):  # its interface is not yet the same in each release
+            rows += cuda_core(launches, repeat)
+    return rows.report({"device": str(runtime.device)})
 
 
 def eager(stream: Stream, issue: Callable[[Stream], None], launches: int, repeat: int) -> dict[str, float]:

@@ -22,6 +22,7 @@ from rich.progress import track
 from weft.bench.breakdown import breakdown
 from weft.bench.engines import Bench, Shape
 from weft.bench.report import Report
+from weft.bench.rows import Rows
 from weft.bench.sides import FIELDS, GUIDE, SIMULATED, Side, ratio, take_turns
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -50,31 +51,37 @@ def run(
     second = Bench.random(device, RANDOM_SHAPE) if with_random and shape is None else None
     if second is not None:
         cases += [(second, b, drafts) for drafts in (NUM_DRAFTS, 0) for b in RANDOM_BATCHES]
-    rows = [
-        measure(bench, batch, num_drafts, iterations)
-        for bench, batch, num_drafts in track(cases, description="overhead", transient=True)
-    ]
+    rows = Rows("overhead")
+    measured: list[tuple[Bench, dict[str, Any]]] = []
+    for bench, batch, num_drafts in track(cases, description="overhead", transient=True):
+        with rows.trying(model=bench.name, batch=batch, drafts=num_drafts):
+            rows.append(measure(bench, batch, num_drafts, iterations))
+            measured.append((bench, rows[-1]))
     summary: dict[str, Any] = {
         "device": str(first.runtime.device),
         "drafter": f"EAGLE3, {NUM_DRAFTS} drafts",
         "guide": f"JSON schema: an object of {len(FIELDS)} texts",
         "tokens_per_iteration": f"simulated with drafts: {SIMULATED} forced",
-        "worst_ratio": min(row["ratio"] for row in rows),
-        "control": f"{min(row['control'] for row in rows)} to {max(row['control'] for row in rows)}",
     }
+    if rows:
+        summary["worst_ratio"] = min(row["ratio"] for row in rows)
+        summary["control"] = f"{min(row['control'] for row in rows)} to {max(row['control'] for row in rows)}"
     for kind, drafts in (("without_drafts", 0), ("with_drafts", NUM_DRAFTS)):
-        bench, row = worst([(case[0], row) for case, row in zip(cases, rows, strict=True)], drafts)
+        if not any(row["drafts"] == drafts for _, row in measured):
+            continue
+        bench, row = worst(measured, drafts)
         name = f"overhead-trace-{kind.replace('_', '-')}.json"
         trace = out / name if out is not None else None
-        tasks = breakdown(bench, row["batch"], drafts, 2 * iterations, row["context"], trace)
         summary[f"worst_{kind}"] = f"{bench.name}, batch {row['batch']}, context {row['context']}"
-        summary[f"worst_{kind}_by_task"] = tasks
-        if trace is not None:
-            summary[f"worst_{kind}"] += f": {name}"
+        with rows.trying(breakdown=summary[f"worst_{kind}"]):
+            tasks = breakdown(bench, row["batch"], drafts, 2 * iterations, row["context"], trace)
+            summary[f"worst_{kind}_by_task"] = tasks
+            if trace is not None:
+                summary[f"worst_{kind}"] += f": {name}"
     for each in (first, second):
         if each is not None:
             each.close()
-    return Report("overhead", rows, summary)
+    return rows.report(summary)
 
 
 def worst(rows: Sequence[tuple[Bench, dict[str, Any]]], num_drafts: int) -> tuple[Bench, dict[str, Any]]:
@@ -85,9 +92,11 @@ def worst(rows: Sequence[tuple[Bench, dict[str, Any]]], num_drafts: int) -> tupl
 def measure(bench: Bench, batch: int, num_drafts: int, iterations: int) -> dict[str, Any]:
     """One row: guided and unguided iterations in turns."""
     plain, guided, second = (Side(bench, batch, num_drafts, guide) for guide in (None, GUIDE, None))
-    turns = take_turns((plain, guided, second), iterations)
-    for side in (plain, guided, second):
-        side.engine.close()
+    try:
+        turns = take_turns((plain, guided, second), iterations)
+    finally:
+        for side in (plain, guided, second):
+            side.engine.close()
     return row(bench.name, batch, num_drafts, plain, guided, turns)
 
 

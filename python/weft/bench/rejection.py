@@ -23,6 +23,7 @@ from torch import Tensor
 
 from weft.bench.heldout import PromptSet, prompt_sets
 from weft.bench.report import Report
+from weft.bench.rows import Rows
 from weft.bench.variants import DRAFTERS, Variant
 from weft.bench.watched_steps import Kept, WatchedSteps
 from weft.config import EngineConfig
@@ -87,19 +88,22 @@ def run(
 ) -> Report:
     """A row for each set of prompts, drafter and number of drafts, at temperature 1 and with guided drafts."""
     config = EngineConfig(max_batch=BATCH, graphs="none")
-    rows: list[dict[str, Any]] = []
+    rows = Rows("rejection")
     with LLM(model, device=device, engine=config) as plain:
         sets, where = prompt_sets(prompts, plain), str(plain.runtime.device)
         end_ids = Vocabulary.from_huggingface(plain.tokenizer, model_path=plain.model_path).end_ids
     kinds = [(variant, k) for variant in variants for k in drafts]
     for variant, k in track(kinds, description="rejection", transient=True):
-        with LLM(model, device=device, engine=config, speculation=variant.speculation(k)) as llm:
+        with (
+            rows.trying(drafter=variant.name, drafts=k),
+            LLM(model, device=device, engine=config, speculation=variant.speculation(k)) as llm,
+        ):
             llm.engine.launcher.graphs = steps = WatchedSteps(llm.engine.graphs)
             for prompt_set in sets:
                 tally, outputs = watch(llm, steps, prompt_set, end_ids)
                 rows.append(row(prompt_set.name, variant.name, k, tally, outputs))
     rows.sort(key=lambda r: [s.name for s in sets].index(r["prompts"]))
-    return Report("rejection", rows, {"device": where, "prompts_per_set": prompts, "temperature": 1})
+    return rows.report({"device": where, "prompts_per_set": prompts, "temperature": 1})
 
 
 def watch(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from weft.bench.report import Report, median_seconds
+from weft.bench.rows import Rows
 from weft.bench.tasks import native_noop, python_noop
 from weft.runtime import cpu, get
 from weft.runtime.interface import Runtime, Stream
@@ -15,7 +16,9 @@ from weft.runtime.interface import Runtime, Stream
 def run(device: str = "auto", nodes: int = 1000, repeat: int = 50) -> Report:
     """Microseconds per node, for graphs of `nodes` equal nodes; median of `repeat` replays."""
     runtime = get(device)
-    rows = [{"graph": name, "us_per_node": us} for name, us in measure(runtime, nodes, repeat).items()]
+    rows = Rows("replay")
+    with rows.trying(graphs="of equal nodes"):
+        rows += [{"graph": name, "us_per_node": us} for name, us in measure(runtime, nodes, repeat).items()]
     if runtime.device.type == "cpu":
         name = "two streams, device and native nodes in turns"
         rows.append({"graph": name, "us_per_node": per_node(runtime, hand_offs, nodes, repeat)})
@@ -26,13 +29,14 @@ def run(device: str = "auto", nodes: int = 1000, repeat: int = 50) -> Report:
         finally:
             cpu.synchronize()
             cpu.set_schedule("inline")
-    return Report("replay", rows, {"device": str(runtime.device)})
+    return rows.report({"device": str(runtime.device)})
 
 
 def measure(runtime: Runtime, nodes: int, repeat: int) -> dict[str, float]:
     """Graphs by name, each with its microseconds per node."""
     a = torch.zeros(16, device=runtime.device)
     b = runtime.pinned((16,), torch.float32)
+    runtime.publish()
     task = native_noop()
     one: dict[str, Callable[[Stream], None]] = {
         "native host node": lambda s: s.hostfunc(task),

@@ -26,19 +26,26 @@ PACKAGES = ("weft", "torch", "xgrammar", "transformers", "numpy", "triton", "cud
 
 @dataclass
 class Report:
-    """One benchmark's result: `rows` of equal keys, and `summary` figures, or tables of such rows. Units are in the
-    keys.
+    """One benchmark's result: `rows`, most often of equal keys, and `summary` figures, or tables of such rows. Units
+    are in the keys. `failures` say what could not be measured, with the `error`.
     """
 
     name: str
     rows: list[dict[str, Any]]
     summary: dict[str, Any] = field(default_factory=dict)
+    failures: list[dict[str, Any]] = field(default_factory=list)
 
     def write(self, folder: Path) -> Path:
         """Write `folder/NAME.json` with the machine, the versions and the commit."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
-        path.write_text(json.dumps({**asdict(self), **environment()}, indent=2) + "\n")
+        fields = asdict(self)
+        if not self.failures:
+            del fields["failures"]
+        # Whole or not at all: whoever ends the process in between leaves the one before.
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({**fields, **environment()}, indent=2) + "\n")
+        part.replace(path)
         return path
 
     def show(self, console: Console) -> None:
@@ -46,17 +53,22 @@ class Report:
         rows in it is a table, too.
         """
         title: str | None = f"weft bench {self.name}"
-        names = {key: key for key in self.rows[0]}
+        for failure in self.failures:
+            what = ", ".join(f"{key} {value}" for key, value in failure.items() if key != "error")
+            console.print(f"{self.name}: failed: {what}: {failure['error']}", markup=False)
+        names = {key: key for row in self.rows for key in row}
+        if not names:
+            return
         if self._width(names) > console.width:
             names = {key: key.replace("_", "\n") for key in names}
         for part in self._parts(names, console.width):
             table = Table(title=title)
             for key in part:
                 table.add_column(
-                    names[key], justify="left" if isinstance(self.rows[0][key], str) else "right"
+                    names[key], justify="left" if isinstance(self.rows[0].get(key), str) else "right"
                 )
             for row in self.rows:
-                table.add_row(*(shown(row[key]) for key in part))
+                table.add_row(*(shown(row.get(key, "")) for key in part))
             console.print(table)
             title = None
         tables = {key: value for key, value in self.summary.items() if is_table(value)}
@@ -80,12 +92,13 @@ class Report:
         return parts
 
     def _tell_apart(self, keys: list[str]) -> bool:
-        return len({tuple(str(row[key]) for key in keys) for row in self.rows}) == len(self.rows)
+        return len({tuple(str(row.get(key)) for key in keys) for row in self.rows}) == len(self.rows)
 
     def _width(self, names: dict[str, str]) -> int:
         """Of a table with these columns, in characters: each has a border and two spaces."""
         return 1 + sum(
-            3 + max(len(text) for text in (*name.split("\n"), *(shown(row[key]) for row in self.rows)))
+            3
+            + max(len(text) for text in (*name.split("\n"), *(shown(row.get(key, "")) for row in self.rows)))
             for key, name in names.items()
         )
 

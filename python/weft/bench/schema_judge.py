@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 import time
-import warnings
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,6 +35,8 @@ class Settings:
     tokenizer: Path | None = None
     style: str = "spaced"
     any_order: bool = False
+    strict: bool = True
+    open_objects: bool = False
     memory_bytes: int = 8 << 30
 
 
@@ -69,7 +70,7 @@ class Judge:
     def __init__(self, settings: Settings) -> None:
         self._vocabulary = settings.vocabulary
         self._style = settings.style
-        self._any_order = settings.any_order
+        self._settings = settings
         tokenizer = settings.tokenizer and Tokenizer.from_file(str(settings.tokenizer / "tokenizer.json"))
         self._tokens = TextTokens(settings.vocabulary, tokenizer)
         self._compiler = GuideCompiler(settings.vocabulary, backend=settings.backend)
@@ -77,13 +78,15 @@ class Judge:
 
     def compile(self, schema: Any) -> tuple[CompiledGuide, Compiled]:
         """Raises `GuideError` for what the backend refuses."""
-        with warnings.catch_warnings(record=True) as ignored:
-            warnings.simplefilter("always")
-            start, cpu = time.perf_counter(), time.process_time()
-            compiled = self._compiler.compile_part(Guide.json_schema(schema, any_order=self._any_order))
-            compiled.matcher()
-            seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
-        return compiled, Compiled(seconds, cpu_seconds, compiled.memory_bytes, len(ignored))
+        start, cpu = time.perf_counter(), time.process_time()
+        given = self._settings
+        guide = Guide.json_schema(
+            schema, any_order=given.any_order, strict=given.strict, open_objects=given.open_objects
+        )
+        compiled = self._compiler.compile_part(guide)
+        compiled.matcher()
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+        return compiled, Compiled(seconds, cpu_seconds, compiled.memory_bytes, len(compiled.notes))
 
     def walk(self, compiled: CompiledGuide, tests: tuple[tuple[bool, Any], ...]) -> Walked:
         """An instance is accepted where all its tokens and then an end token are taken."""

@@ -45,6 +45,7 @@ SHOWN = (
     "mask_max_us",
     "valid_accepted_pct",
     "invalid_refused_pct",
+    "unsaid",
     "masks",
 )
 
@@ -76,14 +77,16 @@ def run(
     seed: int = 0,
     style: str = "spaced",
     any_order: bool = False,
+    strict: bool = True,
+    open_objects: bool = False,
     jobs: int = 1,
     names: bool = True,
 ) -> SchemaReport:
     """The schemas of `source` (`schema_files.read`) under each backend (default: all), `limit` of them by chance.
 
-    `tokenizer` is the folder of the vocabulary's tokenizer.json. With `any_order`, properties may come in any. `jobs`
-    processes judge at once; more than one disturb each other's times. Without `names` the report tells no file by its
-    name. Raises `InputError` for a source, backend or style that is none.
+    `tokenizer` is the folder of the vocabulary's tokenizer.json. `any_order`, `strict` and `open_objects` are
+    the guides'. `jobs` processes judge at once; more than one disturb each other's times. Without `names` the report
+    tells no file by its name. Raises `InputError` for a source, backend or style that is none.
     """
     backends = backends or registry.names("grammars")
     for backend in backends:
@@ -104,13 +107,15 @@ def run(
             "tokens": "the tokenizer's" if tokenizer is not None else "the longest that fit",
             "style": style,
             "any_order": any_order,
+            "strict": strict,
+            "open_objects": open_objects,
             "timeout_s": timeout_s,
             "seed": seed,
             "jobs": jobs,
         },
     )
     for backend in backends:
-        settings = Settings(backend, vocabulary, tokenizer, style, any_order)
+        settings = Settings(backend, vocabulary, tokenizer, style, any_order, strict, open_objects)
         results = judge_all(settings, files, timeout_s, jobs)
         report.rows.append({"backend": backend, **figures(results)})
         for split in sorted({file.split for file in files}):
@@ -178,6 +183,7 @@ def figures(results: Sequence[Result]) -> dict[str, Any]:
         "invalid_refused_pct": share(sum(of_invalid), len(of_invalid)),
         "valid": len(of_valid),
         "invalid": len(of_invalid),
+        "unsaid": sum(map(num_unsaid, results)),
         "all_valid_accepted_pct": share(sum(map(takes_all_valid, results)), len(results)),
         "not_enforced": sum(each.num_ignored > 0 for each in compiled),
         "memory_mean_kb": mean([each.memory_bytes / 1024 for each in compiled]),
@@ -189,6 +195,13 @@ def figures(results: Sequence[Result]) -> dict[str, Any]:
 def takes_all_valid(result: Result) -> bool:
     """Whether the schema compiled and every valid instance was accepted."""
     return result.walked is not None and all(accepted for valid, accepted in result.walked.verdicts if valid)
+
+
+def num_unsaid(result: Result) -> int:
+    """How many invalid instances were accepted, though nothing is said not to be enforced."""
+    if result.walked is None or result.compiled is None or result.compiled.num_ignored:
+        return 0
+    return sum(accepted for valid, accepted in result.walked.verdicts if not valid)
 
 
 def problems(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from typing import Any
 from rich.progress import track
 
 from weft.bench.report import Report
+from weft.bench.rows import Rows
 from weft.bench.serve_client import Load, Window
 from weft.bench.serve_ratios import compare, loop_times
 from weft.bench.serve_setup import Loads, Setup
@@ -37,10 +38,10 @@ def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
     loads = loads if loads is not None else Loads()
     workload = Workload.heldout(setup.model, loads.prompts, loads.fixed_tokens)
     with setup.serving(workload, loads.most_clients) as clients:
-        rows = [
-            row(load, clients.window(load, loads.seconds))
-            for load in track(loads.all, description="serve", transient=True)
-        ]
+        rows = Rows("serve")
+        for load in track(loads.all, description="serve", transient=True):
+            with rows.trying(load=load):
+                rows.append(row(load, clients.window(load, loads.seconds)))
         summary: dict[str, Any] = {
             "device": str(clients.executor.assembly.runtime.device),
             "model": clients.executor.assembly.path.name,
@@ -55,9 +56,11 @@ def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
             "seconds": loads.seconds,
         }
     if loads.rounds:
-        summary["compared"] = compare(setup, loads.seconds, loads.rounds)
-        summary["loop"] = loop_times(setup, loads.seconds)
-    return Report("serve", rows, summary)
+        with rows.trying(compared="policies"):
+            summary["compared"] = compare(setup, loads.seconds, loads.rounds)
+        with rows.trying(compared="the loop's times"):
+            summary["loop"] = loop_times(setup, loads.seconds)
+    return rows.report(summary)
 
 
 def row(load: Load, window: Window) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from rich.progress import Progress
 
 from weft.bench.heldout import PromptSet, prompt_set
 from weft.bench.report import Report
+from weft.bench.rows import Rows
 from weft.bench.variants import DRAFTERS, EAGLE3, Variant
 from weft.config import EngineConfig, Graphs, Speculation
 from weft.core import SamplingParams
@@ -86,7 +87,7 @@ def run(
     """A row for each drafter and form of JSON, with the ratio of its speed to that of no drafts under the same guides
     and to its own in split graphs.
     """
-    rows: list[dict[str, Any]] = []
+    rows = Rows("speed")
     totals: dict[str, Any] = {}
     with Progress(transient=True) as progress:
         num_llms = len(variants) * (len(num_drafts) + 1) + 2 + len(UNGUIDED_AND_AUTO) * (EAGLE3 in variants)
@@ -99,12 +100,13 @@ def run(
             return Racer(name, speculation.max_draft_tokens, graphs, llm)
 
         for form, separators in FORMS.items():
-            with ExitStack() as open_llms:
+            with rows.trying(guide=form), ExitStack() as open_llms:
                 racers, where = race_all(racer, open_llms, separators, prompts, rounds, num_drafts, variants)
                 of_form = [{"guide": form, **row} for row in table(racers)]
-            rows += of_form
-            totals[form] = summary(of_form, racers)
-    return Report("speed", rows, totals | {"device": where, "prompts": prompts, "rounds": rounds})
+                rows += of_form
+                totals[form] = summary(of_form, racers)
+                totals["device"] = where
+    return rows.report(totals | {"prompts": prompts, "rounds": rounds})
 
 
 def race_all(

@@ -10,6 +10,7 @@ drafts the number of tokens that an iteration commits is forced, since random we
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from rich.progress import track
 
 from weft.bench.engines import Bench, shape_of
 from weft.bench.report import Report
+from weft.bench.rows import Rows
 from weft.bench.sides import GUIDE, SIMULATED, Side, ratio, take_turns
 from weft.bench.traffic import Traffic, copy_bandwidth, traffic
 
@@ -41,10 +43,10 @@ def run(
     prompt_tokens = context or CONTEXT[bench.runtime.device.type]
     bandwidth = copy_bandwidth(bench.runtime)
     cases = [(drafts, batch) for drafts in num_drafts for batch in batches]
-    rows = [
-        measure(bench, shape, batch, drafts, iterations, prompt_tokens, bandwidth)
-        for drafts, batch in track(cases, description="step", transient=True)
-    ]
+    rows = Rows("step")
+    for drafts, batch in track(cases, description="step", transient=True):
+        with rows.trying(drafts=drafts, batch=batch):
+            rows.append(measure(bench, shape, batch, drafts, iterations, prompt_tokens, bandwidth))
     config = bench.model.config
     summary = {
         "device": str(bench.runtime.device),
@@ -57,7 +59,7 @@ def run(
             "says little on a CPU: caches hold small weights, arithmetic bounds large batches"
         )
     bench.close()
-    return Report("step", rows, summary)
+    return rows.report(summary)
 
 
 def measure(
@@ -78,12 +80,16 @@ def measure(
         max_seq_len=prompt_tokens + ROOM,
         prompt_tokens=prompt_tokens,
     )
-    plain, guided = side(None), side(GUIDE)
-    split, eager = side(GUIDE, graphs="split"), side(GUIDE, graphs="none")
-    sides = (plain, guided, split, eager)
-    turns = take_turns(sides, iterations)
-    for each in sides:
-        each.engine.close()
+    with ExitStack() as engines:
+
+        def opened(made: Side) -> Side:
+            engines.callback(made.engine.close)
+            return made
+
+        plain, guided = opened(side(None)), opened(side(GUIDE))
+        split, eager = opened(side(GUIDE, graphs="split")), opened(side(GUIDE, graphs="none"))
+        sides = (plain, guided, split, eager)
+        turns = take_turns(sides, iterations)
     read = traffic(bench.model.config, bench.head, batch, num_drafts, plain.context)
     return row(shape, batch, num_drafts, sides, turns, read, bandwidth)
 

@@ -47,6 +47,7 @@ class WatchedSteps(StepGraphs):
         shape = (max_drafts, state.length.shape[0])
         picked = torch.zeros(shape, dtype=torch.float64, device=state.length.device)
         self._kept = Probabilities(picked, torch.zeros_like(picked), torch.zeros_like(picked))
+        self._runtime.publish()
 
     def run(self, plan: Plan, rows: Sequence[Request] = ()) -> None:
         """Issue one iteration, wait for it, and hand on what it verified."""

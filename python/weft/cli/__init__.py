@@ -12,8 +12,8 @@ from rich.console import Console
 from weft.cli.generate import Device, DeviceOption, ModelOption, generate
 from weft.cli.inputs import DEFAULT, Guided, choose_speculation
 from weft.cli.replay import replay
-from weft.config import is_debug, package_model_path
-from weft.errors import ModelError, WeftError
+from weft.config import is_debug, model_directory
+from weft.errors import WeftError, escaped
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,11 +37,8 @@ def inspect(
     from weft import inspection
 
     console = Console(highlight=False, soft_wrap=True)
-    path = model or package_model_path()
-    if not path.is_dir():
-        raise ModelError(f"{path}: no such directory; give the directory of a Hugging Face checkpoint")
-    for line in inspection.report(path):
-        console.print(line, markup=False)
+    for line in inspection.report(model_directory(model)):
+        console.print(escaped(line), markup=False)
     if graph:
         chosen = choose_speculation(DEFAULT, None, "3", Guided.auto, False, model)
         for line in inspection.graph_dump(model, device.value, chosen):
@@ -68,5 +65,5 @@ def main() -> None:
     except (WeftError, OSError) as error:
         if is_debug():
             raise
-        print(f"weft: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"weft: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None

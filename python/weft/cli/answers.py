@@ -56,6 +56,8 @@ class Run:
                 output.stats.output_tokens += len(piece.token_ids)
                 output = piece.output or output
         except (RequestError, InputError) as error:
+            if isinstance(error, RequestError) and isinstance(error.output, Output):
+                output = error.output
             output.finish_reason, output.error = "error", error
         if output.text or output.error is None:
             console.print()  # a line of its own for what follows
@@ -64,13 +66,18 @@ class Run:
 
 def statistics(llm: LLM, outputs: list[Output]) -> dict[str, Any]:
     """What `--stats-json` writes. `finish_reason` is a text for one prompt, and for several a list; `logprobs` is None
-    where they were not asked for."""
+    where they were not asked for. `program_log` and `program_variables` (values in hexadecimal), lists for several
+    prompts alike, are None where the guide is no program. Of several prompts tokens are summed up; `tokens_per_second`
+    is over the time from the first start to the last token, `decode_tokens_per_second` of what follows first tokens,
+    from the first of these on; `time_to_first_token_s` is the shortest (`OutputStats`). `guide_notes` tell what of the
+    guide was not enforced."""
     stats = [output.stats for output in outputs]
     drafted = sum(s.drafted_iterations for s in stats)
     tokens = sum(s.drafted_tokens for s in stats)
-    seconds = max((s.total_s for s in stats), default=0.0)
     valid = [s.guided_valid for s in stats if s.guided_valid is not None]
     reasons = [output.finish_reason for output in outputs]
+    logs = [output.program_log for output in outputs]
+    variables = [_in_hex(output.program_variables) for output in outputs]
     return {
         "device": str(llm.runtime.device),
         "model": str(llm.model_path),
@@ -82,12 +89,37 @@ def statistics(llm: LLM, outputs: list[Output]) -> dict[str, Any]:
         "acceptance_length": tokens / drafted if drafted else 1.0,
         "graphs": llm.config.graphs,
         "graph_replays": llm.num_graph_replays,
-        "tokens_per_second": sum(s.output_tokens for s in stats) / seconds if seconds else 0.0,
-        "time_to_first_token_s": min((s.time_to_first_token_s for s in stats), default=0.0),
+        "proposed_drafts": sum(s.proposed_drafts for s in stats),
+        "accepted_drafts": sum(s.accepted_drafts for s in stats),
+        "tokens_per_second": tokens_per_second(
+            [(s.output_tokens, s.scheduled_at, s.last_token_at) for s in stats]
+        ),
+        "decode_tokens_per_second": tokens_per_second(
+            [(s.output_tokens - 1, s.first_token_at, s.last_token_at) for s in stats]
+        ),
+        "time_to_first_token_s": min(
+            (s.time_to_first_token_s for s in stats if s.first_token_at is not None), default=0.0
+        ),
         "guided_valid": all(valid) if valid else None,
+        "guide_notes": list(next((o.guide_notes for o in outputs if o.guide_notes), ())),
         "finish_reason": reasons[0] if len(reasons) == 1 else reasons,
         "logprobs": [logprobs(o) for o in outputs] if any(o.logprobs is not None for o in outputs) else None,
+        "program_log": logs[0] if len(logs) == 1 else logs,
+        "program_variables": variables[0] if len(variables) == 1 else variables,
     }
+
+
+def tokens_per_second(spans: list[tuple[int, float | None, float | None]]) -> float:
+    """Tokens over the time from the first beginning to the last end, of answers that have both."""
+    whole = [(tokens, begin, end) for tokens, begin, end in spans if begin is not None and end is not None]
+    if not whole:
+        return 0.0
+    seconds = max(end for _, _, end in whole) - min(begin for _, begin, _ in whole)
+    return sum(tokens for tokens, _, _ in whole) / seconds if seconds else 0.0
+
+
+def _in_hex(variables: dict[str, bytes] | None) -> dict[str, str] | None:
+    return None if variables is None else {name: value.hex() for name, value in variables.items()}
 
 
 def logprobs(output: Output) -> list[dict[str, Any]]:

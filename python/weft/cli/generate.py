@@ -22,6 +22,7 @@ from weft.cli.inputs import (
     read_trigger,
 )
 from weft.errors import InputError
+from weft.files import write_whole
 
 
 class Device(StrEnum):
@@ -49,7 +50,11 @@ class Graphs(Enum):
 
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", "-m", help="A Hugging Face directory. Default: weft-tiny, inside the package."),
+    typer.Option(
+        "--model",
+        "-m",
+        help="A Hugging Face directory, or weft-tiny, which weft brings along (the default).",
+    ),
 ]
 DeviceOption = Annotated[Device, typer.Option(help="Where to run; auto is CUDA where there is a GPU.")]
 SAMPLING = "Sampling"
@@ -69,6 +74,19 @@ def generate(
     json_schema: Annotated[
         str | None, typer.Option("--json-schema", "-s", help="A JSON schema: a file, or the schema itself.")
     ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict/--no-strict",
+            help="A schema is enforced whole or refused; or as far as can be, and --stats-json tells the rest.",
+        ),
+    ] = True,
+    open_objects: Annotated[
+        bool,
+        typer.Option(
+            "--open-objects", help="Objects that name properties may have others, where the schema allows it."
+        ),
+    ] = False,
     regex: Annotated[str | None, typer.Option("--regex", "-r", help="A regular expression.")] = None,
     ebnf: Annotated[
         Path | None, typer.Option("--ebnf", help="A file with an EBNF grammar (root rule: root).")
@@ -97,7 +115,7 @@ def generate(
     ] = None,
     grammar_backend: Annotated[
         GrammarBackend,
-        typer.Option(help="What compiles the guide; auto is XGrammar, or LLGuidance where XGrammar can't."),
+        typer.Option(help="What compiles the guide; auto is the library that enforces more of it."),
     ] = GrammarBackend.auto,
     untrusted: Annotated[
         bool,
@@ -201,7 +219,9 @@ def generate(
     check_output(stats_json, "--stats-json")
     check_output(trace, "--trace")
     prompts = read_prompts(prompt, file or [])
-    chosen_guide = read_guide(any_json, json_schema, regex, ebnf, choice, wasm, wasm_arg, lark)
+    chosen_guide = read_guide(
+        any_json, json_schema, regex, ebnf, choice, wasm, wasm_arg, lark, strict, open_objects
+    )
     guide = read_trigger(chosen_guide, after, max_free_tokens)
     if untrusted and guide is None:
         raise InputError("--untrusted is said of a guide; give one, such as --json-schema")
@@ -235,11 +255,16 @@ def generate(
             with recording(llm.runtime, trace):
                 outputs = run(prompts)
         if stats_json is not None:
-            stats_json.write_text(json.dumps(statistics(llm, outputs), indent=2) + "\n")
+            write_whole(stats_json, (json.dumps(statistics(llm, outputs), indent=2) + "\n").encode())
     if len(outputs) == 1 and outputs[0].error is not None:
         raise outputs[0].error
     for output in outputs:
-        if output.error is None and output.stats.guided_valid is False:
+        if output.error is not None or output.stats.guided_valid is not False:
+            continue
+        if output.finish_reason == "stop" and output.stopped_by is None:
+            left_out = "; ".join(output.guide_notes)
+            typer.echo(f"weft: an answer breaks its schema, of which was left out: {left_out}", err=True)
+        else:
             by = f"by {output.stopped_by!r}" if output.stopped_by is not None else "by --max-tokens"
             typer.echo(
                 f"weft: an answer of {len(output.token_ids)} tokens was cut {by}, before its guide ended",

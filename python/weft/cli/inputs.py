@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from weft import registry
-from weft.config import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Speculation, package_model_path
+from weft.config import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Speculation, model_directory
 from weft.errors import InputError
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def read_guide(
     wasm: Path | None = None,
     wasm_arg: str | None = None,
     lark: Path | None = None,
+    strict: bool = True,
+    open_objects: bool = False,
 ) -> Guide | None:
     """The one guide of the command line, or None."""
     from weft.grammar.guide import Guide
@@ -112,13 +114,18 @@ def read_guide(
         raise InputError(f"{' and '.join(given)} were given; an answer has one guide")
     if wasm_arg is not None and wasm is None:
         raise InputError("--wasm-arg is the argument of a program; give the program with --wasm")
+    if not strict and schema is None:
+        raise InputError("--no-strict is said of a JSON schema; give one with --json-schema")
+    if open_objects and schema is None:
+        raise InputError("--open-objects is said of a JSON schema; give one with --json-schema")
     if wasm is not None:
         return Guide.wasm(wasm, wasm_arg or "")
     if any_json:
         return Guide.json()
     if schema is not None:
         is_inline = schema.lstrip().startswith(("{", "[", '"', "true", "false")) or not schema.strip()
-        return Guide.json_schema(schema if is_inline else read_text(Path(schema), "--json-schema"))
+        text = schema if is_inline else read_text(Path(schema), "--json-schema")
+        return Guide.json_schema(text, strict=strict, open_objects=open_objects)
     if regex is not None:
         return Guide.regex(regex)
     if ebnf is not None:
@@ -174,7 +181,7 @@ def choose_speculation(
     drafts: GuideDrafts = "auto" if guided is Guided.auto else guided is Guided.on
     name = drafter.value
     if name == "auto":
-        own = (model or package_model_path()) / str(own_directory(AUTO))
+        own = model_directory(model) / str(own_directory(AUTO))
         name = AUTO if path is not None or own.is_dir() else "none"
     if path is not None and (name == "none" or own_directory(name) is None):
         takers = [known for known in registry.names("drafters") if own_directory(known)]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from weft.config import package_model_path
-from weft.errors import InputError
+from weft.config import model_directory
+from weft.errors import InputError, escaped
 
 if TYPE_CHECKING:
     from weft.guided.recording import Recording
@@ -35,16 +35,16 @@ def replay(
     if not file.is_file():
         raise InputError(f"{file}: no such file; give one that the flight recorder wrote")
     recording = Recording.load(file)
-    path = model or (Path(recording.model) if recording.model is not None else package_model_path())
+    path = model_directory(model) if model is not None or recording.model is None else Path(recording.model)
     if not path.is_dir():
         raise InputError(f"{path}: the recording's model is not there; give its directory with --model")
     vocabulary = Vocabulary.from_huggingface(path, vocab_size=recording.vocab_size)
     console = Console(highlight=False, soft_wrap=True)
     for line in describe(recording):
-        console.print(line, markup=False)
+        console.print(escaped(line), markup=False)
     result = do_again(recording, vocabulary, range(seeds))
     for line in summarise(result):
-        console.print(line, markup=False)
+        console.print(escaped(line), markup=False)
     if result.difference is not None:
         raise typer.Exit(1)
     if not result.num_entries:

@@ -16,6 +16,15 @@ from weft.engine.state import DecodeParts
 from weft.errors import CapacityError, InputError
 
 
+def check_length(num_tokens: int, max_seq_len: int) -> None:
+    """Raise `CapacityError` for a prompt that leaves no room for an answer."""
+    if num_tokens + 1 > max_seq_len:
+        raise CapacityError(
+            f"the prompt has {num_tokens} tokens, but max_seq_len is {max_seq_len} (prompt and answer); shorten the "
+            "prompt or raise max_seq_len (of an executor: ExecutorConfig.max_seq_len)"
+        )
+
+
 class Admission:
     """Gives those who wait what they need to be served, in their order, and takes it back where others need it more."""
 
@@ -42,12 +51,7 @@ class Admission:
         assert longest is not None
         if not request.prompt:
             raise InputError("the prompt is empty; give at least one token")
-        if len(request.prompt) + 1 > longest:
-            raise CapacityError(
-                f"the prompt has {len(request.prompt)} tokens, but max_seq_len is {longest} "
-                "(prompt and answer); shorten the prompt or raise max_seq_len (of an executor: "
-                "ExecutorConfig.max_seq_len)"
-            )
+        check_length(len(request.prompt), longest)
         pages = self._ends.home(request).pages_needed(request)
         if pages > num_pages:
             raise CapacityError(
@@ -74,7 +78,7 @@ class Admission:
             self._arrivals.admit(request)
             if not request.paused_at:  # who was preempted is not new
                 turn.new_active += 1
-                turn.new_active_queue_s += time.perf_counter() - request.created
+                turn.new_active_queue_s += time.perf_counter() - request.output.stats.submitted_at
             try:
                 self._ends.home(request).open(request)
             except Exception as error:

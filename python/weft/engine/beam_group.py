@@ -51,6 +51,7 @@ class _Transfers:
 
     def __init__(self, runtime: Runtime, plan: BeamPlan, parts: DecodeParts) -> None:
         self.buf = BeamBuffers.allocate(plan.rows, plan.offered, parts)
+        runtime.publish()
         self.inputs = PinnedRing(runtime, self.buf.inputs_4N)
         self.pages = PinnedRing(runtime, self.buf.pages_NP)
         self.values = PinnedRing(runtime, self.buf.values_NC)
@@ -128,7 +129,7 @@ class BeamGroup:
         assert len(slots) == request.beam.width and len(pages) == self.pages_needed(request)
         run = BeamRun.begin(
             request, self._runtime, self._parts, tuple(slots), pages, self._config.page_size, self._end_tokens,
-            self._room(request),
+            self._room(request), self._config.mask_time_limit_s or 0.0,
         )  # fmt: skip
         run.first, run.copies = first, list(copies)
         self._runs[request.id] = run
@@ -180,7 +181,7 @@ class BeamGroup:
         except Exception as error:
             return [BeamEnding(run.request, "error", error) for run in runs]
         self.num_iterations += not is_prompt
-        endings = []
+        now, endings = time.perf_counter(), []
         for run in runs:
             mine, offers = offers[: len(run.search.beams)], offers[len(run.search.beams) :]
             try:
@@ -192,9 +193,9 @@ class BeamGroup:
                 continue
             request = run.request
             turn.record.generated_tokens += 1
+            request.output.stats.note_tokens(now, turn.record.number)
             if is_prompt:
                 request.move(Stage.GENERATION)
-                request.output.stats.time_to_first_token_s = time.perf_counter() - request.created
             else:
                 request.output.stats.iterations += 1
             if reason is None:
@@ -270,8 +271,9 @@ class BeamGroup:
         began = time.perf_counter()
         for run in turn.runs:
             try:
-                for b, matcher in enumerate(run.matchers):
-                    flags[i + b] = matcher.fill(words[i + b])
+                with run.clock.measured("masks"):
+                    for b, matcher in enumerate(run.matchers):
+                        flags[i + b] = matcher.fill(words[i + b])
             except Exception as error:
                 turn.failed[run] = error
             i += len(run.search.beams)
@@ -304,7 +306,6 @@ class BeamGroup:
             segments = SegmentedStream(self._runtime, self._stream, capture=captures)
             for _ in range(2 if captures else 0):
                 self._issue(plan, _Round([], TurnRecord(0, 0.0)), segments)
-            self._stream.synchronize()
             segments.num_replays = 0
             self._segments[plan] = segments
         return self._segments[plan]

@@ -15,10 +15,11 @@ from weft.engine.beam import BeamParams, BeamSearch, Continuation, Ends, Hypothe
 from weft.engine.beam_pages import BeamPages
 from weft.engine.beam_step import BeamPlan
 from weft.engine.lifecycle import Request
-from weft.engine.sampling_state import SamplingRow
+from weft.engine.sampling_state import MAX_END_TOKENS, SamplingRow
 from weft.engine.state import DecodeParts
 from weft.errors import GuideStateError, InputError, RequestError
 from weft.grammar.base import Matcher
+from weft.guided.clock import GuideClock
 from weft.runtime.interface import Runtime
 
 
@@ -59,6 +60,11 @@ class BeamRequest(Request):
             )
         if self.processor is not None:
             raise InputError("logits processors do not act on beams; use a beam width of 1")
+        if len(self.stop_ids) > MAX_END_TOKENS:
+            raise InputError(
+                f"stop_token_ids has {len(self.stop_ids)} entries; beams, which must offer so many more continuations "
+                f"each, take {MAX_END_TOKENS}"
+            )
         if self.stop_words is not None and not isinstance(self.stop_words, Words):
             raise InputError(
                 f"{type(self.stop_words).__name__} can't watch several beams for stop words: give one with fork()"
@@ -84,7 +90,8 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Engi
 @dataclass(eq=False)
 class BeamRun:
     """A beam request under way. Beam b's sampling state is that of `slots[b]`, its pages are `pages.tables[b]`, its
-    grammar is `matchers[b]` (none without a guide). `copies` are pages to copy before its beams go on."""
+    grammar is `matchers[b]` (none without a guide), and `clock` measures what they all take for one token. `copies` are
+    pages to copy before its beams go on."""
 
     request: BeamRequest
     search: BeamSearch
@@ -94,6 +101,7 @@ class BeamRun:
     prompt: Tensor
     prompt_pages: Tensor
     matchers: list[Matcher]
+    clock: GuideClock
     vocab_size: int
     first: int = 0
     copies: list[tuple[int, int]] = field(default_factory=list)
@@ -110,13 +118,12 @@ class BeamRun:
         page_size: int,
         end_tokens: frozenset[int],
         room: int,
+        mask_time_limit_s: float = 0.0,
     ) -> BeamRun:
         """At the end of its prompt, which is to be read."""
         sampling = request.sampling
         end_tokens = request.end_ids if request.end_ids is not None else end_tokens
-        ends = Ends(
-            room, end_tokens, frozenset(sampling.stop_token_ids) - end_tokens, min_tokens=sampling.min_tokens
-        )
+        ends = Ends(room, end_tokens, request.stop_ids - end_tokens, min_tokens=sampling.min_tokens)
         words = request.stop_words
         assert words is None or isinstance(words, Words)
         beam_pages = BeamPages(pages, len(request.prompt), page_size)
@@ -135,7 +142,8 @@ class BeamRun:
             SamplingRow(runtime, sampling, request.seed, request.rules, request.prompt, vocab_size),
             pinned(request.prompt, torch.int64),
             pinned(beam_pages.tables[0], torch.int32),
-            [request.new_matcher()] if request.compiled is not None else [],
+            [request.take_matcher()] if request.compiled is not None else [],
+            GuideClock(mask_time_limit_s),
             vocab_size,
         )
 
@@ -171,7 +179,9 @@ class BeamRun:
         search, request = self.search, self.request
         answers = search.advance(offers)
         if self.matchers:
-            self._follow(answers)
+            self.clock.restart(len(self.matchers))
+            with self.clock.measured("tokens"):
+                self._follow(answers)
         if search.is_done and not search.answers:
             raise self._nothing_left()
         if not search.is_done:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from weft.engine.beam_group import BeamEnding, BeamGroup
@@ -39,7 +38,7 @@ class BeamTurns:
         request.move(Stage.CONTEXT)
         request.slots = [slots.pop() for _ in range(width)]
         request.slot = request.slots[0]
-        request.started = time.perf_counter()
+        request.output.stats.note_scheduled()
         self._residents.active.append(request)
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.core import FinishReason
+from weft.core import FinishReason, OutputStats
 from weft.engine.lifecycle import Request
 from weft.engine.outputs import NOTHING
 from weft.engine.processors import check_processors
@@ -30,7 +30,10 @@ def commit(
         check_grammar(request, grammar, len(kept), is_last=reason is not None)
     output.token_ids += kept
     output.drafted += [i < count for i in range(len(kept))]
-    output.stats.accepted_drafts += min(count, len(kept))
+    proposed = results.proposed(slot)
+    if proposed:  # behind the answer's end there is nothing that a draft could be held against
+        reached = proposed if reason is None else min(proposed, len(kept))
+        count_drafts(output.stats, reached, min(count, len(kept)), len(kept))
     if output.logprobs is not None:
         output.logprobs += results.logprobs(slot, len(kept), request.sampling.logprobs or 0)
     if request.gather is not NOTHING:
@@ -41,11 +44,12 @@ def commit(
 def commit_plainly(
     request: Request,
     tokens: list[int],
+    proposed: int,
     end_tokens: frozenset[int],
     grammar: GuidedState | None,
 ) -> bool:
-    """Append all of the iteration's tokens, where nothing ends with them; what most iterations of most requests are.
-    False: there is more to it, and nothing has changed."""
+    """Append all of the iteration's tokens, which verified `proposed` drafts, where nothing ends with them; what most
+    iterations of most requests are. False: there is more to it, and nothing has changed."""
     output = request.output
     num_tokens = len(output.token_ids) + len(tokens)
     ends = end_tokens if request.end_ids is None else request.end_ids
@@ -56,9 +60,19 @@ def commit_plainly(
     output.token_ids += tokens
     if len(tokens) > 1:
         output.drafted += [True] * (len(tokens) - 1)
-        output.stats.accepted_drafts += len(tokens) - 1
     output.drafted.append(False)
+    if proposed:
+        count_drafts(output.stats, proposed, len(tokens) - 1, len(tokens))
     return True
+
+
+def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
+    """Note an iteration that verified `proposed` drafts, of which the first `accepted` are in the answer, and gave it
+    `num_tokens` tokens."""
+    stats.drafted_iterations += 1
+    stats.drafted_tokens += num_tokens
+    stats.proposed_drafts += proposed
+    stats.accepted_drafts += accepted
 
 
 def cut(
@@ -81,14 +95,13 @@ def cut(
 def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
     """How many of `tokens` there are up to a stop word or stop token id; None without one. An end token ends the answer
     by itself."""
-    sampling, output = request.sampling, request.output
-    stop_ids = frozenset(sampling.stop_token_ids) - end_tokens
+    sampling, output, stop_ids = request.sampling, request.output, request.stop_ids
     if request.stop_words is None and not stop_ids:
         return None
     for i, token in enumerate(tokens, 1):
         counts = len(output.token_ids) + i > sampling.min_tokens
         word = request.stop_words.feed(token) if request.stop_words is not None else None
-        by = token if token in stop_ids else word
+        by = token if token in stop_ids and token not in end_tokens else word
         if counts and by is not None:
             output.stopped_by = by
             return i

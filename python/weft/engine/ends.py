@@ -11,6 +11,7 @@ from weft.engine.beam_turns import BeamTurns
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.residents import Residents
 from weft.errors import GuideError, InputError, RequestError
+from weft.grammar.wasm.report import program_report
 from weft.guided.state import GuidedState
 
 
@@ -52,7 +53,20 @@ class Ends:
                     and self._state.is_terminated(request.slot)
                 )
             self.home(request).leave(request)
+        _note_program(request)
         self.count += 1
         request.finish(reason, error)
+        if not request.in_flight:
+            request.let_go()
         if error is not None and self._residents.recorder is not None:
             self._residents.recorder.failed(request)
+
+
+def _note_program(request: Request) -> None:
+    """What a program leaves, if the request's guide is one that has begun. Work in flight may be ahead of the
+    answer."""
+    if request.matcher is None:
+        return
+    report = program_report(request.matcher, len(request.output.token_ids))
+    if report is not None:
+        request.output.program_log, request.output.program_variables = report

@@ -73,6 +73,7 @@ class StepGraphs:
                 parts.drafter,
                 keeps_raw_logits=plan.logprobs,
             )
+            self._runtime.publish()
         return self._buffers[key]
 
     @property
@@ -95,7 +96,7 @@ class StepGraphs:
     def prepare(self, plan: Plan) -> None:
         """Warm up and capture. Needs an idle engine: the warm-up runs rows that only pad, under an empty snapshot.
 
-        Where that fails with captured processors in it, the fault is taken for theirs.
+        Where that fails with captured processors in it, the fault is taken for theirs: of those that raised, else all.
         """
         if self.is_ready(plan):
             return
@@ -105,9 +106,14 @@ class StepGraphs:
         except Exception as error:
             if not plan.captured:
                 raise
-            for processor in plan.captured:
-                processor.failure = processor.failure or error
-            raise failure(", ".join(processor.name for processor in plan.captured), error) from error
+            # What one raised may have ended the capture; the error then is that of whatever came next.
+            broken = [processor for processor in plan.captured if processor.failure is not None]
+            first = broken[0].failure if broken else error
+            assert first is not None
+            for processor in broken or plan.captured:
+                processor.failure = processor.failure or first
+            names = ", ".join(processor.name for processor in broken or plan.captured)
+            raise failure(names, first) from first
 
     def _capture(self, plan: Plan) -> None:
         takes_snapshot = plan.guided or self._parts.has_proposals

@@ -42,7 +42,9 @@ class Landing:
 
     def depart(self, flight: Flight) -> None:
         """A flight was launched; its results are under way."""
-        flight.results = self._rings.start(flight.wants_logprobs, flight.gathers)
+        flight.results = self._rings.start(
+            flight.wants_logprobs, flight.gathers, drafts=flight.num_drafts > 0
+        )
         self.flights.append(flight)
 
     def land(self, turn: TurnRecord) -> None:
@@ -70,7 +72,7 @@ class Landing:
                 self._take_first(request, results, turn)
         for request in flight.rows:
             if request.stage is not Stage.FINISHED and not request.is_rewritten:
-                self._take(request, results, flight.num_drafts, turn)
+                self._take(request, results, turn)
         for request in flight.reading:
             if not request.is_finished and request.row is not None and request.row.error is not None:
                 self._ends.end(request, "error", request.row.error)
@@ -91,26 +93,20 @@ class Landing:
         if request.row.error is not None:
             self._ends.end(request, "error", request.row.error)
             return
-        stats = request.output.stats
         if not request.resumed_at:
-            stats.time_to_first_token_s = time.perf_counter() - request.created
-            stats.reused_tokens = request.row.first
+            request.output.stats.reused_tokens = request.row.first
         self._commit(request, results, turn)
 
-    def _take(self, request: Request, results: StepResults, num_drafts: int, turn: TurnRecord) -> None:
+    def _take(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
         stats = request.output.stats
         stats.iterations += 1
-        if not num_drafts or stats.iterations == 1:
-            self._commit(request, results, turn)
-            return
-        before, accepted = len(request.output.token_ids), stats.accepted_drafts
+        iterations, tokens = stats.drafted_iterations, stats.drafted_tokens
+        proposed, accepted = stats.proposed_drafts, stats.accepted_drafts
         self._commit(request, results, turn)
-        stats.drafted_iterations += 1
-        stats.drafted_tokens += len(request.output.token_ids) - before
-        stats.verified_drafts += num_drafts
-        turn.speculating += 1
-        turn.drafted_tokens += num_drafts
-        turn.accepted_tokens += stats.accepted_drafts - accepted
+        turn.speculating += stats.drafted_iterations - iterations
+        turn.speculated_tokens += stats.drafted_tokens - tokens
+        turn.proposed_drafts += stats.proposed_drafts - proposed
+        turn.accepted_drafts += stats.accepted_drafts - accepted
 
     def _commit(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
         """Append what the iteration committed to the request, and end it where it ends."""
@@ -124,17 +120,22 @@ class Landing:
                 self.rewritten += [request] if request.is_rewritten else []
             elif not (
                 request.is_plain
-                and commit_plainly(request, results.tokens(request.slot), self._end_tokens, grammar)
+                and commit_plainly(
+                    request,
+                    results.tokens(request.slot),
+                    results.proposed(request.slot),
+                    self._end_tokens,
+                    grammar,
+                )
             ):
                 reason = commit(request, results, request.room, self._end_tokens, grammar)
         except Exception as error:  # whatever it is, the others' tokens are committed on the device
             self._ends.end(request, "error", error)
             return
-        stats, num_tokens = output.stats, len(output.token_ids)
+        num_tokens = len(output.token_ids)
         turn.generated_tokens += num_tokens - before
-        if stats.first_turn is None:
-            stats.first_turn = turn.number
-        stats.last_turn = turn.number
+        if num_tokens > before:
+            output.stats.note_tokens(self._last_read, turn.number)
         if num_tokens >= request.stores_at and not request.is_rewritten:
             self._residents.store(request)
         if reason is not None:

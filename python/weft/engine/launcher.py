@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.config import EngineConfig, Speculation
+from weft.core import SamplingParams
 from weft.engine.adaptive import DraftGuidance
 from weft.engine.captured_processors import CapturedProcessor
 from weft.engine.flight import Flight
 from weft.engine.graphs import StepGraphs, bucket
 from weft.engine.lifecycle import Request, Stage
-from weft.engine.prefill import PrefillBuffers, read_prompt
+from weft.engine.prefill import PrefillBuffers, PromptRow, open_row, read_prompt
 from weft.engine.residents import Residents
+from weft.engine.sampling_state import SamplingRow, TokenRules
 from weft.engine.state import DecodeParts
 from weft.engine.step import Plan
 from weft.guided.protocol import Lane
 from weft.runtime.interface import Runtime, Stream
+
+SHORT_PROMPT = 8
+"""Tokens of the shorter of the two prompts that are read to warm up: another attention kernel is for few rows."""
 
 
 class Launcher:
@@ -36,7 +41,8 @@ class Launcher:
         self._runtime, self._eager, self._lane, self._parts = runtime, eager, lane, parts
         self.graphs, self._residents = graphs, residents
         self._speculation = speculation
-        self._max_batch = config.max_batch
+        assert config.max_seq_len is not None
+        self._max_batch, self._max_prompt = config.max_batch, config.max_seq_len - 1
         self._rows: list[Request] = []
         self._plans: dict[bool, Plan] = {}  # of `_rows`, by whether drafts are masked
         self._prefill = PrefillBuffers(parts, config.prefill_chunk)
@@ -104,15 +110,54 @@ class Launcher:
             request.move(Stage.GENERATION)
 
     def warm_up(self) -> None:
-        """Capture the graphs of every batch size and number of drafts in use. Needs an idle engine."""
+        """Read a short prompt and one as long as a chunk, and capture the graphs of every batch size and number of
+        drafts in use. What kernels need is loaded and compiled then, for this thread. Needs an idle engine.
+
+        The prompts are of the slot that only pads, whose pages are nobody's: nothing of them is left.
+        """
+        self._read_nothing(SHORT_PROMPT, guided=True)
+        self._read_nothing(self._prefill.chunk, guided=False)
         for rows in range(1, self._max_batch + 1):
             batch, num_drafts = bucket(rows, self._max_batch), self._speculation.draft_tokens(rows)
             self._prepare(self._plan_of(batch, num_drafts, guided=False, masks_drafts=False))
             for masks_drafts in self.guidance.ways:
                 self._prepare(self._plan_of(batch, num_drafts, guided=True, masks_drafts=masks_drafts))
 
+    def _read_nothing(self, length: int, guided: bool) -> None:
+        """Read a prompt in the slot that only pads, and sample behind it. Waits for it."""
+        self.drop_snapshots()
+        tokens = [0] * min(length, self._max_prompt)
+        vocab = self._parts.model.config.vocab_size
+        sampling = SamplingRow(self._runtime, SamplingParams(), 0, TokenRules(), tokens, vocab)
+        row = PromptRow(self._runtime, self._parts.state.dummy, tokens, (), sampling)
+        plan = self._plan_of(1, 0, guided=guided, masks_drafts=False)
+        open_row(self._eager, self._lane, self._parts, row)
+        read_prompt(
+            self._eager,
+            self._lane,
+            self._parts,
+            self._prefill,
+            row,
+            len(tokens),
+            plan,
+            lambda: self._lane.push([], {}),
+        )
+        self._eager.synchronize()
+        if row.error is not None:
+            raise row.error
+
+    def vacate(self) -> None:
+        """Let go of the matchers of requests that have ended, with nothing in flight. Without, they would stay until
+        the next iteration with a guide."""
+        if self._lane.state.num_pending:
+            return
+        slots = [slot for slot, matcher in self._residents.attach.items() if matcher is None]
+        self._lane.state.vacate(slots)
+        self._residents.holds_ended = self._residents.holds_program = False
+
     def drop_snapshots(self) -> None:
-        """Take what iterations left whose launch failed: the next one must not. Waits for what is in flight."""
+        """Take what iterations left whose launch failed: the next one must not. Waits for those in flight, which take
+        theirs."""
         if self._lane.state.num_pending:
             self._runtime.synchronize()
             while self._lane.state.num_pending:

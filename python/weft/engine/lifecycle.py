@@ -45,6 +45,8 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
 
 _ids = itertools.count(1)
 
+NO_RULES = TokenRules()
+
 
 class StopWords(Protocol):
     """Watches a text for the words that end it."""
@@ -58,10 +60,12 @@ class Request:
     """One prompt on its way to an answer. `slot`, `row` and `kv` are held in CONTEXT and GENERATION; where
     work in flight names them, a little longer. The `matcher` stays with a request that is preempted.
 
-    `priority`, 0 to 1, goes first where it is higher. `deadline` is a moment of `time.perf_counter` at which the
-    request ends with "timeout". `max_drafts` bounds its drafts (None: as the engine has it; 0: none). `given` is the
-    text that its caller expects as its answer: drafts, for an engine with `Speculation.given`.
-    `end_ids` end its answer in the place of the engine's end tokens (None: those; with a guide, always those).
+    `priority`, 0 to 1, goes first where it is higher; among equals clients take turns: `turn` is the number of the
+    `client`'s, which the request takes (`has_turn`) while it waits. `deadline` is a moment of `time.perf_counter` at
+    which the request ends with "timeout". `max_drafts` bounds its drafts (None: as the engine has it; 0: none). `given`
+    is the text that its caller expects as its answer: drafts, for an engine with `Speculation.given`.
+    `end_ids` end its answer in the place of the engine's end tokens (None: those; with a guide, always those), and so
+    do `stop_ids`.
     `retention` says how long its pages are worth keeping.
     `gather` is what it wants besides tokens, `gathered` keeps it. `processor` acts on its logits, `captured` where a
     graph does that; `failure` is what it raised.
@@ -92,6 +96,9 @@ class Request:
     on_progress: Callable[[Request], None] | None = None
     on_end: Callable[[Request], None] | None = None
     is_watched: bool = True
+    client: int | None = None
+    turn: int = 0
+    has_turn: bool = False
     id: int = field(default_factory=lambda: next(_ids))
     stage: Stage = Stage.QUEUED
     slot: int = -1
@@ -113,26 +120,28 @@ class Request:
     splices: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
     stores_at: int = 0
     is_plain: bool = field(init=False)
+    stop_ids: frozenset[int] = field(init=False)
     output: Output = field(init=False)
-    created: float = field(default_factory=time.perf_counter)
-    started: float = 0.0
     paused_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.output = Output(prompt_token_ids=self.prompt)
-        self.output.stats.prompt_tokens = len(self.prompt)
+        stats = self.output.stats
+        stats.prompt_tokens, stats.submitted_at = len(self.prompt), time.perf_counter()
         if self.sampling.logprobs is not None:
             self.output.logprobs = []
         self.room = self.sampling.max_tokens
+        self.stop_ids = frozenset(self.sampling.stop_token_ids)
         self.is_plain = (
             self.stop_words is None
-            and not self.sampling.stop_token_ids
+            and not self.stop_ids
             and self.sampling.logprobs is None
             and self.gather is NOTHING
             and self.processor is None
         )
         if self.guide is not None:
             self.stage = Stage.COMPILING
+            self.guide.add_done_callback(stats.note_guide_ready)
 
     @property
     def is_finished(self) -> bool:
@@ -150,6 +159,11 @@ class Request:
         if self.sampling.on_length == "close":
             return closing_matcher(self.compiled, self.opening)
         return self.compiled.matcher(self.opening)
+
+    def take_matcher(self) -> Matcher:
+        """The one that was begun for it, or a new one; the request keeps none."""
+        begun, self.matcher = self.matcher, None
+        return begun if begun is not None else self.new_matcher()
 
     @property
     def opening(self) -> Opening:
@@ -176,12 +190,17 @@ class Request:
         self.move(Stage.FINISHED)
         self.output.finish_reason = reason
         self.output.error = error
-        now = time.perf_counter()
-        self.output.stats.total_s = now - (self.started or self.created)
+        self.output.stats.ended_at = time.perf_counter()
         self.output.stats.output_tokens = len(self.output.token_ids)
         self.report()
         if self.on_end is not None:
             self.on_end(self)
+
+    def let_go(self) -> None:
+        """Let go of what a request needs until it has ended and no work in flight names it, however long its answer is
+        kept: the compiled guide, the matcher, the rules."""
+        self.guide = self.compiled = self.matcher = self.processor = None
+        self.rules, self.given = NO_RULES, ()
 
     def report(self) -> None:
         """Tell whoever watches that something happened."""

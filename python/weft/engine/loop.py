@@ -27,6 +27,7 @@ from weft.engine.landing import Landing
 from weft.engine.launcher import Launcher
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.outputs import OutputBuffers
+from weft.engine.programs import Programs
 from weft.engine.recorder import FlightRecorder
 from weft.engine.records import TurnRecord
 from weft.engine.residents import Residents
@@ -34,7 +35,9 @@ from weft.engine.results import ResultRings
 from weft.engine.scheduler import share_tokens, victim
 from weft.engine.state import DecodeParts, SlotState
 from weft.engine.step import Plan
-from weft.errors import CapacityError, InputError
+from weft.errors import CapacityError, ExecutorError, InputError
+from weft.forks import Home
+from weft.grammar.starts import Starts
 from weft.guided.host_lane import HostLane
 from weft.guided.lane import GrammarLane
 from weft.guided.protocol import Lane
@@ -65,7 +68,9 @@ class Engine:
         config: EngineConfig,
     ) -> None:
         assert config.max_seq_len is not None and config.max_num_tokens is not None
+        assert config.mask_time_limit_s is not None
         check_beam_width(config.max_beam_width, drafting.speculation, config)
+        self._home = Home("engine", ExecutorError)
         self.config = config
         self.runtime = runtime
         self.num_iterations = 0
@@ -82,12 +87,12 @@ class Engine:
         eager: Stream = self._stream
         if config.graphs == "split":
             self.lane = HostLane(
-                runtime, self._stream, *shape, make_proposals=make_proposals, fill_time_limit_s=mask_limit
+                runtime, self._stream, *shape, make_proposals=make_proposals, mask_time_limit_s=mask_limit
             )
             eager = SegmentedStream(runtime, self._stream, capture=False)
         else:
             self.lane = GrammarLane(
-                runtime, *shape, make_proposals=make_proposals, fill_time_limit_s=mask_limit
+                runtime, *shape, make_proposals=make_proposals, mask_time_limit_s=mask_limit
             )
         pages_per_slot = config.pages_for(config.max_seq_len, max_drafts)
         self.parts = DecodeParts(
@@ -109,7 +114,9 @@ class Engine:
             ),
         )
         self.graphs = StepGraphs(runtime, self._stream, self.lane, self.parts, config.graphs)
-        self.arrivals = Arrivals(config.max_idle_s)
+        ahead, most = config.programs_ahead, config.max_program_bytes
+        assert ahead is not None and most is not None
+        self.arrivals = Arrivals(config.max_idle_s, Programs(Starts(), ahead, most))
         self.residents = Residents(runtime, eager, self.lane, self.parts, self.graphs, config)
         self.launcher = Launcher(
             runtime, eager, self.lane, self.parts, self.graphs, self.residents, self._speculation, config
@@ -137,6 +144,7 @@ class Engine:
         self._grammar_s = 0.0
         self._num_ended = 0
         self._owes_turn = False
+        runtime.publish()  # weights, keys and values, states and buffers
 
     @property
     def has_work(self) -> bool:
@@ -145,7 +153,7 @@ class Engine:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a turn could do nothing: all there is waits for guides that are not compiled yet."""
+        """Whether a turn could do nothing: all there is waits for guides to be compiled, or for programs to start."""
         busy = self.residents.active or len(self.arrivals.queue) or self.landing.flights or self._owes_turn
         return not busy and not self.arrivals.has_compiled
 
@@ -180,10 +188,12 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queue a request. One that can never fit fails at once."""
+        self._home.check()
         try:
             self._admission.check(request)
         except (InputError, CapacityError) as error:
             request.fail(error)
+            request.let_go()
         else:
             request.room = self.residents.room(request)
             self.arrivals.add(request)
@@ -196,6 +206,7 @@ class Engine:
     def step(self, launched: Callable[[], object] = _nothing) -> TurnRecord:
         """One turn: admit what fits, launch what there is to do, and read what is done. `launched` is called between
         the two, while the device is busy; it does not raise."""
+        self._home.check()
         turn = TurnRecord(self.num_turns, time.perf_counter())
         self.num_turns += 1
         with self._scope, collection_postponed():
@@ -214,12 +225,14 @@ class Engine:
             launched()
             while len(self.landing.flights) > (self._depth - 1 if flight.requests else 0):
                 self.landing.read(turn)
+            if self.residents.may_vacate and not self.landing.flights:
+                self._vacate()
         turn.completed, self._num_ended = self._ends.count - self._num_ended, self._ends.count
         turn.active, turn.queued = len(self.residents.active), len(self.arrivals)
         if turn.completed or turn.paused:  # who was served counts, too
             served = {*turn.context, *turn.generation} | {request.id for request in self.residents.active}
             turn.active = len(served)
-        turn.compiling = len(self.arrivals.compiling)
+        turn.compiling = self.arrivals.num_compiling
         turn.kv = self.residents.kv.usage()
         grammar_s = self.lane.state.seconds
         turn.grammar_s, self._grammar_s = turn.grammar_s + grammar_s - self._grammar_s, grammar_s
@@ -227,8 +240,17 @@ class Engine:
         self._owes_turn = bool(turn.active)
         return turn
 
+    def _vacate(self) -> None:
+        try:
+            self._stream.synchronize()
+            self.lane.synchronize()
+        except Exception:  # nobody is in flight whom it could concern
+            return
+        self.launcher.vacate()
+
     def warm_up(self) -> None:
-        """Capture the graphs of every batch size and number of drafts in use, with guides and without.
+        """Read two prompts that are nobody's, and capture the graphs of every batch size and number of drafts in use,
+        with guides and without. On CUDA it is done on the thread that steps: libraries keep handles by thread.
 
         Those of requests with more sampling parameters than temperature and seed, or with log-probabilities, are
         captured when such a request comes.
@@ -236,11 +258,13 @@ class Engine:
         with self._scope, collection_postponed():
             self.landing.land(TurnRecord(self.num_turns, time.perf_counter()))
             self.launcher.warm_up()
+        self._grammar_s = self.lane.state.seconds  # of no turn
 
     def close(self) -> None:
         """Cancel everything and let go of graphs, streams and matchers."""
         for request in [*self.arrivals, *self.residents.active]:
             self.cancel(request)
+        self.arrivals.programs.close()
         with self._scope:
             self._stream.synchronize()
             self.landing.land(TurnRecord(self.num_turns, time.perf_counter()))

@@ -203,6 +203,7 @@ class _Names:
 def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, MarkedOutput]:
     """What a model marks, found by one forward over two tokens. Waits for it."""
     names, device = _Names(), model.device
+    runtime.publish()  # the weights
     with runtime.use(stream), collecting(names):
         tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
         table = torch.ones(1, 1, dtype=torch.int32, device=device)

@@ -31,7 +31,8 @@ class TurnRecord:
     `context` and `generation` are ids of the requests that read a part of their prompt and that decoded; `paused` of
     those that were preempted. `context_tokens` prompt tokens were read. `new_active` requests were admitted, having
     waited `new_active_queue_s` in sum; `completed` ended. What was read of an earlier iteration counts here:
-    `generated_tokens`, and of `drafted_tokens` that were verified, `accepted_tokens`. `active` and `queued` are
+    `generated_tokens`; of `speculating` requests `proposed_drafts` were verified, `accepted_drafts` of them are in the
+    answers, and these got `speculated_tokens` from it (as `OutputStats` counts them). `active` and `queued` are
     numbers of requests at the turn's end (`queued` ones wait for a guide, a slot or pages; `compiling` of them for a
     guide).
 
@@ -52,9 +53,10 @@ class TurnRecord:
     new_active_queue_s: float = 0.0
     completed: int = 0
     generated_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
     speculating: int = 0
+    speculated_tokens: int = 0
+    proposed_drafts: int = 0
+    accepted_drafts: int = 0
     active: int = 0
     queued: int = 0
     compiling: int = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 
 from weft.config import EngineConfig, positions_ahead
@@ -18,6 +16,7 @@ from weft.engine.request_drafts import draft_limit
 from weft.engine.sampling_state import SamplingRow
 from weft.engine.state import DecodeParts
 from weft.grammar.base import Matcher
+from weft.grammar.starts import StartedGuide
 from weft.guided.protocol import Lane
 from weft.runtime.interface import Runtime, Stream
 
@@ -26,7 +25,8 @@ class Residents:
     """Requests that hold a slot. `stream` is where work that only prepares slots is issued, eagerly.
 
     `active` is in the order of admission. `reserves_all`: whether a request gets all pages it may need at once.
-    `recorder` is told who gets a slot. `attach` says which slots get or lose a matcher with the next snapshot.
+    `recorder` is told who gets a slot. `attach` says which slots get or lose a matcher with the next snapshot;
+    `holds_ended`: whether a slot still has the matcher of a request that has ended, and `holds_program`, a large one.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Residents:
         self.recorder: FlightRecorder | None = None
         self._reuses = config.reuse and config.simulate_acceptance is None
         self.attach: dict[int, Matcher | None] = {}
+        self.holds_ended = self.holds_program = False
         self.kv = KvManager(
             config.num_pages,
             config.page_size,
@@ -57,6 +58,12 @@ class Residents:
         self._ahead = positions_ahead(parts.max_drafts)
         self._captured = CapturedProcessors(graphs.forget)
         self.free_slots = list(range(config.max_batch - 1, -1, -1))
+
+    @property
+    def may_vacate(self) -> bool:
+        """Whether matchers of requests that have ended are worth a wait for the device: large ones, or nobody else is
+        there."""
+        return self.holds_program or (self.holds_ended and not self.active)
 
     def longest(self, request: Request) -> int:
         """How many tokens the request's text may come to."""
@@ -94,7 +101,7 @@ class Residents:
         request.move(Stage.CONTEXT)
         request.stores_at = 0
         request.slot, request.kv, request.resumed_at = self.free_slots.pop(), kv, resumed
-        request.started = request.started or time.perf_counter()
+        request.output.stats.note_scheduled()
         self.active.append(request)
         return True
 
@@ -179,9 +186,13 @@ class Residents:
             return
         if request.compiled is not None:
             self.attach[request.slot] = None
+            self.holds_ended = True
+            self.holds_program |= isinstance(request.compiled, StartedGuide)
         self.free_slots.append(request.slot)
         self.kv.end(request.kv)
         if request.captured is not None:
             self._captured.give_back(request.captured)
             request.captured = None
         request.slot, request.kv, request.row = -1, None, None
+        if request.is_finished:
+            request.let_go()

@@ -24,12 +24,15 @@ class ResultRings:
         self._outputs = {name: PinnedRing(runtime, tensor) for name, tensor in by_slot.items()}
         self._stream = stream
         self._verified = PinnedRing(runtime, state.verified)
+        self._proposed = PinnedRing(runtime, state.proposed)
         self._logprobs = PinnedRing(runtime, state.logprobs)
         self._ids = PinnedRing(runtime, state.logprob_ids)
 
-    def start(self, logprobs: bool, gather: Mapping[int, Gather] | None = None) -> StepResults:
+    def start(
+        self, logprobs: bool, gather: Mapping[int, Gather] | None = None, drafts: bool = False
+    ) -> StepResults:
         """Copy the results of the work issued so far, log-probabilities too if asked for, and what each slot in
-        `gather` wants besides; does not wait."""
+        `gather` wants besides; does not wait. `drafts`: whether the work verified some."""
         extra = (
             (self._logprobs.start_receive(self._stream), self._ids.start_receive(self._stream))
             if logprobs
@@ -42,7 +45,8 @@ class ResultRings:
         outputs = {
             name: self._outputs[name].start_receive(self._stream, rows) for name, rows in slots.items()
         }
-        return StepResults(self._verified.start_receive(self._stream), extra, outputs)
+        proposed = self._proposed.start_receive(self._stream) if drafts else None
+        return StepResults(self._verified.start_receive(self._stream), extra, outputs, proposed)
 
 
 class StepResults:
@@ -54,28 +58,37 @@ class StepResults:
         verified: Received,
         logprobs: tuple[Received, Received] | None,
         outputs: Mapping[str, Received] | None = None,
+        drafts: Received | None = None,
     ) -> None:
         self._received = verified
         self._extra = logprobs
         self._gathered = dict(outputs or {})
+        self._drafts = drafts
         self._verified: list[list[int]] = []
+        self._proposed: list[int] = []
         self._logprobs = self._ids = torch.empty(0)
 
     def wait(self) -> StepResults:
-        """Wait for the work of the iteration."""
+        """Wait for the work of the iteration: what was verified is copied last."""
         self._verified = self._received.wait().tolist()
+        if self._drafts is not None:
+            self._proposed = self._drafts.values.tolist()
         if self._extra is not None:
-            self._logprobs, self._ids = (received.wait().clone() for received in self._extra)
+            self._logprobs, self._ids = (received.values.clone() for received in self._extra)
         return self
 
     def outputs(self, slot: int, gather: Gather, count: int) -> dict[str, Tensor]:
         """What the slot gathered at the positions of the first `count` committed tokens: rows [count, ...] by name,
         in memory that is used again."""
-        return {name: self._gathered[name].wait()[slot, :count] for name in gather.generated}
+        return {name: self._gathered[name].values[slot, :count] for name in gather.generated}
 
     def count(self, slot: int) -> int:
         """Accepted drafts."""
         return self._verified[slot][0]
+
+    def proposed(self, slot: int) -> int:
+        """How many drafts of the slot were verified."""
+        return self._proposed[slot] if self._proposed else 0
 
     def tokens(self, slot: int) -> list[int]:
         """The committed tokens: accepted drafts and the one behind them."""

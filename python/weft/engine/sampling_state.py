@@ -37,7 +37,8 @@ class TokenRules:
         needed = sum(len(word) + 1 for word in self.bad_words)
         if needed > MAX_BAD_WORD_TOKENS:
             raise InputError(
-                f"bad_words take {needed} tokens, with one for each word's end; there is room for {MAX_BAD_WORD_TOKENS}"
+                f"bad_words take {needed} tokens or more, with one for each word's end; there is room for "
+                f"{MAX_BAD_WORD_TOKENS}"
             )
         if len(self.ends) > MAX_END_TOKENS:
             raise InputError(

@@ -1,13 +1,14 @@
 """Who is served in a turn: the order of those who wait, and how a turn's tokens are shared among prompts.
 
-Pure decisions; `loop.py` carries them out. Whoever waits stands in the order of priority, then arrival; a request that
-was preempted keeps its place.
+Pure decisions; `loop.py` carries them out. Whoever waits stands in the order of priority; of equals, clients take
+turns, and the requests of one stand in the order of their arrival. A request that was preempted keeps its place.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from weft.config import Chunking
 from weft.engine.lifecycle import Request
@@ -54,9 +55,47 @@ class WaitingQueue:
         return i
 
 
-def place(request: Request) -> tuple[float, int]:
+def place(request: Request) -> tuple[float, int, int]:
     """What orders requests: the least is served first."""
-    return (-request.priority, request.id)
+    return (-request.priority, request.turn, request.id)
+
+
+@dataclass
+class _Line:
+    """The requests of one client that wait."""
+
+    last: int
+    length: int = 0
+
+
+class Turns:
+    """Numbers turns so that clients go one after another (fair queuing): a client's next request has the turn after its
+    last one's that waits, but never one that was over when it came. Those who name no client are one."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._lines: dict[int | None, _Line] = {}
+
+    def take(self, request: Request) -> None:
+        """A request came."""
+        line = self._lines.setdefault(request.client, _Line(self._now))
+        line.last, line.length = max(line.last, self._now) + 1, line.length + 1
+        request.turn, request.has_turn = line.last, True
+
+    def admit(self, request: Request) -> None:
+        """A request is served."""
+        self._now = max(self._now, request.turn)
+        self.forget(request)
+
+    def forget(self, request: Request) -> None:
+        """A request waits no longer. One that was forgotten before, or is preempted, changes nothing."""
+        if not request.has_turn:
+            return
+        request.has_turn = False
+        line = self._lines[request.client]
+        line.length -= 1
+        if not line.length:
+            del self._lines[request.client]
 
 
 def victim(requests: Sequence[Request]) -> Request:

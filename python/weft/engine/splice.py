@@ -62,10 +62,20 @@ def put(request: Request, tokens: list[int], end_tokens: frozenset[int]) -> Fini
 
 
 class Beginning(StepResults):
-    """An iteration's results as if one slot had committed its first `count` tokens only."""
+    """An iteration's results as if one slot had committed its first `count` tokens only, with no draft after them."""
 
     def __init__(self, results: StepResults, slot: int, count: int) -> None:
         super().__init__(results._received, results._extra, results._gathered)
-        row = results._verified[slot]
-        self._verified = [[]] * slot + [[count - 1, *row[1 : count + 1]]]
+        self._tokens = results.tokens(slot)[:count]
+        self._accepted = min(results.count(slot), count)
+        self._num_proposed = min(results.proposed(slot), count)
         self._logprobs, self._ids = results._logprobs, results._ids
+
+    def count(self, slot: int) -> int:
+        return self._accepted
+
+    def proposed(self, slot: int) -> int:
+        return self._num_proposed
+
+    def tokens(self, slot: int) -> list[int]:
+        return self._tokens

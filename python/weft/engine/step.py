@@ -28,7 +28,7 @@ from weft.ops.sampling import sample
 from weft.ops.suppress_ends import suppress_ends_
 from weft.runtime.interface import Stream
 from weft.spec.base import repeat_rows, row_positions
-from weft.spec.verify import count_accepted, count_simulated
+from weft.spec.verify import count_accepted, count_proposed, count_simulated
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,8 @@ def sample_and_verify(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
         )
     verified.tokens_BT.copy_(tokens_BT)
     verified.count_B.copy_(count_B)
+    if width > 1:
+        state.proposed.index_copy_(0, slots_B, count_proposed(drafts_BK))
     advance(state, buf)
     if plan.shaped:
         count_tokens_(state.sampling.penalties, slots_B, tokens_BT, count_B + 1, verified.base_B + 1)

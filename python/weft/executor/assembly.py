@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from weft.config import EngineConfig, Speculation, package_model_path
+from weft.config import EngineConfig, Speculation, model_directory, package_model_path
 from weft.engine.loop import Engine
 from weft.engine.recorder import FlightRecorder
-from weft.errors import InputError, ModelError, TokenizerError
+from weft.errors import InputError, TokenizerError
 from weft.executor.words import Words
+from weft.files import read_json
 from weft.grammar.compile import GuideCompiler
 from weft.grammar.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
-from weft.models.config import read_json
 from weft.models.weights import load_model, model_in_memory
 from weft.runtime import get as get_runtime
 from weft.runtime.interface import Runtime
@@ -44,8 +44,8 @@ class Source:
         config_json: str | Path | Mapping[str, Any] | None = None,
         tokenizer: str | Path | Vocabulary | None = None,
     ) -> Source:
-        """A model directory (None: weft-tiny), whose tokenizer is `tokenizer` or its own; or tensors in memory, with
-        what their config.json says, as a dict or a file."""
+        """A model directory (None or its name: weft-tiny), whose tokenizer is `tokenizer` or its own; or tensors in
+        memory, with what their config.json says, as a dict or a file."""
         if not isinstance(tokenizer, str | Path | Vocabulary | None):
             raise InputError(f"tokenizer is a {type(tokenizer).__name__}; give a directory or a Vocabulary")
         words = Path(tokenizer) if isinstance(tokenizer, str) else tokenizer
@@ -62,9 +62,7 @@ class Source:
             raise InputError(
                 f"model is a {type(model).__name__}; give a directory, None, or a dict of tensors"
             )
-        path = Path(model) if model is not None else package_model_path()
-        if not path.is_dir():
-            raise ModelError(f"{path}: no such directory; give the directory of a Hugging Face checkpoint")
+        path = model_directory(model)
         return cls(path, tokenizer=words if words is not None else path)
 
     def load(self, runtime: Runtime, dtype: str) -> Model:
@@ -108,6 +106,11 @@ class Assembly:
     compiler: GuideCompiler | None
     engine: Engine
 
+    @property
+    def warms_up(self) -> bool:
+        """Whether the engine is to warm up before its first request; its thread does it."""
+        return self.runtime.device.type == "cuda"
+
     def record(self, iterations: int, directory: str | None) -> FlightRecorder:
         """Let the engine, which is idle, keep its last iterations, and write them into `directory` when a request
         fails."""
@@ -135,6 +138,12 @@ class Assembly:
         words = source.words(target.config.vocab_size)
         config = config.resolved(target.config.max_position_embeddings, speculation.max_draft_tokens)
         assert config.num_pages is not None and config.max_seq_len is not None
+        words = replace(
+            words,
+            max_seq_len=config.max_seq_len,
+            max_words=config.max_words,
+            max_word_bytes=config.max_word_bytes,
+        )
         context = DrafterContext(
             speculation,
             source.path,
@@ -143,6 +152,7 @@ class Assembly:
             num_pages=config.num_pages,
             page_size=config.page_size,
             max_seq_len=config.max_seq_len,
+            tokenizer=words.tokenizer or words.vocabulary,
         )
         drafting = Drafting.load(context)
         kv = PagedKV.for_model(target, config.num_pages, config.page_size)
@@ -152,6 +162,4 @@ class Assembly:
             if words.vocabulary is not None
             else None
         )
-        if runtime.device.type == "cuda":
-            engine.warm_up()
         return cls(source.path, runtime, speculation, config, words, compiler, engine)

@@ -16,14 +16,16 @@ from torch import Tensor
 
 from weft.engine.lifecycle import Request as EngineRequest
 from weft.engine.records import TurnRecord
-from weft.errors import CapacityError, ExecutorError, InputError, RequestError
+from weft.errors import ExecutorError, InputError, RequestError
 from weft.executor.arguments import seconds_of, settings_of
 from weft.executor.assembly import Assembly, Source
 from weft.executor.following import follow
 from weft.executor.guides import Guides
-from weft.executor.mailbox import Event, Mailbox, Ticket
+from weft.executor.mailbox import Mailbox
 from weft.executor.responses import response, terminated
+from weft.executor.room import QueueSize, check_room, queue_size
 from weft.executor.stats import History
+from weft.executor.tickets import Event, Ticket
 from weft.executor.translate import Translator, engine_config, speculation
 from weft.executor.types import (
     ExecutorConfig,
@@ -34,6 +36,7 @@ from weft.executor.types import (
     RequestStatsPerIteration,
     Response,
 )
+from weft.executor.unread import MailboxLimits
 from weft.executor.worker import Worker
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import GuideCompiler
@@ -91,11 +94,6 @@ class Executor:
         return executor
 
     def _start(self, assembly: Assembly, config: ExecutorConfig) -> None:
-        self.flight_recorder = (
-            assembly.record(config.flight_recorder.iterations, config.flight_recorder.directory)
-            if config.flight_recorder is not None
-            else None
-        )
         self.config = config
         self.assembly = assembly
         compiler = assembly.compiler if config.guided_decoding_config is not None else None
@@ -103,28 +101,37 @@ class Executor:
             raise InputError(NO_VOCABULARY)
         self._guides = Guides(compiler, NO_GUIDES)
         self._translator = Translator(config, assembly.words, self._guides)
-        self._mailbox = Mailbox()
+        self._mailbox = mailbox = Mailbox(MailboxLimits(config.max_unread_responses, config.max_unread_bytes))
         # Between two who find the last place free only one may take it.
-        self._queue: contextlib.AbstractContextManager[object] = (
-            threading.Lock() if config.max_queue_size is not None else contextlib.nullcontext()
-        )
+        self._queue = threading.Lock()
         self._history = History(
             assembly.config,
             config.iter_stats_max_iterations,
             config.request_stats_max_iterations,
             assembly.runtime.memory,
             assembly.compiler.cache if assembly.compiler is not None else None,
+            lambda: mailbox.num_forgotten,
         )
         self._worker = Worker(assembly.engine, _Turns(self._mailbox, self._history))
         # Not at exit: what closes there is `worker.py`'s, which comes before the runtime's own end.
         self._release = weakref.finalize(self, _release, self._worker, assembly.compiler)
         self._release.atexit = False
+        try:
+            if assembly.warms_up:
+                self._worker.call(assembly.engine.warm_up)
+            self.flight_recorder = None
+            if config.flight_recorder is not None:
+                iterations, directory = config.flight_recorder.iterations, config.flight_recorder.directory
+                self.flight_recorder = assembly.record(iterations, directory)
+        except BaseException:
+            self._release()
+            raise
 
     # -- requests
 
     def enqueue_request(self, request: Request) -> int:
         """Take a request; its number. What is wrong with it comes as an error response. Raises `CapacityError` where
-        the queue is full (`ExecutorConfig.max_queue_size`)."""
+        the queue is full (`ExecutorConfig.max_queue_size` sequences wait, or requests hold `max_pending_bytes`)."""
         return self.enqueue_requests([request])[0]
 
     def enqueue_requests(self, requests: Sequence[Request]) -> list[int]:
@@ -138,8 +145,8 @@ class Executor:
         # The caller may change his own and enqueue it again.
         requests = [request.snapshot() for request in requests]
         with self._queue:
-            self._check_queue(requests)
-            tickets = [self._open(request) for request in requests]
+            sizes = self._queue_sizes(requests)
+            tickets = [self._open(request, size) for request, size in zip(requests, sizes, strict=True)]
             begun = [answer.request for ticket in tickets for answer in ticket.answers]
             try:
                 self._submit(begun)
@@ -155,11 +162,22 @@ class Executor:
             self._worker.submit(requests)
 
     def cancel_request(self, request_id: int) -> None:
-        """End a request, with what there is: its last response is no error, and says CANCELLED. Does not wait."""
+        """End a request, with what there is: its last response is no error, and says CANCELLED. It stays until it is
+        taken; who does not want it calls `drop_request`. Does not wait."""
         self._worker.check()
         ticket = self._mailbox.find(request_id)
         if ticket is not None:
             self._cancel([answer.request for answer in ticket.answers])
+
+    def drop_request(self, request_id: int) -> None:
+        """End a request and let go of it whole, with the responses that nobody has taken: whoever asks for it later is
+        told that it was terminated. Of one that is gone nothing happens. Does not wait."""
+        self._worker.check()
+        ticket = self._mailbox.find(request_id)
+        if ticket is not None:
+            sequences = [answer.request for answer in ticket.answers]
+            self._mailbox.drop(ticket)
+            self._cancel(sequences)
 
     def _cancel(self, requests: Sequence[EngineRequest]) -> None:
         """End the engine's own requests, those given to `_submit`. Does not wait."""
@@ -202,6 +220,7 @@ class Executor:
         request whose last response was taken gives an error response. Raises `InputError` for a number that no request
         has.
         """
+        self._worker.home.check()
         if isinstance(request_id, timedelta):
             if timeout is not None:
                 raise InputError("two timeouts are given; give request_id as a number, or leave one out")
@@ -228,13 +247,17 @@ class Executor:
         """`enqueue_request`, which does not wait, for symmetry."""
         return self.enqueue_request(request)
 
+    async def adrop(self, request_id: int) -> None:
+        """`drop_request`, which does not wait, for symmetry. Whoever is in `aresponses` of the request leaves it."""
+        self.drop_request(request_id)
+
     async def aresponses(self, request_id: int) -> AsyncIterator[Response]:
         """The responses of one request as they come. Leaving the loop early, or its task being cancelled, cancels the
         request."""
         self._worker.check()
         ticket = self._mailbox.find(request_id)
         if ticket is None:
-            yield terminated(request_id)
+            yield self._gone(request_id)
             return
         async with contextlib.aclosing(follow(self._mailbox, ticket, self._cancel)) as events:
             async for event in events:
@@ -285,8 +308,8 @@ class Executor:
 
     # -- beneath
 
-    def _open(self, request: Request) -> Ticket:
-        ticket = self._mailbox.open(request, request.sampling_config.num_requests)
+    def _open(self, request: Request, size: QueueSize) -> Ticket:
+        ticket = self._mailbox.open(request, max(size.num_sequences, 1), size.num_bytes)
         try:
             ticket.begin(self._translator.engine_requests(ticket.id, request))
         except (InputError, RequestError) as error:
@@ -296,21 +319,18 @@ class Executor:
             answer.request.is_watched = request.streaming
         return ticket
 
-    def _check_queue(self, requests: Sequence[Request]) -> None:
-        limit = self.config.max_queue_size
-        if limit is None:
-            return
-        waiting = self._worker.num_waiting
-        more = sum(request.sampling_config.num_requests for request in requests)
-        if waiting + more > limit:
-            raise CapacityError(
-                f"the queue is full: {waiting} sequences wait, {more} more would be above max_queue_size, {limit}; "
-                "try again when requests were begun or have ended, or raise ExecutorConfig.max_queue_size"
-            )
+    def _queue_sizes(self, requests: Sequence[Request]) -> list[QueueSize]:
+        """What each would add to the queue. Raises `CapacityError` where there is no room for all."""
+        sizes = [queue_size(request, self.config) for request in requests]
+        check_room(self.config, self._worker.num_waiting, self._mailbox.pending_bytes, sizes)
+        return sizes
+
+    def _gone(self, request_id: int) -> Response:
+        return terminated(request_id, self._mailbox.was_forgotten(request_id))
 
     def _take(self, request_ids: Sequence[int], seconds: float | None) -> list[list[Response]]:
         return [
-            [terminated(request_id)]
+            [self._gone(request_id)]
             if ticket is None
             else [self._response(ticket, event) for event in events]
             for request_id, (ticket, events) in zip(
@@ -338,6 +358,8 @@ class _Turns:
 
 
 def _release(worker: Worker, compiler: GuideCompiler | None) -> None:
+    if not worker.home.is_here:
+        return
     worker.close()
     if compiler is not None:
         compiler.close()

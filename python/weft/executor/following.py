@@ -9,7 +9,8 @@ from functools import partial
 
 from weft.engine.lifecycle import Request as EngineRequest
 from weft.errors import ExecutorError
-from weft.executor.mailbox import Event, Mailbox, Ticket
+from weft.executor.mailbox import Mailbox
+from weft.executor.tickets import Event, Ticket
 
 
 async def follow(
@@ -30,8 +31,9 @@ async def follow(
             woken.clear()
     finally:
         ticket.listeners.remove(listener)
-        if not ticket.is_over:
-            mailbox.drop(ticket)
+        is_early = not ticket.is_over
+        mailbox.drop(ticket)  # where all was taken it is gone already
+        if is_early:
             with contextlib.suppress(ExecutorError):  # it ended by itself
                 cancel([answer.request for answer in ticket.answers])
 

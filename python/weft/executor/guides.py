@@ -45,24 +45,26 @@ class Guides:
         self,
         params: GuidedDecodingParams,
         opening: Opening = NO_REQUEST,
-        count: int = 1,
         closes: bool = False,
+        client: int | None = None,
     ) -> Future[CompiledGuide]:
-        """The compiled guide of a request of `count` sequences, or what it waits for. `closes`: its answer is to be
-        whole at its limit."""
-        compiler, compiled = self._need_compiler(), self._named(params)
-        return compiler.open(compiler.submit_closing(compiled) if closes else compiled, opening, count)
+        """The compiled guide of a request of `client`, for all of its sequences, or what it waits for. `closes`: its
+        answer is to be whole at its limit."""
+        compiler, compiled = self._need_compiler(), self._named(params, client)
+        return compiler.open(compiler.submit_closing(compiled, client) if closes else compiled, opening)
 
-    def _named(self, params: GuidedDecodingParams) -> Future[CompiledGuide]:
+    def _named(self, params: GuidedDecodingParams, client: int | None) -> Future[CompiledGuide]:
         if params.guide_type is not GuideType.HANDLE:
-            return self._compile_params(params)
+            return self._compile_params(params, client)
         name = params.guide or ""
         with self._lock:
             if name not in self._kept:
                 raise InputError(self._unknown(name))
             return self._kept[name]
 
-    def _compile_params(self, params: GuidedDecodingParams) -> Future[CompiledGuide]:
+    def _compile_params(
+        self, params: GuidedDecodingParams, client: int | None = None
+    ) -> Future[CompiledGuide]:
         try:
             self._need_compiler().check_size(params.guide or "")
             guide = params.to_guide()
@@ -70,10 +72,10 @@ class Guides:
             failed: Future[CompiledGuide] = Future()
             failed.set_exception(error)
             return failed
-        return self._compile(guide)
+        return self._compile(guide, client)
 
-    def _compile(self, guide: Guide) -> Future[CompiledGuide]:
-        return self._need_compiler().submit(guide)
+    def _compile(self, guide: Guide, client: int | None = None) -> Future[CompiledGuide]:
+        return self._need_compiler().submit(guide, client)
 
     def _need_compiler(self) -> GuideCompiler:
         if self._compiler is None:

@@ -8,75 +8,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from weft.core import Kind
 from weft.engine.beam import Hypothesis
 from weft.engine.beam_request import BeamRequest
 from weft.engine.lifecycle import Request as EngineRequest
 from weft.errors import ExecutorError, InputError
+from weft.executor.tickets import Answer, Event, Taken, Ticket
 from weft.executor.types import Request
-
-
-@dataclass(eq=False, slots=True)
-class Answer:
-    """One sequence of a request, `index` among its siblings; the first `num_published` of its tokens were published."""
-
-    ticket: Ticket
-    index: int
-    request: EngineRequest
-    num_published: int = 0
-
-
-class Event(NamedTuple):
-    """Tokens `start` to `end` of an answer came; with `is_finished` it has ended. `is_final`: so has the request.
-    `beams` are the best answers so far of one that is searched by beams. `error` stands where no answer was begun."""
-
-    answer: Answer | None
-    start: int = 0
-    end: int = 0
-    iteration: int = 0
-    is_finished: bool = False
-    is_final: bool = False
-    beams: tuple[Hypothesis, ...] = ()
-    error: str = ""
-
-
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """An enqueued request, from its number to the last response that is taken."""
-
-    id: int
-    request: Request
-    answers: list[Answer] = field(default_factory=list)
-    num_unfinished: int = 0
-    is_over: bool = False
-    events: deque[Event] = field(default_factory=deque)
-    ready: threading.Condition | None = None
-    listeners: list[Callable[[], object]] = field(default_factory=list)
-
-    def begin(self, requests: Sequence[EngineRequest]) -> None:
-        """These are its sequences."""
-        self.answers = [Answer(self, index, request) for index, request in enumerate(requests)]
-        self.num_unfinished = len(requests)
-
-
-Taken = list[tuple[Ticket, list[Event]]]
+from weft.executor.unread import MailboxLimits, Unread
 
 
 class Mailbox:
-    """Events of all requests until they are taken. Thread-safe; `note` and `publish` are the engine thread's."""
+    """Events of all requests until they are taken, or too many are left unread (`unread.py`). Thread-safe; `note` and
+    `publish` are the engine thread's. `pending_bytes` is what requests hold that have not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: MailboxLimits | None = None) -> None:
+        self.pending_bytes = 0
         self._lock = threading.Lock()
         self._any = threading.Condition(self._lock)
         self._tickets: dict[int, Ticket] = {}
         self._with_events: dict[int, Ticket] = {}  # in the order in which they got their first
         self._last_id = 0
         self._error: ExecutorError | None = None
+        self._unread = Unread(limits or MailboxLimits())
         self._noted: list[tuple[Answer, int, int, bool, tuple[Hypothesis, ...]]] = []
 
     # -- the engine's thread
@@ -98,17 +54,17 @@ class Mailbox:
             return orphans
         with self._lock:
             for answer, end, iteration, is_finished, beams in noted:
-                ticket = answer.ticket
+                ticket, error = answer.ticket, ""
                 if ticket.is_over:
                     continue
                 if is_finished:
                     ticket.num_unfinished -= 1
-                    failed = answer.request.output.error is not None
-                    ticket.is_over = failed or ticket.num_unfinished == 0
-                    if failed:
+                    error = _error_of(answer.request)
+                    ticket.is_over = bool(error) or ticket.num_unfinished == 0
+                    if error:
                         orphans += [other.request for other in ticket.answers if other is not answer]
                 start = answer.num_published
-                event = Event(answer, start, end, iteration, is_finished, ticket.is_over, beams)
+                event = Event(answer, start, end, iteration, is_finished, ticket.is_over, beams, error)
                 answer.num_published = end
                 self._add(ticket, event)
                 listeners += ticket.listeners
@@ -137,21 +93,26 @@ class Mailbox:
         if self._error is not None:
             raise ExecutorError(str(self._error)) from self._error.__cause__
 
-    def open(self, request: Request, num_sequences: int) -> Ticket:
-        """Give a request its number. Sequences behind the first take one each, too."""
+    def open(self, request: Request, num_sequences: int, num_bytes: int) -> Ticket:
+        """Give a request, which holds so many bytes, its number. Sequences after the first take one each, too."""
         with self._lock:
-            ticket = Ticket(self._last_id + 1, request)
+            ticket = Ticket(self._last_id + 1, request, num_bytes)
             self._last_id += num_sequences
             self._tickets[ticket.id] = ticket
+            self.pending_bytes += num_bytes
             return ticket
 
     def drop(self, ticket: Ticket) -> None:
-        """Forget a request: nobody will take its responses."""
+        """Let go of a request: nobody will take its responses. Who waits for it hears that it is gone."""
         with self._lock:
-            ticket.is_over = True
-            ticket.events.clear()
-            self._with_events.pop(ticket.id, None)
-            self._tickets.pop(ticket.id, None)
+            if ticket.id not in self._tickets:
+                return
+            if not ticket.is_over:
+                self.pending_bytes -= ticket.num_bytes
+            self._let_go(ticket)
+            listeners = list(ticket.listeners)
+        for listener in listeners:
+            listener()
 
     def refuse(self, ticket: Ticket, error: str) -> None:
         """The request ends with an error before it began."""
@@ -159,6 +120,16 @@ class Mailbox:
             ticket.is_over = True
             self._add(ticket, Event(None, is_finished=True, is_final=True, error=error))
             self._any.notify_all()
+
+    def was_forgotten(self, request_id: int) -> bool:
+        """Whether a request was given up because nobody took its responses."""
+        with self._lock:
+            return self._unread.was_forgotten(request_id)
+
+    @property
+    def num_forgotten(self) -> int:
+        """How many requests were."""
+        return self._unread.num_forgotten
 
     def find(self, request_id: int) -> Ticket | None:
         """The request of this number; None where its last response was taken. `InputError` for no request's number."""
@@ -191,9 +162,16 @@ class Mailbox:
             tickets = [self._find(request_id) for request_id in request_ids]
             if len(set(request_ids)) < len(request_ids):
                 raise InputError("a request stands in the list twice; give each number once")
-            for ticket in tickets:
-                if ticket is not None and not self._wait_for(ticket, until):
-                    break
+            awaited = [ticket for ticket in tickets if ticket is not None]
+            for ticket in awaited:
+                ticket.num_waiting += 1
+            try:
+                for ticket in awaited:
+                    if not self._wait_for(ticket, until):
+                        break
+            finally:
+                for ticket in awaited:
+                    ticket.num_waiting -= 1
             taken = [(ticket, self._drain(ticket) if ticket is not None else []) for ticket in tickets]
             return [
                 (ticket if ticket is not None and self._has_more(ticket, events) else None, events)
@@ -218,16 +196,31 @@ class Mailbox:
         return bool(events) or ticket.id in self._tickets
 
     def _add(self, ticket: Ticket, event: Event) -> None:
-        ticket.events.append(event)
+        self._unread.add(ticket, event)
         self._with_events[ticket.id] = ticket
+        if event.is_final:
+            self.pending_bytes -= ticket.num_bytes
+            for other in self._unread.end(ticket):
+                self._let_go(other)
+        if ticket.ready is not None:
+            ticket.ready.notify_all()
+
+    def _let_go(self, ticket: Ticket) -> None:
+        ticket.is_over = True
+        ticket.events.clear()
+        self._unread.remove(ticket)
+        self._with_events.pop(ticket.id, None)
+        self._tickets.pop(ticket.id, None)
         if ticket.ready is not None:
             ticket.ready.notify_all()
 
     def _drain(self, ticket: Ticket) -> list[Event]:
         events = list(ticket.events)
         ticket.events.clear()
+        ticket.unread_bytes = 0
         self._with_events.pop(ticket.id, None)
         if events and events[-1].is_final:
+            self._unread.remove(ticket)
             self._tickets.pop(ticket.id, None)
         return events
 
@@ -262,6 +255,16 @@ class Mailbox:
                 return False
             condition.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
         return True
+
+
+def _error_of(request: EngineRequest) -> str:
+    """Why a request failed; nothing where it did not. What the exception came from is let go of: frames, and all that
+    they hold, which would be kept as long as nobody takes the response."""
+    error = request.output.error
+    if error is None:
+        return ""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return str(error) or type(error).__name__
 
 
 def _deadline(timeout: float | None) -> float | None:

@@ -7,7 +7,7 @@ from weft.core import Output
 from weft.engine.beam import Hypothesis
 from weft.engine.beam_request import BeamRequest
 from weft.engine.lifecycle import Request as EngineRequest
-from weft.executor.mailbox import Answer, Event, Ticket
+from weft.executor.tickets import Answer, Event, Ticket
 from weft.executor.types import (
     AdditionalOutput,
     FinishReason,
@@ -26,20 +26,24 @@ REASONS: dict[EngineFinish, FinishReason] = {
 }
 
 
-def terminated(request_id: int) -> Response:
-    """What there is to say of a request whose last response was taken."""
+FORGOTTEN = (
+    "ReqId {id} has ended, and was forgotten: nobody took its responses while those of later requests came, and "
+    "together they were more than ExecutorConfig.max_unread_bytes; take responses earlier, drop requests that nobody "
+    "waits for (Executor.drop_request), or raise the bound"
+)
+
+
+def terminated(request_id: int, was_forgotten: bool = False) -> Response:
+    """What there is to say of a request whose last response was taken, or that was forgotten."""
     message = f"ReqId {request_id} has already been processed and was terminated."
-    return Response(request_id, error_msg=message)
+    return Response(request_id, error_msg=FORGOTTEN.format(id=request_id) if was_forgotten else message)
 
 
 def response(ticket: Ticket, event: Event, page_size: int) -> Response:
     """The response that an event stands for."""
     client_id = ticket.request.client_id
-    if event.answer is None:
+    if event.answer is None or event.error:
         return Response(ticket.id, error_msg=event.error, client_id=client_id)
-    error = event.answer.request.output.error if event.is_finished else None
-    if error is not None:
-        return Response(ticket.id, error_msg=str(error), client_id=client_id)
     return Response(ticket.id, _result(ticket, event.answer, event, page_size), client_id=client_id)
 
 
@@ -68,6 +72,7 @@ def _result(ticket: Ticket, answer: Answer, event: Event, page_size: int) -> Res
         decoding_iter=event.iteration,
         sequence_index=answer.index,
         is_sequence_final=event.is_finished,
+        guide_notes=output.guide_notes,
     )
     if isinstance(answer.request, BeamRequest):
         _fill_beams(result, ticket, event, finish_reason(answer.request), has_prompt)
@@ -78,6 +83,8 @@ def _result(ticket: Ticket, answer: Answer, event: Event, page_size: int) -> Res
             result.top_log_probs = [[dict(entry.top) for entry in output.logprobs[start : event.end]]]
     if wanted.return_perf_metrics and event.is_finished:
         result.request_perf_metrics = _metrics(answer.request, page_size)
+    if event.is_finished:
+        result.program_log, result.program_variables = output.program_log, output.program_variables
     _add_tensors(result, ticket, output, start, event)
     return result
 
@@ -121,18 +128,16 @@ def _add_tensors(result: Result, ticket: Ticket, output: Output, start: int, eve
 
 
 def _metrics(request: EngineRequest, page_size: int) -> PerfMetrics:
-    stats, arrived = request.output.stats, request.created
-    has_begun = request.started > 0
+    stats = request.output.stats
     timing = TimingMetrics(
-        arrival_time=arrived,
-        guide_ready_time=arrived + stats.compile_s if request.guide is not None else None,
-        first_scheduled_time=request.started if has_begun else None,
-        first_token_time=arrived + stats.time_to_first_token_s if stats.output_tokens else None,
-        last_token_time=request.started + stats.total_s if stats.output_tokens else None,
+        arrival_time=stats.submitted_at,
+        guide_ready_time=stats.guide_ready_at,
+        first_scheduled_time=stats.scheduled_at,
+        first_token_time=stats.first_token_at,
+        last_token_time=stats.last_token_at,
     )
-    share = stats.accepted_drafts / stats.verified_drafts if stats.verified_drafts else 0.0
-    drafting = SpeculativeDecodingMetrics(share, stats.accepted_drafts, stats.verified_drafts)
-    blocks = _kv_metrics(request, page_size) if has_begun else KvCacheMetrics()
+    drafting = SpeculativeDecodingMetrics(stats.acceptance_rate, stats.accepted_drafts, stats.proposed_drafts)
+    blocks = _kv_metrics(request, page_size) if stats.scheduled_at is not None else KvCacheMetrics()
     first, last = stats.first_turn, stats.last_turn
     return PerfMetrics(timing, blocks, drafting, first_iter=first, last_iter=last, iter=last)
 

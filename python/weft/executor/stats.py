@@ -23,7 +23,7 @@ from weft.executor.types import (
     SpecDecodingStats,
     StaticBatchingStats,
 )
-from weft.grammar.compile import GuideCache
+from weft.grammar.cache import GuideCache
 
 STAGES = {
     Stage.COMPILING: RequestStage.QUEUED,
@@ -32,6 +32,9 @@ STAGES = {
     Stage.GENERATION: RequestStage.GENERATION_IN_PROGRESS,
     Stage.FINISHED: RequestStage.GENERATION_COMPLETE,
 }
+
+MAX_REQUEST_STATS = 250_000
+"""Statistics of requests that are kept, of all iterations together: each waiting request has some in each of them."""
 
 T = TypeVar("T")
 
@@ -48,7 +51,7 @@ class History:
     """The last turns of an engine, until they are asked for; of older ones than are kept nothing is known.
 
     `memory` gives bytes in use, of the device and of pinned memory (`Runtime.memory`); `guides` is the cache of
-    compiled guides, where there is one.
+    compiled guides, where there is one; `num_forgotten` says how many requests were given up unread.
     """
 
     def __init__(
@@ -58,12 +61,15 @@ class History:
         max_request_iterations: int,
         memory: Callable[[], tuple[int, int]] = lambda: (0, 0),
         guides: GuideCache | None = None,
+        num_forgotten: Callable[[], int] = lambda: 0,
     ) -> None:
         self._config = config
         self._memory = memory
         self._guides = guides
+        self._num_forgotten = num_forgotten
         self._turns: deque[Noted] = deque(maxlen=max_iterations)
         self._requests: deque[RequestStatsPerIteration] = deque(maxlen=max_request_iterations)
+        self._num_request_stats = 0
         self._live: list[Request] = []
 
     def note(self, record: TurnRecord | None, took: Sequence[Request]) -> None:
@@ -76,15 +82,27 @@ class History:
             self._turns.append(Noted(record, datetime.now()))
         if self._requests.maxlen:
             stats = [request_stats(request, record, self._config.page_size) for request in self._live]
+            self._make_room(len(stats))
             self._requests.append(RequestStatsPerIteration(record.number, stats))
             self._live = [request for request in self._live if not request.is_finished]
+
+    def _make_room(self, num_stats: int) -> None:
+        """Drop the oldest iterations where one more with `num_stats` requests would be too many."""
+        is_full = len(self._requests) == self._requests.maxlen
+        while self._requests and (is_full or self._num_request_stats + num_stats > MAX_REQUEST_STATS):
+            for oldest in _drain(self._requests, 1):
+                self._num_request_stats = max(self._num_request_stats - len(oldest.request_stats), 0)
+            is_full = False
+        self._num_request_stats += num_stats
 
     def iterations(self) -> list[IterationStats]:
         """Those that nobody was given yet, the oldest first."""
         taken = [iteration_stats(noted, self._config) for noted in _drain(self._turns)]
         in_use, (of_device, pinned) = resident_bytes(), self._memory()
+        num_forgotten = self._num_forgotten()
         for stats in taken:
             stats.cpu_mem_usage, stats.gpu_mem_usage, stats.pinned_mem_usage = in_use, of_device, pinned
+            stats.num_forgotten_requests = num_forgotten
             if self._guides is not None:
                 stats.guide_cache_hits, stats.guide_cache_misses = (
                     self._guides.num_hits,
@@ -94,7 +112,9 @@ class History:
 
     def requests(self) -> list[RequestStatsPerIteration]:
         """The same of requests."""
-        return list(_drain(self._requests))
+        taken = list(_drain(self._requests))
+        self._num_request_stats = 0
+        return taken
 
 
 def iteration_stats(noted: Noted, config: EngineConfig) -> IterationStats:
@@ -136,12 +156,12 @@ def iteration_stats(noted: Noted, config: EngineConfig) -> IterationStats:
             num_ctx_tokens=record.context_tokens,
             avg_num_decoded_tokens_per_iter=_share(record.generated_tokens, len(record.generation)),
         )
-    if record.drafted_tokens:
+    if record.proposed_drafts:
         stats.specdec_stats = SpecDecodingStats(
-            num_draft_tokens=record.drafted_tokens,
-            num_accepted_tokens=record.accepted_tokens,
+            num_draft_tokens=record.proposed_drafts,
+            num_accepted_tokens=record.accepted_drafts,
             num_requests_with_draft_tokens=record.speculating,
-            acceptance_length=1 + _share(record.accepted_tokens, record.speculating),
+            acceptance_length=_share(record.speculated_tokens, record.speculating),
             iter_latency_ms=record.total_s * 1e3,
         )
     return stats
@@ -200,9 +220,9 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _drain(items: deque[T]) -> Iterator[T]:
-    """Takes what is there, the oldest first; the engine's thread may add to it meanwhile."""
-    for _ in range(len(items)):
+def _drain(items: deque[T], most: int | None = None) -> Iterator[T]:
+    """Takes what is there, the oldest first, or `most` of it; the engine's thread may add to it meanwhile."""
+    for _ in range(len(items) if most is None else most):
         try:
             yield items.popleft()
         except IndexError:  # another thread took it

@@ -15,7 +15,6 @@ from weft.engine.beam import BeamParams
 from weft.engine.beam_request import BeamRequest
 from weft.engine.kv_retention import Retention, RetentionRange
 from weft.engine.lifecycle import Request as EngineRequest
-from weft.engine.lifecycle import StopWords
 from weft.engine.outputs import Gather
 from weft.engine.processors import LogitsProcessor
 from weft.errors import InputError
@@ -29,7 +28,7 @@ from weft.executor.types import (
     Request,
     SamplingConfig,
 )
-from weft.executor.words import StopTokens, Words
+from weft.executor.words import Words
 from weft.grammar.base import Opening
 
 POLICIES: dict[CapacitySchedulerPolicy, Any] = {
@@ -79,8 +78,13 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         additional_outputs=tuple(
             (output.name, output.gather_context) for output in config.additional_model_outputs
         ),
+        mask_time_limit_s=guided.mask_time_limit_s if guided is not None else None,
         untrusted_guides=guided is not None and guided.untrusted,
+        programs_ahead=guided.programs_ahead if guided is not None else None,
+        max_program_bytes=guided.max_program_bytes if guided is not None else None,
         grammar=EngineConfig.grammar if guided is None else GRAMMARS[guided.backend],
+        max_words=config.max_words,
+        max_word_bytes=config.max_word_bytes,
     )
 
 
@@ -99,30 +103,34 @@ class Translator:
 
     def engine_requests(self, number: int, request: Request) -> list[EngineRequest]:
         """One for each sequence, numbered from `number` on; of a search by beams, one for all."""
+        prompt = self.words.ids("input_token_ids", request.input_token_ids)
         self._refuse(request)
-        self.words.check("input_token_ids", request.input_token_ids)
+        for name in ("bad_words", "stop_words"):
+            self.words.check_words(name, getattr(request, name) or ())
         sampling, end_ids = self._sampling(request), self._end_ids(request)
         rules = self.words.rules(sampling, end_ids, request.embedding_bias)
         params = request.guided_decoding_params
         count = request.sampling_config.num_requests
-        opening, closes = Opening(request.input_token_ids), sampling.on_length == "close"
-        guide = self.guides.future(params, opening, count, closes) if params is not None else None
+        opening, closes = Opening(prompt), sampling.on_length == "close"
+        guide = None if params is None else self.guides.future(params, opening, closes, request.client_id)
         chosen = request.sampling_config.seed
         seed = chosen if chosen is not None else secrets.randbits(63)
         allotted = request.allotted_s
+        stop_words = self.words.stop_words("stop_words", request.stop_words or ())
         make = engine_request(request.sampling_config)
         return [
             make(
-                list(request.input_token_ids),
+                list(prompt),
                 sampling,
                 wrapped(seed + index),
                 rules,
-                self._stop_words(request),
+                stop_words(),
                 guide,
                 priority=request.priority,
                 deadline=None if allotted is None else time.perf_counter() + allotted,
                 max_drafts=request.num_draft_tokens,
                 end_ids=end_ids,
+                client=request.client_id,
                 processor=self._processor(number, request),
                 id=number + index,
                 **self._extras(request),
@@ -156,22 +164,13 @@ class Translator:
             self.words.check("end_id", [end])
         return frozenset({end} if end >= 0 else ())
 
-    def _stop_words(self, request: Request) -> StopWords | None:
-        """A watcher of its own for each sequence."""
-        texts = [word for word in request.stop_words or () if isinstance(word, str)]
-        tokens = [word for word in request.stop_words or () if not isinstance(word, str)]
-        for word in tokens:
-            self.words.check("stop_words", word)
-        watcher = self.words.stop_texts(texts)
-        return StopTokens(tokens, watcher) if tokens else watcher
-
     def _extras(self, request: Request) -> dict[str, Any]:
         """Fields of the engine's request that few requests set."""
         extras: dict[str, Any] = {}
         output, retention = request.output_config, request.kv_cache_retention_config
         named = output.additional_model_outputs
         if request.external_draft_tokens_config is not None:
-            extras["given"] = request.external_draft_tokens_config.tokens
+            extras["given"] = self.words.drafts(request.external_draft_tokens_config.tokens)
         if output.return_context_logits or output.return_generation_logits or named:
             extras["gather"] = Gather(
                 context_logits=output.return_context_logits,
@@ -209,6 +208,12 @@ class Translator:
 
     def _refuse(self, request: Request) -> None:
         """What depends on how the executor was made."""
+        sequences, most = request.sampling_config.num_requests, self.config.max_return_sequences
+        if sequences > most:
+            raise InputError(
+                f"num_return_sequences is {sequences}, but the executor's max_return_sequences is {most}; lower it, or "
+                "raise ExecutorConfig.max_return_sequences"
+            )
         width, widest = request.sampling_config.beam_width, self.config.max_beam_width
         if width > widest:
             raise InputError(

@@ -23,6 +23,7 @@ from weft.engine.lifecycle import Request
 from weft.engine.loop import Engine
 from weft.engine.records import TurnRecord
 from weft.errors import ExecutorError, RequestError
+from weft.forks import Home
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Worker:
 
     def __init__(self, engine: Engine, listener: Listener) -> None:
         self.engine = engine
+        self.home = Home("executor", ExecutorError)
         self._listener = listener
         self._wake = threading.Condition()
         self._inbox: deque[_Command] = deque()
@@ -66,6 +68,7 @@ class Worker:
         self._untold: TurnRecord | None = None  # the last turn, of which the listener has not heard
         # A daemon, so that a program's end does not wait for it before `atexit` closes it.
         self._thread = threading.Thread(target=self._run, name="weft-engine", daemon=True)
+        engine.arrivals.programs.on_started = partial(_wake, weakref.ref(self))
         _workers.add(self)
         self._thread.start()
 
@@ -92,12 +95,15 @@ class Worker:
         return future.result()
 
     def check(self) -> None:
-        """Raise `ExecutorError` if there will be no more turns."""
+        """Raise `ExecutorError` if there will be no more turns, or none in this process."""
+        self.home.check()
         if self._error is not None:
             raise ExecutorError(str(self._error)) from self._error.__cause__
 
     def close(self) -> None:
-        """End what runs, with "cancelled", and the thread; returns when it has ended."""
+        """End what runs, with "cancelled", and the thread; returns when it has ended. In a fork there is none."""
+        if not self.home.is_here:
+            return
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -169,10 +175,11 @@ class Worker:
                 continue
             self._live[request] = None
             request.on_end = self._live.pop
-            if request.guide is not None and not request.guide.done():
-                request.guide.add_done_callback(partial(_compiled, weakref.ref(self)))
             self._took.append(request)
+            guide = request.guide
             self.engine.submit(request)
+            if guide is not None and not guide.done():  # after the engine's own, which this wakes it for
+                guide.add_done_callback(partial(_wake, weakref.ref(self)))
 
     def _cancel(self, requests: Sequence[Request], reason: FinishReason) -> None:
         for request in requests:
@@ -200,6 +207,7 @@ class Worker:
     # -- from any thread
 
     def _post(self, command: _Command, num_requests: int = 0) -> None:
+        self.home.check()  # before the lock, which may have been held when the process was forked
         with self._wake:
             if self._error is None and not self._closing:
                 self._inbox.append(command)
@@ -230,8 +238,8 @@ def _abandon(requests: Sequence[Request], error: ExecutorError) -> None:
         request.fail(failure)
 
 
-def _compiled(worker: weakref.ref[Worker], _: object) -> None:
-    """Wake the thread: a guide is ready, or never will be."""
+def _wake(worker: weakref.ref[Worker], _: object = None) -> None:
+    """Wake the thread: a guide is ready, or never will be; a program has started."""
     alive = worker()
     if alive is not None:
         with alive._wake:

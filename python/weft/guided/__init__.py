@@ -5,6 +5,7 @@ from weft.guided.decoder import GuidedDecoder
 from weft.guided.lane import GrammarLane
 from weft.guided.snapshot import GuidedRequest
 from weft.guided.state import GuidedState, OperationCounters
+from weft.ops.token_mask import allocate_token_bitmask, apply_token_bitmask_
 
 __all__ = [
     "CapturableGuidedDecoder",
@@ -13,4 +14,6 @@ __all__ = [
     "GuidedRequest",
     "GuidedState",
     "OperationCounters",
+    "allocate_token_bitmask",
+    "apply_token_bitmask_",
 ]

@@ -52,10 +52,10 @@ class CapturableGuidedDecoder:
         end_token_ids: Sequence[int],
         *,
         batch_size: int,
-        fill_time_limit_s: float = 0.0,
+        mask_time_limit_s: float = 0.0,
     ) -> None:
         self.lane = GrammarLane(
-            runtime, num_slots, max_drafts, vocab_size, end_token_ids, fill_time_limit_s=fill_time_limit_s
+            runtime, num_slots, max_drafts, vocab_size, end_token_ids, mask_time_limit_s=mask_time_limit_s
         )
         self.lane.reserve(batch_size)
         self.state = self.lane.state
@@ -64,6 +64,7 @@ class CapturableGuidedDecoder:
         self._stream = stream
         self._slots_in = PinnedRing(runtime, self.slots)
         self._num_drafts = 0
+        runtime.publish()
 
     def add_batch(self, requests: Sequence[GuidedRequest]) -> None:
         """The requests of the next launch, in the order of the rows; on the host, once before each launch.

@@ -67,7 +67,7 @@ class GuidedDecoder:
         end_token_ids: Sequence[int],
         *,
         stream: Stream | None = None,
-        fill_time_limit_s: float = 0.0,
+        mask_time_limit_s: float = 0.0,
     ) -> None:
         self.state = GuidedState(
             num_slots,
@@ -75,7 +75,7 @@ class GuidedDecoder:
             vocab_size,
             end_token_ids,
             pinned=runtime.pinned,
-            fill_time_limit_s=fill_time_limit_s,
+            mask_time_limit_s=mask_time_limit_s,
         )
         self._runtime = runtime
         self._stream = stream
@@ -86,6 +86,7 @@ class GuidedDecoder:
         self._attach: dict[int, Matcher | None] = {}
         self._num_drafted = 0
         self._in_flight = False
+        runtime.publish()
 
     def add_batch(self, requests: Sequence[GuidedRequest]) -> None:
         """The requests of the next iteration, in the order of the logits' rows. Raises `InputError`."""

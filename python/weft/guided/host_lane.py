@@ -39,7 +39,7 @@ class HostLane:
         end_token_ids: Sequence[int],
         *,
         make_proposals: Callable[[GuidedState], Proposals] | None = None,
-        fill_time_limit_s: float = 0.0,
+        mask_time_limit_s: float = 0.0,
     ) -> None:
         self.decoder = GuidedDecoder(
             runtime,
@@ -48,7 +48,7 @@ class HostLane:
             vocab_size,
             end_token_ids,
             stream=stream,
-            fill_time_limit_s=fill_time_limit_s,
+            mask_time_limit_s=mask_time_limit_s,
         )
         self.state = self.decoder.state
         self.drafts = torch.full_like(self.state.drafts_host, -1, device=runtime.device)
@@ -149,6 +149,9 @@ class HostLane:
         self.decoder.advance()
         if self._slots and self._num_drafted < num_drafts:
             self._tell(self._drafts_out.receive(self._stream), num_drafts)
+
+    def synchronize(self) -> None:
+        """Nothing of its own is in flight."""
 
     def close(self) -> None:
         """Nothing of its own is in flight."""

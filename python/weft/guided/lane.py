@@ -6,7 +6,8 @@ An iteration's calls, in order, on the engine's `stream`: `verify_masks`, (targe
 part, before each launch.
 
 What crosses the two streams is ordered by two events: `token_event` (the grammar may read what the device
-wrote) and `mask_event` (the device may read the masks). Everything is by slot: row slot*(K+1) + j of the
+wrote) and `mask_event` (the device may read the masks, and write again what the grammar read before it). Copies are on
+the grammar's stream: none delays the model. Everything is by slot: row slot*(K+1) + j of the
 masks is what may follow slot's committed text and j drafts, whatever the order of rows in a batch.
 
 S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
@@ -55,7 +56,7 @@ class GrammarLane:
         *,
         make_proposals: Callable[[GuidedState], Proposals] | None = None,
         workers: int | None = None,
-        fill_time_limit_s: float = 0.0,
+        mask_time_limit_s: float = 0.0,
     ) -> None:
         if workers is None:
             workers = default_workers()
@@ -66,9 +67,9 @@ class GrammarLane:
             end_token_ids,
             pinned=runtime.pinned,
             workers=workers,
-            fill_time_limit_s=fill_time_limit_s,
+            mask_time_limit_s=mask_time_limit_s,
         )
-        self.stream = runtime.stream()
+        self.stream = runtime.stream(high_priority=True)  # its kernels are tiny, and a forward waits for them
         self.token_event = runtime.event()
         self.mask_event = runtime.event()
         self.proposal_event = runtime.event()
@@ -86,6 +87,8 @@ class GrammarLane:
         self.proposed = torch.full_like(self.drafts, -1)
         self._offsets_P1 = torch.arange(self.num_positions, device=runtime.device)[:, None]
         self._rows: dict[int, Tensor] = {}
+        self._runtime = runtime
+        runtime.publish()
 
     def reserve(self, batch: int) -> None:
         """Allocate what iterations of `batch` rows need; done on first use, but a capture allocates
@@ -95,6 +98,7 @@ class GrammarLane:
             self._rows[batch] = torch.zeros(
                 self.num_positions, batch, dtype=torch.int32, device=self.masks.device
             )
+            self._runtime.publish()
 
     def push(self, slots: Sequence[int], attach: Mapping[int, Matcher | None], num_drafts: int = 0) -> int:
         """Leave the next iteration's snapshot, before it is launched (`GuidedState.push`); returns its
@@ -151,8 +155,8 @@ class GrammarLane:
 
     def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """After `verified` was written: commit it, and send the masks behind the committed text."""
-        stream.copy(self.verified_host, self.verified)
         self._enter(stream)
+        self.stream.copy(self.verified_host, self.verified)
         self.stream.hostfunc(self.state.task("commit"))
         self._copy_masks(slots_B, 0, 1)
 
@@ -163,8 +167,8 @@ class GrammarLane:
         """
         assert self.proposals is not None
         if not is_committed:
-            stream.copy(self.verified_host, self.verified)
             self._enter(stream)
+            self.stream.copy(self.verified_host, self.verified)
         self.stream.hostfunc(self.proposals.task(num_drafts))
         self.stream.copy(self.proposed, self.proposals.proposed_host)
         self.stream.record(self.proposal_event)
@@ -175,8 +179,8 @@ class GrammarLane:
 
     def extend_masks(self, stream: Stream, j: int, slots_B: Tensor) -> None:
         """After draft j was written: take it, and send the masks behind it. The last one stays owed."""
-        stream.copy(self.drafts_host[j - 1], self.drafts[j - 1])
         self._enter(stream)
+        self.stream.copy(self.drafts_host[j - 1], self.drafts[j - 1])
         self.stream.hostfunc(self.state.task("extend", j))
         self._copy_masks(slots_B, j, j + 1)
 
@@ -196,15 +200,19 @@ class GrammarLane:
         self.stream.record(self.mask_event)
         stream.wait(self.mask_event)
 
+    def synchronize(self) -> None:
+        """Wait for the lane's work."""
+        self.stream.synchronize()
+
     def close(self) -> None:
         """Wait for the lane's work. Matchers go with the state."""
-        self.stream.synchronize()
+        self.synchronize()
 
     def _begin(self, stream: Stream, slots_B: Tensor) -> None:
         stream.launch(_compute_rows, slots_B, self._offsets_P1, self._rows_of(slots_B))
-        if self.num_positions > 1:
-            stream.copy(self.drafts_host, self.drafts)
         self._enter(stream)
+        if self.num_positions > 1:
+            self.stream.copy(self.drafts_host, self.drafts)
         self.stream.hostfunc(self.state.task("fetch"))
 
     def _enter(self, stream: Stream) -> None:

@@ -138,8 +138,8 @@ class Proposals:
         self._native.open(slot, list(tokens), max_new_tokens, list(given), num_answered)
 
     def set_guided(self, guided: bool) -> None:
-        """Whether the grammar chooses and cuts what n-grams and given text propose; at any time, from the next task
-        on."""
+        """Whether the grammar chooses and cuts what n-grams and given text propose: from the next push on,
+        so that iterations in flight keep what they had."""
         self._native.set_guided(guided)
 
     def run(self, num_drafts: int) -> None:

@@ -68,5 +68,8 @@ class Lane(Protocol):
     def join(self, stream: Stream, num_drafts: int = 0) -> None:
         """Let `stream` wait for all of it; `num_drafts` drafts were made."""
 
+    def synchronize(self) -> None:
+        """Wait for what the lane does on a stream of its own."""
+
     def close(self) -> None:
         """Wait for what is in flight."""

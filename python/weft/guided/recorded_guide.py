@@ -34,6 +34,8 @@ class RecordedGuide:
     backend: str | None = None
     program: WasmSource | None = None
     separators: tuple[str, str] | None = None
+    strict: bool = False
+    open_objects: bool = False
 
     @classmethod
     def of(cls, guide: Guide, backend: str | None = None) -> RecordedGuide:
@@ -41,8 +43,17 @@ class RecordedGuide:
         program = guide.payload if isinstance(guide.payload, WasmSource) else None
         if guide.kind not in KEPT_KINDS or guide.payload is not program:
             return cls(guide.kind, None)
-        blanks = guide.max_whitespace
-        return cls(guide.kind, guide.source, blanks, guide.any_order, backend, program, guide.separators)
+        return cls(
+            guide.kind,
+            guide.source,
+            guide.max_whitespace,
+            guide.any_order,
+            backend,
+            program,
+            guide.separators,
+            guide.strict,
+            guide.open_objects,
+        )
 
     def guide(self) -> Guide | None:
         """The guide again; None where it was not kept."""
@@ -54,8 +65,10 @@ class RecordedGuide:
             self.source,
             self.max_whitespace,
             self.program,
+            strict=self.strict,
             any_order=self.any_order,
             separators=self.separators,
+            open_objects=self.open_objects,
         )
 
     def to_json(self) -> dict[str, Any]:

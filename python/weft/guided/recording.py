@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError
+from weft.files import write_whole
 from weft.guided.flight import Operation, integers
 from weft.guided.recorded_guide import RecordedGuide
 
@@ -88,7 +89,7 @@ class Recording:
         return sum(operation.name == "fetch" for operation in self.operations)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file. Raises `OSError` where that fails."""
+        """Write it to a file. Raises `OSError` where that fails, and leaves no part of it."""
         path = Path(path)
         data = {
             "format": FORMAT,
@@ -98,7 +99,7 @@ class Recording:
             "operations": [operation.to_json() for operation in self.operations],
         }
         text = json.dumps(data, separators=(",", ":")).encode()
-        path.write_bytes(gzip.compress(text, 6) if path.suffix == ".gz" else text)
+        write_whole(path, gzip.compress(text, 6) if path.suffix == ".gz" else text)
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 
 from weft import _core
+from weft.errors import escaped
 from weft.grammar.base import Matcher
 from weft.runtime.interface import NativeTask
 
@@ -58,8 +59,9 @@ class GuidedState:
     [(S+1)*(K+1)] (what the matcher wants; negative: nothing) are written. Row slot*(K+1) + j is what may follow the
     committed text and j drafts.
 
-    `workers` native threads help when a phase turns out long. A mask that takes longer than
-    `fill_time_limit_s` (0: no limit) ends its slot. At most `max_pending` snapshots wait to be fetched. `native` is
+    `workers` native threads help when a phase turns out long. A matcher that takes longer than `mask_time_limit_s` (0:
+    no limit) from one commit to the next, in whatever it is called for, ends its slot: processor time counts, and of
+    waiting what is over 2 s. At most `max_pending` snapshots wait to be fetched. `native` is
     the C++ state.
     """
 
@@ -72,7 +74,7 @@ class GuidedState:
         *,
         pinned: HostMemory = host_memory,
         workers: int = 0,
-        fill_time_limit_s: float = 0.0,
+        mask_time_limit_s: float = 0.0,
         max_pending: int = 64,
     ) -> None:
         self.num_slots = num_slots
@@ -98,7 +100,7 @@ class GuidedState:
             self.token_mask_host.data_ptr(),
             self.temperatures_host.data_ptr(),
             workers,
-            fill_time_limit_s,
+            mask_time_limit_s,
             max_pending,
         )
 
@@ -141,6 +143,10 @@ class GuidedState:
         """Take the slot back to its committed text; the matcher stays. With nothing in flight."""
         self.native.release(slot)
 
+    def vacate(self, slots: Sequence[int]) -> None:
+        """Let go of the slots' matchers at once, ahead of the push that takes them away. With nothing in flight."""
+        self.native.vacate(list(slots))
+
     def record(self, max_bytes: int) -> None:
         """Keep records of the last operations in `max_bytes` of memory (0: none), for `weft.guided.flight`; what there
         was is forgotten. With nothing in flight. Raises `ValueError` for less than one operation may take.
@@ -161,15 +167,15 @@ class GuidedState:
         return NativeTask(name, function, data, self)
 
     def status(self, slot: int) -> tuple[str, str]:
-        """Code and message of what ended the slot's grammar: ("", "") while all is well.
+        """Code and message (one line) of what ended the slot's grammar: ("", "") while all is well.
 
         Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow),
-        "matcher" (it failed), "time_limit", "epoch" (snapshots and iterations out of step), "verified" (the
-        verified tensor contradicts the drafts), "spliced" (the matcher writes the end of the text anew:
+        "matcher" (it failed), "time_limit" (it took too long), "epoch" (snapshots and iterations out of step),
+        "verified" (the verified tensor contradicts the drafts), "spliced" (the matcher writes the end of the text anew:
         `splice`).
         """
         code, message = self.native.status(slot)
-        return ("" if code == "ok" else code), message
+        return ("" if code == "ok" else code), escaped(message)
 
     def splice(self, slot: int) -> Splice | None:
         """How the slot's matcher writes the end of the text anew; None where it does not."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,19 +81,8 @@ class ModelConfig:
     dtype: torch.dtype = torch.float32
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model directory."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(
-            f"{path}: there is no such file; a model directory has config.json and safetensors"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: can't be read as JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ModelError(f"{path}: holds a JSON {type(data).__name__}; it must hold an object")
-    return data
+MOST = 2**31 - 1
+"""No size of a model is larger."""
 
 
 class Fields:
@@ -115,8 +102,8 @@ class Fields:
             value = default
         if value is None:
             raise self.error(key, "is missing; it must be a positive integer")
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.error(key, f"is {value!r}; it must be a positive integer")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
+            raise self.error(key, f"is {repr(value)[:40]}; it must be a positive integer up to {MOST}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.errors import ModelError
+from weft.files import read_json
 from weft.models.base import KVIndex, Model, PagedKV
-from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder, read_json
+from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder
 from weft.models.layers import MLP, Attention, Linear, Place, norms
 from weft.models.weights import Checkpoint
 

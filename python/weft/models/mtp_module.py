@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from weft.errors import ModelError
+from weft.files import read_json
 from weft.models.base import KVIndex, Model, PagedKV
-from weft.models.config import MTP_KEY, Fields, ModelConfig, fit_target, read_json
+from weft.models.config import MTP_KEY, Fields, ModelConfig, fit_target
 from weft.models.layers import DecoderLayer, Linear, Place, norms
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
 from weft.models.weights import Checkpoint, read_config

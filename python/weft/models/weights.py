@@ -15,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from weft.errors import ModelError
+from weft.files import inside, read_json
 from weft.models.base import Model
-from weft.models.config import DTYPES, ModelConfig, read_json
+from weft.models.config import DTYPES, ModelConfig
 from weft.models.mtp_layout import INSIDE
 from weft.registry import MODELS, load
 
@@ -183,7 +184,15 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
     for layout in INSIDE:
         for module in range(config.num_mtp_modules):
             weights.drop_all(layout.prefix(module, config.num_layers))
-    model = model_class(config, weights)
+    try:
+        model = model_class(config, weights)
+    except (RuntimeError, MemoryError) as error:  # torch's allocators raise nothing more precise on a CPU
+        if isinstance(error, RuntimeError) and "alloc" not in str(error):
+            raise
+        reason = str(error).splitlines()[0][:200]
+        raise ModelError(
+            f"{weights.directory}: there is no memory for a model of this size: {reason}"
+        ) from error
     weights.finish()
     return model
 
@@ -222,7 +231,7 @@ def _tensor_files(directory: Path) -> dict[str, Path]:
         places = read_json(index).get("weight_map")
         if not isinstance(places, dict):
             raise ModelError(f"{index}: 'weight_map' is missing; it must map tensor names to files")
-        return {name: directory / str(file) for name, file in places.items()}
+        return {name: inside(directory, file, index) for name, file in places.items()}
     if single.exists():
         return dict.fromkeys(_open(single).keys(), single)
     if any(directory.glob("*.bin")):

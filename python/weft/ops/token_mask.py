@@ -31,6 +31,17 @@ _ApplyArguments = tuple[int, int, int, int, int, int, int, int, int, int, bool, 
 _CopyArguments = tuple[int, int, int, int, int, int, int, int, int, bool, int]
 
 
+def allocate_token_bitmask(batch_size: int, vocab_size: int, *, pinned: bool = False) -> Tensor:
+    """Mask rows in host memory: [batch_size, ceil(vocab_size / 32)] int32, all of them allowing everything.
+
+    `Matcher.fill` writes a row. `pinned` where a GPU's copies read them. Raises InputError for sizes below 1.
+    """
+    require(
+        batch_size >= 1 and vocab_size >= 1, f"sizes must be at least 1, not {batch_size} and {vocab_size}"
+    )
+    return torch.full((batch_size, -(-vocab_size // 32)), -1, dtype=torch.int32, pin_memory=pinned)
+
+
 def apply_token_bitmask_(
     logits: Tensor,
     bitmask: Tensor,

@@ -1,8 +1,8 @@
 """A recording's turns, issued again to a grammar lane on the CPU driver, in the order of `engine/step.py`.
 
 Where the engine's model would write drafts and verified tokens, a launched function writes those of the recording;
-where it would read masks, one hashes them. Nothing is waited for on the way but what the engine waits for: the turn
-before the last.
+where it would read masks, one hashes them, behind the lane's own calls that let the model read them. Nothing else is
+waited for on the way but what the engine waits for: the turn before the last.
 
 S slots, K drafts, B rows.
 """
@@ -28,6 +28,9 @@ from weft.runtime.cpu import CpuRuntime
 from weft.runtime.interface import Event
 
 IN_FLIGHT = 2
+
+COLUMN = torch.zeros(1, dtype=torch.int64)
+"""The token that the one column of `Issuer`'s logits stands for, as offsets of a vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,13 @@ class Issuer:
         verified = turn.num_verified
         if turn.shape is Shape.FIRST:
             lane.first_mask(stream, slots_B)
+            lane.apply_verify(stream, self._logits(slots_B, 1), slots_B, COLUMN)
             self._look(place, fetch, [0])
         else:
             if verified:
                 self._write_drafts(turn.operations[1])
             lane.verify_masks(stream, slots_B, verified)
+            lane.apply_verify(stream, self._logits(slots_B, verified + 1), slots_B, COLUMN)
             if verified:
                 self._look(place + 1, turn.operations[1], range(1, verified + 1))
         at = 2 if verified or turn.operations[1].name == "extend_through" else 1
@@ -115,13 +120,16 @@ class Issuer:
         lane.commit_masks(stream, slots_B)
         if lane.proposals is not None:
             lane.propose(stream, lane.state.max_drafts, is_committed=True)
-        self._look(place + at, turn.operations[at], [0])
-        for extend in turn.operations[at + 1 :]:
-            at += 1
-            self._write_drafts(extend)
-            lane.extend_masks(stream, extend.argument, slots_B)
-            self._look(place + at, extend, [extend.argument])
+        extends = turn.operations[at + 1 :]
+        for j in range(1, len(extends) + 2 if extends else 1):  # drafts are made under the grammar
+            lane.apply_draft(stream, self._logits(slots_B, 1)[:, 0], slots_B, j, COLUMN)
+            self._look(place + at + j - 1, turn.operations[at + j - 1], [j - 1])
+            if j <= len(extends):
+                self._write_drafts(extends[j - 1])
+                lane.extend_masks(stream, j, slots_B)
         lane.join(stream)
+        if not extends:
+            self._look(place + at, turn.operations[at], [0])
 
     def _one_by_one(self, turn: Turn) -> None:
         """Each operation by itself, as a host between captured parts has them done."""
@@ -155,6 +163,10 @@ class Issuer:
     def _slots(self, slots: Sequence[int]) -> Tensor:
         return torch.tensor(list(slots) or [self.lane.state.num_slots], dtype=torch.int64)
 
+    def _logits(self, slots_B: Tensor, width: int) -> Tensor:
+        """Logits [B, T, 1] to be masked: of one token, which is nobody's."""
+        return torch.zeros(len(slots_B), width, 1)
+
     def _write_drafts(self, operation: Operation) -> None:
         first = operation.argument if operation.name == "extend" else 1
         for length, entries in _by_length(operation.entries):
@@ -168,7 +180,6 @@ class Issuer:
 
     def _look(self, place: int, operation: Operation, positions: Sequence[int]) -> None:
         """Hash what the device has of the rows that the operation answered for."""
-        self.stream.wait(self.lane.mask_event)
         width = self.lane.num_positions
         looks = [
             ((place, entry.slot), position)

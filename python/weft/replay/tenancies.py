@@ -108,7 +108,7 @@ def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
             if tenant is not None and entry.status == "time_limit":
                 found.notes.append(
                     f"iteration {operation.epoch}, slot {slot}: request {tenant.request.id} ran into the time limit "
-                    "of a mask, which is not done again; left out from here on"
+                    "of guides, which is not done again; left out from here on"
                 )
                 holders[slot] = tenant = None
             if tenant is not None:

@@ -27,6 +27,11 @@ class Received:
         """Whether `wait` returns at once."""
         return self._event.query()
 
+    @property
+    def values(self) -> torch.Tensor:
+        """What `wait` gives, for who has waited for a later copy in the same stream."""
+        return self._buffer
+
     def wait(self) -> torch.Tensor:
         """The values, when they are there: the ring's own buffer, of the device tensor's shape."""
         self._event.synchronize()

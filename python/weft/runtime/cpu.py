@@ -2,8 +2,9 @@
 
 `Stream.launch(fn, *args)` is what a kernel launch is to CUDA. Host functions go to the current stream, as
 they do with `torch.cuda`. How nodes are run is `set_schedule`'s: "inline" (the thread that waits runs
-them), "threads" (a thread for each stream) or "random" (one at a time, in any legal order, drawn from a
-seed).
+them), "threads" (a thread for each stream), "random" (one at a time, in any legal order, drawn from a
+seed) or "ahead" (the host runs ahead until it waits, then one stream does: the oldest with seed 0, the newest with
+seed 1, else either in turn).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from weft.runtime.capture_guard import CaptureGuard
 from weft.runtime.current import CPU, context, current_cpu
 from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, dispose, settle, stream_handle
 
-ScheduleName = Literal["inline", "threads", "random"]
+ScheduleName = Literal["inline", "threads", "random", "ahead"]
 CaptureMode = Literal["global", "thread_local", "relaxed"]
 _CAPTURE_MODES: dict[str, int] = {"global": 0, "thread_local": 1, "relaxed": 2}
 
@@ -241,7 +242,8 @@ def synchronize() -> None:
 
 
 def set_schedule(name: ScheduleName, seed: int = 0) -> None:
-    """How nodes are run from now on; every stream must be idle. `seed` is for "random"."""
+    """How nodes are run from now on; every stream must be idle. `seed` is for "random" and
+    "ahead"."""
     _core.cpu_set_schedule(name, seed)
 
 
@@ -289,8 +291,8 @@ class CpuRuntime:
 
     device = torch.device("cpu")
 
-    def stream(self) -> Stream:
-        """A new stream."""
+    def stream(self, *, high_priority: bool = False) -> Stream:
+        """A new stream; threads have no priorities."""
         return Stream()
 
     def event(self) -> Event:
@@ -314,6 +316,9 @@ class CpuRuntime:
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed host memory; on the CPU all memory can be copied from and to."""
         return torch.zeros(shape, dtype=dtype)
+
+    def publish(self) -> None:
+        """torch works at once here."""
 
     def memory(self) -> tuple[int, int]:
         """There is no device's memory, and none is page-locked."""

@@ -8,6 +8,7 @@ handles of torch's streams go there too.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +17,13 @@ from typing import Any
 import torch
 
 from weft import _core
-from weft.errors import DriverError, GraphError, WeftError
+from weft.errors import GraphError, WeftError
 from weft.runtime import interface
+from weft.runtime.cuda_capture import GraphMemory, capturing
 from weft.runtime.current import CUDA, context, set_torch_stream
-from weft.runtime.streams import TableEvent, TableStream, settle, stream_handle
+from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, settle, stream_handle
+
+HIGH_PRIORITY = -1  # the lower, the sooner; 0 is the default
 
 
 @functools.cache
@@ -74,19 +78,47 @@ class CudaEvent(TableEvent):
         super().__init__(CUDA, enable_timing=enable_timing)
 
 
-class CudaStream(TableStream):
-    """A torch stream, a new one or one that is given (any object with `__cuda_stream__`)."""
+_idle_streams: dict[tuple[int, int], list[int]] = {}  # by device and priority
 
-    def __init__(self, device: torch.device, stream: object = None) -> None:
+
+def _take_stream(idle: list[int], priority: int) -> int:
+    """A stream that nobody else has. Streams are used again rather than destroyed: torch keeps memory and cuBLAS
+    workspaces by their handles."""
+    while True:
+        try:
+            handle = idle.pop()
+        except IndexError:
+            return _core.stream_create(CUDA, NON_BLOCKING, priority)
+        if not _core.stream_is_capturing(CUDA, handle):  # one whose capture never ended is of no use
+            return handle
+
+
+class CudaStream(TableStream):
+    """A stream that torch works on: one of weft's own, or one that is given (any object with `__cuda_stream__`).
+
+    torch hands out its own 32 in turns, so that another's work could be on them, even in a capture. `priority` is for
+    weft's own. What is captured from the stream has its temporary memory in `graph_memory`.
+    """
+
+    def __init__(self, device: torch.device, stream: object = None, priority: int = 0) -> None:
         self._index = torch.cuda.current_device() if device.index is None else device.index
         _attach(self._index)
-        if stream is None:
-            self.torch_stream = torch.cuda.Stream(device=device)
-        elif isinstance(stream, torch.cuda.Stream):
+        self._idle: list[int] | None = None  # where the handle goes in the end, if it is weft's own
+        if isinstance(stream, torch.cuda.Stream):
             self.torch_stream = stream
-        else:
+        elif stream is not None:
             self.torch_stream = torch.cuda.ExternalStream(stream_handle(stream), device=device)
+        else:
+            idle = _idle_streams.setdefault((self._index, priority), [])
+            self.torch_stream = torch.cuda.ExternalStream(_take_stream(idle, priority), device=device)
+            self._idle = idle
+        self.graph_memory = GraphMemory()
         super().__init__(CUDA, self.torch_stream.cuda_stream)
+
+    def __del__(self) -> None:
+        idle = getattr(self, "_idle", None)
+        if idle is not None and not sys.is_finalizing():
+            idle.append(self._handle)
 
     def launch(self, fn: Callable[..., object], *args: Any) -> None:
         """Run `fn(*args)` now, in inference mode, its kernels going to this stream."""
@@ -106,7 +138,7 @@ class CudaGraph:
 
     def __init__(self, stream: CudaStream) -> None:
         self._stream = stream
-        self.graph: torch.cuda.CUDAGraph | None = torch.cuda.CUDAGraph()
+        self.graph: torch.cuda.CUDAGraph | None = None
 
     def replay(self) -> None:
         """Launch it on the stream it was captured on; raises first what an earlier callback raised."""
@@ -122,6 +154,7 @@ class CudaGraph:
         # torch would destroy the exec with the GIL held when it collects the object; reset releases the GIL.
         if graph is not None:
             graph.reset()
+            self._stream.graph_memory.give_back()
 
 
 class CudaRuntime:
@@ -131,10 +164,11 @@ class CudaRuntime:
         torch.cuda.init()
         index = torch.cuda.current_device() if device is None or device.index is None else device.index
         self.device = torch.device("cuda", index)
+        _core.use_device(index)
 
-    def stream(self) -> CudaStream:
-        """A new stream."""
-        return CudaStream(self.device)
+    def stream(self, *, high_priority: bool = False) -> CudaStream:
+        """A new stream, whose kernels go before others where both wait, if `high_priority`."""
+        return CudaStream(self.device, priority=HIGH_PRIORITY if high_priority else 0)
 
     def event(self) -> CudaEvent:
         """A new event."""
@@ -144,21 +178,17 @@ class CudaRuntime:
 
     @contextmanager
     def capture(self, stream: interface.Stream) -> Iterator[CudaGraph]:
-        """Capture what is issued to `stream`, and to streams that join it, into the yielded graph."""
+        """Capture what is issued to `stream`, and to streams that join it, into the yielded graph. Raises `GraphError`
+        from the first error of torch's or the driver's."""
         assert isinstance(stream, CudaStream)
-        captured = CudaGraph(stream)
-        assert captured.graph is not None
+        captured, graph = CudaGraph(stream), torch.cuda.CUDAGraph()
         _core.check(CUDA)
-        try:
-            with (
-                torch.cuda.graph(
-                    captured.graph, stream=stream.torch_stream, capture_error_mode="thread_local"
-                ),
-                context(CUDA, stream.handle),
-            ):
-                yield captured
-        except DriverError as error:
-            raise GraphError(f"the capture failed: {error}") from error
+        with (
+            capturing(graph, stream.torch_stream, stream.graph_memory),
+            context(CUDA, stream.handle),
+        ):
+            yield captured
+        captured.graph = graph
 
     @contextmanager
     def use(self, stream: interface.Stream) -> Iterator[None]:
@@ -170,6 +200,12 @@ class CudaRuntime:
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed page-locked host memory."""
         return torch.zeros(shape, dtype=dtype, pin_memory=True)
+
+    def publish(self) -> None:
+        """Wait for what this thread's current torch stream has, without the GIL."""
+        assert self.device.index is not None
+        _attach(self.device.index)
+        _core.stream_synchronize(CUDA, torch.cuda.current_stream(self.device).cuda_stream)
 
     def memory(self) -> tuple[int, int]:
         """Bytes that torch's allocators hold: of the device, and of page-locked host memory."""
@@ -191,9 +227,6 @@ class CudaRuntime:
 def capture_kept(stream: CudaStream, issue: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """Capture what `issue` gives to `stream` into a graph that keeps its nodes, to be listed."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with (
-        torch.cuda.graph(graph, stream=stream.torch_stream, capture_error_mode="thread_local"),
-        context(CUDA, stream.handle),
-    ):
+    with capturing(graph, stream.torch_stream, GraphMemory()), context(CUDA, stream.handle):
         issue()
     return graph

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import ParamSpec
 
 from weft import _core
-from weft.errors import InputError
+from weft.errors import HostFuncError, InputError
 from weft.runtime.current import current
 
 P = ParamSpec("P")
@@ -25,19 +26,47 @@ def launch_hostfunc(fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwarg
     In capture, returns a handle: the function runs at every replay and its payload goes with the graph,
     or earlier with `free_hostfunc_user_data`. Otherwise returns None: the payload is freed when the
     function has run.
+
+    Raises `HostFuncError` for a coroutine or generator function, of which a call would run nothing.
     """
+    _check_runs(fn)
+    return _launch(fn, args, kwargs)
+
+
+def hostfunc(fn: Callable[P, object]) -> Callable[P, int | None]:
+    """Decorate a function or method, so that a call of it is `launch_hostfunc` of it. Raises `HostFuncError` for a
+    coroutine or generator function, of which a call would run nothing.
+    """
+    _check_runs(fn)
+
+    @functools.wraps(fn)
+    def launch(*args: P.args, **kwargs: P.kwargs) -> int | None:
+        return _launch(fn, args, kwargs)
+
+    return launch
+
+
+def _launch(fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> int | None:
     now = current()
     return _core.launch_hostfunc(now.driver, now.handle, True, fn, args, kwargs)
 
 
-def hostfunc(fn: Callable[P, object]) -> Callable[P, int | None]:
-    """Decorate a function or method, so that a call of it is `launch_hostfunc` of it."""
+_LAZY: dict[str, Callable[[object], bool]] = {
+    "a coroutine function": inspect.iscoroutinefunction,
+    "a generator function": inspect.isgeneratorfunction,
+    "an asynchronous generator function": inspect.isasyncgenfunction,
+}
 
-    @functools.wraps(fn)
-    def launch(*args: P.args, **kwargs: P.kwargs) -> int | None:
-        return launch_hostfunc(fn, *args, **kwargs)
 
-    return launch
+def _check_runs(fn: Callable[..., object]) -> None:
+    """Raise `HostFuncError` for what only makes an object that would have to be run."""
+    for called in (fn, type(fn).__call__):
+        for what, is_lazy in _LAZY.items():
+            if is_lazy(called):
+                raise HostFuncError(
+                    f"{getattr(fn, '__qualname__', type(fn).__qualname__)} is {what}: calling it runs nothing of it. "
+                    "Give a plain function; it may hand work to an event loop with asyncio.run_coroutine_threadsafe"
+                )
 
 
 def free_hostfunc_user_data(handle: int) -> None:

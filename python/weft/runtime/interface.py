@@ -75,7 +75,9 @@ class Runtime(Protocol):
 
     @property
     def device(self) -> torch.device: ...
-    def stream(self) -> Stream: ...
+    def stream(self, *, high_priority: bool = False) -> Stream:
+        """A new stream. Work of one with `high_priority` goes before that of others where both wait."""
+
     def event(self) -> Event: ...
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         """Capture what is issued to `stream`, and to streams that join it by events, into the graph."""
@@ -86,6 +88,10 @@ class Runtime(Protocol):
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed host memory that copies can use."""
+
+    def publish(self) -> None:
+        """After device tensors were made or filled outside `launch` and `use`: let every stream see them. torch fills
+        them on its own current stream, with which the others are not ordered. Not during a capture."""
 
     def memory(self) -> tuple[int, int]:
         """Bytes that torch holds in this process: of the device, and of page-locked host memory."""

@@ -14,15 +14,18 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from weft.config import Speculation
+from weft.grammar.tokenizer import Vocabulary
 from weft.guided.proposals import Sources
 from weft.models.base import Model, PagedKV
 
 
 @dataclass(frozen=True)
 class DrafterContext:
-    """What a drafter is loaded with. `speculation.max_draft_tokens` is the largest number of drafts (K) asked of it."""
+    """What a drafter is loaded with. `speculation.max_draft_tokens` is the largest number of drafts (K) asked of it;
+    `tokenizer` is the target's, transformers' or a `Vocabulary` (None: that of its directory)."""
 
     speculation: Speculation
     model_path: Path
@@ -31,6 +34,7 @@ class DrafterContext:
     num_pages: int
     page_size: int
     max_seq_len: int
+    tokenizer: PreTrainedTokenizerFast | Vocabulary | None = None
 
 
 @dataclass(frozen=True)

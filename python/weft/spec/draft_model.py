@@ -10,15 +10,15 @@ import warnings
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from weft.errors import ModelError, TokenizerError
+from weft.errors import ModelError
 from weft.models.base import Hidden, KVIndex, Model, PagedKV
 from weft.models.config import DTYPES
 from weft.models.weights import load_model
 from weft.spec.base import DraftBuffers, DrafterContext, Verified, row_positions
 from weft.spec.recurrent import hidden_at
+from weft.spec.same_tokens import check_tokens
 
 
 class DraftModel:
@@ -53,7 +53,7 @@ class DraftModel:
         dtype = next(name for name, dtype in DTYPES.items() if dtype == target.config.dtype)
         model = load_model(path, target.device, dtype)
         _check_vocabulary(path, model, target)
-        _check_tokenizer(path, context.model_path, model.config.vocab_size)
+        check_tokens(path, context, model.config.vocab_size)
         _check_positions(path, model, context)
         kv = PagedKV.for_model(model, context.num_pages, context.page_size)
         return cls(model, kv, target.config.vocab_size)
@@ -101,30 +101,6 @@ def _check_vocabulary(path: Path, model: Model, target: Model) -> None:
             f"{path / 'config.json'}: 'vocab_size' is {own}; a draft model for this target "
             f"({target.config.architecture}) has {wanted}, or fewer where its tokenizer is the target's"
         )
-
-
-def _check_tokenizer(path: Path, model_path: Path, vocab_size: int) -> None:
-    """Refuse a tokenizer that gives a token below `vocab_size` another id than the target's."""
-    own, wanted = (file / "tokenizer.json" for file in (path, model_path))
-    if not own.is_file() or not wanted.is_file():
-        return
-    theirs, ours = _tokens(own, vocab_size), _tokens(wanted, vocab_size)
-    differing = [number for number in range(vocab_size) if theirs.get(number) != ours.get(number)]
-    if differing:
-        number = differing[0]
-        raise ModelError(
-            f"{own}: id {number} is {theirs.get(number)!r}, and {ours.get(number)!r} to the target's tokenizer "
-            f"({wanted}); a draft model must have the target's tokenizer"
-        )
-
-
-def _tokens(file: Path, vocab_size: int) -> dict[int, str]:
-    """The tokens of a tokenizer.json by their ids, those below `vocab_size`."""
-    try:
-        vocabulary = Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True)
-    except Exception as error:  # tokenizers raises nothing more precise
-        raise TokenizerError(f"{file}: can't be read as a tokenizer: {error}") from error
-    return {number: token for token, number in vocabulary.items() if number < vocab_size}
 
 
 def _check_positions(path: Path, model: Model, context: DrafterContext) -> None:

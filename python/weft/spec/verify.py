@@ -20,6 +20,11 @@ def count_accepted(sampled_BT: Tensor, drafts_BK: Tensor) -> Tensor:
     return matches.cumprod(1).sum(1)
 
 
+def count_proposed(drafts_BK: Tensor) -> Tensor:
+    """[B] int64: how many leading drafts there are. What stands after one that is none (-1) can't be accepted."""
+    return (drafts_BK >= 0).cumprod(1).sum(1)
+
+
 def count_simulated(
     length: float,
     slots_B: Tensor,

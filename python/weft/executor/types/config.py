@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from weft.config import Graphs
+from weft.config import EngineConfig, Graphs
 from weft.core import Kind
 from weft.errors import InputError
 from weft.executor.types.checked import Checked
@@ -17,6 +17,7 @@ from weft.executor.types.fields import (
     instance,
     instances,
     number,
+    number_of_bytes,
     parsed,
     refused,
     required,
@@ -33,6 +34,7 @@ from weft.executor.types.speculation import SpeculativeConfig
 Overlap = Literal["auto"] | bool
 
 DEFAULT_MAX_SEQ_IDLE_MICROSECONDS = 180_000_000
+DEFAULT_MAX_QUEUE_SIZE = 16_384
 
 _ONE_RANK = "an executor runs on one device, in this process; leave it out"
 
@@ -65,8 +67,11 @@ class ExecutorConfig(Checked):
     - `max_batch_size` requests (default 8) decode at once; an iteration reads and decodes `max_num_tokens` tokens at
       most, beams apart (None: 2048, or more where a full batch needs more); a request has `max_seq_len` tokens at most,
       prompt and answer (None: as the model can, up to 4096). Without `enable_chunked_context` prompts are read whole.
-      `max_queue_size` requests wait at most (None: any number). One that was preempted, and is not admitted again for
-      `max_seq_idle_microseconds`, ends as `TIMED_OUT`.
+      A request that was preempted, and is not admitted again for `max_seq_idle_microseconds`, ends as `TIMED_OUT`.
+    - `max_queue_size` sequences wait at most (None: 16,384), requests that have not ended hold `max_pending_bytes`
+      (prompts, words, guides' texts; 1 GiB), and one has `max_return_sequences` (1,024): more is refused. Of one that
+      streams and is not read, `max_unread_responses` (1,024) are kept before they are merged into one; requests that
+      have ended, and that nobody reads, hold `max_unread_bytes` (256 MiB) before the first of them are forgotten.
     - `scheduler_config` and `batching_type` say who is served; STATIC is the policy STATIC_BATCH.
     - `max_beam_width` bounds requests' beams; above 1 there is no drafting.
     - `spec_dec_config` drafts; `guided_decoding_config` lets requests be guided; `logits_post_processor_config` holds
@@ -76,7 +81,8 @@ class ExecutorConfig(Checked):
     - Log-probabilities are always normalised: `normalize_log_probs` is True.
     - weft's own: `overlap` launches an iteration before the host has read the one before ("auto": where nothing needs
       the host between); `graphs` is what is captured, as in `weft.EngineConfig`; `flight_recorder` keeps the last
-      iterations.
+      iterations. A request may have `max_words` stop words, and as many bad words; each list holds `max_word_bytes`
+      bytes at most (texts in UTF-8, a token id counting for four).
 
     Raises `InputError` for a value that can't be right, and for fields that weft refuses.
     """
@@ -133,7 +139,13 @@ class ExecutorConfig(Checked):
     overlap: Overlap = parsed(_one_of("auto", True, False), default="auto")
     graphs: Graphs = parsed(_one_of("one", "split", "none"), default="one")
     max_seq_len: int | None = count(None, lowest=2)
+    max_return_sequences: int = count(1024)
+    max_pending_bytes: int = number_of_bytes(1 << 30)
+    max_unread_responses: int = count(1024)
+    max_unread_bytes: int = number_of_bytes(256 << 20)
     flight_recorder: FlightRecorderConfig | None = instance(FlightRecorderConfig, default=None)
+    max_words: int = count(EngineConfig.max_words)
+    max_word_bytes: int = count(EngineConfig.max_word_bytes)
 
     def check(self) -> None:
         super().check()
@@ -148,6 +160,11 @@ class ExecutorConfig(Checked):
             raise InputError(
                 "batching_type STATIC is the policy STATIC_BATCH; MAX_UTILIZATION needs INFLIGHT"
             )
+
+    @property
+    def queue_size(self) -> int:
+        """How many sequences may wait."""
+        return self.max_queue_size if self.max_queue_size is not None else DEFAULT_MAX_QUEUE_SIZE
 
     @property
     def policy(self) -> CapacitySchedulerPolicy:

@@ -9,7 +9,7 @@ from dataclasses import field
 from datetime import timedelta
 from typing import Any, cast
 
-from weft.core import BOUNDS, Kind, check_entries, check_words
+from weft.core import BOUNDS, CHUNK, Kind, check_entries, check_words
 from weft.errors import InputError
 from weft.executor.types.checked import Checked
 
@@ -77,7 +77,12 @@ def count(default: int | None, *, lowest: int = 1) -> Any:
 
 def count_parser(lowest: int = 1) -> Parser:
     """Takes a whole number, at least `lowest`."""
-    return number_parser(Kind.INTEGER, lowest, 2**31 - 1, f"at least {lowest}")
+    return number_parser(Kind.INTEGER, lowest, 2**31 - 1, f"at least {lowest} (and below 2**31)")
+
+
+def number_of_bytes(default: int | None) -> Any:
+    """A number of bytes, at least 1. A default of None makes it optional."""
+    return number(Kind.INTEGER, 1, 2**63 - 1, "a number of bytes, at least 1", default=default)
 
 
 def duration_ms() -> Any:
@@ -157,13 +162,30 @@ def function() -> Any:
     return parsed(parse, default=None, optional=True)
 
 
+MAX_TOKENS = 1 << 22
+"""A list of token ids may have so many: more than any engine takes."""
+READ_AT_ONCE = 1 << 16
+"""A list of more token ids is read when the executor has found that it is not too long."""
+
+
 def parse_tokens(name: str, value: Any) -> tuple[int, ...]:
-    """Takes a list of token ids that is not empty."""
-    check_entries(name, value, Kind.INTEGER)
+    """Takes a list of token ids that is not empty. Of one that is long only the length is looked at; `read_tokens`
+    does the rest."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise InputError(f"{name} is {value!r}; it must be a list, each entry {Kind.INTEGER.value}")
     if not value:
         raise InputError(f"{name} is empty; give at least one token id")
-    if min(value) < 0:
-        raise InputError(f"{name} holds {min(value)}; token ids are at least 0")
+    if len(value) > MAX_TOKENS:
+        raise InputError(f"{name} has {len(value)} token ids; it may have {MAX_TOKENS}")
+    return tuple(value) if len(value) > READ_AT_ONCE else read_tokens(name, value)
+
+
+def read_tokens(name: str, value: Sequence[Any]) -> tuple[int, ...]:
+    """What `parse_tokens` took, read: whole numbers, at least 0. Raises `InputError`."""
+    check_entries(name, value, Kind.INTEGER)
+    lowest = min(min(value[start : start + CHUNK]) for start in range(0, len(value), CHUNK))
+    if lowest < 0:
+        raise InputError(f"{name} holds {lowest}; token ids are at least 0")
     return tuple(map(operator.index, value))
 
 
@@ -173,7 +195,7 @@ def words() -> Any:
     def parse(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
         check_words(name, value)
         return tuple(
-            word if isinstance(word, str) else parse_tokens(f"an entry of {name}", word) for word in value
+            word if isinstance(word, str) else read_tokens(f"an entry of {name}", word) for word in value
         )
 
     return parsed(parse, default=None, optional=True)

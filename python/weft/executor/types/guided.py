@@ -7,9 +7,19 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import ClassVar
 
+from weft.core import Kind
 from weft.errors import InputError
 from weft.executor.types.checked import Checked
-from weft.executor.types.fields import flag, instance, instance_parser, refused, required
+from weft.executor.types.fields import (
+    count,
+    flag,
+    instance,
+    instance_parser,
+    number,
+    number_of_bytes,
+    refused,
+    required,
+)
 from weft.grammar import Guide
 
 
@@ -27,11 +37,13 @@ class GuideType(IntEnum):
     LARK = 101
 
 
-_MAKERS: dict[GuideType, Callable[[str], Guide]] = {
+_WITH_SCHEMAS: dict[GuideType, Callable[..., Guide]] = {
     GuideType.JSON_SCHEMA: Guide.json_schema,
+    GuideType.STRUCTURAL_TAG: Guide.structural_tag,
+}
+_MAKERS: dict[GuideType, Callable[[str], Guide]] = {
     GuideType.REGEX: Guide.regex,
     GuideType.EBNF_GRAMMAR: Guide.ebnf,
-    GuideType.STRUCTURAL_TAG: Guide.structural_tag,
     GuideType.LARK: Guide.lark,
 }
 
@@ -42,11 +54,17 @@ class GuidedDecodingParams(Checked):
     Lark, or XGrammar's structural tag. `GuideType.JSON` (any JSON object or array) takes none.
 
     Whether the text is right shows when it is compiled: a guide that does not compile is the error of its request.
+    weft's own: JSON schemas, those of structural tags too, are enforced whole where they are `strict`, or are an error
+    that names the keyword and its place; else what can be enforced is, and `Result.guide_notes` tell of the rest.
+    Their objects that name properties have no others, unless `open_objects`. (A guide under a name has options of its
+    own.)
     Raises `InputError` where the text is missing.
     """
 
     guide_type: GuideType = field(metadata=required(instance_parser(GuideType)))
     guide: str | None = None
+    strict: bool = flag(True)
+    open_objects: bool = flag(False)
 
     GuideType: ClassVar[type[GuideType]] = GuideType
 
@@ -73,12 +91,16 @@ class GuidedDecodingParams(Checked):
             return Guide.json()
         if self.guide_type is GuideType.HANDLE or self.guide is None:
             raise InputError(f"the guide {self.guide!r} is kept by the executor that it was registered with")
+        if self.guide_type in _WITH_SCHEMAS:
+            return _WITH_SCHEMAS[self.guide_type](
+                self.guide, strict=self.strict, open_objects=self.open_objects
+            )
         return _MAKERS[self.guide_type](self.guide)
 
 
 class GuidedDecodingBackend(Enum):
-    """The grammar library that compiles guides. `AUTO` is weft's own: XGrammar, and LLGuidance for what XGrammar can't
-    express.
+    """The grammar library that compiles guides. `AUTO` is weft's own: the one that enforces more of the guide at
+    hand.
     """
 
     XGRAMMAR = 0
@@ -90,7 +112,11 @@ class GuidedDecodingBackend(Enum):
 class GuidedDecodingConfig(Checked):
     """Lets an executor take guided requests; without one they get an error response. Vocabulary and end tokens are
     those of the model's tokenizer. weft's own: with `untrusted` guides come from strangers; they are compiled within
-    tighter limits, and tried in another process before (`docs/untrusted.md`).
+    tighter limits, and tried in another process before (`docs/untrusted.md`); a guide that takes longer than
+    `mask_time_limit_s` seconds within one token ends its request (`weft.EngineConfig`; None: its default).
+    `programs_ahead` and `max_program_bytes` bound WebAssembly programs that have started (`docs/wasm.md`): how many
+    without a slot (None: as many as slots), and what all may hold together (None: 384 MiB for each of these and of the
+    slots).
     """
 
     backend: GuidedDecodingBackend = instance(GuidedDecodingBackend, default=GuidedDecodingBackend.AUTO)
@@ -104,5 +130,10 @@ class GuidedDecodingConfig(Checked):
         "the model's own end tokens end guided answers; give a request's end_id for another"
     )
     untrusted: bool = flag(False)
+    mask_time_limit_s: float | None = number(
+        Kind.NUMBER, 0, 1e6, "0 seconds (no limit) or more", default=None
+    )
+    programs_ahead: int | None = count(None)
+    max_program_bytes: int | None = number_of_bytes(None)
 
     GuidedDecodingBackend: ClassVar[type[GuidedDecodingBackend]] = GuidedDecodingBackend

@@ -9,10 +9,11 @@ from weft.executor.types.plain import Plain
 
 @dataclass
 class TimingMetrics(Plain):
-    """Moments, in seconds of `time.perf_counter`'s clock; None for what did not happen.
+    """Moments, in seconds of `time.perf_counter`'s clock; None for what did not happen. They are those of the engine's
+    `OutputStats`.
 
-    The request waits for its guide until `guide_ready_time` (its arrival without one), then for a slot until
-    `first_scheduled_time`.
+    The request waits for its guide until `guide_ready_time` (None without one), then for a slot until
+    `first_scheduled_time`. Tokens count from when the host has read them.
     """
 
     arrival_time: float = 0.0
@@ -28,10 +29,8 @@ class TimingMetrics(Plain):
 
     @property
     def time_to_first_token_s(self) -> float | None:
-        """From the moment the guide was ready (without one, the arrival) to the first token, in seconds."""
-        if self.first_token_time is None:
-            return None
-        return self.first_token_time - self.arrival_time - self.guide_compile_s
+        """From the arrival to the first token, in seconds; waiting for the guide is part of it."""
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
 
 @dataclass
@@ -47,7 +46,10 @@ class KvCacheMetrics(Plain):
 
 @dataclass
 class SpeculativeDecodingMetrics(Plain):
-    """Drafts that were verified, and how many of them were accepted."""
+    """Drafts that were verified (`total_draft_tokens`), and those of them that are in the answer; the rate is the share
+    of the second in the first, 0.0 where nothing was drafted. Both are of the same iterations, and a place without a
+    draft is none (`OutputStats`).
+    """
 
     acceptance_rate: float = 0.0
     total_accepted_draft_tokens: int = 0

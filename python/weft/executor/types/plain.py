@@ -14,13 +14,16 @@ import torch
 
 from weft.errors import InputError
 
+_AS_IT_IS = frozenset({bool, int, float, str})
+"""Plain data holds these as they are."""
+
 
 class Plain:
     """A dataclass that turns into plain data and back. Fields that weft refuses are left out: they hold defaults."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as numbers, texts, lists and dicts. Enum members become their names, tensors
-        `{"dtype": ..., "values": ...}`. Raises `InputError` for a field that holds a function.
+        """The fields as numbers, texts, lists and dicts. Enum members become their names, bytes
+        hexadecimal, tensors `{"dtype": ..., "values": ...}`. Raises `InputError` for a field that holds a function.
         """
         return _encode_fields(self)
 
@@ -39,7 +42,7 @@ class Plain:
         """What `to_json` gave, made again."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"a {cls.__name__} can't be read from text that is not JSON: {error}") from error
         return cls.from_dict(data)
 
@@ -57,6 +60,8 @@ def _encode(name: str, value: Any) -> Any:
         return value.name
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, bytes):
+        return value.hex()
     if isinstance(value, torch.Tensor):
         return {"dtype": str(value.dtype).removeprefix("torch."), "values": value.tolist()}
     if is_dataclass(value):
@@ -94,17 +99,34 @@ def _decode(hint: Any, value: Any) -> Any:
         if value not in hint.__members__:
             raise InputError(f"{value!r} is no {hint.__name__}; it has {', '.join(hint.__members__)}")
         return hint[value]
+    if hint is bytes and isinstance(value, str):
+        try:
+            return bytes.fromhex(value)
+        except ValueError as error:
+            raise InputError(f"bytes can't be read from text that is not hexadecimal: {error}") from error
     if hint is torch.Tensor and isinstance(value, Mapping):
-        return torch.tensor(value["values"], dtype=getattr(torch, value["dtype"]))
+        return _tensor(value)
     if is_dataclass(hint) and isinstance(hint, type):
         return _decode_dataclass(hint, value)
     if isinstance(value, Mapping) and len(arguments) == 2:
         key = arguments[0] if arguments[0] in (int, str) else str
         return {key(name): _decode(arguments[1], entry) for name, entry in value.items()}
     if isinstance(value, list) and arguments:
-        made = [_decode(arguments[0], entry) for entry in value]
+        made = value if arguments[0] in _AS_IT_IS else [_decode(arguments[0], entry) for entry in value]
         return tuple(made) if origin is tuple else made
     return value
+
+
+def _tensor(data: Mapping[str, Any]) -> torch.Tensor:
+    dtype = getattr(torch, str(data.get("dtype")), None)
+    if not isinstance(dtype, torch.dtype):
+        raise InputError(
+            f"a tensor's dtype is {data.get('dtype')!r}; it must be one of torch's, such as 'float32'"
+        )
+    try:
+        return torch.tensor(data.get("values"), dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"a tensor's values are no numbers, or do not fit: {error}") from None
 
 
 def _fits(hint: Any, value: Any) -> bool:

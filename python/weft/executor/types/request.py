@@ -61,6 +61,8 @@ def _parse_bias(name: str, value: Any) -> torch.Tensor:
         raise InputError(
             f"{name} must be a tensor of floating-point numbers, one for each token: [vocab_size]"
         )
+    if value.layout is not torch.strided or value.is_meta:
+        raise InputError(f"{name} must be a dense tensor with memory; to_dense() makes one of a sparse one")
     bias = value.detach().to("cpu", torch.float32, copy=True)
     if not bool(((bias == -math.inf) | (bias.abs() <= MAX_LOGIT)).all()):
         raise InputError(
@@ -73,9 +75,10 @@ def _parse_bias(name: str, value: Any) -> torch.Tensor:
 class Request(Checked):
     """A prompt and everything about its answer. All but the first two are given by name.
 
-    - `input_token_ids` is the prompt, at least one token; `max_tokens` ends the answer, and so does `end_id` (None: the
-      model's own end tokens; -1: none does), and `stop_words`: lists of token ids, or texts. `bad_words`, of the same
-      form, are never drawn. `pad_id` is taken for compatibility: outputs are never padded, so nothing holds it.
+    - `input_token_ids` is the prompt, at least one token (one of more than 65,536 is read when it is enqueued);
+      `max_tokens` ends the answer, and so does `end_id` (None: the model's own end tokens; -1: none does), and
+      `stop_words`: lists of token ids, or texts. `bad_words`, of the same form, are never drawn. `pad_id` is taken for
+      compatibility: outputs are never padded, so nothing holds it.
     - `streaming` gives a response for each iteration, with what it added; with `return_all_generated_tokens`, or beams,
       with the whole answer so far.
     - `embedding_bias`, float [vocab_size], is added to the logits (-10,000 to 10,000; -inf forbids).

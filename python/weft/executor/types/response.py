@@ -54,8 +54,10 @@ class Result(Plain):
     unless that is excluded. `finish_reasons` is one for each beam. `log_probs` (natural logarithms) and
     `cum_log_probs`, their sum so far, where asked for; `top_log_probs` maps, for each token, the likeliest to theirs.
     `context_logits` [prompt, vocab_size] and `generation_logits` [beams, tokens, vocab_size], float32, on the CPU.
+    `guide_notes` tell what of the request's guide is not enforced; there are none where it is strict.
     `decoding_iter` is the iteration, from 0, that the request is in. `encoder_output`, `context_phase_params` and
-    `spec_dec_fast_logits_info` are always None: weft refuses what would fill them.
+    `spec_dec_fast_logits_info` are always None: weft refuses what would fill them. weft's own, with a sequence's last
+    response: `program_log` and `program_variables` of a guide that is a program (`weft.Output`).
     """
 
     is_final: bool = False
@@ -74,6 +76,9 @@ class Result(Plain):
     request_perf_metrics: PerfMetrics | None = None
     additional_outputs: list[AdditionalOutput] = field(default_factory=list)
     top_log_probs: list[list[dict[int, float]]] | None = None
+    guide_notes: tuple[str, ...] = ()
+    program_log: str | None = None
+    program_variables: dict[str, bytes] | None = None
 
     def __repr__(self) -> str:
         """Every field; of tensors the shape and dtype."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 from weft.core import BOUNDS, MAX_LOGIT, Kind, OnLength, check_on_length
 from weft.errors import InputError
 from weft.executor.types.checked import Checked
-from weft.executor.types.fields import count, number, parsed, refused, shared
+from weft.executor.types.fields import count, number, number_parser, parsed, refused, shared
 
 
 def _parse_on_length(name: str, value: Any) -> OnLength:
@@ -17,7 +17,14 @@ def _parse_on_length(name: str, value: Any) -> OnLength:
     return cast(OnLength, value)
 
 
-_TOP_P_VALID = BOUNDS["top_p"][3]
+_KIND, _LOWEST, _HIGHEST, _VALID = BOUNDS["top_p"]
+_parse_zero = number_parser(_KIND, 0, 0, "0")
+_parse_share = number_parser(_KIND, _LOWEST, _HIGHEST, f"0 (greedy), or {_VALID}")
+
+
+def _parse_top_p(name: str, value: Any) -> float:
+    parse = _parse_zero if Kind.NUMBER.holds(value) and value == 0 else _parse_share
+    return cast(float, parse(name, value))
 
 
 @dataclass(eq=False)
@@ -44,7 +51,7 @@ class SamplingConfig(Checked):
     beam_width: int = count(1)
     _: KW_ONLY
     top_k: int | None = shared("top_k")
-    top_p: float | None = number(Kind.NUMBER, 0, 1, f"0 (greedy), or {_TOP_P_VALID}", default=None)
+    top_p: float | None = parsed(_parse_top_p, default=None, optional=True)
     top_p_min: float | None = refused("give a fixed top_p, or min_p, which follows the likeliest token")
     top_p_reset_ids: int | None = refused("top_p does not decay, so nothing is reset; leave it out")
     top_p_decay: float | None = refused("give a fixed top_p, or min_p, which follows the likeliest token")

@@ -59,8 +59,9 @@ class InflightBatchingStats(Stats):
 
 @dataclass
 class SpecDecodingStats(Stats):
-    """Drafts verified in an iteration. `acceptance_length` is the mean of tokens that a request with drafts got from
-    it; `draft_overhead` the share of the iteration that drafting took (0.0 where graphs hold both).
+    """Drafts verified in an iteration, and those of them that are in the answers; both as `OutputStats` counts them.
+    `acceptance_length` is the mean of tokens that a request with drafts got from it; `draft_overhead` the share of the
+    iteration that drafting took (0.0 where graphs hold both).
     """
 
     num_draft_tokens: int = 0
@@ -80,7 +81,8 @@ class IterationStats(Stats):
     recommends others, so that those are 0. `model_latency_ms` is how long the host waited for the device,
     `grammar_latency_ms` what grammars took meanwhile, on any thread; `num_compiling_requests` wait for their guide.
     Since the executor was made, `guide_cache_hits` guides were there compiled when they were asked for, and
-    `guide_cache_misses` were not.
+    `guide_cache_misses` were not; `num_forgotten_requests` had ended, and were given up because nobody took their
+    responses (`ExecutorConfig.max_unread_bytes`).
     """
 
     timestamp: str = ""
@@ -111,6 +113,7 @@ class IterationStats(Stats):
     num_compiling_requests: int = 0
     guide_cache_hits: int = 0
     guide_cache_misses: int = 0
+    num_forgotten_requests: int = 0
 
 
 class RequestStage(Enum):
