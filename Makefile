@@ -3,22 +3,35 @@
 #   PYTHON      the Python that makes .venv (default: python3)
 #   TORCH       what pip installs as torch (default: torch==2.13.0); TORCH_PIP_ARGS are passed along with it, e.g.
 #               the index of PyTorch's CPU wheels, which saves gigabytes where there is no GPU
-#   GPU_PYTHON  the Python, with a CUDA build of torch, of gpu-test and gpu-bench (default: python3)
+#   GPU_PYTHON  the Python, with a CUDA build of torch, of gpu-smoke, gpu-test and gpu-bench (default: python3)
+#   WHEEL       what these install in the place of a build: weft's wheel, or all of `make gpu-carry` (WHEEL=".gpu/*.whl")
+#   GPU_SITE    a folder into which they install, rather than into GPU_PYTHON's environment
+#   GPU_JOBS    processes that share the GPU's tests, where pytest-xdist is there (default: 8)
+#   GPU_TIMEOUT seconds that one of them may take (default: 60)
+#   GPU_BENCH_LIMIT seconds that one of `weft bench all` may take (default: 900)
+#   CARRY_PYTHON, CARRY_ARCH   the Python 3.12 of `make gpu-carry`, and the GPU's architecture (default: python3.12, 90)
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_PIP_ARGS ?=
 GPU_PYTHON ?= python3
+WHEEL ?=
+GPU_SITE ?=
+GPU_JOBS ?= 8
+GPU_TIMEOUT ?= 60
+GPU_BENCH_LIMIT ?= 900
+CARRY_PYTHON ?= python3.12
+CARRY_ARCH ?= 90
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := $(wildcard csrc/*) CMakeLists.txt pyproject.toml
 CPP_TESTS := $(wildcard tests/cpp/*)
 
-.PHONY: demo test lint format stubs bench gpu-test gpu-bench cpp-test-thread cpp-test-address no-cuda clean help
+.PHONY: demo test lint format stubs bench gpu-carry gpu-smoke gpu-test gpu-bench cpp-test-thread cpp-test-address no-cuda clean help
 
 help:
-	@echo "make demo | test | lint | bench | gpu-test | gpu-bench | clean"
+	@echo "make demo | test | lint | bench | gpu-carry | gpu-smoke | gpu-test | gpu-bench | clean"
 
 demo: $(VENV)/.weft-built
 	$(BIN)/weft demo
@@ -83,17 +96,35 @@ no-cuda: $(VENV)/.weft-packages
 
 # -- on a machine with a GPU and a CUDA build of torch
 
-gpu-test:
-	$(GPU_PYTHON) -m pip install -q --no-build-isolation --no-deps .
-	$(GPU_PYTHON) -m pytest tests/gpu
+# What a machine without network needs, into .gpu/: wheels that it lacks, and weft's own. Needs network, nvcc, Python 3.12.
+gpu-carry:
+	$(CARRY_PYTHON) tools/gpu_carry.py --arch $(CARRY_ARCH) --out .gpu
+
+GPU_INSTALL = $(GPU_PYTHON) -m pip install -q --no-deps $(if $(GPU_SITE),--upgrade --target $(GPU_SITE)) \
+  $(if $(WHEEL),--no-index --force-reinstall $(WHEEL),--no-build-isolation .)
+GPU_RUN = $(if $(GPU_SITE),PYTHONPATH=$(GPU_SITE) )$(GPU_PYTHON)
+# A stall ends its process with all stacks: nothing else interrupts a wait for the device.
+GPU_PYTEST = $(GPU_RUN) -m pytest tests/gpu tests/contracts/test_runtime.py -q -W default \
+  --timeout=$(GPU_TIMEOUT) --timeout-method=thread $$($(GPU_RUN) -c 'import xdist' 2>/dev/null && echo "-n $(GPU_JOBS)")
+
+# Two tiers: the first takes some two minutes; what it says decides whether the second is worth its time.
+gpu-smoke:
+	$(GPU_INSTALL)
+	$(GPU_PYTEST) -m gpu_smoke
+
+gpu-test: gpu-smoke
+	$(GPU_PYTEST) -m "gpu and not gpu_smoke"
 
 gpu-bench: export WEFT_COMMIT ?= $(shell git describe --always --dirty=+ --abbrev=12 2>/dev/null)
 gpu-bench:
-	$(GPU_PYTHON) -m pip install -q --no-build-isolation --no-deps .
-	$(GPU_PYTHON) -m weft.cli bench all --device cuda --out benchmarks/results/gpu
-	$(GPU_PYTHON) -m weft.cli bench step --device cuda --shape llama-8b-eagle3 --out benchmarks/results/gpu/llama-8b-shape
-	$(GPU_PYTHON) -m weft.cli bench overhead --device cuda --shape llama-8b-eagle3 --no-random \
-	  --out benchmarks/results/gpu/llama-8b-shape
+	$(GPU_INSTALL)
+	status=0; \
+	$(GPU_RUN) -m weft.cli bench all --device cuda --out benchmarks/results/gpu --time-limit $(GPU_BENCH_LIMIT) || status=1; \
+	$(GPU_RUN) -m weft.cli bench step --device cuda --shape llama-8b-eagle3 --out benchmarks/results/gpu/llama-8b-shape \
+	  || status=1; \
+	$(GPU_RUN) -m weft.cli bench overhead --device cuda --shape llama-8b-eagle3 --no-random \
+	  --out benchmarks/results/gpu/llama-8b-shape || status=1; \
+	exit $$status
 
 clean:
 	rm -rf build dist out $(VENV)

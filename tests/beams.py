@@ -61,6 +61,7 @@ class Beams:
         state = SlotState(lane, config.pages_for(max_seq_len, 0), max_seq_len)
         self.parts = DecodeParts(model, kv, None, state, has_proposals=False, max_drafts=0)
         self.group = BeamGroup(self.runtime, self.stream, self.parts, self.vocabulary.end_ids, config)
+        self.runtime.publish()
         self.free_slots = list(range(max_batch))
         self.free_pages = list(range(1, config.num_pages))
         self.held: dict[int, tuple[list[int], list[int]]] = {}

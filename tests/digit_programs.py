@@ -68,3 +68,28 @@ def _splice(when: Sequence[int], backtrack: int, tokens: Sequence[int]) -> dict[
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+def telling(program: str = DIGITS, body: str = "") -> bytes:
+    """A program of digits that also writes what it is told to its log, a line for each step, and a dot behind the
+    variable "steps"; then it does `body`."""
+    command = '{"WriteVar":{"name":"steps","value":"2e","op":"Append"}}'
+    imports = """(import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+      (import "env" "aici_host_storage_cmd" (func $storage (param i32 i32) (result i32)))
+      (memory (export "memory") 2)"""
+    tell = f"""(call $take_tokens)
+      (i32.store (i32.const 600) (i32.const 65536))
+      (i32.store (i32.const 604) (i32.add (call $read_argument) (i32.const 1)))
+      (i32.store8 (i32.add (i32.const 65535) (i32.load (i32.const 604))) (i32.const 10))
+      (drop (call $fd_write (i32.const 1) (i32.const 600) (i32.const 1) (i32.const 608)))
+      (drop (call $storage (i32.const 700) (i32.const {len(command)})))
+      {body}
+"""
+    assert program.count('(memory (export "memory") 2)') == 1 and program.count("(call $take_tokens)\n") == 1
+    program = program.replace('(memory (export "memory") 2)', f"{imports} {with_text(700, command)}")
+    return program.replace("(call $take_tokens)\n", tell).encode()
+
+
+def told(log: str) -> list[int]:
+    """The tokens that a log of `telling` is of."""
+    return [token for line in log.splitlines() for token in json.loads(line)["tokens"]]

@@ -5,7 +5,6 @@ no library compiles. A new line of the registry is fuzzed unasked; a new kind of
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from guides import GUIDES
 from weft import registry
 from weft.bench.grammar import synthetic_vocabulary
 from weft.errors import GuideError
-from weft.grammar import CompiledGuide, Guide, GuideCompiler, GuideWarning, Vocabulary
+from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
 from weft.grammar.xgrammar import XGrammarBackend
 
 # Guides with a Python object in their place or within, and plug-ins, which need not refuse what weft never asks for.
@@ -84,9 +83,7 @@ def _compiler(backend: str, vocabulary: Vocabulary) -> GuideCompiler | _ThroughP
 
 
 def _compile(compile_part: Callable[[Guide], CompiledGuide], make: Callable[[], Guide]) -> CompiledGuide:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GuideWarning)
-        return compile_part(make())
+    return compile_part(make())
 
 
 def _guide(number: int) -> Guide:

@@ -183,6 +183,8 @@ class CapturedLoop:
         self.logits = torch.zeros(batch, width, VOCAB, device=device)
         self.draft_logits = torch.zeros(batch, DRAFT_VOCAB, device=device)
         self.accepted, self.new, self.picked = integers(batch), integers(batch), integers(batch)
+        self.proposed_drafts, self.accepted_drafts = integers(slots + 1), integers(slots + 1)
+        runtime.publish()
 
     def run(self, firsts: Sequence[int], capture: bool = True) -> list[list[int]]:
         self.stream.launch(self.last[:-1].copy_, torch.tensor(list(firsts)))
@@ -212,6 +214,11 @@ class CapturedLoop:
         self.decoder.close()
         return [cut(self.texts[slot].tolist()) for slot in range(len(self.guides))]
 
+    def told(self, firsts: Sequence[int], capture: bool = True) -> tuple[list[list[int]], list[list[int]]]:
+        """The texts, and for each how many drafts were proposed and accepted in all iterations."""
+        texts = self.run(firsts, capture)
+        return texts, [self.proposed_drafts[:-1].tolist(), self.accepted_drafts[:-1].tolist()]
+
     def step(self) -> None:
         decoder, stream = self.decoder, self.stream
         with decoder.step():
@@ -238,6 +245,8 @@ class CapturedLoop:
         drafts = self.decoder.drafts[:, slots].T
         accepted = ((tokens[:, :-1] == drafts) & (drafts >= 0)).long().cumprod(1).sum(1)
         self.accepted.copy_(accepted)
+        self.accepted_drafts[slots] += accepted
+        self.proposed_drafts[slots] += (drafts >= 0).sum(1)
         self.new.copy_(tokens.gather(1, accepted[:, None])[:, 0])
         room = self.texts.shape[1] - tokens.shape[1]
         start = self.length[slots].clamp(max=room)

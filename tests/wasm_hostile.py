@@ -95,6 +95,49 @@ READ = """(import "env" "aici_host_read_blob" (func $read (param i32 i32 i32) (r
 MEMORY = '(memory (export "memory") 2)'
 BASE = f"{RESULT} {READ} {MEMORY}"
 
+# -- what the host does for a step
+LARGE = 960  # pages of memory, 60 MiB
+
+
+def large(body: str) -> str:
+    """A program with a memory of LARGE pages and a local $i that allows a token first, and then runs `body`."""
+    text = step(body).replace(MEMORY, f'(memory (export "memory") {LARGE})')
+    return text.replace("(param i32) (global.set", "(param i32) (local $i i32) (global.set")
+
+
+STEP_MS = "25 ms for one step; raise step_ms to allow it"
+add(
+    "writes 40 MB",
+    large("(memory.fill (i32.const 131072) (global.get $step) (i32.const 41943040))"),
+    "step",
+    STEP_MS,
+)
+add(
+    "writes a byte of each page",
+    large(
+        """(local.set $i (i32.const 131072))
+        (loop $page (i32.store8 (local.get $i) (global.get $step))
+          (br_if $page (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 4096))) (i32.const 62910464))))"""
+    ),
+    "step",
+    STEP_MS,
+)
+add(
+    "writes 7 million empty words",
+    large("(drop (call $write (i32.const 1) (i32.const 131072) (i32.const 7000000) (i32.const 1032)))"),
+    "step",
+    STEP_MS,
+)
+add(
+    "wants a megabyte tokenized",
+    large(
+        """(memory.fill (i32.const 131072) (i32.const 97) (i32.const 1048000))
+        (drop (call $tokenize (i32.const 131072) (i32.const 1048000)))"""
+    ),
+    "step",
+    STEP_MS,
+)
+
 # -- what is imported
 add(
     "socket",

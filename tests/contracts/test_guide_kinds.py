@@ -45,6 +45,7 @@ def contract(request: pytest.FixtureRequest, compiler: GuideCompiler) -> Contrac
     made = {**kinds(words.end_ids), **CLOSING}[request.param]()
     compiled = compiler.compile(made)
     if request.param in CLOSING:
+        compiled = compiler.submit_closing(compiler.submit(made)).result()
         return Contract(lambda: closing_matcher(compiled, Opening(room=ROOM)), words)
     return Contract(compiled.matcher, words, frozenset([NAMED]))
 

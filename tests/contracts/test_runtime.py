@@ -24,6 +24,7 @@ RUNTIMES = [
         "cuda",
         marks=[
             pytest.mark.gpu,
+            pytest.mark.gpu_smoke,
             pytest.mark.skipif(NO_CUDA is not None, reason=f"needs a CUDA GPU: {NO_CUDA}"),
         ],
     ),
@@ -43,7 +44,9 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
 
 
 def tensor(runtime: Runtime, *values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int64, device=runtime.device)
+    made = torch.tensor(values, dtype=torch.int64, device=runtime.device)
+    runtime.publish()
+    return made
 
 
 def append_to(x: torch.Tensor, digit: int) -> None:

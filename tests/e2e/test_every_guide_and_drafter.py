@@ -16,11 +16,10 @@ from covering import Run, covering
 from e2e.conftest import Checkpoint
 from e2e.drafters import DRAFTERS, save_random_drafters
 from e2e.guide_rows import END, ROWS, VOCABULARY, answers, rows_of
+from told import settle, told
 from weft import LLM, EngineConfig, Speculation
 from weft.grammar.guide import Kind
 from weft.runtime import cpu
-
-pytestmark = pytest.mark.filterwarnings("ignore::weft.grammar.GuideWarning")  # another library than the first
 
 BACKENDS = ["auto", "llguidance"]
 LOADS: dict[str, dict[str, Any]] = {
@@ -93,7 +92,7 @@ def schedules() -> Iterator[Callable[..., None]]:
 
 
 @pytest.mark.parametrize(("drafter", "seed"), [("eagle3", 1), ("forced+ngram", 2)])
-def test_random_schedules_give_the_same_tokens(
+def test_random_schedules_give_the_same_answers(
     tiny: Checkpoint,
     prompts: list[str],
     expected: dict[str, Expected],
@@ -107,10 +106,16 @@ def test_random_schedules_give_the_same_tokens(
     with LLM(
         tiny.path, device="cpu", speculation=DRAFTERS[drafter](random_drafters, 3), engine=engine
     ) as llm:
-        schedules("random", seed)
-        outputs = answers(llm, prompts, rows)
-    found = [output.token_ids for output in outputs]
-    assert found == [expected["auto"][row.name, temperature] for row, temperature in rows]
+        settle(llm)
+        inline = told(answers(llm, prompts, rows))
+        assert [tokens for tokens, _ in inline] == [
+            expected["auto"][row.name, temperature] for row, temperature in rows
+        ]
+        for schedule, number in (("random", seed), ("ahead", seed % 2)):
+            settle(llm)
+            schedules(schedule, number)
+            assert told(answers(llm, prompts, rows)) == inline, schedule
+        settle(llm)
 
 
 def test_every_kind_of_guide_is_tried() -> None:

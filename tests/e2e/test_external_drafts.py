@@ -12,6 +12,7 @@ import pytest
 from e2e.conftest import Checkpoint
 from e2e.drafters import BEHIND_GIVEN
 from e2e.engine_requests import make_request, run
+from told import Told, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.engine.lifecycle import Request
 from weft.errors import InputError
@@ -251,15 +252,15 @@ def test_random_schedules(
     drafter: str,
 ) -> None:
     with make(tiny, BEHIND_GIVEN[drafter](3), overlap=True) as llm:
-        for seed in range(4):
-            schedules("random", seed)
+        inline: dict[int | None, Told] = {}
+        for schedule, seed in [("inline", 0), *(("random", i) for i in range(4)), ("ahead", 0), ("ahead", 1)]:
             for texts, limit in ((alone, None), (wrong[2], 2)):
+                settle(llm)
+                schedules(schedule, seed)
                 many = requests(llm, [prompt[-40:] for prompt in prompts], texts, max_drafts=limit)
-                tokens = answers(llm, many)
-                cpu.synchronize()
-                if not seed:
-                    expected = tokens
-                assert tokens == expected, f"seed {seed}"
+                run(llm, many)
+                assert told(many) == inline.setdefault(limit, told(many)), f"{schedule}, seed {seed}"
+        settle(llm)
 
 
 def test_what_can_not_be_is_refused(tiny: Checkpoint, prompts: list[str]) -> None:

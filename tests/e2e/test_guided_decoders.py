@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,14 @@ from grammars import END, compiled, small_vocabulary, some_guides
 from toy import CapturedLoop, EagerLoop, Tables, oracle
 from weft.errors import InputError
 from weft.grammar import Guide
-from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest, lane
+from weft.guided import (
+    CapturableGuidedDecoder,
+    GuidedDecoder,
+    GuidedRequest,
+    allocate_token_bitmask,
+    apply_token_bitmask_,
+    lane,
+)
 from weft.guided.lane import GrammarLane
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.interface import Stream
@@ -74,21 +82,28 @@ def test_guided_drafts_are_accepted_more_often(tables: Tables, guides: list[Guid
     assert iterations[0] < iterations[1]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_schedules_give_the_same_tokens(
-    schedules: None, tables: Tables, guides: list[Guide | None], expected: list[list[int]], seed: int
-) -> None:
-    cpu.set_schedule("random", seed)
-    loop = CapturedLoop(CpuRuntime(), tables, guides, ORDER, 3, True)
-    assert loop.run(FIRSTS) == expected
+@pytest.fixture(scope="module")
+def inline(tables: Tables, guides: list[Guide | None], expected: list[list[int]]) -> Any:
+    """The texts, and what was drafted for them."""
+    told = CapturedLoop(CpuRuntime(), tables, guides, ORDER, 3, True).told(FIRSTS)
+    assert told[0] == expected and sum(told[1][1]) > 0
+    return told
 
 
-def test_threads_give_the_same_tokens(
-    schedules: None, tables: Tables, guides: list[Guide | None], expected: list[list[int]]
+@pytest.mark.parametrize(
+    ("name", "seed"), [*(("random", seed) for seed in range(6)), ("ahead", 0), ("ahead", 1), ("threads", 0)]
+)
+def test_every_schedule_gives_the_same_answers(
+    schedules: None,
+    tables: Tables,
+    guides: list[Guide | None],
+    inline: Any,
+    name: cpu.ScheduleName,
+    seed: int,
 ) -> None:
-    cpu.set_schedule("threads")
+    cpu.set_schedule(name, seed)
     loop = CapturedLoop(CpuRuntime(), tables, guides, ORDER, 3, True)
-    assert loop.run(FIRSTS) == expected
+    assert loop.told(FIRSTS) == inline
 
 
 def _apply_at_once(
@@ -269,3 +284,25 @@ def test_examples_run(command: list[str]) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_a_matcher_alone_masks_a_loop() -> None:
+    """The loop that XGrammar's users know: fill a row, apply it, take the token."""
+    vocabulary = small_vocabulary()
+    matcher = compiled(Guide.regex("(ab|cd){3}")).matcher()
+    bitmask = allocate_token_bitmask(2, vocabulary.vocab_size)
+    assert bitmask.shape == (2, -(-vocabulary.vocab_size // 32))
+    logits = torch.rand(2, vocabulary.vocab_size, generator=torch.Generator().manual_seed(1))
+    untouched = logits[0].clone()
+    tokens: list[int] = []
+    while not matcher.is_terminated():
+        matcher.fill(bitmask[1])
+        row = logits.clone()
+        apply_token_bitmask_(row, bitmask)
+        assert torch.equal(row[0], untouched)  # a row that nothing filled allows everything
+        tokens.append(int(row[1].argmax()))
+        assert matcher.accept(tokens[-1])
+    text = vocabulary.decode(tokens).decode()
+    assert len(text) == 6 and set(text) <= set("abcd")
+    with pytest.raises(InputError, match="at least 1"):
+        allocate_token_bitmask(0, 5)

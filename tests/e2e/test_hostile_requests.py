@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,8 @@ import pytest
 
 from executor.conftest import request, until_final
 from hostile import CASES, properties
-from weft import LLM, EngineConfig, Guide, GuideStateError, SamplingParams
+from slow_matcher import SlowMatcher
+from weft import LLM, EngineConfig, Guide, GuideStateError, SamplingParams, Speculation
 from weft.executor import (
     Executor,
     ExecutorConfig,
@@ -54,12 +54,11 @@ def hostile(kind: str, argument: Any) -> Request | None:
     text = argument if isinstance(argument, str) else json.dumps(argument)
     if not text:
         return None  # `GuidedDecodingParams` refuses it itself
-    return request(8, end_id=None, guided_decoding_params=GuidedDecodingParams(KINDS[kind], text))
+    return request(
+        8, end_id=None, guided_decoding_params=GuidedDecodingParams(KINDS[kind], text, strict=False)
+    )  # what is left out is not the question here
 
 
-@pytest.mark.filterwarnings(
-    "ignore::weft.grammar.GuideWarning"
-)  # what XGrammar leaves out is not the question here
 def test_others_tokens_are_unchanged(executor: Executor) -> None:
     def tokens(number: int) -> list[int]:
         (response,) = until_final(executor, number)
@@ -90,39 +89,20 @@ def test_others_tokens_are_unchanged(executor: Executor) -> None:
     assert alone == [tokens(executor.enqueue_request(good(*each))) for each in GOOD]
 
 
-class Sleeper:
-    """A matcher whose third mask takes its time."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-
-    def accept(self, token: int) -> bool:
-        self.taken += 1
-        return True
-
-    def fill(self, row: object) -> bool:
-        if self.taken == 2:
-            time.sleep(0.5)
-        return False  # any token
-
-    def rollback(self, count: int) -> None:
-        self.taken -= count
-
-    def is_terminated(self) -> bool:
-        return False
-
-
+@pytest.mark.parametrize("slow", ["masks", "taking tokens", "taking tokens back"])
 @pytest.mark.parametrize("graphs", ["one", "split"])
-def test_a_mask_that_takes_too_long_ends_its_request(graphs: Any) -> None:
+def test_a_guide_that_takes_too_long_ends_its_request(graphs: Any, slow: str) -> None:
     prompt = "Text: Ada is a painter. Age 31.\nSchema: "
     sampling = SamplingParams(max_tokens=12)
     engine = EngineConfig(max_batch=2, max_seq_len=128, graphs=graphs, mask_time_limit_s=0.25)
-    with LLM(device="cpu", engine=engine) as llm:
+    with LLM(device="cpu", engine=engine, speculation=Speculation.eagle3(num_draft_tokens=3)) as llm:
         alone = llm.generate(prompt, guide=Guide.regex("[a-z]+"), sampling=sampling)
-        fine, slow = llm.generate(
-            [prompt] * 2, guide=[Guide.regex("[a-z]+"), Guide.matcher(Sleeper)], sampling=sampling
+        fine, late = llm.generate(
+            [prompt] * 2,
+            guide=[Guide.regex("[a-z]+"), Guide.matcher(lambda: SlowMatcher(slow))],
+            sampling=sampling,
         )
-    assert isinstance(slow.error, GuideStateError)
-    assert re.search(r"one mask took \d+ ms, over the limit of 250 ms", str(slow.error))
-    assert len(slow.token_ids) < 3
+    assert isinstance(late.error, GuideStateError)
+    assert re.search(rf"{slow} \d+ ms.* over the limit of 250 ms; raise mask_time_limit_s", str(late.error))
+    assert len(late.token_ids) < 12
     assert (fine.error, fine.token_ids) == (None, alone.token_ids)

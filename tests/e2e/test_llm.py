@@ -19,7 +19,7 @@ from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation, WeftErro
 from weft.bench.records import example
 from weft.cli import app
 from weft.cli.inputs import DEFAULT, Drafter, Guided, choose_speculation, own_directory
-from weft.errors import RequestError
+from weft.errors import GuideError, InputError, RequestError
 
 SAMPLING = SamplingParams(max_tokens=160)
 
@@ -28,6 +28,19 @@ SAMPLING = SamplingParams(max_tokens=160)
 def llm() -> Iterator[LLM]:
     with LLM(device="cpu", speculation=Speculation.eagle3(), engine=EngineConfig(max_batch=8)) as llm:
         yield llm
+
+
+def test_the_model_inside_the_package_has_a_name(
+    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LLM("weft-tiny", device="cpu") as named:
+        assert named.model_path == llm.model_path
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weft-tiny").mkdir()  # a directory of that name is what the user means
+    with pytest.raises(WeftError, match=r"config\.json: there is no such file"):
+        LLM("weft-tiny", device="cpu")
+    with pytest.raises(WeftError, match="or 'weft-tiny'"):
+        LLM("weft-tinier", device="cpu")
 
 
 def test_streaming_gives_the_same_text(llm: LLM) -> None:
@@ -197,6 +210,40 @@ def test_generate_on_the_command_line(tmp_path: Path) -> None:
     assert len({e["tid"] for e in events}) >= 2
 
 
+UNIQUE = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "maxItems": 3, "uniqueItems": True}
+LEFT_OUT = "#: uniqueItems is not enforced"
+
+
+def test_without_strict_an_answer_tells_what_was_left_out_and_whether_it_is_valid(llm: LLM) -> None:
+    with pytest.raises(GuideError, match=LEFT_OUT):
+        llm.generate("Text: x", guide=Guide.json_schema(UNIQUE))
+    guide = Guide.json_schema(UNIQUE, strict=False)
+    output = llm.generate("Text: x", guide=guide)
+    assert output.finish_reason == "stop" and output.guide_notes == (LEFT_OUT,)
+    assert len(json.loads(output.text)) == 3 and output.stats.guided_valid is False
+    two = Guide.json_schema({**UNIQUE, "minItems": 1, "maxItems": 2, "items": {"enum": [1]}}, strict=False)
+    samples = llm.generate(["Text: x"] * 8, guide=two, sampling=SamplingParams(temperature=1.0, seed=None))
+    for sample in samples:
+        assert sample.stats.guided_valid is (json.loads(sample.text) == [1])
+    (*_, last) = llm.stream("Text: x", guide=Guide.after("x", guide, max_free_tokens=1))
+    assert last.output is not None and last.output.guide_notes == (LEFT_OUT,)
+    assert last.output.stats.guided_valid is False
+    assert llm.generate("Text: x", guide=Guide.regex("[0-9]{3}")).guide_notes == ()
+
+
+def test_no_strict_on_the_command_line(tmp_path: Path) -> None:
+    stats = tmp_path / "stats.json"
+    arguments = ["generate", "Text: x", "--json-schema", json.dumps(UNIQUE), "--device", "cpu"]
+    refused = CliRunner().invoke(app, arguments)
+    assert isinstance(refused.exception, GuideError) and LEFT_OUT in str(refused.exception)
+    result = CliRunner().invoke(app, [*arguments, "--no-strict", "--stats-json", str(stats)])
+    assert result.exit_code == 0 and "an answer breaks its schema" in result.stderr
+    found = json.loads(stats.read_text())
+    assert found["guide_notes"] == [LEFT_OUT] and found["guided_valid"] is False
+    wrong = CliRunner().invoke(app, ["generate", "x", "--regex", "a", "--no-strict"])
+    assert "--no-strict is said of a JSON schema" in str(wrong.exception)
+
+
 def test_files_and_the_chat_flag(tmp_path: Path) -> None:
     paths = []
     for i in range(2):
@@ -335,3 +382,44 @@ def test_accepted_drafts_are_those_in_the_answer(llm: LLM) -> None:
     record = example(random.Random(6), "heldout")
     output = llm.generate(record.prompt, sampling=SAMPLING)
     assert output.stats.accepted_drafts == sum(output.drafted) > 0
+
+
+def test_long_lists_are_fed_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the engine nor the compiler has more than a few batches of it at a time; all is answered, in its order;
+    what is wrong anywhere is said before anything begins."""
+    with LLM(device="cpu", engine=EngineConfig(max_batch=8, max_seq_len=64)) as llm:
+        submit, compile_guide = llm._executor._submit, llm._compiler.submit
+        begun: list[Any] = []
+        most = guides = 0
+
+        def counted(requests: Any) -> None:
+            nonlocal most
+            begun.extend(requests)
+            submit(requests)
+            most = max(most, sum(not request.is_finished for request in begun))
+
+        def compiled(guide: Guide) -> Any:
+            nonlocal guides
+            guides += 1
+            return compile_guide(guide)
+
+        monkeypatch.setattr(llm._executor, "_submit", counted)
+        monkeypatch.setattr(llm._compiler, "submit", compiled)
+        prompts = [[5 + i % 90, 6] for i in range(600)]
+        one = SamplingParams(max_tokens=1)
+        outputs = llm.generate(prompts, sampling=one)
+        assert [output.prompt_token_ids for output in outputs] == prompts
+        assert all(len(output.token_ids) == 1 for output in outputs)
+        assert {p: o.token_ids for p, o in zip(map(tuple, prompts), outputs, strict=True)} == {
+            tuple(p): o.token_ids
+            for p, o in zip(prompts[:90], llm.generate(prompts[:90], sampling=one), strict=True)
+        }
+        assert most <= 64
+        begun.clear()
+        with pytest.raises(InputError, match="token id"):
+            llm.generate([*prompts, [10**6]], sampling=one)
+        assert not begun and not guides
+        refused = [Guide.regex("[") if i % 2 else Guide.regex(f"a{{{i}}}") for i in range(200)]
+        answers = llm.generate(prompts[:200], guide=refused, sampling=one)
+        assert guides == 200 and most <= 64
+        assert [output.error is not None for output in answers] == [bool(i % 2) for i in range(200)]

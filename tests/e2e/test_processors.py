@@ -14,6 +14,7 @@ from torch import Tensor
 from e2e.conftest import Checkpoint
 from e2e.drafters import DRAFTERS, save_random_drafters
 from e2e.engine_requests import make_request, run
+from told import Told, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.engine.captured_processors import MAX_CAPTURED
 from weft.engine.graphs import StepGraphs
@@ -197,7 +198,7 @@ def test_preemption_changes_nothing(
     assert paused
 
 
-@pytest.mark.parametrize("schedule", ["threads", "random"])
+@pytest.mark.parametrize("schedule", ["threads", "random", "ahead"])
 @pytest.mark.parametrize("kind", ["eagle3", "forced+eagle3"])
 def test_no_schedule_changes_anything(
     make: Callable[..., LLM], prompts: list[str], kind: str, schedule: Any
@@ -205,22 +206,22 @@ def test_no_schedule_changes_anything(
     guide = Guide.regex("[a-z ]{12,30}")
     llm = make(kind)
 
-    def mixed() -> list[list[int]]:
+    def mixed() -> Told:
         requests = [
             make_request(llm, prompts[i], GREEDY, guide if i != 1 else None, processor=one(wander))
             for i in range(3)
         ]
         run(llm, requests)
-        assert all(request.output.error is None for request in requests)
-        return [request.output.token_ids for request in requests]
+        return told(requests)
 
+    settle(llm)
     expected = mixed()
-    cpu.synchronize()
+    settle(llm)
     cpu.set_schedule(schedule, 7)
     try:
         assert mixed() == expected
     finally:
-        cpu.synchronize()
+        settle(llm)
         cpu.set_schedule("inline")
 
 
@@ -412,6 +413,34 @@ def test_what_can_not_be_captured_ends_its_own_requests_alone(
         run(llm, requests)
     with pytest.raises(RequestError, match="'ours' raised GraphError: the capture failed"):
         raise requests[1].output.error or AssertionError
+    assert [requests[i].output.token_ids for i in (0, 2)] == [expected[i] for i in (0, 2)]
+
+
+def test_who_broke_a_capture_is_who_raised_first(
+    make: Callable[..., LLM], prompts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one raises may end the capture, and the error that comes of it is that of whatever comes next."""
+    llm = make("eagle3")
+    expected = answers(llm, prompts, one(Steer()))
+    capture = StepGraphs._capture
+
+    def break_it(self: StepGraphs, plan: Plan) -> None:
+        for processor in plan.captured:
+            if processor.name == "breaks":
+                processor.failure = ValueError("it reads a device value")
+                raise GraphError("the capture failed: an earlier call invalidated it")
+        capture(self, plan)
+
+    breaks = LogitsProcessor("breaks", Steer())
+    requests = [
+        make_request(llm, prompts[i], GREEDY, processor=breaks if i == 1 else one(Steer())) for i in range(3)
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(StepGraphs, "_capture", break_it)
+        run(llm, requests)
+    with pytest.raises(RequestError, match="'breaks' raised ValueError: it reads a device value") as error:
+        raise requests[1].output.error or AssertionError
+    assert isinstance(error.value.__cause__, ValueError)
     assert [requests[i].output.token_ids for i in (0, 2)] == [expected[i] for i in (0, 2)]
 
 

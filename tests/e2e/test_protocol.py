@@ -105,7 +105,7 @@ def test_a_cancelled_request_leaves_its_neighbours_alone(
 
 def request_of(llm: LLM, prompt: str, guide: Guide | None, sampling: SamplingParams) -> Request:
     """A request for `llm.engine`, its guide compiled. The engine's own thread sleeps while nothing comes by the LLM."""
-    request = llm._request(prompt, guide, sampling)
+    request = llm._request(llm._ask(prompt, guide, sampling))
     if request.guide is not None:
         request.guide.result()
     return request

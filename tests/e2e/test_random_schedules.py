@@ -1,5 +1,6 @@
-"""Every legal order of an iteration's work gives the same tokens, with the host running ahead by any legal distance:
-every drafter, under every kind of guide, greedy and drawn; every two settings of an engine meet.
+"""Every legal order of an iteration's work gives the same tokens in the same number of iterations, with the same drafts
+accepted, the host running ahead by any legal distance: every drafter, under every kind of guide, greedy and drawn;
+every two settings of an engine meet.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from covering import Run, covering
 from e2e.conftest import Checkpoint, make_guide
 from e2e.drafters import DRAFTERS, save_random_drafters
 from e2e.drafting_requests import GUIDED
+from told import Told, settle, told
 from weft import LLM, EngineConfig, SamplingParams
-from weft.runtime import cpu
 
 SEEDS = 4
 RUNS = covering(
@@ -37,7 +38,7 @@ def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(str(value) for value in run.values()))
-def test_random_schedules_give_the_same_tokens(
+def test_random_schedules_give_the_same_answers(
     tiny: Checkpoint, prompts: list[str], random_drafters: Path, schedules: Callable[..., None], run: Run
 ) -> None:
     """The prompts' ends stand alone, and answers are short: what differs is the order."""
@@ -52,23 +53,14 @@ def test_random_schedules_give_the_same_tokens(
     ]
     with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
 
-        def tokens() -> list[list[int]]:
-            texts = [prompt[-50:] for prompt in prompts[: len(GUIDED)]]
-            outputs = llm.generate(texts, guide=guides, sampling=sampling)
-            assert [output.error for output in outputs if output.error is not None] == []
-            return [output.token_ids for output in outputs]
-
-        inline, first = tokens(), RUNS.index(run) * SEEDS
-        for seed in range(first, first + SEEDS):
+        def answers() -> Told:
             settle(llm)
-            schedules("random", seed)
-            assert tokens() == inline, f"seed {seed}"
+            texts = [prompt[-50:] for prompt in prompts[: len(GUIDED)]]
+            return told(llm.generate(texts, guide=guides, sampling=sampling))
+
+        inline, first = answers(), RUNS.index(run) * SEEDS
+        for schedule, seed in [*(("random", first + i) for i in range(SEEDS)), ("ahead", 0), ("ahead", 1)]:
+            settle(llm)
+            schedules(schedule, seed)
+            assert answers() == inline, f"{schedule}, seed {seed}"
         settle(llm)
-
-
-def settle(llm: LLM) -> None:
-    """Wait until the engine is idle: answers are out before the iteration that was launched ahead is over."""
-    assert llm._executor is not None
-    while llm._executor._call(lambda: llm.engine.has_work):
-        pass
-    cpu.synchronize()

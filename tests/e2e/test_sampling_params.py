@@ -16,7 +16,7 @@ from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.engine.sampling_state import MAX_BAD_WORD_TOKENS
 from weft.errors import InputError, RequestError
 from weft.grammar.tokenizer import Vocabulary
-from weft.text import Speller
+from weft.spelling import Speller
 
 MIXES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -85,6 +85,12 @@ def test_the_text_is_written_anew(expected: list[list[int]], speculation: Specul
     assert ends[:-1] == [ends[0]] * len(SAMPLING)
     assert all(output.finish_reason == "stop" and output.stats.guided_valid for output in outputs)
     assert outputs[-1].token_ids == alone.token_ids
+    for (
+        output
+    ) in outputs:  # a draft that was taken back, or stood after one, was neither proposed nor accepted
+        stats = output.stats
+        assert stats.accepted_drafts == sum(output.drafted) <= stats.proposed_drafts
+        assert stats.drafted_tokens <= stats.accepted_drafts + stats.drafted_iterations
 
 
 def test_pages_run_out_where_the_text_is_written_anew(

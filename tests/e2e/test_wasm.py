@@ -224,3 +224,55 @@ def test_the_example_in_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain
     with LLM(device="cpu") as llm:
         output = llm.generate(PROMPT, guide=Guide.wasm(module, "6"), sampling=SAMPLING[0])
         assert output.token_ids == plain[0]
+
+
+def test_programs_start_when_a_slot_is_near() -> None:
+    """Forty wait; those that have a slot and two more have begun. Cancelled, they let go of all."""
+    guided = GuidedDecodingConfig(programs_ahead=2)
+    settings = ExecutorConfig(guided_decoding_config=guided, max_batch_size=2, max_seq_len=512)
+    with Executor(None, settings, device="cpu") as executor:
+        executor.register_guide("digits", digits(9)).result()
+        programs = executor.assembly.engine.arrivals.programs
+        prompt = tokens_of(PROMPT)
+        busy = executor.enqueue_requests([Request(prompt, 400, end_id=-1) for _ in range(2)])
+        params = GuidedDecodingParams.handle("digits")
+        many = SamplingConfig(num_return_sequences=20, temperature=1.0, seed=1)
+        numbers = executor.enqueue_requests(
+            [Request(prompt, 20, guided_decoding_params=params) for _ in range(40)]
+            + [Request(prompt, 20, guided_decoding_params=params, sampling_config=many, client_id=5)]
+        )
+        most = 0
+        until = time.monotonic() + 60
+        while executor.get_num_responses_ready(busy[0]) == 0:
+            assert time.monotonic() < until
+            most = max(most, executor._call(lambda: len(programs._held)))
+            time.sleep(0.01)
+        assert most == 2
+        for number in busy:
+            until_final(executor, number)
+        answers = [response for number in numbers for response in until_final(executor, number)]
+        assert len(answers) == 60 and not any(response.has_error() for response in answers)
+        assert executor._call(lambda: (programs.held_bytes, len(programs._siblings))) == (0, 0)
+        left = executor.enqueue_requests([Request(prompt, 20, guided_decoding_params=params)] * 30)
+        for number in left:
+            executor.drop_request(number)
+        assert executor._call(lambda: len(programs)) == 0
+        assert executor._call(lambda: len(programs._held)) == 0
+
+
+@pytest.mark.parametrize("graphs", ["one", "split", "none"])
+def test_a_slot_does_not_keep_a_program(graphs: str) -> None:
+    """Neither where others go on, without guides, nor where nobody is left."""
+    with LLM(device="cpu", engine=EngineConfig(max_batch=2, graphs=graphs)) as llm:  # type: ignore[arg-type]
+        state, engine = llm.engine.lane.state, llm.engine
+        llm.compile(digits(4)).result()
+        pieces = llm.stream(PROMPT, sampling=SamplingParams(max_tokens=900, min_tokens=890))
+        next(pieces)
+        assert llm.generate(PROMPT, guide=digits(4)).text.isdigit()
+        next(pieces)
+        assert llm._executor._call(lambda: [state.is_guided(slot) for slot in range(2)]) == [False, False]
+        assert len(engine.active) == 1
+        assert len(list(pieces)) > 5
+        assert llm.generate(PROMPT, guide=Guide.regex("[0-9]{3}")).text.isdigit()
+        assert llm._executor._call(lambda: [state.is_guided(slot) for slot in range(2)]) == [False, False]
+        assert llm.generate([PROMPT] * 3, guide=digits(5))[2].text.isdigit()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from beams import Beams
+from slow_matcher import SlowMatcher
+from weft import Guide
 from weft.config import package_model_path
 from weft.core import SamplingParams
 from weft.engine.beam import BeamParams
@@ -137,3 +139,20 @@ def test_what_it_cannot_do_is_an_error_response(
 ) -> None:
     (response,) = all_of(executor, search(sampling_config=sampling, output_config=output))
     assert response.has_error() and says in response.error_msg
+
+
+@pytest.mark.parametrize("slow", ["masks", "taking tokens"])
+def test_a_slow_guide_of_beams_ends_its_request(slow: str) -> None:
+    config = ExecutorConfig(
+        max_beam_width=4,
+        max_batch_size=8,
+        max_seq_len=128,
+        guided_decoding_config=GuidedDecodingConfig(mask_time_limit_s=0.25),
+    )
+    with Executor(None, config, device="cpu") as executor:
+        executor.register_guide("slow", Guide.matcher(lambda: SlowMatcher(slow))).result(20)
+        slow_request = search(guided_decoding_params=GuidedDecodingParams.handle("slow"))
+        (*_, ended) = all_of(executor, slow_request)
+        (*_, other) = all_of(executor, search())
+    assert f"{slow} " in ended.error_msg and "over the limit of 250 ms" in ended.error_msg
+    assert not other.has_error()

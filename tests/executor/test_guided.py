@@ -167,3 +167,38 @@ def test_a_registered_guide_that_does_not_compile(make: Callable[..., Executor])
         executor, executor.enqueue_request(request(5, end_id=None, guided_decoding_params=params))
     )
     assert response.has_error()
+
+
+UNIQUE = json.dumps(
+    {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+)
+
+
+def test_a_schema_that_can_not_be_enforced_whole_is_refused(executor: Executor) -> None:
+    (response,) = until_final(executor, executor.enqueue_request(guided(GuideType.JSON_SCHEMA, UNIQUE)))
+    assert "#: uniqueItems is not enforced" in response.error_msg
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_without_strict_each_result_tells_what_is_left_out(executor: Executor, streaming: bool) -> None:
+    params = GuidedDecodingParams(GuideType.JSON_SCHEMA, UNIQUE, strict=False)
+    sent = request(60, end_id=None, guided_decoding_params=params, streaming=streaming)
+    responses = until_final(executor, executor.enqueue_request(sent))
+    assert responses
+    for response in responses:
+        assert response.result.guide_notes == ("#: uniqueItems is not enforced",)
+    plain = until_final(executor, executor.enqueue_request(guided(GuideType.REGEX, "[0-9]{4}")))
+    assert all(response.result.guide_notes == () for response in plain)
+
+
+def test_schemas_of_tags_are_strict_too(executor: Executor) -> None:
+    form = {"type": "json_schema", "json_schema": json.loads(UNIQUE)}
+    tag = json.dumps(
+        {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "content": form, "end": "</a>"}}
+    )
+    for strict in (True, False):
+        params = GuidedDecodingParams(GuideType.STRUCTURAL_TAG, tag, strict=strict)
+        number = executor.enqueue_request(request(60, end_id=None, guided_decoding_params=params))
+        (response,) = until_final(executor, number)
+        told = response.error_msg if strict else "".join(response.result.guide_notes)
+        assert "#/format/content/json_schema: uniqueItems is not enforced" in told

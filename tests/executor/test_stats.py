@@ -92,8 +92,9 @@ def test_drafts_are_counted(make: Callable[..., Executor]) -> None:
     executor = make(spec_dec_config=SpeculativeConfig(Speculation.eagle3(num_draft_tokens=3)))
     answer(executor, request(30))
     drafted = [one.specdec_stats for one in settled(executor) if one.specdec_stats is not None]
-    assert sum(one.num_draft_tokens for one in drafted) == 3 * len(drafted)
+    assert all(0 < one.num_draft_tokens <= 3 for one in drafted)
     assert all(1 <= one.acceptance_length <= 4 for one in drafted)
+    assert all(0 <= one.num_accepted_tokens <= one.num_draft_tokens for one in drafted)
     assert sum(one.num_accepted_tokens for one in drafted) > 0
     answer(executor, request(30, num_draft_tokens=0))
 
@@ -109,3 +110,22 @@ def test_static_batches_have_statistics_of_their_own(make: Callable[..., Executo
 def test_shares_of_nothing() -> None:
     assert kv_stats(KvUsage()).cache_hit_rate == 0
     assert kv_stats(KvUsage(reused_pages=1, missed_pages=3)).cache_hit_rate == pytest.approx(0.25)
+
+
+def test_statistics_of_requests_are_bounded_in_sum(
+    make: Callable[..., Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many wait: the oldest iterations go, and the last one stays."""
+    monkeypatch.setattr("weft.executor.stats.MAX_REQUEST_STATS", 100)
+    executor = make(request_stats_max_iterations=1000, max_batch_size=1)
+    numbers = executor.enqueue_requests([request(4) for _ in range(20)])
+    for number in numbers:
+        until_final(executor, number)
+    executor._call(lambda: None)
+    kept = executor.get_latest_request_stats()
+    assert len(kept) >= 5 and sum(len(one.request_stats) for one in kept) <= 100
+    assert [one.iter for one in kept] == list(range(kept[0].iter, kept[-1].iter + 1))
+    executor = make(request_stats_max_iterations=3)
+    answer(executor, request(12))
+    assert len(executor.get_latest_request_stats()) == 3
+    assert executor._history._num_request_stats == 0

@@ -150,6 +150,7 @@ def test_a_ring_crosses_both_ways() -> None:
     runtime = cuda_runtime()
     stream = runtime.stream()
     x = torch.zeros(1024, device="cuda", dtype=torch.int64)
+    runtime.publish()
     into, out = PinnedRing(runtime, x), PinnedRing(runtime, x)
     with runtime.capture(stream) as graph:
         stream.launch(x.mul_, 2)

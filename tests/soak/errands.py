@@ -33,7 +33,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"guided_decoding_params": GuidedDecodingParams(GuideType.JSON_SCHEMA, '{"$ref": "#"}')},
-        "no token of this vocabulary may begin it",
+        "the guide can.t be met",
     ),
     ({"guided_decoding_params": GuidedDecodingParams(GuideType.REGEX, r"(a")}, "regex"),
     (

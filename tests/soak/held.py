@@ -17,7 +17,7 @@ from weft.engine.lifecycle import Request
 from weft.engine.loop import Engine
 from weft.engine.prefill import PromptRow
 from weft.executor import Executor
-from weft.executor.mailbox import Ticket
+from weft.executor.tickets import Ticket
 
 KINDS = (Request, Ticket, KvSequence, PromptRow, Executor, Engine)
 
@@ -63,8 +63,7 @@ class Held:
         assert not (worker._live or worker._took or worker._inbox)
         left = self._left(Counter(Executor=1, Engine=1))
         assert not left, f"an idle executor holds {dict(left)}"
-        # A slot keeps its last matcher until another takes its place.
-        assert len(CountedMatcher.alive) - self.matchers <= engine.config.max_batch
+        assert len(CountedMatcher.alive) == self.matchers
 
     def check_end(self) -> None:
         """The executor was shut down and let go."""

@@ -47,7 +47,9 @@ class Pool:
     @classmethod
     def make(cls, checkpoint: Checkpoint) -> Pool:
         """Draw the cases and answer them."""
-        engine = EngineConfig(max_batch=1, max_seq_len=MAX_SEQ_LEN, reuse=False, overlap=False)
+        engine = EngineConfig(
+            max_batch=1, max_seq_len=MAX_SEQ_LEN, reuse=False, overlap=False, grammar="xgrammar"
+        )
         with LLM(checkpoint.path, device="cpu", engine=engine) as llm:
             ends = llm._words.end_ids
             cases = draw_cases(llm.tokenizer.encode, ends[0])

@@ -64,7 +64,9 @@ class Way:
                 tokens_per_block=self.page_size,
             ),
             spec_dec_config=SpeculativeConfig(self.speculation(drafters)),
-            guided_decoding_config=GuidedDecodingConfig(),
+            guided_decoding_config=GuidedDecodingConfig(
+                backend=GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR
+            ),
             logits_post_processor_config=CONFIG,
             **({"max_batch_size": 6, "overlap": True} | dict(self.settings)),
         )
@@ -104,7 +106,7 @@ WAYS = {
     "forced and eagle3, no prefixes": way("forced+eagle3", 5, reuse=False),
     "forced and n-grams, any order": way("forced+ngram", schedule="random", max_batch_size=3),
     "random eagle3, few pages, any order": way(
-        "random eagle3", policy=UTILIZATION, page_size=8, pages=26, schedule="random", max_batch_size=4
+        "random eagle3", policy=UTILIZATION, page_size=8, pages=22, schedule="random", max_batch_size=4
     ),
     "random mtp, split": way(
         "random mtp", graphs="split", overlap=False, takes_any=True, gather_generation_logits=True

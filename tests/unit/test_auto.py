@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,12 @@ from weft.config import EngineConfig
 from weft.errors import GuideError, InputError, InterfaceError
 from weft.executor import ExecutorConfig, GuidedDecodingBackend, GuidedDecodingConfig
 from weft.executor.translate import engine_config
-from weft.grammar import Guide, GuideCompiler, GuideWarning
+from weft.grammar import Guide, GuideCompiler
 from weft.grammar import auto as adapter
 from weft.grammar.auto import AutoBackend
+from weft.grammar.llguidance import not_enforced as llguidance_notes
+from weft.grammar.notes import Notes
+from weft.grammar.xgrammar_translate import not_enforced as xgrammar_notes
 from weft.guided.recorded_guide import RecordedGuide
 from weft.replay.tenancies import _compile
 
@@ -32,53 +34,81 @@ def ids(text: str) -> list[int]:
 @pytest.mark.parametrize(
     "guide",
     [
-        Guide.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}}),
-        Guide.json_schema({"type": "object"}, any_order=True),
+        Guide.json_schema({"type": "array"}, any_order=True),
         Guide.regex("[a-z]+"),
         Guide.ebnf('root ::= "[" root "]" | "a"'),
         Guide.choice(["a", "b"]),
         Guide.structural_tag({"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}),
     ],
 )
-def test_xgrammar_goes_first(backend: AutoBackend, guide: Guide) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert backend.compile(guide).backend == "xgrammar"
+def test_what_is_xgrammars(backend: AutoBackend, guide: Guide) -> None:
+    assert backend.compile(guide).backend == "xgrammar"
 
 
 @pytest.mark.parametrize(
-    ("guide", "reason", "good", "bad"),
+    ("guide", "good", "bad"),
     [
         (
-            Guide.json_schema({"allOf": [{"type": "integer"}, {"minimum": 3}]}, strict=True),
-            "allOf of more than one schema is not enforced",
-            "4",
-            "2",
+            Guide.json_schema({"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}),
+            '"axb"',
+            '"ax"',
         ),
-        (Guide.json_schema({"type": "number", "multipleOf": 0.5}), "on integers only", "1.5", "1.3"),
-        (Guide.regex(r"(?i)ab"), "Group modifier flag is not supported", "AB", "b"),
-        (Guide.regex(r"\p{Lu}x"), "Unicode character class", "Éx", "éx"),
-        (Guide.choice(["a\0b", "c"]), "can't spell a NUL character", "a\0b", "ab"),
+        (Guide.json_schema({"type": "number", "multipleOf": 0.5}), "1.5", "1.3"),
+        (Guide.regex(r"(?i)ab"), "AB", "b"),
+        (Guide.regex(r"\p{Lu}x"), "Éx", "éx"),
+        (Guide.choice(["a\0b", "c"]), "a\0b", "ab"),
     ],
 )
 def test_llguidance_goes_where_xgrammar_can_not(
-    backend: AutoBackend, guide: Guide, reason: str, good: str, bad: str
+    backend: AutoBackend, guide: Guide, good: str, bad: str
 ) -> None:
-    with pytest.warns(
-        GuideWarning, match=f"LLGuidance is used for a guide, since XGrammar: .*{reason}"
-    ) as caught:
-        compiled = backend.compile(guide)
-    assert len(caught) == 1
-    assert compiled.backend == "llguidance"
+    compiled = backend.compile(guide)
+    assert compiled.backend == "llguidance" and not compiled.notes
     matcher = compiled.matcher()
     assert matcher.validate([*ids(good), END]) == len(ids(good)) + 1
     assert matcher.validate([*ids(bad), END]) < len(ids(bad)) + 1
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "integer"}}},
+        {"$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}, "$ref": "#/$defs/t"},
+        {"enum": [1, "a", None]},
+    ],
+)
+def test_a_schema_that_both_enforce_is_the_faster_ones(backend: AutoBackend, schema: dict[str, Any]) -> None:
+    guide = Guide.json_schema(schema)
+    assert not Notes.of(xgrammar_notes(guide)) and not Notes.of(llguidance_notes(guide))
+    assert backend.compile(guide).backend == "llguidance"
+
+
+def test_only_xgrammar_enforces_names_by_a_schema(backend: AutoBackend) -> None:
+    names = {"type": "object", "propertyNames": {"type": "string", "pattern": "^[ab]$"}}
+    compiled = backend.compile(Guide.json_schema(names))
+    assert (compiled.backend, compiled.notes) == ("xgrammar", ())
+    assert compiled.matcher().validate(ids('{"c')) < 3
+
+
+def test_whoever_asks_for_whole_answers_gets_xgrammar() -> None:
+    guide = Guide.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}})
+    with GuideCompiler(small_vocabulary()) as compiler:
+        plain = compiler.submit(guide)
+        whole = compiler.submit_closing(plain).result(20)
+        assert (plain.result(20).backend, whole.backend) == ("llguidance", "xgrammar")
+        assert compiler.submit_closing(compiler.submit(guide)).result(20) is whole, "it is kept, too"
+        assert compiler.compile(guide) is plain.result(), "and in nobody's way"
+        refused = compiler.submit_closing(
+            compiler.submit(Guide.json_schema({"type": "number", "multipleOf": 0.5}))
+        )
+        with pytest.raises(
+            GuideError, match=r"XGrammar does not enforce .*multipleOf is enforced on integers only"
+        ):
+            refused.result(20)
+
+
 def test_lark_is_llguidances_without_a_word(backend: AutoBackend) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        compiled = backend.compile(Guide.lark('start: "a" start | "b"'))
+    compiled = backend.compile(Guide.lark('start: "a" start | "b"'))
     assert compiled.backend == "llguidance"
     with pytest.raises(GuideError, match=r"^LLGuidance: Lark: "):
         backend.compile(Guide.lark("start: missing"))
@@ -89,13 +119,15 @@ def test_lark_is_llguidances_without_a_word(backend: AutoBackend) -> None:
     [
         (Guide.regex("a(?=b)"), ["Lookahead is not supported", "look-ahead"]),
         (
-            Guide.json_schema({"type": "array", "uniqueItems": True}, strict=True),
-            ["uniqueItems is not enforced", "Unimplemented keys"],
+            Guide.json_schema({"type": "array", "uniqueItems": True}),
+            [
+                "XGrammar does not enforce all of it: #: uniqueItems",
+                "LLGuidance does not enforce all of it: #: uniq",
+            ],
         ),
-        (Guide.json_schema(False), ["cannot accept any value", "LLGuidance"]),
         (
-            Guide.json_schema({"type": "object", "not": {}}, any_order=True, strict=True),
-            ["not is not enforced", "any_order needs XGrammar"],
+            Guide.json_schema({"type": "object", "required": ["a"]}, any_order=True),
+            ["any_order: required is not enforced", "any_order needs XGrammar"],
         ),
     ],
 )
@@ -106,10 +138,13 @@ def test_what_neither_can(backend: AutoBackend, guide: Guide, reasons: list[str]
         assert reason in str(raised.value)
 
 
-def test_what_neither_enforces_is_left_out_with_a_warning(backend: AutoBackend) -> None:
-    with pytest.warns(GuideWarning, match="by XGrammar: #: uniqueItems is not enforced"):
-        compiled = backend.compile(Guide.json_schema({"type": "array", "uniqueItems": True}))
-    assert compiled.backend == "xgrammar"
+def test_what_neither_enforces_is_left_out_with_a_note(backend: AutoBackend) -> None:
+    compiled = backend.compile(Guide.json_schema({"type": "array", "uniqueItems": True}, strict=False))
+    assert compiled.notes == ("#: uniqueItems is not enforced",)
+    held = {"type": "number", "multipleOf": 0.5, "minimum": 3, "not": {"multipleOf": 7}}
+    compiled = backend.compile(Guide.json_schema(held, strict=False))
+    assert (compiled.backend, compiled.notes) == ("llguidance", ("#: not is not enforced",))
+    assert compiled.matcher().validate([*ids("2"), END]) < 2
 
 
 def test_without_llguidance_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,19 +159,9 @@ def test_without_llguidance_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) ->
             backend.compile(guide)
 
 
-def test_a_guide_is_warned_of_once() -> None:
-    guides = [Guide.regex("(?i)once") for _ in range(3)]
-    with GuideCompiler(small_vocabulary()) as compiler:
-        with pytest.warns(GuideWarning) as caught:
-            compiled = [compiler.compile(guide) for guide in guides]
-        assert len(caught) == 1
-    assert len({id(each) for each in compiled}) == 1
-
-
-@pytest.mark.filterwarnings("ignore:.*any_order")
 def test_guides_that_differ_in_an_option_are_compiled_apart() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}
-    one, other = Guide.json_schema(schema), Guide.json_schema(schema, any_order=True)
+    one, other = Guide.json_schema(schema), Guide.json_schema(schema, any_order=True, strict=False)
     assert one != other
     text = ids('{"b": null, "a": null}')
     with GuideCompiler(small_vocabulary()) as compiler:

@@ -28,8 +28,23 @@ def test_reports_every_dtype_and_share(tmp_path: Path) -> None:
 
 def test_a_wrong_result_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask, "apply_token_bitmask_", lambda logits, bitmask: logits.zero_())
-    with pytest.raises(AssertionError, match="weft masks wrongly"):
-        mask.run("cpu", rows=1, vocab=64, repeat=1)
+    report = mask.run("cpu", rows=1, vocab=64, repeat=1)
+    assert report.rows == [] and len(report.failures) == len(mask.DTYPES) * len(mask.ALLOWED)
+    assert {failure["error"] for failure in report.failures} == {"AssertionError: weft masks wrongly"}
+
+
+def test_another_librarys_failure_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AttributeError("renamed")
+
+    monkeypatch.setattr(mask.xgr, "apply_token_bitmask_inplace", fail)
+    report = mask.run("cpu", rows=1, vocab=64, repeat=1)
+    assert len(report.rows) == len(report.failures) == len(mask.DTYPES) * len(mask.ALLOWED)
+    assert report.rows[0]["torch_over_weft"] > 0 and "xgrammar_ms" not in report.rows[0]
+    assert (
+        report.failures[0]["way"] == "xgrammar" and report.failures[0]["error"] == "AttributeError: renamed"
+    )
+    assert report.summary["least_xgrammar_over_weft"] is None
 
 
 def test_packs_bit_31() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +17,6 @@ from weft.bench.breakdown import SHOWN
 from weft.bench.cli import app
 from weft.bench.engines import Bench, Shape
 from weft.bench.overhead import hidden_percent
-from weft.bench.report import Report
 from weft.bench.sides import GUIDE, SIMULATED, Side, ratio, take_turns
 from weft.errors import InputError, RequestError
 from weft.grammar.guide import Guide
@@ -150,24 +149,24 @@ def test_options_of_which_one_would_drop_the_other(options: list[str], message: 
 def test_all_leaves_out_on_a_gpu_what_the_host_does_alone(
     device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Which benchmarks are called, with which arguments; they themselves are tested each by itself."""
-    called: dict[str, tuple[object, ...]] = {}
+    """Which benchmarks are run, with which arguments; they themselves are tested each by itself."""
+    called: dict[str, Sequence[str]] = {}
 
-    def load(name: str) -> Callable[..., Report]:
-        def run(*args: object, **options: object) -> Report:
-            called[name] = (*args, *options)
-            return Report(name, [{"batch": 1}])
+    def run(command: Sequence[str], name: str, out: Path | None, seconds: float | None) -> str | None:
+        called[name] = command
+        assert (out, seconds) == (tmp_path, 7.0) and command[0] == name
+        return "it took more than 7 s" if name == "mask" else None
 
-        return run
-
-    monkeypatch.setattr(cli, "load", load)
+    monkeypatch.setattr(cli, "run_benchmark", run)
     monkeypatch.setattr(cli, "get_runtime", lambda name: SimpleNamespace(device=torch.device(name)))
-    result = CliRunner().invoke(app, ["all", "--device", device, "--out", str(tmp_path)])
-    assert result.exit_code == 0
+    options = ["all", "--device", device, "--out", str(tmp_path), "--time-limit", "7"]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 1 and "mask: it took more than 7 s" in result.output
     left_out = set(cli.HOST_ONLY) if device == "cuda" else set()
-    assert set(called) == set(cli.BENCHES) - left_out
+    assert set(called) == set(cli.BENCHES) - left_out  # those after the one that failed, too
     assert all(name in result.output for name in left_out)
-    assert called["overhead"] == (device, "out") and called["replay"] == (device,)
+    assert called["overhead"] == ["overhead", "--device", device, "--out", str(tmp_path)]
+    assert "--device" not in called.get("grammar", ())
 
 
 def test_the_guide_takes_what_comes_for_long() -> None:

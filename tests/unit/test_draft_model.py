@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from weft.config import Speculation
 from weft.errors import ModelError, TokenizerError
+from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.tokenizer_files import load_tokenizer
 from weft.models.weights import load_model
 from weft.runtime.launch_check import check_launched
 from weft.spec.base import DrafterContext
@@ -50,8 +53,6 @@ def test_drafts_are_those_of_transformers(
     vocab_size: int, seed: int, tmp_path: Path, target_path: Path
 ) -> None:
     oracle = save_draft_model(tmp_path, vocab_size=vocab_size)
-    if vocab_size < 1536:
-        (tmp_path / "tokenizer.json").unlink()
     drafter = DraftModel.load(context(target_path, tmp_path))
     assert drafter.aux_layers == ()
     if vocab_size < 1536:
@@ -109,7 +110,33 @@ def test_another_tokenizer_is_refused_by_the_first_token_that_differs(
     a, b = sorted(vocab, key=vocab.__getitem__)[40:42]
     with pytest.raises(ModelError) as caught:
         DraftModel.load(context(target_path, tmp_path))
-    assert f"id {vocab[a]} is {b!r}, and {a!r} to the target's tokenizer" in str(caught.value)
+    assert f"token {vocab[a]} is {b!r}, and {a!r} to the target's tokenizer" in str(caught.value)
+
+
+def test_the_tokenizer_given_apart_from_the_target_is_compared(tmp_path: Path, target_path: Path) -> None:
+    save_draft_model(tmp_path)
+    given = replace(context(target_path, tmp_path), model_path=tmp_path / "weights in memory")
+    vocabulary = Vocabulary.from_huggingface(target_path)
+    assert DraftModel.load(replace(given, tokenizer=vocabulary)).model.config.vocab_size == 1536
+    assert (
+        DraftModel.load(replace(given, tokenizer=load_tokenizer(target_path))).model.config.vocab_size == 1536
+    )
+    edit(tmp_path / "tokenizer.json", swap)
+    for tokenizer in (vocabulary, load_tokenizer(target_path)):
+        with pytest.raises(ModelError, match="a draft model must have the target's tokenizer"):
+            DraftModel.load(replace(given, tokenizer=tokenizer))
+
+
+def test_what_can_not_be_compared_is_said(tmp_path: Path, target_path: Path) -> None:
+    save_draft_model(tmp_path)
+    given = context(target_path, tmp_path)
+    with pytest.warns(
+        UserWarning, match="it could not be checked .*: the target was given without a tokenizer"
+    ):
+        DraftModel.load(replace(given, model_path=tmp_path / "weights in memory"))
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.warns(UserWarning, match=r"it could not be checked .* has no tokenizer"):
+        DraftModel.load(given)
 
 
 def test_a_tokenizer_that_can_not_be_read_is_refused(tmp_path: Path, target_path: Path) -> None:

@@ -54,4 +54,4 @@ def test_the_table_names_calls_of_the_driver() -> None:
     calls = re.findall(r"CUresult \(\*(\w+)\)", table)
     # Later than the oldest driver that weft runs on; the table marks it optional.
     assert [call for call in calls if not hasattr(cuda, call)] in ([], ["cuLaunchHostFunc_v2"])
-    assert len(calls) == 33
+    assert len(calls) == 38

@@ -21,7 +21,7 @@ def stream() -> Iterator[int]:
     _core.stream_destroy(CPU, stream)
 
 
-@pytest.fixture(params=["inline", "threads", "random"])
+@pytest.fixture(params=["inline", "threads", "random", "ahead"])
 def schedule(request: pytest.FixtureRequest) -> Iterator[str]:
     _core.ctx_synchronize(CPU)
     _core.cpu_set_schedule(request.param, 1)

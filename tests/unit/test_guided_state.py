@@ -186,6 +186,13 @@ def test_release_and_reattaching_keep_progress() -> None:
     assert matcher.slot == 2
 
 
+def work_for(seconds: float) -> None:
+    """Take so much of the processor's time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
 class Raises(CountdownMatcher):
     """Fails in one method, after some tokens."""
 
@@ -204,7 +211,9 @@ class Raises(CountdownMatcher):
         if self.method == "empty" and self.taken:
             return
         if self.method == "slow" and self.taken:
-            time.sleep(0.05)
+            work_for(0.15)
+        if self.method == "asleep" and self.taken:
+            time.sleep(2.1)
         if self.method == "padding" and self.taken:
             row[-1] = np.int32(-(2**31))
             return
@@ -223,13 +232,14 @@ class Raises(CountdownMatcher):
         ("fill", "matcher", "filling a mask: RuntimeError: planted in fill"),
         ("empty", "dead_end", "no token may follow token 100"),
         ("padding", "dead_end", "no token may follow token 100"),
-        ("slow", "time_limit", "over the limit of 20 ms"),
+        ("slow", "time_limit", "over the limit of 100 ms; raise mask_time_limit_s"),
+        ("asleep", "time_limit", "of waiting within one token, over the limit of 2000 ms"),
         ("rollback", "matcher", "rolling back drafts: RuntimeError: planted in rollback"),
         ("refuse", "refused", "does not take token 7"),
     ],
 )
 def test_a_failure_ends_its_slot_only(method: str, code: str, text: str) -> None:
-    state = state_of(fill_time_limit_s=0.02)
+    state = state_of(mask_time_limit_s=0.1)
     broken = wrap_matcher(Raises(method))
     iterate(state, [2, 0, 1], {0: countdown(), 1: broken, 2: countdown()})
     if method == "rollback":
@@ -378,6 +388,30 @@ def test_matchers_are_released_by_the_next_push() -> None:
     assert alive() is None
 
 
+def test_matchers_can_leave_ahead_of_the_next_push() -> None:
+    """At once; the slot is without a guide then, and may get another one, and the matcher another slot."""
+    state = state_of()
+    kept, held = countdown(), CountdownMatcher(8)
+    gone = weakref.ref(held)
+    iterate(state, [0, 1, 2], {0: wrap_matcher(held), 1: kept, 2: countdown()})
+    del held
+    with pytest.raises(ValueError, match="out of range"):
+        state.vacate([4])
+    state.push([0], {})
+    with pytest.raises(RuntimeError, match="under way"):
+        state.vacate([0])
+    state.fetch()
+    state.vacate([0, 1, 3])
+    gc.collect()
+    assert gone() is None
+    assert not state.is_guided(0) and flags(state, 0) == [0, 0, 0, 0]
+    state.commit()  # of nobody who is there
+    assert not state.native.num_failed
+    iterate(state, [0, 2], {0: kept, 1: None})
+    assert state.is_guided(0) and row(state, 0) == [100, 101]
+    assert not state.is_guided(1)
+
+
 def test_a_matcher_is_free_when_its_state_is_gone() -> None:
     matcher = countdown()
     state = state_of()
@@ -461,7 +495,7 @@ def test_all_at_once_is_one_after_another() -> None:
 
 
 def test_a_slot_that_fails_while_all_are_taken() -> None:
-    state = state_of(fill_time_limit_s=0.05)
+    state = state_of(mask_time_limit_s=0.1)
     iterate(state, [0, 1], {0: wrap_matcher(Slow(8)), 1: countdown()})
     state.drafts_host[:, :2] = 100
     state.extend_through(3)
@@ -475,5 +509,5 @@ class Slow(CountdownMatcher):
 
     def fill(self, row: np.ndarray) -> None:
         if self.taken:
-            time.sleep(0.1)
+            work_for(0.15)
         super().fill(row)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import resource
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import torch
@@ -251,3 +252,44 @@ def test_a_driver_object_that_dies_in_a_callback_is_destroyed_after_it() -> None
     cuda.synchronize()
     assert held == []
     assert hostfunc_handles() == []
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def asynchronous_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+class Asynchronous:
+    async def __call__(self) -> None: ...
+
+    async def method(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        coroutine,
+        generator,
+        asynchronous_generator,
+        functools.partial(coroutine),
+        Asynchronous(),
+        Asynchronous().method,
+    ],
+    ids=["coroutine", "generator", "asynchronous generator", "partial", "object", "method"],
+)
+def test_what_a_call_would_not_run_is_refused(fn: Callable[[], object]) -> None:
+    with pytest.raises(HostFuncError, match="calling it runs nothing"):
+        hostfunc(fn)
+    with pytest.raises(HostFuncError, match="calling it runs nothing"):
+        launch_hostfunc(fn)
+
+
+def test_what_can_not_be_called_is_refused() -> None:
+    with pytest.raises(TypeError, match="callable"):
+        launch_hostfunc(7)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The watchdog: a callback that can't get the GIL is reported although no Python can run."""
+"""The watchdog: a callback that can't get the GIL, to begin or to go on, is reported although no Python can run."""
 
 from __future__ import annotations
 
@@ -43,22 +43,66 @@ cuda.synchronize()
 """
 
 
-def test_it_names_the_callback_and_prints_every_stack() -> None:
-    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=120)
+def run(program: str) -> str:
+    """What a program that ends well writes to stderr."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "ran at last" in done.stdout
-    assert "__main__.grammar_work (cpu driver) has waited" in done.stderr
-    assert "in hold_the_gil" in done.stderr
-    assert "in bystander" in done.stderr
+    return done.stderr
+
+
+def test_it_names_the_callback_and_prints_every_stack() -> None:
+    report = run(STUCK)
+    assert "__main__.grammar_work (cpu driver) has waited" in report
+    assert "in hold_the_gil" in report
+    assert "in bystander" in report
     # Repeated when the wait has doubled, not at each of some thirty looks.
-    assert done.stderr.count("has waited") < 8
+    assert report.count("has waited") < 8
 
 
-def test_none_switches_it_off() -> None:
-    program = STUCK.replace("set_watchdog(0.5)", "set_watchdog(None)")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0
-    assert done.stderr == ""
+# A callback that lets go of the GIL in the midst of its work, and can't get it back.
+STUCK_INSIDE = """
+import ctypes, threading, time
+import weft, weft.runtime.cpu as cuda
+from weft import hostfunc
+weft.runtime.set_watchdog(0.5)
+cuda.set_schedule("threads")
+stream = cuda.Stream()
+is_inside = threading.Event()
+
+@hostfunc
+def grammar_work():
+    is_inside.set()
+    time.sleep(HOW_LONG)
+    print("ran at last")
+
+def hold_the_gil():
+    with cuda.stream(stream):
+        grammar_work()
+    is_inside.wait()
+    HOLD
+
+hold_the_gil()
+cuda.synchronize()
+"""
+HELD = STUCK_INSIDE.replace("HOW_LONG", "0.2").replace("HOLD", "ctypes.PyDLL(None).usleep(3_000_000)")
+FREE = STUCK_INSIDE.replace("HOW_LONG", "3").replace("HOLD", "time.sleep(3)")
+
+
+def test_it_names_a_callback_that_waits_to_get_the_gil_back() -> None:
+    report = run(HELD)
+    assert "__main__.grammar_work (cpu driver) is inside Python, and the GIL has not been free for" in report
+    assert "in hold_the_gil" in report
+    assert "in grammar_work" in report
+
+
+def test_a_callback_that_takes_long_is_not_reported_while_others_get_the_gil() -> None:
+    assert run(FREE) == ""
+
+
+@pytest.mark.parametrize("program", [STUCK, HELD], ids=["to begin", "to go on"])
+def test_none_switches_it_off(program: str) -> None:
+    assert run(program.replace("set_watchdog(0.5)", "set_watchdog(None)")) == ""
 
 
 def test_the_limit_is_positive() -> None:

@@ -14,7 +14,7 @@ from guides import GUIDES
 from weft import _core
 from weft.config import package_model_path
 from weft.errors import GuideError, GuideStateError, InterfaceError
-from weft.grammar import Guide, GuideWarning, Matcher, Vocabulary
+from weft.grammar import Guide, Matcher, Vocabulary
 from weft.grammar import llguidance as adapter
 from weft.grammar.gbnf import to_lark
 from weft.grammar.llguidance import LLGuidanceBackend
@@ -258,7 +258,7 @@ def test_an_end_token_that_a_grammar_names_is_an_end_all_the_same(backend: LLGui
             '{"a": null, "b": 1}',
             '{"a": 1}',
         ),
-        (Guide.json_schema({"type": "array", "prefixItems": [{"type": "integer"}]}), "[1]", "[1, 2]"),
+        (Guide.json_schema({"type": "array", "prefixItems": [{"type": "integer"}]}), "[1, 2]", '["a"]'),
         (Guide.json_schema({"oneOf": [{"const": 1}, {"enum": [2, 3]}]}), "2", "4"),
         (
             Guide.json_schema({"type": "array", "items": {"type": "integer"}}),
@@ -282,14 +282,14 @@ def test_what_guides_take(backend: LLGuidanceBackend, guide: Guide, good: str, b
 @pytest.mark.parametrize(
     ("guide", "text"),
     [
-        (Guide.json_schema({"not": {"type": "string"}}), r"JSON schema: Unimplemented keys: \[.not.\]"),
-        (Guide.json_schema({"type": "integer"}, any_order=True), "any_order needs XGrammar"),
         (
-            Guide.json_schema({"type": "string", "contentEncoding": "base64"}, strict=True),
-            "contentEncoding is not",
+            Guide.json_schema({"items": {"not": {"pattern": "a"}}}),
+            "^JSON schema: LLGuidance does not enforce all of it: #/items: not is not enforced",
         ),
+        (Guide.json_schema({"type": "integer"}, any_order=True), "any_order needs XGrammar"),
+        (Guide.json_schema({"type": "string", "format": "idn-email"}), "#: format 'idn-email' is not known"),
         (Guide.json_schema({"$ref": "#"}), "no token of this vocabulary may begin it"),
-        (Guide.json_schema(False), "JSON schema"),
+        (Guide.json_schema(False), "nothing can satisfy it"),
         (Guide.regex("a("), "regex: .*unclosed group"),
         (Guide.regex("a(?=b)"), "look-ahead"),
         (Guide.regex("a\0b"), "NUL"),
@@ -298,6 +298,14 @@ def test_what_guides_take(backend: LLGuidanceBackend, guide: Guide, good: str, b
         (Guide.lark('start: a\na[max_tokens=3]: "b"'), "max_tokens is not supported"),
         (Guide.lark('start: a "b"\na[stop="q"]: /.*/'), "use suffix"),
         (Guide.lark('start: a\na[capture, temperature=0.5]: "b"'), "temperature is not supported"),
+        (Guide.lark('start: a\na[capture,max_tokens # a comment\n =3]: "b"'), "max_tokens is not supported"),
+        (
+            Guide.lark('start: %json {"a": "\x7f"} a\na[stop="x"]: "b"'),
+            "stop is not supported.*or use suffix",
+        ),
+        (Guide.regex("a)|(?:b"), "unopened group"),
+        (Guide.regex("a)(?i:b"), "unopened group"),
+        (Guide.regex("(a"), "unclosed group"),
         (Guide.ebnf('root ::= "a" missing'), "is not defined"),
         (
             Guide.structural_tag({"type": "structural_tag", "format": {"type": "any_text"}}),
@@ -312,8 +320,12 @@ def test_what_is_refused(backend: LLGuidanceBackend, guide: Guide, text: str) ->
 
 
 def test_what_is_ignored_is_reported(backend: LLGuidanceBackend) -> None:
-    with pytest.warns(GuideWarning, match="#: contentEncoding is not enforced"):
-        backend.compile(Guide.json_schema({"type": "string", "contentEncoding": "base64"}))
+    schema = {"type": "array", "uniqueItems": True, "items": {"type": "integer", "not": {"multipleOf": 2}}}
+    compiled = backend.compile(Guide.json_schema(schema, strict=False))
+    assert sorted(compiled.notes) == ["#/items: not is not enforced", "#: uniqueItems is not enforced"]
+    text = [3 + byte for byte in b"[4, 4]"]
+    assert compiled.matcher().validate([*text, END]) == len(text) + 1
+    assert compiled.matcher().validate([3 + byte for byte in b'["']) == 1
 
 
 def test_limits_end_a_compile(backend: LLGuidanceBackend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,3 +157,16 @@ def test_what_does_not_fit() -> None:
             it.proposals.task(count)
     with pytest.raises(InputError, match="at most 64"):
         Iterations(num_drafts=65)
+
+
+def test_a_switch_leaves_what_is_in_flight() -> None:
+    """The host runs ahead: what it says now is for the iterations that it pushes from now on."""
+    it, again = Iterations(forced=False), [Y, Z, 40, X, Y, Z, 41]
+    it.proposals.open(0, again)
+    it.begin([0], {0: compiled(FORCED).matcher()})
+    it.proposals.set_guided(False)
+    it.begin([0])
+    it.proposals.set_guided(True)
+    assert it.finish({0: X}) == {0: [Y, Z, -1, -1]}
+    assert it.finish({0: Y}) == {0: [Z, 41, X, Y]}
+    assert it.run({0: Z}) == {0: [-1, -1, -1, -1]}

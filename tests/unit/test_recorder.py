@@ -159,6 +159,10 @@ def unrecorded(lane: GrammarLane, *args: Any) -> None:
     lane.mask_event = kept
 
 
+def unawaited(lane: GrammarLane, *args: Any) -> None:
+    """The model reads masks without a wait."""
+
+
 def unsent(lane: GrammarLane, *args: Any) -> None:
     """No mask goes to the device."""
 
@@ -169,6 +173,8 @@ def unsent(lane: GrammarLane, *args: Any) -> None:
         ("_enter", unordered, "the grammar saw"),
         ("_copy_masks", unrecorded, "the device has mask"),
         ("_copy_masks", unsent, "the device has mask"),
+        ("apply_verify", unawaited, "the device has mask"),
+        ("apply_draft", unawaited, "the device has mask"),
     ],
 )
 def test_a_lane_that_lacks_an_order_is_found(

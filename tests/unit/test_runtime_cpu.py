@@ -19,7 +19,7 @@ from weft.runtime.current import CPU, Current, current
 from weft.trace import record_on, recording
 
 
-@pytest.fixture(params=["inline", "threads", "random"])
+@pytest.fixture(params=["inline", "threads", "random", "ahead"])
 def schedule(request: pytest.FixtureRequest) -> Iterator[None]:
     cpu.set_schedule(request.param, seed=5)
     yield
@@ -241,9 +241,11 @@ def test_schedules_and_devices_have_names() -> None:
             weft.runtime.get("cuda")
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_a_ring_is_safe_however_far_the_host_runs_ahead(seed: int) -> None:
-    cpu.set_schedule("random", seed)
+@pytest.mark.parametrize(
+    ("name", "seed"), [*(("random", seed) for seed in range(30)), *(("ahead", seed) for seed in range(4))]
+)
+def test_a_ring_is_safe_however_far_the_host_runs_ahead(name: cpu.ScheduleName, seed: int) -> None:
+    cpu.set_schedule(name, seed)
     runtime = weft.runtime.CpuRuntime()
     stream = runtime.stream()
     state, total = torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
@@ -280,3 +282,34 @@ def test_a_side_stream_may_be_dropped_in_a_capture() -> None:
         graph.replay()
     cpu.synchronize()
     assert x.item() == 2
+
+
+def test_a_ring_that_has_gone_round_waits(schedule: None) -> None:
+    """Nobody waits for anything but the ring itself, before it writes to a buffer again."""
+    runtime = weft.runtime.CpuRuntime()
+    stream = runtime.stream()
+    state, seen = torch.zeros(1, dtype=torch.int64), list[int]()
+    ring = PinnedRing(runtime, state)
+    for i in range(3 * DEPTH):
+        ring.send(stream, torch.tensor([i]))
+        stream.launch(lambda: seen.append(int(state[0])))
+    stream.synchronize()
+    assert seen == [*range(3 * DEPTH)]
+
+
+def test_ahead_nothing_runs_before_somebody_waits_and_then_one_side_first() -> None:
+    order = {}
+    for seed in (0, 1, 2):
+        cpu.set_schedule("ahead", seed)
+        streams, seen = [cpu.Stream(), cpu.Stream()], list[int]()
+        for i in range(8):
+            streams[i % 2].launch(seen.append, i)
+        assert seen == []
+        streams[0].synchronize()
+        assert seen[-1:] == [6] and (seed != 0 or seen == [0, 2, 4, 6])
+        cpu.synchronize()
+        order[seed] = seen
+    assert order[0] == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert order[1] == [1, 3, 5, 7, 0, 2, 4, 6]
+    assert sorted(order[2]) == [*range(8)]
+    cpu.set_schedule("inline")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from itertools import product
+import time
+from itertools import product, takewhile
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from weft.config import package_model_path
 from weft.grammar.tokenizer import Vocabulary
-from weft.text import RunningText, Speller, decode, load_tokenizer
+from weft.spelling import Speller
+from weft.stop_words import StopSequences, StopTexts, StopTokens
+from weft.text import RunningText, decode, load_tokenizer
 
 PIECES = ["▁", "▁a", "a", "b", "▁the", "é", "日"]
 
@@ -122,6 +125,104 @@ def test_of_two_words_the_first_in_the_text_is_found(byte_level: Any) -> None:
     assert text.feed(token) == name[:2]
 
 
+class OneByOne:
+    """The text of tokens as they come, watched for each word by itself."""
+
+    def __init__(self, tokenizer: Any, words: tuple[str, ...]) -> None:
+        self.tokenizer, self.words = tokenizer, words
+        self.running = RunningText(tokenizer)
+        self.text, self.found_at, self.searched = "", 0, ""
+
+    def feed(self, token: int) -> str | None:
+        """Of the words that end behind what was searched before, the one that begins first, of those the shortest."""
+        self.running.feed(token)
+        self.text = self.running.text
+        if self.searched.startswith(self.text):
+            return None
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(self.searched, self.text, strict=False))
+        known, self.searched = sum(1 for _ in same), self.text
+        places = [
+            (place, word)
+            for word in self.words
+            for place in range(max(known - len(word) + 1, 0), len(self.text))
+            if self.text.startswith(word, place)
+        ]
+        if not places:
+            return None
+        self.found_at, word = min(places)
+        return word
+
+    @property
+    def num_shown(self) -> int:
+        settled = self.running.num_shown
+        for length in range(min(max(map(len, self.words)) - 1, settled), 0, -1):
+            if any(word.startswith(self.text[settled - length : settled]) for word in self.words):
+                return settled - length
+        return settled
+
+
+@pytest.mark.parametrize("name", ["byte_level", "byte_fallback"])
+def test_many_words_are_found_as_one_by_one(name: str, request: pytest.FixtureRequest) -> None:
+    """Words that overlap, stand within one another, and end within characters that change behind them."""
+    tokenizer = request.getfixturevalue(name)
+    rng = random.Random(1)
+    letters = "ab日é"
+    often = (
+        [*pieces(tokenizer, "ab日é\nå" * 2)] if name == "byte_fallback" else tokenizer.encode("ab 日é ab å")
+    )
+    num_found = 0
+    for _ in range(300):
+        words = tuple("".join(rng.choices(letters, k=rng.randint(1, 5))) for _ in range(rng.randint(1, 8)))
+        text, naive = RunningText(tokenizer, words), OneByOne(tokenizer, words)
+        for _ in range(25):
+            token = rng.choice([rng.randrange(len(tokenizer)), *often])
+            found = text.feed(token)
+            assert found == naive.feed(token)
+            if found is not None:
+                num_found += 1
+                assert text.found_at == naive.found_at
+            assert (text.text, text.num_shown) == (naive.text, naive.num_shown)
+    assert num_found > 400
+
+
+def test_many_sequences_are_found_as_one_by_one() -> None:
+    rng = random.Random(2)
+    num_found = 0
+    for _ in range(300):
+        sequences = [[rng.randrange(3) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 6))]
+        watcher: Any = StopTokens(sequences)
+        taken: list[int] = []
+        for _ in range(40):
+            taken.append(rng.randrange(3))
+            if rng.random() < 0.1:
+                watcher.fork().feed(0)  # goes its own way
+                watcher = watcher.fork()
+            found = next((s for s in sequences if taken[-len(s) :] == s), None)
+            assert watcher.feed(taken[-1]) == (None if found is None else str(found))
+            num_found += found is not None
+    assert num_found > 2000
+
+
+def test_the_number_of_words_costs_nothing_later(byte_level: Any) -> None:
+    """Neither each token, nor another watcher of the same words."""
+    tokens = [random.Random(3).randrange(len(byte_level)) for _ in range(1000)]
+
+    def cpu_s(count: int) -> float:
+        words = StopTexts([f"zq{i}z" for i in range(count)])
+        best = 1e9
+        for _ in range(3):
+            text = StopTokens(
+                StopSequences([(5, 6, 7, i) for i in range(count)]), RunningText(byte_level, words)
+            )
+            start = time.thread_time()
+            for token in tokens:
+                text.feed(token)
+            best = min(best, time.thread_time() - start)
+        return best
+
+    assert cpu_s(30_000) < 3 * cpu_s(3)
+
+
 def spelled(tokens: list[bytes], word: bytes) -> set[tuple[int, ...]]:
     """Every way to join tokens to the word, by trying all."""
     ids = [i for i, token in enumerate(tokens) if token]
@@ -159,7 +260,9 @@ def test_usual_spellings_come_first_where_there_is_little_room(byte_level: Any) 
     usual = speller.usual("unknown") | {(5, 6)}
     least = sum(len(tokens) + 1 for tokens in usual)
     words: list[Any] = ["unknown", [5, 6]]
-    assert speller.bad_words(words, 0) == speller.bad_words(words, least) == usual
+    assert speller.bad_words(words, least) == usual
+    too_many = speller.bad_words([*words, *(f"unknown {i}" for i in range(1000))], least)
+    assert usual < too_many and len(too_many) <= len(usual) + 2  # it is too much already
     more = speller.bad_words(words, least + 20)
     assert usual < more
     assert sum(len(tokens) + 1 for tokens in more) <= least + 20

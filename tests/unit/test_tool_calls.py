@@ -12,7 +12,7 @@ import pytest
 
 from grammars import END, allowed, backend, new_row, small_vocabulary
 from weft.errors import GuideError
-from weft.grammar import Guide, GuideWarning, Matcher
+from weft.grammar import Guide, Matcher
 from weft.grammar.tools import tool_styles
 
 WEATHER = {
@@ -118,8 +118,9 @@ def test_what_may_be_called_and_how_often(style: str) -> None:
     named = start(Guide.tools(TOOLS, style=style, required="stop"))
     assert takes(named, stop) and mask(named) == [END]
     ordered = Guide.tools(TOOLS, style=style)
-    with pytest.warns(GuideWarning, match="any_order: required is not enforced"):
-        loose = Guide.tools(TOOLS, style=style, any_order=True)
+    with pytest.raises(GuideError, match="any_order: required is not enforced"):
+        start(Guide.tools(TOOLS, style=style, any_order=True))
+    loose = Guide.tools(TOOLS, style=style, any_order=True, strict=False)
     turned = weather % '{"days": 3, "city": "Bonn"}'
     assert not takes(start(ordered), turned) and takes(start(loose), turned)
 
@@ -148,10 +149,11 @@ def test_parameters_are_read_as_schemas_are() -> None:
     anything = {"name": "note"}
     assert takes(start(Guide.tools([anything], style="llama")), '{"name": "note", "parameters": {"any": 1}}')
     ignored = {"name": "note", "parameters": {"type": "array", "uniqueItems": True}}
-    with pytest.warns(GuideWarning, match="note: #: uniqueItems"):
-        Guide.tools([ignored], style="llama")
-    with pytest.raises(GuideError, match="note: #: uniqueItems"):
-        Guide.tools([ignored], style="llama", strict=True)
+    (note,) = backend().compile(Guide.tools([ignored], style="llama", strict=False)).notes
+    assert note.startswith("#/format/tags/0/content/json_schema: uniqueItems is not enforced (in the tag")
+    assert '"name": "note"' in note
+    with pytest.raises(GuideError, match=r"json_schema: uniqueItems is not enforced .*note"):
+        start(Guide.tools([ignored], style="llama"))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from wasm_hostile import step
 from weft import Guide, GuideError
 from weft.grammar import GuideCompiler, Opening
 from weft.grammar.base import CompiledGuide
-from weft.grammar.starts import OpenedGuide, Starts
+from weft.grammar.starts import StartedGuide, Starts, for_request
 from weft.grammar.wasm import WasmLimits, compile, worker
 from weft.grammar.wasm.audit import audit
 from weft.grammar.wasm.compile import ArtefactCache
@@ -211,18 +212,30 @@ class Slow:
     guide: Any = "guide"
     vocab_size = 300
     memory_bytes = 1
+    notes = ()
+    sequence_bytes = 5
     opens_ahead = True
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
+        self.opened: list[Any] = []
 
     def matcher(self, opening: Opening = Opening()) -> Any:  # noqa: B008
         return "late"
 
-    def open(self, opening: Opening, count: int) -> list[Any]:
+    def open(self, opening: Opening) -> Any:
         if self.error is not None:
             raise self.error
-        return [(opening.prompt, i) for i in range(count)]
+        self.opened.append(Copied([opening.prompt]))
+        return self.opened[-1]
+
+
+class Copied(list[Any]):
+    """A matcher that counts its copies."""
+
+    def fork(self) -> Copied:
+        self.append(len(self))
+        return Copied([self[0], self[-1]])
 
 
 def done(result: Any) -> Future[CompiledGuide]:
@@ -235,20 +248,43 @@ def done(result: Any) -> Future[CompiledGuide]:
 
 
 def test_guides_are_opened_once_for_all_sequences() -> None:
-    starts, opening = Starts(), Opening([1, 2])
-    opened = starts.open(done(Slow()), opening, 2).result(10)
-    assert isinstance(opened, OpenedGuide)
-    assert (opened.guide, opened.vocab_size) == ("guide", 300)
-    assert [opened.matcher() for _ in range(3)] == [([1, 2], 0), ([1, 2], 1), "late"]
+    """The first is kept until the last one takes it; then nothing is."""
+    compiled, opening = Slow(), Opening([1, 2])
+    opened = for_request(done(compiled), opening).result(10)
+    assert isinstance(opened, StartedGuide)
+    assert (opened.guide, opened.vocab_size, opened.sequence_bytes) == ("guide", 300, 5)
+    assert not compiled.opened
+    begun: list[Any] = [opened.begin(is_last=is_last) for is_last in (False, False, True)]
+    assert begun == [[[1, 2], 1], [[1, 2], 2], [[1, 2], 1, 2]]
+    assert [begun[2]] == compiled.opened and opened._first is None
+    alone: Any = opened.begin(is_last=True)
+    assert alone == [[1, 2]] and opened.matcher() == "late"  # type: ignore[comparison-overlap]
+    opened.begin(is_last=False)
+    opened.drop()
+    assert opened._first is None
+
+
+def test_what_need_not_be_opened_passes() -> None:
+    opening = Opening([1])
     plain = done(SimpleNamespace())
-    assert starts.open(plain, opening) is plain
-    with pytest.raises(GuideError, match="planted"):
-        starts.open(done(Slow(GuideError("planted"))), opening).result(10)
+    assert for_request(plain, opening) is plain
     waits: Future[CompiledGuide] = Future()
-    behind = starts.open(waits, opening)
+    found = for_request(waits, opening)
+    waits.set_result(plain.result())
+    assert found.result(10) is plain.result()
+    waits = Future()
+    found = for_request(waits, opening)
     waits.set_exception(GuideError("did not compile"))
     with pytest.raises(GuideError, match="did not compile"):
-        behind.result(10)
+        found.result(10)
+
+
+def test_starts_end_with_their_owner() -> None:
+    starts = Starts()
+    with pytest.raises(GuideError, match="planted"):
+        starts.begin(
+            partial(StartedGuide(Slow(GuideError("planted")), Opening()).begin, is_last=True)
+        ).result(10)
     starts.close()
     with pytest.raises(GuideError, match="was closed"):
-        starts.open(done(Slow()), opening).result(10)
+        starts.begin(lambda: pytest.fail("it began")).result(10)

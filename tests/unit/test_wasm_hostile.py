@@ -82,6 +82,29 @@ def test_what_is_of_no_use_to_it() -> None:
     assert mask(start(begin(body))) == [ALLOWED]
 
 
+def test_a_step_that_fails_leaves_nothing_in_the_memory() -> None:
+    """Each step but the first marks the memory, and stops itself where it finds the mark; told of ALLOWED it traps
+    then."""
+    at = len('{"backtrack":0,"tokens":[')
+    body = f"""(i32.store (i32.const {256 + ALLOWED // 32 * 4}) (i32.const {3 << ALLOWED % 32}))
+      (global.set $step (i32.add (global.get $step) (i32.const 1)))
+      (if (i32.gt_u (global.get $step) (i32.const 1)) (then
+        (if (i32.load8_u (i32.const 70000)) (then (call $stop)))
+        (i32.store8 (i32.const 70000) (i32.const 1))
+        (drop (call $read (call $process_arg) (i32.const 4096) (i32.const 2000)))
+        (if (i32.eq (i32.load8_u (i32.const {4096 + at + 2})) (i32.const 48)) (then unreachable))))
+      (call $answer)"""
+    matcher = start(program(body, SAMPLE, imports=MORE + IMPORTS))
+    assert mask(matcher) == [ALLOWED, ALLOWED + 1]
+    for _ in range(2):
+        with pytest.raises(GuideStateError, match="ends it"):
+            matcher.accept(ALLOWED)
+        assert matcher.accept(ALLOWED + 1)
+        with pytest.raises(GuideStateError, match="stopped itself"):
+            matcher.accept(ALLOWED + 1)
+        matcher.rollback(1)
+
+
 def test_a_flood_of_words_ends_at_the_limit() -> None:
     flood = step(
         """(i32.store (i32.const 4) (i32.const 6000)) (i32.store (i32.const 0) (i32.const 65536))

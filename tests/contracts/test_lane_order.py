@@ -1,0 +1,55 @@
+"""What an iteration's forwards wait for: each other and masks, not the copies that the grammar needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft import LLM, Speculation
+from weft.engine.step import Plan
+from weft.runtime.dump import GraphDump
+
+SPECULATIONS = {
+    "none": Speculation.none(),
+    "eagle3": Speculation.eagle3(num_draft_tokens=3, guide_drafts=True),
+    "forced": Speculation.forced(num_draft_tokens=2),
+    "forced+eagle3": Speculation.forced(Speculation.eagle3(num_draft_tokens=3, guide_drafts=True)),
+}
+
+
+def waits_for(dump: GraphDump, node: int) -> set[int]:
+    """Everything that has run when the node begins."""
+    before: set[int] = set()
+    left = [node]
+    while left:
+        found = [a for a, b in dump.edges if b == left[-1] and a not in before]
+        left.pop()
+        before.update(found)
+        left += found
+    return before
+
+
+@pytest.mark.parametrize("name", sorted(SPECULATIONS))
+@pytest.mark.parametrize("guided", [True, False])
+def test_no_forward_waits_for_a_copy_that_it_does_not_need(name: str, guided: bool) -> None:
+    speculation = SPECULATIONS[name]
+    drafts = speculation.max_draft_tokens
+    with LLM(device="cpu", speculation=speculation) as llm:
+        plan = Plan(1, drafts, guided, guided and "eagle3" in name, False, False)
+        dump = llm.engine.graphs.dump(plan)
+    labels = [label for _, label in dump.nodes]
+    copies = {i for i, (kind, _) in enumerate(dump.nodes) if kind == "memcpy"}
+    has_host_work = guided or "forced" in name
+    assert bool(copies) == has_host_work
+    for forward in [i for i, label in enumerate(labels) if label in ("target_forward", "draft_forward")]:
+        seen = waits_for(dump, forward)
+        # Copies behind what the forward itself needs: they end in a mask or in proposals that it does not read.
+        masked = {
+            i
+            for node in seen
+            if labels[node] in ("_apply_verify", "_apply_rows", "pick_draft", "take_proposals")
+            for i in waits_for(dump, node)
+        }
+        assert (copies & seen) <= masked, f"{labels[forward]} waits for a copy"
+    if guided and drafts:
+        first = labels.index("target_forward")
+        assert not copies & waits_for(dump, first)

@@ -1,0 +1,148 @@
+"""Whether the quick runs notice that a call is missing. Each call is removed in a process of its own, a fork of this
+one from before anything ran, and everything is done until something differs from the whole program's.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+IDLE_S = 15
+"""Whoever has not computed for so long waits for what never comes."""
+MOST_S = 120
+"""Whoever has computed for so long does not come to an end."""
+
+Run = Callable[[], Iterator[Any]]
+Change = tuple[str, Callable[[], object], Sequence[Run]]
+"""What it is called, what makes it, and the order of the runs that look for it."""
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """What was different first: in which run, how; None where nothing was. It took `seconds`."""
+
+    run: str | None
+    how: str
+    seconds: float
+
+
+def expected(runs: Sequence[Run]) -> dict[Run, list[str]]:
+    """What each run yields, in a process of its own."""
+    job = ("the whole program", lambda: [[_seen(value) for value in run()] for run in runs])
+    ((_, answer),) = forked([job], 1)
+    if isinstance(answer, str):
+        raise AssertionError(f"the whole program does not run: {answer}")
+    return dict(zip(runs, answer, strict=True))
+
+
+def notice(
+    runs: Sequence[Run], whole: dict[Run, list[str]], change: Callable[[], object]
+) -> tuple[str | None, str]:
+    """Change this process, and find the first run that shows it."""
+    change()
+    for run in runs:
+        try:
+            for place, (value, found) in enumerate(zip(whole[run], map(_seen, run()), strict=True)):
+                if found != value:
+                    return run.__name__, f"answer {place} is {_from_difference(found, value)}"
+        except BaseException as error:
+            return run.__name__, f"{type(error).__name__}: {error}".splitlines()[0]
+    return None, ""
+
+
+def notice_all(
+    runs: Sequence[Run], changes: Sequence[Change], processes: int
+) -> Iterator[tuple[str, Noticed]]:
+    """The same of many changes, each in a process of its own, so many at a time."""
+    whole = expected(runs)
+
+    def job(change: Callable[[], object], order: Sequence[Run]) -> tuple[str | None, str, float]:
+        began = time.monotonic()
+        return *notice(order, whole, change), time.monotonic() - began
+
+    jobs = [(name, partial(job, change, order)) for name, change, order in changes]
+    for name, answer in forked(jobs, processes):
+        yield name, Noticed("a process", answer, 0.0) if isinstance(answer, str) else Noticed(*answer)
+
+
+def forked(jobs: Sequence[tuple[str, Callable[[], Any]]], processes: int) -> Iterator[tuple[str, Any]]:
+    """What each job returns; a text where its process died."""
+    waiting, running = list(jobs)[::-1], dict[int, tuple[str, int]]()
+    computed: dict[int, tuple[float, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < processes:
+            name, call = waiting.pop()
+            running.update([_start(name, call)])
+        ready, _, _ = select.select(list(running), [], [], 2.0)
+        for _, pid in running.values():
+            _end_if_idle(pid, computed)
+        for end in ready:
+            name, pid = running.pop(end)
+            with os.fdopen(end, "rb") as answer:
+                data = answer.read()
+            _, status = os.waitpid(pid, 0)
+            if data:
+                yield name, pickle.loads(data)
+            else:
+                hung = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGXCPU)
+                yield name, "it hangs" if hung else f"it ended with status {status}"
+
+
+def _end_if_idle(pid: int, computed: dict[int, tuple[float, float]]) -> None:
+    """End a process that has not computed for a while; `computed` is how much each had, and when that was last more."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return
+    ticks, now = float(fields[11]) + float(fields[12]), time.monotonic()
+    before, since = computed.setdefault(pid, (ticks, now))
+    if ticks > before:
+        computed[pid] = ticks, now
+    elif now - since > IDLE_S:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _start(name: str, call: Callable[[], Any]) -> tuple[int, tuple[str, int]]:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return reading, (name, pid)
+    try:
+        os.close(reading)
+        resource.setrlimit(resource.RLIMIT_CPU, (MOST_S, MOST_S))
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(devnull, stream)
+        answer = call()
+    except BaseException:
+        answer = traceback.format_exc()
+    try:
+        data = memoryview(pickle.dumps(answer))
+        while data:
+            data = data[os.write(writing, data) :]
+        os.close(writing)
+        sys.stdout.flush()
+    finally:
+        os._exit(0)  # threads of weft may wait for what was never recorded
+
+
+def _seen(value: Any) -> str:
+    return repr(value)
+
+
+def _from_difference(found: str, whole: str) -> str:
+    """Both from a little before where they part."""
+    at = max(next((i for i, (a, b) in enumerate(zip(found, whole, strict=False)) if a != b), 0) - 40, 0)
+    return f"…{found[at : at + 120]}… and was …{whole[at : at + 120]}…"

@@ -1,0 +1,35 @@
+"""A matcher that takes every token, of which one kind of call takes its time."""
+
+from __future__ import annotations
+
+import time
+
+
+class SlowMatcher:
+    """Works for half a second whenever it is called for `slow`, "masks", "taking tokens" or "taking tokens back", once
+    it has taken two tokens."""
+
+    def __init__(self, slow: str) -> None:
+        self.taken = 0
+        self.slow = slow
+
+    def spend(self, call: str) -> None:
+        end = time.thread_time() + 0.5 * (call == self.slow and self.taken >= 2)
+        while time.thread_time() < end:
+            pass
+
+    def accept(self, token: int) -> bool:
+        self.spend("taking tokens")
+        self.taken += 1
+        return True
+
+    def fill(self, row: object) -> bool:
+        self.spend("masks")
+        return False  # any token
+
+    def rollback(self, count: int) -> None:
+        self.spend("taking tokens back")
+        self.taken -= count
+
+    def is_terminated(self) -> bool:
+        return False
