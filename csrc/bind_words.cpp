@@ -1,4 +1,4 @@
-// Words that are looked for in texts and tokens, for Python.
+// What is looked for in texts and tokens, for Python: words, brackets.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bind.h"
+#include "json_depth.h"
 #include "word_automaton.h"
 
 namespace nb = nanobind;
@@ -26,6 +27,13 @@ void check_state(const WordAutomaton &automaton, std::int32_t state) {
 }  // namespace
 
 void bind_words(nb::module_ &m) {
+  m.def(
+      "json_depth",
+      [](std::string_view text) {
+        nb::gil_scoped_release release;
+        return json_depth(text);
+      },
+      "text"_a, "How deep brackets nest in JSON text.");
   nb::class_<WordAutomaton>(m, "WordAutomaton",
                             "Which of many words a text ends with, over texts or token ids. A text that nothing is "
                             "known of is in state 0.")

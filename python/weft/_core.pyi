@@ -723,6 +723,9 @@ def closing_matcher(inner: Matcher, tables: ClosingTables, room: int) -> tuple[M
     A matcher that ends within `room` tokens, or None and why not; how many the shortest answer has (0: unknown).
     """
 
+def json_depth(text: str) -> int:
+    """How deep brackets nest in JSON text."""
+
 class WordAutomaton:
     """
     Which of many words a text ends with, over texts or token ids. A text that nothing is known of is in state 0.

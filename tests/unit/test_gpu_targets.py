@@ -56,8 +56,12 @@ def test_wheels_are_of_the_versions_that_are_tested() -> None:
 def test_targets_take_a_wheel_and_go_on_in_the_second_tier() -> None:
     command = ["make", "-n", "gpu-test", "WHEEL=.gpu/*.whl", "GPU_SITE=site", "GPU_PYTHON=python"]
     # Tests may run under a make of their own, whose flags would have this one print the directories it enters.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    lines = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
+    lines = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    ).stdout
     install, first, second = (line for line in lines.replace("\\\n", "").splitlines() if line.strip())
     assert "--target site" in install and install.endswith(".gpu/*.whl") and "--no-index" in install
     for line in (first, second):

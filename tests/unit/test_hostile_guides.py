@@ -21,6 +21,7 @@ from hostile import CASES, reference_tower, tower
 from weft.errors import GuideError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.limits import check_costs
+from weft.grammar.prepared import Prepared
 from weft.grammar.trial import Trial
 
 
@@ -257,17 +258,17 @@ def test_what_overflows_a_librarys_stack_ends_its_trial_alone(backend: str) -> N
         compiler.compile(Guide.lark('start: "goes on"'))
 
 
-def test_the_library_that_a_trial_settles_for_compiles_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_that_a_trial_settles_for_builds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLGuidance's parser is soon full; the trial finds that, and the other library is what is used."""
     asked: list[str] = []
     with GuideCompiler(small_vocabulary(), untrusted=True, limits=CompileLimits()) as compiler:
         for name, library in compiler._backend.libraries.items():  # type: ignore[attr-defined]
 
-            def compile_guide(guide: Guide, name: str = name, library: Any = library) -> Any:
+            def build(guide: Guide, prepared: Prepared, name: str = name, library: Any = library) -> Any:
                 asked.append(name)
-                return type(library).compile(library, guide)
+                return type(library).build(library, guide, prepared)
 
-            monkeypatch.setattr(library, "compile", compile_guide)
+            monkeypatch.setattr(library, "build", build)
         assert compiler.compile(Guide.lark('start: "a"')).backend == "llguidance"
         assert compiler.compile(Guide.ebnf('root ::= "a"+')).backend == "xgrammar"
         assert compiler.compile(Guide.json_schema(tower(11))).backend == "xgrammar"

@@ -23,7 +23,8 @@ from weft.grammar.cache import GuideCache
 from weft.grammar.closing import Closes, prepare_closing
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
-from weft.grammar.parts import Parts, make_backend, only
+from weft.grammar.parts import Parts, make_backend
+from weft.grammar.prepared import Tried
 from weft.grammar.starts import for_request
 from weft.grammar.tokenizer import Vocabulary
 from weft.grammar.trial import Trial, TrialUnavailableError
@@ -310,14 +311,14 @@ class GuideCompiler:
     def _made(self, job: _Job) -> CompiledGuide:
         """The job's guide, compiled, or its ends worked out. A stranger's is tried before, in another process; an
         object of the program is no stranger's."""
-        backend = self._backend
+        parts = Parts(self.vocabulary, self._backend, self.limits)
         if self._trial is not None and job.guide.payload is None:
             verdict = self._trial.run(job.guide, self.limits, closes=job.compiled is not None)
-            backend = only(backend, verdict.library)
+            parts = Tried(self.vocabulary, self._backend, self.limits, verdict.parts)
             job.measured_bytes = verdict.memory_bytes
         if job.compiled is not None:
             return prepare_closing(job.compiled)
-        return Parts(self.vocabulary, backend, self.limits).compile_part(job.guide)
+        return parts.compile_part(job.guide)
 
     def _abandon(self, job: _Job, thread: threading.Thread) -> None:
         with self._lock:

@@ -55,6 +55,8 @@ class Guide:
     open_objects: bool = False
     closes: bool = False
     """Whether it is compiled by a library that tells how its answers end, where several could: for `on_length`."""
+    is_read: bool = True
+    """Whether `check` has passed. Where not, what is wrong with the text comes when it is compiled."""
 
     @classmethod
     def json(
@@ -148,19 +150,15 @@ class Guide:
         """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`. Errors in what its parts
         hold come when it is compiled; `strict` and `open_objects` are as in `json_schema`, for the schemas inside.
         """
-        from weft.grammar import xgrammar_tags
-        from weft.grammar.xgrammar_translate import check_structural_tag
-
         if hasattr(tag, "model_dump_json"):
             tag = tag.model_dump_json()
         try:
             source = tag if isinstance(tag, str) else json.dumps(tag)
         except (TypeError, ValueError, RecursionError) as error:
             raise GuideError(f"the structural tag is not plain JSON data: {error}") from None
-        check_structural_tag(source)
-        if open_objects:
-            source = xgrammar_tags.opened(source)
-        return cls("structural_tag", source, strict=bool(strict))
+        guide = cls("structural_tag", source, strict=bool(strict), open_objects=bool(open_objects))
+        guide.check()
+        return guide
 
     @classmethod
     def tools(
@@ -263,6 +261,13 @@ class Guide:
         return cls("wasm", str(source), payload=source)
 
     @classmethod
+    def unread(cls, kind: Kind, text: str, *, strict: bool = True, open_objects: bool = False) -> Guide:
+        """A guide of text that nobody has looked at, as those of clients are: a thread that may take its time finds
+        out what is wrong with it."""
+        blanks = MAX_WHITESPACE if kind == "json_schema" else None
+        return cls(kind, text, blanks, strict=strict, open_objects=open_objects, is_read=False)
+
+    @classmethod
     def of(cls, guide: Any) -> Guide:
         """The guide itself, or one over an `xgrammar.Grammar` or `xgrammar.CompiledGrammar`."""
         if isinstance(guide, Guide):
@@ -297,6 +302,15 @@ class Guide:
 
     def __hash__(self) -> int:
         return id(self) if self.key is None else hash(self.key)
+
+    def check(self) -> None:
+        """Raises `GuideError` for what is wrong at first sight with the text of a schema or a structural tag."""
+        if self.kind == "json_schema":
+            json_schema.check(_schema_of(self.source))
+        elif self.kind == "structural_tag":
+            from weft.grammar.xgrammar_translate import check_structural_tag
+
+            check_structural_tag(self.source)
 
     def grammar(self) -> Any:
         """The guide as an `xgrammar.Grammar`. Raises `GuideError` for one that does not translate, or is no

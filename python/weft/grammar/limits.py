@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from weft import _core
 from weft.errors import GuideError
 from weft.grammar.chains import chain_length
 from weft.grammar.guide import Guide
@@ -79,7 +78,7 @@ def check_size(text: str, limits: CompileLimits) -> None:
 def check_text(guide: Guide, limits: CompileLimits) -> None:
     """Raises `GuideError` for a text that is too long or nests too deep, or that is none."""
     check_size(guide.source, limits)
-    depth = json_depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
+    depth = _core.json_depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
     _check("nests", depth, "deep", limits.max_depth, "max_depth")
 
 
@@ -209,14 +208,3 @@ def _pattern_costs(text: str, is_ebnf: bool) -> Iterator[tuple[str, int]]:
 
 def _number(digits: str) -> int:
     return 0 if not digits else int(digits) if len(digits) < 10 else 10**9
-
-
-JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-
-
-def json_depth(source: str) -> int:
-    """How deep brackets nest in JSON text."""
-    brackets = JSON_TEXT.sub(b"", source.encode(errors="replace")).translate(None, NO_BRACKETS)
-    codes = np.frombuffer(brackets, dtype=np.uint8) & 0xDF  # braces are brackets with one bit more
-    return int(np.cumsum(np.where(codes == ord("["), 1, -1)).max(initial=0))

@@ -25,6 +25,7 @@ from weft.grammar.base import NO_REQUEST, Matcher, Opening
 from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits
 from weft.grammar.notes import Found, Notes, refuse
+from weft.grammar.prepared import Prepared
 from weft.grammar.rewritten import rewritten
 from weft.grammar.tokenizer import Vocabulary, token_texts
 
@@ -229,27 +230,45 @@ class LLGuidanceBackend:
 
     def compile(self, guide: Guide) -> CompiledLlguidance:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
+        return self.build(guide, self.prepare(guide))
+
+    def prepare(self, guide: Guide) -> Prepared:
+        """The guide as LLGuidance takes it. Raises `GuideError`."""
         notes = Notes.of(not_enforced(guide))
         if guide.strict:
             refuse(words(guide), "LLGuidance", notes)
-        try:
-            grammar = self._grammar(guide)
-        except GuideError as error:
-            if guide.kind != "json_schema" or "oneOf constraints are not supported" not in str(error):
-                raise
+        kind, text = self._translated(guide)
+        if kind == "json_schema" and '"oneOf"' in text and self._refuses_one_of(guide, text):
             found = rewritten(guide)
             more = Notes.of(llguidance_schema.overlapping(found.schema, found.places))
             if guide.strict:
                 refuse(words(guide), "LLGuidance", more)
-            grammar, notes = self._grammar(guide, coerce_one_of=True), notes + more
-        compiled = CompiledLlguidance(guide, grammar, self.vocabulary, notes.told())
+            kind, text = self._translated(guide, coerce_one_of=True)
+            notes = notes + more
+        return Prepared(kind, text, notes.told())
+
+    def build(self, guide: Guide, prepared: Prepared) -> CompiledLlguidance:
+        """Compile what was prepared. Raises `GuideError`."""
+        grammar = self._grammar(guide, prepared.kind, prepared.text)
+        compiled = CompiledLlguidance(guide, grammar, self.vocabulary, prepared.notes)
         self._try(compiled)
         return compiled
 
-    def _grammar(self, guide: Guide, coerce_one_of: bool = False) -> _core.LlguidanceGrammar:
+    def _translated(self, guide: Guide, coerce_one_of: bool = False) -> tuple[str, str]:
         kind, text = translated(guide, self.vocabulary.special_names, coerce_one_of)
         if "\0" in text:
             raise GuideError(f"{guide.kind}: LLGuidance can't take a NUL character; spell it \\x00")
+        return kind, text
+
+    def _refuses_one_of(self, guide: Guide, text: str) -> bool:
+        """Whether it can't tell the branches of a `oneOf` apart, which only its compiler says."""
+        try:
+            self._grammar(guide, "json_schema", text)
+        except GuideError as error:
+            return "oneOf constraints are not supported" in str(error)
+        return False
+
+    def _grammar(self, guide: Guide, kind: str, text: str) -> _core.LlguidanceGrammar:
         try:
             return _core.LlguidanceGrammar(self._view, kind, text, self._limits)
         except GuideError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft import registry
 from weft.errors import GuideError, WeftError
-from weft.grammar.base import Backend, Chooser, CompiledGuide
+from weft.grammar.base import Backend, CompiledGuide
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_chain, check_text
 from weft.grammar.tokenizer import Vocabulary
@@ -29,21 +29,24 @@ class Parts:
             if guide.kind in registry.GUIDES:
                 compiled: CompiledGuide = registry.load("guides", guide.kind)(guide, self)
                 return compiled
-            check_text(guide, self._limits)
-            check_chain(guide, self._limits)
-            return self._backend.compile(guide)
+            return self.compile_leaf(guide)
         except WeftError:
             raise
         except Exception as error:
             words = "it takes too much memory" if _is_memory(error) else f"{type(error).__name__}: {error}"
             raise GuideError(f"the guide does not compile: {words[:500]}") from error
 
+    def compile_leaf(self, guide: Guide) -> CompiledGuide:
+        """A guide for a grammar library."""
+        self.check_leaf(guide)
+        return self._backend.compile(guide)
 
-def only(backend: Backend, library: str | None) -> Backend:
-    """The backend, or of one that chooses, the library of this name."""
-    if library is not None and isinstance(backend, Chooser):
-        return backend.libraries[library]
-    return backend
+    def check_leaf(self, guide: Guide) -> None:
+        """What every library would fall over. Raises `GuideError`."""
+        check_text(guide, self._limits)
+        if not guide.is_read:
+            guide.check()
+        check_chain(guide, self._limits)
 
 
 def _is_memory(error: BaseException) -> bool:

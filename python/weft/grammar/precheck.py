@@ -5,7 +5,7 @@ the helper has, a stack smaller than that of the compile in earnest, and the ker
 It ends with the helper, and the helper ends when its socket is closed, so that none outlives the process that asked.
 
 A child writes a line of JSON before each library that it tries, so that whoever asked knows which one it died of, and
-one for the verdict.
+one for the verdict, with what is to be built behind it (`prepared.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from weft.grammar.closing import prepare_closing
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_memory
 from weft.grammar.parts import Parts, make_backend
+from weft.grammar.prepared import Part, Preparing, digest, packed
 from weft.grammar.tokenizer import Vocabulary
 from weft.grammar.walk import walk
 
@@ -52,6 +53,15 @@ class Job:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Helper:
+    """What every child has: the vocabulary, and the backend by its name."""
+
+    vocabulary: Vocabulary
+    name: str
+    backend: Backend
+
+
 def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) -> None:
     """Answer on the socket `fd` until it is closed. Runs in a process of its own, on its only thread."""
     control = socket.socket(fileno=fd)
@@ -59,6 +69,7 @@ def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) ->
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     vocabulary = Vocabulary.load(vocabulary_file)
     made = make_backend(backend, vocabulary, limits, untrusted=True, threads=1)
+    helper = Helper(vocabulary, backend, made)
     for library in _libraries(backend, made).values():
         library.compile(Guide.json())  # its cache has the common parts then, and every child with it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets children that ended
@@ -71,7 +82,7 @@ def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) ->
             return
         if os.fork() == 0:
             control.close()
-            _child(socket.socket(fileno=descriptors[0]), Tried(vocabulary, backend, made))
+            _child(socket.socket(fileno=descriptors[0]), helper)
         os.close(descriptors[0])
 
 
@@ -79,51 +90,60 @@ def _libraries(name: str, backend: Backend) -> Mapping[str, Backend]:
     return backend.libraries if isinstance(backend, Chooser) else {name: backend}
 
 
-class Tried:
-    """A backend that tries what it compiles: each library by itself, its memory and its first steps."""
+class Trying(Parts):
+    """Compiles a job's guide as if in earnest, each library by itself, with its memory and its first steps; keeps what
+    was compiled of each guide within."""
 
-    def __init__(self, vocabulary: Vocabulary, name: str, backend: Backend) -> None:
-        self._vocabulary = vocabulary
-        self._name = name
-        self._backend = backend
-        self._libraries = _libraries(name, backend)
-        self._connection: socket.socket
-        self._job: Job
-        self._library: str | None = None
+    def __init__(self, helper: Helper, job: Job, connection: socket.socket) -> None:
+        super().__init__(helper.vocabulary, helper.backend, job.limits)
+        self._libraries = _libraries(helper.name, helper.backend)
+        self._name = helper.name
+        self._job = job
+        self._connection = connection
+        self._parts: dict[str, Part] = {}
+        self._last = Part(None, None)
         self._memory_bytes = 0
 
-    def run(self, job: Job, connection: socket.socket) -> dict[str, Any]:
-        """The verdict on a job, whose progress goes to the connection."""
-        self._job, self._connection = job, connection
-        compiled = Parts(self._vocabulary, self, job.limits).compile_part(job.guide)
-        if job.closes:
+    def run(self) -> tuple[dict[str, Any], bytes]:
+        """The verdict, and the texts that stand behind it."""
+        compiled = self.compile_part(self._job.guide)
+        if self._job.closes:
             prepare_closing(compiled)
-        return {
-            "library": self._library,
-            "notes": list(getattr(compiled, "notes", ())),
-            "memory_bytes": self._memory_bytes,
-        }
+        rows, texts = packed(self._parts)
+        notes = list(getattr(compiled, "notes", ()))
+        return {"parts": rows, "notes": notes, "memory_bytes": self._memory_bytes}, texts
 
-    def compile(self, guide: Guide) -> CompiledGuide:
+    def compile_leaf(self, guide: Guide) -> CompiledGuide:
         """Compile a guide with one of the libraries. Raises `GuideError`."""
+        self.check_leaf(guide)
         if isinstance(self._backend, Chooser):
-            return self._backend.choose(guide, self._attempt)
-        return self._attempt(self._name, guide)
+            compiled = self._backend.choose(guide, self._attempt)
+        else:
+            compiled = self._attempt(self._name, guide)
+        self._parts[digest(guide)] = self._last
+        return compiled
 
     def _attempt(self, name: str, guide: Guide) -> CompiledGuide:
         if name in self._job.refused:
             raise GuideError(self._job.refused[name])
         tell(self._connection, {"trying": name, "of": len(self._libraries)})
-        before = allocated_bytes()
-        compiled = self._libraries[name].compile(guide)
-        check_memory(compiled.memory_bytes, self._job.limits)
+        library, prepared = self._libraries[name], None
+        if isinstance(library, Preparing):
+            prepared = library.prepare(guide)
+            before = allocated_bytes()
+            compiled = library.build(guide, prepared)
+        else:
+            before = allocated_bytes()
+            compiled = library.compile(guide)
+        check_memory(compiled.memory_bytes, self._limits)
         try:
-            stacks.call(lambda: walk(compiled, self._vocabulary, self._job.limits), stacks.STEP_BYTES)
+            stacks.call(lambda: walk(compiled, self.vocabulary, self._limits), stacks.STEP_BYTES)
         except GuideStateError as error:  # this library's; another may do better
             raise GuideError(str(error)) from None
         gc.collect()
-        self._library, self._memory_bytes = name, max(0, allocated_bytes() - before)
-        check_memory(self._memory_bytes, self._job.limits)
+        self._memory_bytes += max(0, allocated_bytes() - before)
+        check_memory(self._memory_bytes, self._limits)
+        self._last = Part(name, prepared)
         return compiled
 
 
@@ -132,7 +152,7 @@ def tell(connection: socket.socket, line: Mapping[str, Any]) -> None:
     connection.sendall(json.dumps(line).encode() + b"\n")
 
 
-def _child(connection: socket.socket, tried: Tried) -> None:
+def _child(connection: socket.socket, helper: Helper) -> None:
     """Try one guide and answer; never returns."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -140,8 +160,10 @@ def _child(connection: socket.socket, tried: Tried) -> None:
             job: Job = pickle.loads(sent.read())
         _restrict(job)
         threading.current_thread().name = "weft-trial"
+        texts = b""
         try:
-            verdict = stacks.call(lambda: tried.run(job, connection), stacks.TRIAL_BYTES)
+            trying = Trying(helper, job, connection)
+            verdict, texts = stacks.call(trying.run, stacks.TRIAL_BYTES)
         except MemoryError:
             verdict = {"error": _too_large(job.limits)}
         except Exception as raised:
@@ -150,6 +172,7 @@ def _child(connection: socket.socket, tried: Tried) -> None:
                 error = _too_large(job.limits)
             verdict = {"error": error}
         tell(connection, {"error": None, **verdict})
+        connection.sendall(texts)
     finally:
         os._exit(0)  # no clean-up of what is the helper's
 

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from weft.errors import GuideError
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 from weft.grammar.precheck import WAITING, Job
+from weft.grammar.prepared import Part, unpacked
 from weft.grammar.tokenizer import Vocabulary
 
 START = (
@@ -43,10 +45,10 @@ class TrialUnavailableError(GuideError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """On a guide that passed: the library that compiled it (None: none had to), what of it is not enforced, and the
-    bytes of memory that it holds, as far as that is known (0)."""
+    """On a guide that passed: what each guide within it is to be compiled to, by digest, what of it is not enforced,
+    and the bytes of memory that it holds, as far as that is known (0)."""
 
-    library: str | None
+    parts: Mapping[str, Part]
     notes: tuple[str, ...] = ()
     memory_bytes: int = 0
 
@@ -115,29 +117,33 @@ class Trial:
     def _try(self, job: Job) -> Verdict:
         sent = pickle.dumps(job)
         start = time.monotonic()
-        lines = self._ask(sent, job)
+        lines, texts = self._ask(sent, job)
         if not (lines and "error" in lines[-1]) and not self._is_closed and self._helper.has_ended():
             start = time.monotonic()
-            lines = self._ask(sent, job)  # somebody ended the helper: another one says
+            lines, texts = self._ask(sent, job)  # somebody ended the helper: another one says
         last: dict[str, Any] = lines[-1] if lines else {}
         if "error" not in last:
             why = self._why(time.monotonic() - start, job)
             raise _Died(why, last.get("trying"), last.get("of", 1))
         if last["error"] is not None:
             raise GuideError(last["error"])
-        return Verdict(last["library"], tuple(last["notes"]), last["memory_bytes"])
+        return Verdict(unpacked(last["parts"], texts), tuple(last["notes"]), last["memory_bytes"])
 
-    def _ask(self, sent: bytes, job: Job) -> list[dict[str, Any]]:
-        """What a child of the helper says: its progress, and an answer unless it ended before."""
+    def _ask(self, sent: bytes, job: Job) -> tuple[list[dict[str, Any]], bytes]:
+        """What a child of the helper says: its progress, an answer unless it ended before, and the texts behind it."""
         with self._connect() as connection:
             connection.settimeout(WAITING * job.time_s + 10.0)  # the child ends itself before that
-            said = b""
+            said = bytearray()
             with suppress(OSError):
                 connection.sendall(sent)
                 connection.shutdown(socket.SHUT_WR)
-                while part := connection.recv(1 << 16):
+                while part := connection.recv(1 << 20):
                     said += part
-        return [json.loads(line) for line in said.split(b"\n")[:-1]]
+        lines: list[dict[str, Any]] = []
+        while (end := said.find(b"\n")) >= 0 and not (lines and "error" in lines[-1]):
+            lines.append(json.loads(said[:end]))
+            del said[: end + 1]
+        return lines, bytes(said)
 
     def _why(self, elapsed_s: float, job: Job) -> str:
         if self._is_closed:

@@ -5,13 +5,13 @@ The lock of whoever owns them guards both classes.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from weft.grammar.guide import Guide
+from weft.grammar.prepared import digest
 
 T = TypeVar("T", bound=Hashable)
 
@@ -79,7 +79,7 @@ class Refusals:
     def __init__(self, limit: int = 1024, keep_s: float = 300.0) -> None:
         self._limit = limit
         self._keep_s = keep_s
-        self._reasons: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._reasons: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._reasons)
@@ -87,7 +87,7 @@ class Refusals:
     def put(self, guide: Guide, reason: str) -> None:
         """Remember a guide, unless it holds an object of the program."""
         if guide.payload is None:
-            key = _digest(guide)
+            key = digest(guide)
             self._reasons.pop(key, None)
             self._reasons[key] = (reason, time.monotonic() + self._keep_s)
             while len(self._reasons) > self._limit:
@@ -97,10 +97,5 @@ class Refusals:
         """Why a guide was refused, or None."""
         if guide.payload is not None or not self._reasons:
             return None
-        reason, until = self._reasons.get(_digest(guide), ("", 0.0))
+        reason, until = self._reasons.get(digest(guide), ("", 0.0))
         return reason if time.monotonic() < until else None
-
-
-def _digest(guide: Guide) -> bytes:
-    """The guide without its text, which may be long."""
-    return hashlib.sha256(repr(guide.key).encode(errors="surrogatepass")).digest()

@@ -14,6 +14,7 @@ from weft.grammar.guide import Guide, words
 from weft.grammar.least import check_least
 from weft.grammar.limits import CompileLimits, check_costs
 from weft.grammar.notes import Notes, refuse
+from weft.grammar.prepared import Prepared
 from weft.grammar.tokenizer import Vocabulary, token_texts
 from weft.grammar.xgrammar_native import NEEDED, XGrammarMatcher, native_is_usable, native_matcher
 from weft.grammar.xgrammar_rules import byte_rules
@@ -26,6 +27,7 @@ from weft.grammar.xgrammar_translate import (
 )
 
 THREADS = 2
+GRAMMAR = "grammar"  # the only kind of text that is prepared
 
 
 class CompiledXGrammar:
@@ -124,18 +126,31 @@ class XGrammarBackend:
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
+        if guide.kind == "compiled":
+            self._check_vocabulary(guide.payload)
+            return self._compiled(guide, guide.payload, ())
+        return self.build(guide, self.prepare(guide))
+
+    def prepare(self, guide: Guide) -> Prepared:
+        """The guide's grammar, as XGrammar writes it. Raises `GuideError`."""
         check_costs(guide, self._limits)  # before anything else reads it
         notes = Notes.of(not_enforced(guide))
         if guide.strict:
             refuse(words(guide), "XGrammar", notes)
-        if guide.kind == "compiled":
-            self._check_vocabulary(guide.payload)
-            compiled = guide.payload
-        else:
-            grammar = grammar_of(guide)
-            check_least(grammar.serialize_json(), self._limits)
-            compiled = translated("guide", lambda: self._compile(grammar))
-        result = CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes.told())
+        text = grammar_of(guide).serialize_json()
+        check_least(text, self._limits)
+        return Prepared(GRAMMAR, text, notes.told())
+
+    def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
+        """Compile what was prepared. Raises `GuideError`."""
+        grammar = translated("guide", lambda: xgr.Grammar.deserialize_json(prepared.text))
+        compiled = translated("guide", lambda: self._compile(grammar))
+        return self._compiled(guide, compiled, prepared.notes)
+
+    def _compiled(
+        self, guide: Guide, compiled: xgr.CompiledGrammar, notes: tuple[str, ...]
+    ) -> CompiledXGrammar:
+        result = CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
         row = np.zeros(-(-self.vocabulary.vocab_size // 32), dtype=np.int32)
         result.matcher().fill(row)
         if not row.any():

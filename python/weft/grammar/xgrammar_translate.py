@@ -141,7 +141,9 @@ def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind == "lark":
         raise GuideError("Lark: XGrammar has no Lark; use LLGuidance for it, or Guide.ebnf")
     if guide.kind == "structural_tag":
-        return parse_structural_tag(guide.source)
+        return parse_structural_tag(
+            xgrammar_tags.opened(guide.source) if guide.open_objects else guide.source
+        )
     return guide.payload if guide.kind == "grammar" else guide.payload.grammar
 
 

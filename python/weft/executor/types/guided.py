@@ -21,6 +21,7 @@ from weft.executor.types.fields import (
     required,
 )
 from weft.grammar import Guide
+from weft.grammar.guide import Kind as GuideKind
 
 
 class GuideType(IntEnum):
@@ -37,9 +38,9 @@ class GuideType(IntEnum):
     LARK = 101
 
 
-_WITH_SCHEMAS: dict[GuideType, Callable[..., Guide]] = {
-    GuideType.JSON_SCHEMA: Guide.json_schema,
-    GuideType.STRUCTURAL_TAG: Guide.structural_tag,
+_WITH_SCHEMAS: dict[GuideType, tuple[Callable[..., Guide], GuideKind]] = {
+    GuideType.JSON_SCHEMA: (Guide.json_schema, "json_schema"),
+    GuideType.STRUCTURAL_TAG: (Guide.structural_tag, "structural_tag"),
 }
 _MAKERS: dict[GuideType, Callable[[str], Guide]] = {
     GuideType.REGEX: Guide.regex,
@@ -85,16 +86,18 @@ class GuidedDecodingParams(Checked):
         """The guide that `Executor.register_guide(name, guide)` compiled and keeps."""
         return cls(GuideType.HANDLE, name)
 
-    def to_guide(self) -> Guide:
-        """The guide itself. Raises `GuideError` for a text that is wrong at first sight; for a handle, `InputError`."""
+    def to_guide(self, *, is_read: bool = True) -> Guide:
+        """The guide itself. Raises `GuideError` for a text that is wrong at first sight, unless nobody is to read it
+        before it is compiled; for a handle, `InputError`."""
         if self.guide_type is GuideType.JSON:
             return Guide.json()
         if self.guide_type is GuideType.HANDLE or self.guide is None:
             raise InputError(f"the guide {self.guide!r} is kept by the executor that it was registered with")
         if self.guide_type in _WITH_SCHEMAS:
-            return _WITH_SCHEMAS[self.guide_type](
-                self.guide, strict=self.strict, open_objects=self.open_objects
-            )
+            maker, kind = _WITH_SCHEMAS[self.guide_type]
+            if is_read:
+                return maker(self.guide, strict=self.strict, open_objects=self.open_objects)
+            return Guide.unread(kind, self.guide, strict=self.strict, open_objects=self.open_objects)
         return _MAKERS[self.guide_type](self.guide)
 
 

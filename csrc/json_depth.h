@@ -1,0 +1,30 @@
+// How deep brackets nest in JSON text, before anything recurses with it. Python-free.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
+namespace weft {
+
+// Brackets within texts are none; of what is no JSON, whatever the brackets say.
+inline std::size_t json_depth(std::string_view text) {
+  std::size_t depth = 0, deepest = 0;
+  bool is_text = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char byte = text[i];
+    if (is_text) {
+      if (byte == '\\') ++i;
+      is_text = byte != '"';
+    } else if (byte == '"') {
+      is_text = true;
+    } else if (byte == '[' || byte == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if ((byte == ']' || byte == '}') && depth > 0) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+}  // namespace weft
