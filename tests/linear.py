@@ -18,7 +18,7 @@ from weft.core import check_words
 from weft.errors import WeftError
 from weft.executor import ExternalDraftTokensConfig, Request
 from weft.executor.words import Words
-from weft.grammar import CompileLimits, Guide, gbnf, lark, xgrammar_translate
+from weft.grammar import CompileLimits, Guide, gbnf, lark, xgrammar_tags, xgrammar_translate
 from weft.grammar import llguidance as llguidance_backend
 from weft.grammar.after import After
 from weft.grammar.guide import Kind
@@ -241,6 +241,7 @@ WORDS = Words(VOCABULARY.vocab_size, (0,), VOCABULARY, TOKENIZER, max_seq_len=1 
 def read_guide(guide: Guide) -> None:
     """What weft does with a guide in front of both grammar libraries."""
     _rewritten.cache_clear()
+    xgrammar_tags.read.cache_clear()
     hash(guide)
     check_text(guide, LIMITS)
     for step in (

@@ -25,7 +25,7 @@ def order(turns: Turns[str], ends: bool = True) -> list[str]:
 
 
 def test_clients_come_in_turn() -> None:
-    turns: Turns[str] = Turns()
+    turns: Turns[str] = Turns(lambda job: 1)
     for i in range(4):
         turns.add("a", f"a{i}")
     turns.add("b", "b0")
@@ -36,7 +36,7 @@ def test_clients_come_in_turn() -> None:
 
 
 def test_who_has_fewer_at_work_comes_first() -> None:
-    turns: Turns[str] = Turns()
+    turns: Turns[str] = Turns(lambda job: 1)
     turns.add("a", "a0")
     assert turns.take() == ("a", "a0")
     for job in ("a1", "a2"):
@@ -46,13 +46,32 @@ def test_who_has_fewer_at_work_comes_first() -> None:
 
 
 def test_a_job_of_two_clients_comes_in_the_first_turn_and_once() -> None:
-    turns: Turns[str] = Turns()
+    turns: Turns[str] = Turns(lambda job: 1)
     for job in ("a0", "a1", "shared"):
         turns.add("a", job)
     turns.add("b", "shared")
     assert "shared" in turns
     assert order(turns) == ["a0", "shared", "a1"]
     assert "shared" not in turns
+
+
+def test_the_oldest_and_the_smallest_of_a_client_alternate() -> None:
+    turns: Turns[str] = Turns(len)
+    for job in ("first....", "second...", "third...", "4", "fifth", "six"):
+        turns.add(None, job)
+    assert order(turns) == ["first....", "4", "second...", "six", "third...", "fifth"]
+
+
+def test_nothing_is_kept_of_jobs_that_are_gone() -> None:
+    turns: Turns[str] = Turns(len)
+    for number in range(1000):
+        turns.add(None, f"{number:0{number + 10}}")
+        if number > 3:
+            turns.done(turns.take()[0])
+    assert turns.num_waiting(None) == 4
+    assert len(turns._waiting[None]._by_size) <= 2 * 4 + 16
+    order(turns)
+    assert not (turns._waiting or turns._clients or turns._at_work)
 
 
 def test_refusals_are_few_and_end() -> None:

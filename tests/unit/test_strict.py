@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import random
@@ -33,15 +32,10 @@ def walked(rng: random.Random, matcher: Matcher, steps: int = 120) -> str | None
         row = new_row()
         choices = allowed(row) if matcher.fill(row) else list(range(3, 259))
         if END in choices and (len(choices) == 1 or rng.random() < 0.5):
-            with contextlib.suppress(UnicodeDecodeError):  # bytes of half a surrogate: no text to judge
-                return small_vocabulary().decode(tokens).decode()
-            return None
+            return small_vocabulary().decode(tokens).decode()
         likely = [token for token in choices if token in NICE] if rng.random() < 0.95 else []
         tokens.append(rng.choice(likely or [token for token in choices if token != END]))
-        if not matcher.accept(
-            tokens[-1]
-        ):  # XGrammar's masks let begin what is no UTF-8; such a request fails
-            return None
+        assert matcher.accept(tokens[-1])
     return None
 
 
@@ -115,6 +109,29 @@ NOT_JSON: list[tuple[dict[str, Any], str]] = [
         r'{"\u0061": 1}',
     ),
 ]
+
+
+HALF = b"\xed\xa2\x8a"  # of a surrogate pair, spelled as if it were a character
+TEXT = [r"^[^x].*$", "^.*$", r"^\S*$", r"^[\s\S]*$", r"^[^\d]*$", r"^(a|[\Wé])*$"]
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize(
+    "guide",
+    [
+        Guide.json_schema({"type": "string"}),
+        Guide.json_schema({"type": "string", "minLength": 1, "maxLength": 9}),
+        *(Guide.json_schema({"type": "string", "pattern": pattern}) for pattern in TEXT),
+        *(Guide.regex(f'"{pattern[1:-1]}"') for pattern in TEXT),
+        Guide.ebnf("""root ::= "\\"" [^\\"]* "\\"" """),
+    ],
+    ids=lambda guide: f"{guide.kind} {guide.source}",
+)
+def test_texts_are_utf8(library: str, guide: Guide) -> None:
+    compiled = backend().libraries[library].compile(guide)
+    for text, is_text in (("é語😀\ud7ff\ue000".encode(), True), (HALF, False), (b"\xff", False)):
+        tokens = [*(3 + byte for byte in b'"' + text + b'"'), END]
+        assert (compiled.matcher().validate(tokens) == len(tokens)) == is_text, text
 
 
 @pytest.mark.parametrize(("schema", "text"), NOT_JSON)

@@ -22,7 +22,7 @@ from weft.grammar import Guide, GuideCompiler, Vocabulary
 from weft.guided.lane import default_workers
 
 BACKEND = "xgrammar"
-# XGrammar's cache can't hold so long a repetition, and finds out anew what every token may do in it.
+# XGrammar finds out anew what every token may do in so long a repetition.
 HEAVY = {"type": "string", "pattern": "^[a-z ]{1,200}$"}
 HEAVY_TEXT = "the quick brown fox jumps over the lazy dog and then some more words follow"
 STEPS = {"light": 32, "heavy": 4}

@@ -84,7 +84,7 @@ class GuideCompiler:
             raise
         self._workers = workers
         self._lock = threading.Condition()
-        self._jobs: Turns[_Job] = Turns()
+        self._jobs: Turns[_Job] = Turns(lambda job: len(job.guide.source))
         self._refusals = Refusals()
         self._abandoned: Counter[Hashable] = Counter()  # by client
         self._in_flight: dict[Hashable, _Job] = {}

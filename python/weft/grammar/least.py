@@ -7,12 +7,11 @@ one that never ends, would take all there is. A text can't be forced for longer 
 from __future__ import annotations
 
 import heapq
-import json
 from collections import defaultdict
 
 from weft.errors import GuideError
 from weft.grammar.limits import CompileLimits
-from weft.grammar.xgrammar_rules import BYTES, CHARACTERS, CHOICES, REPEAT, RULE, SEQUENCE, VERSION
+from weft.grammar.xgrammar_rules import BYTES, CHARACTERS, CHOICES, REPEAT, RULE, SEQUENCE, checked_version
 
 Node = tuple[str, int]
 """A rule or an expression, by its number."""
@@ -22,11 +21,7 @@ def check_least(serialised: str, limits: CompileLimits) -> None:
     """Raises `GuideError` for a serialised grammar with a part whose texts are all longer than
     `limits.max_least_bytes`, or with a rule that has none, since it never ends.
     """
-    data = json.loads(serialised)
-    if data.get("__VERSION__") != VERSION:
-        raise GuideError(
-            f"XGrammar writes grammars as {data.get('__VERSION__')!r}; {VERSION!r} is what can be read"
-        )
+    data = checked_version(serialised)
     graph = _Graph(
         data["grammar_expr_data"], data["grammar_expr_indptr"], [rule[1] for rule in data["rules"]]
     )

@@ -71,7 +71,7 @@ def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) ->
     made = make_backend(backend, vocabulary, limits, untrusted=True, threads=1)
     helper = Helper(vocabulary, backend, made)
     for library in _libraries(backend, made).values():
-        library.compile(Guide.json())  # its cache has the common parts then, and every child with it
+        library.compile(Guide.json())  # what it makes once is there then, and every child has it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets children that ended
     gc.collect()
     gc.freeze()

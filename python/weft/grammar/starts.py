@@ -6,6 +6,7 @@ when. A request's sequences are copies of one start, so the first is kept until 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -102,10 +103,11 @@ def for_request(compiled: Future[CompiledGuide], opening: Opening) -> Future[Com
 
 
 class Starts:
-    """Begins matchers in at most `workers` threads. `close` when done."""
+    """Begins matchers in at most `workers` threads (None: half as many as there are cores, 2 at most: those who decode
+    have the others). `close` when done."""
 
-    def __init__(self, workers: int = 2) -> None:
-        self._workers = workers
+    def __init__(self, workers: int | None = None) -> None:
+        self._workers = workers or max(1, min(2, (os.cpu_count() or 1) // 2))
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._is_closed = False

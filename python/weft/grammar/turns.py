@@ -5,9 +5,11 @@ The lock of whoever owns them guards both classes.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from weft.grammar.guide import Guide
@@ -17,40 +19,44 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Turns(Generic[T]):
-    """Jobs that wait, each for one client or several."""
+    """Jobs that wait, each for one client or several. `size` tells how much there is of one.
 
-    def __init__(self) -> None:
-        self._waiting: OrderedDict[Hashable, deque[T]] = OrderedDict()  # whose turn is next comes first
-        self._jobs: set[T] = set()
+    Of a client's jobs the oldest and the smallest come alternately: many clients may have no name, and share a turn.
+    """
+
+    def __init__(self, size: Callable[[T], int]) -> None:
+        self._size = size
+        self._waiting: OrderedDict[Hashable, _Line[T]] = OrderedDict()  # whose turn is next comes first
+        self._clients: dict[T, set[Hashable]] = {}  # of each job that waits
         self._at_work: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._clients)
 
     def __contains__(self, job: T) -> bool:
-        return job in self._jobs
+        return job in self._clients
 
     def num_waiting(self, client: Hashable) -> int:
         """How many jobs wait for a client."""
-        return sum(job in self._jobs for job in self._waiting.get(client, ()))
+        line = self._waiting.get(client)
+        return 0 if line is None else len(line.jobs)
 
     def add(self, client: Hashable, job: T) -> None:
         """Let a job wait for a client, too: it comes when the turn is at the first of its clients."""
-        self._jobs.add(job)
-        jobs = self._waiting.setdefault(client, deque())
-        if job not in jobs:
-            jobs.append(job)
+        self._clients.setdefault(job, set()).add(client)
+        self._waiting.setdefault(client, _Line()).add(job, self._size(job))
 
     def take(self) -> tuple[Hashable, T]:
         """The next job, and whose turn it is: of the clients with the fewest jobs at work, the one that waits longest.
         There must be a job."""
-        for client in [client for client in self._waiting if not self._has_more(client)]:
-            del self._waiting[client]
         client = min(self._waiting, key=lambda each: self._at_work[each])  # the first of equals
-        job = self._waiting[client].popleft()
-        self._jobs.discard(job)
+        job = self._waiting[client].take()
         self._waiting.move_to_end(client)
         self._at_work[client] += 1
+        for each in self._clients.pop(job):
+            self._waiting[each].drop(job)
+            if not self._waiting[each].jobs:
+                del self._waiting[each]
         return client, job
 
     def done(self, client: Hashable) -> None:
@@ -61,16 +67,40 @@ class Turns(Generic[T]):
 
     def clear(self) -> list[T]:
         """Take all at once."""
-        jobs, self._jobs = list(self._jobs), set()
+        jobs = list(self._clients)
+        self._clients.clear()
         self._waiting.clear()
         return jobs
 
-    def _has_more(self, client: Hashable) -> bool:
-        """Drops what came in another client's turn."""
-        jobs = self._waiting[client]
-        while jobs and jobs[0] not in self._jobs:
-            jobs.popleft()
-        return bool(jobs)
+
+class _Line(Generic[T]):
+    """The jobs of one client: by age, and by size."""
+
+    def __init__(self) -> None:
+        self.jobs: OrderedDict[T, None] = OrderedDict()
+        self._by_size: list[tuple[int, int, T]] = []  # also of jobs that are gone
+        self._numbers = itertools.count()
+        self._takes_smallest = False
+
+    def add(self, job: T, size: int) -> None:
+        if job not in self.jobs:
+            self.jobs[job] = None
+            heapq.heappush(self._by_size, (size, next(self._numbers), job))
+
+    def drop(self, job: T) -> None:
+        self.jobs.pop(job, None)
+        if len(self._by_size) > 2 * len(self.jobs) + 16:
+            self._by_size = [entry for entry in self._by_size if entry[2] in self.jobs]
+            heapq.heapify(self._by_size)
+
+    def take(self) -> T:
+        """Tells whose turn it is; the other one comes next time."""
+        is_smallest, self._takes_smallest = self._takes_smallest, not self._takes_smallest
+        if not is_smallest:
+            return next(iter(self.jobs))
+        while self._by_size[0][2] not in self.jobs:
+            heapq.heappop(self._by_size)
+        return self._by_size[0][2]
 
 
 class Refusals:

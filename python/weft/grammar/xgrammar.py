@@ -19,9 +19,9 @@ from weft.grammar.tokenizer import Vocabulary, token_texts
 from weft.grammar.xgrammar_native import NEEDED, XGrammarMatcher, native_is_usable, native_matcher
 from weft.grammar.xgrammar_rules import byte_rules
 from weft.grammar.xgrammar_translate import (
-    grammar_of,
     not_enforced,
     parse_ebnf,
+    serialised,
     tokenizer_info,
     translated,
 )
@@ -70,15 +70,17 @@ class CompiledXGrammar:
         with self._closing_lock:
             if self._closing is None:
                 vocabulary = self.vocabulary
-                rules = byte_rules(self._grammar().serialize_json())
+                rules = byte_rules(self._serialised())
                 self._closing = _core.ClosingTables(
                     rules, token_texts(vocabulary), vocabulary.vocab_size, list(vocabulary.end_ids)
                 )
             return self._closing
 
-    def _grammar(self) -> xgr.Grammar:
+    def _serialised(self) -> str:
         # A compiled grammar would be written with its automata, which grow with the square of its size.
-        return parse_ebnf(str(self)) if self.guide.kind == "compiled" else grammar_of(self.guide)
+        if self.guide.kind == "compiled":
+            return str(parse_ebnf(str(self)).serialize_json())
+        return serialised(self.guide)
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A new matcher at the start of the guide."""
@@ -98,7 +100,8 @@ class CompiledXGrammar:
 class XGrammarBackend:
     """Compiles guides with XGrammar for one vocabulary.
 
-    `cache_limit_bytes` bounds XGrammar's own cache of parts of grammars; `threads` is what one compile uses.
+    `threads` is what one compile uses. XGrammar's own cache is off: it shares the masks of like rules between grammars,
+    and by 0.2.8 also where these differ in what follows, so that one guide lets through what another's text may have.
     `native` says how matchers are called: without Python where that is possible (None), only so (True, else
     `InterfaceError`), or through Python (False). Guides that would take long are refused by `limits`.
     """
@@ -108,7 +111,6 @@ class XGrammarBackend:
         vocabulary: Vocabulary,
         *,
         threads: int | None = None,
-        cache_limit_bytes: int = 256 << 20,
         native: bool | None = None,
         limits: CompileLimits | None = None,
         untrusted: bool = False,
@@ -120,9 +122,7 @@ class XGrammarBackend:
         self._native = native is not False and native_is_usable()
         if native and not self._native:
             raise InterfaceError(f"XGrammar can't be called natively here; weft needs {NEEDED} for that")
-        self._compiler = xgr.GrammarCompiler(
-            self._info, max_threads=self._threads, cache_enabled=True, cache_limit_bytes=cache_limit_bytes
-        )
+        self._compiler = xgr.GrammarCompiler(self._info, max_threads=self._threads, cache_enabled=False)
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
@@ -137,14 +137,14 @@ class XGrammarBackend:
         notes = Notes.of(not_enforced(guide))
         if guide.strict:
             refuse(words(guide), "XGrammar", notes)
-        text = grammar_of(guide).serialize_json()
+        text = serialised(guide)
         check_least(text, self._limits)
         return Prepared(GRAMMAR, text, notes.told())
 
     def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
         """Compile what was prepared. Raises `GuideError`."""
         grammar = translated("guide", lambda: xgr.Grammar.deserialize_json(prepared.text))
-        compiled = translated("guide", lambda: self._compile(grammar))
+        compiled = translated("guide", lambda: self._compiler.compile_grammar(grammar))
         return self._compiled(guide, compiled, prepared.notes)
 
     def _compiled(
@@ -164,17 +164,6 @@ class XGrammarBackend:
         except (RuntimeError, ValueError, TypeError) as error:
             raise GuideError(f"XGrammar can't read the compiled guide: {error}") from None
         return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
-
-    def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
-        try:
-            return self._compiler.compile_grammar(grammar)
-        except RuntimeError as error:
-            # XGrammar's cache can't hold some repetitions of more than about 128; a compiler without one can.
-            if "per_rule_fsm_hashes" not in str(error):
-                raise
-            return xgr.GrammarCompiler(
-                self._info, max_threads=self._threads, cache_enabled=False
-            ).compile_grammar(grammar)
 
     def _check_vocabulary(self, compiled: xgr.CompiledGrammar) -> None:
         size = compiled.tokenizer_info.vocab_size

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weft.grammar import json_schema
+from weft.grammar import json_schema, xgrammar_utf8
 from weft.grammar.dates import spell_dates
 from weft.grammar.notes import Found, Place
 
@@ -74,6 +74,7 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
     for _, node in json_schema.subschemas(schema):
         if not {"minLength", "maxLength"} & set(node):
             spell_dates(node)
+        xgrammar_utf8.spelled(node)
         if not set(node) & (SAID if open_objects else SAID | CLOSED) and (
             node.get("type") == "object" or (open_objects and "properties" in node)
         ):

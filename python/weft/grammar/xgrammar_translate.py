@@ -18,6 +18,7 @@ from weft.grammar.guide import Guide
 from weft.grammar.notes import Found
 from weft.grammar.rewritten import rewritten
 from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.xgrammar_utf8 import kept_to_utf8
 
 _core.hush_xgrammar()  # its warnings repeat what a client sent; notes and errors tell the client
 
@@ -93,11 +94,16 @@ def grammar_of(guide: Guide) -> xgr.Grammar:
     XGrammar fills the masks of the root as if nothing could follow it. Where the root stands within itself,
     tokens that close two of its levels at once ("]]") would be forbidden.
     """
+    return translated("guide", lambda: xgr.Grammar.deserialize_json(serialised(guide)))
+
+
+def serialised(guide: Guide) -> str:
+    """`grammar_of`, as XGrammar writes it."""
     grammar = _translate(guide)
     if guide.kind in ("json_schema", "structural_tag"):
         grammar = _kept_to_json(grammar, guide)
     root_names = re.findall(r"\broot\b(?! ::=)", str(grammar))
-    return xgr.Grammar.union(grammar) if root_names else grammar
+    return kept_to_utf8((xgr.Grammar.union(grammar) if root_names else grammar).serialize_json())
 
 
 # Of a string with bounds, and of every string's escapes: as XGrammar writes them, and as they are to be.
@@ -123,8 +129,7 @@ def _names_and_others(guide: Guide) -> bool:
     if guide.kind == "json_schema":
         found = rewritten(guide)
         return xgrammar_schema.names_and_others(found.schema, guide.open_objects or not found.reason)
-    forms = xgrammar_tags.schemas(json.loads(guide.source))
-    return any(xgrammar_schema.names_and_others(form["json_schema"]) for _, form, _ in forms)
+    return xgrammar_tags.read(guide.source, guide.open_objects).names_and_others
 
 
 def _translate(guide: Guide) -> xgr.Grammar:
@@ -141,9 +146,7 @@ def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind == "lark":
         raise GuideError("Lark: XGrammar has no Lark; use LLGuidance for it, or Guide.ebnf")
     if guide.kind == "structural_tag":
-        return parse_structural_tag(
-            xgrammar_tags.opened(guide.source) if guide.open_objects else guide.source
-        )
+        return parse_structural_tag(xgrammar_tags.read(guide.source, guide.open_objects).text)
     return guide.payload if guide.kind == "grammar" else guide.payload.grammar
 
 
@@ -153,7 +156,9 @@ def not_enforced(guide: Guide) -> Found:
         found = rewritten(guide)
         is_open = guide.open_objects or not found.reason
         return xgrammar_schema.not_enforced(found.schema, guide.any_order, is_open, places=found.places)
-    return xgrammar_tags.not_enforced(json.loads(guide.source)) if guide.kind == "structural_tag" else ()
+    if guide.kind == "structural_tag":
+        return xgrammar_tags.read(guide.source, guide.open_objects).not_enforced()
+    return ()
 
 
 def translated(what: str, call: Callable[[], T]) -> T:
