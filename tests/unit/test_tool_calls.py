@@ -179,3 +179,24 @@ def test_parameters_are_read_as_schemas_are() -> None:
 def test_what_is_wrong_with_tools(tools: Any, more: dict[str, Any], text: str) -> None:
     with pytest.raises(GuideError, match=text):
         Guide.tools(tools, **{"style": "llama", **more})
+
+
+def test_schemas_of_tools_and_tags_are_rewritten() -> None:
+    """As others are: what XGrammar alone would leave out is enforced, and what still is not has its place."""
+    schema = {"allOf": [{"type": "integer"}, {"minimum": 3}, {"not": {"const": 4}}]}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"type": "object", "properties": {"n": schema}, "required": ["n"]},
+    }
+    tag = Guide.structural_tag({"format": {"type": "tag", "begin": "<t>", "content": form, "end": "</t>"}})
+    compiled = backend().compile(tag)
+    assert compiled.notes == ()
+    for number, is_valid in ((3, True), (2, False), (4, False)):
+        assert takes(compiled.matcher(), f'<t>{{"n": {number}}}</t>') == is_valid
+    form["json_schema"] = {"type": "array", "uniqueItems": True, "maxItems": 9}
+    again = {"format": {"type": "tag", "begin": "<t>", "content": form, "end": "</t>"}}
+    (note,) = backend().compile(Guide.structural_tag(again, strict=False)).notes
+    assert note.startswith("#/format/content/json_schema: uniqueItems")
+    form["json_schema"] = {"type": "integer", "enum": ["a"]}
+    with pytest.raises(GuideError, match="at #/format/content: nothing can satisfy"):
+        backend().compile(Guide.structural_tag(again))

@@ -1,0 +1,116 @@
+"""What a trial hands over to be built: its wire form, and that nothing of a guide's text is read where others wait."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from grammars import END, new_row, small_vocabulary
+from weft import _core
+from weft.errors import GuideError
+from weft.grammar import Guide, GuideCompiler
+from weft.grammar.parts import Parts
+from weft.grammar.prepared import Part, Prepared, packed, unpacked
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"oneOf": [{"const": 1}, {"type": "string", "maxLength": 2}]}},
+    "required": ["a"],
+}
+
+
+def test_parts_are_the_same_on_the_other_side() -> None:
+    parts = {
+        "a": Part("xgrammar", Prepared("grammar", "é\n\ud800", ("a note", "and 3 more"))),
+        "b": Part("llguidance", Prepared("lark", "")),
+        "c": Part(None, None),
+        "d": Part("xgrammar", Prepared("grammar", "x" * 10_000)),
+    }
+    rows, texts = packed(parts)
+    assert unpacked(json.loads(json.dumps(rows)), texts) == parts
+
+
+GUIDES = [
+    Guide.json_schema(SCHEMA),
+    Guide.json_schema(
+        {"oneOf": [{"minimum": 1, "type": "number"}, {"maximum": 2, "type": "number"}]}, strict=False
+    ),
+    Guide.regex("a|b+"),
+    Guide.ebnf('root ::= "a" | [b-c]*'),
+    Guide.lark('start: "a" | /b+/'),
+    Guide.choice(["a", "bc"]),
+    Guide.structural_tag({"format": {"type": "json_schema", "json_schema": SCHEMA}}),
+    Guide.after("<a>", Guide.after("<b>", Guide.json_schema(SCHEMA))),
+]
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.kind)
+def test_what_a_trial_prepared_compiles_to_the_same(guide: Guide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without a trial: notes, library, and masks along random walks. The process that serves prepares nothing."""
+    with (
+        GuideCompiler(small_vocabulary()) as plain,
+        GuideCompiler(small_vocabulary(), untrusted=True) as trying,
+    ):
+        expected = plain.compile(guide)
+        monkeypatch.setattr(Parts, "check_leaf", None)
+        for library in trying._backend.libraries.values():  # type: ignore[attr-defined]
+            monkeypatch.setattr(library, "prepare", None)
+        found = trying.compile(guide)
+        assert (found.backend, found.notes) == (expected.backend, expected.notes)
+        rng = random.Random(1)
+        for _ in range(8):
+            ours, theirs = found.matcher(), expected.matcher()
+            for _ in range(40):
+                rows = [new_row(), new_row()]
+                limited = [ours.fill(rows[0]), theirs.fill(rows[1])]
+                assert limited[0] == limited[1] and (rows[0] == rows[1]).all()
+                choices = (
+                    [t for t in range(300) if rows[0][t // 32] >> (t % 32) & 1] if limited[0] else [40, 41]
+                )
+                token = rng.choice(choices)
+                assert ours.accept(token) and theirs.accept(token)
+                if token == END:
+                    break
+
+
+@pytest.mark.parametrize("is_untrusted", [False, True])
+def test_an_unread_guide_is_what_the_read_one_is(is_untrusted: bool) -> None:
+    """Its errors come when it is compiled."""
+    text = (
+        '{"type": "object",  "properties": {"a": {"type":"integer", "type": "boolean"}}, "required": ["a"]}'
+    )
+    tag = json.dumps({"format": {"type": "json_schema", "json_schema": json.loads(text)}})
+    with GuideCompiler(small_vocabulary(), untrusted=is_untrusted) as compiler:
+        for kind, source in (("json_schema", text), ("structural_tag", tag)):
+            matcher = compiler.compile(Guide.unread(kind, source)).matcher()  # type: ignore[arg-type]
+            good = [*(3 + byte for byte in b'{"a": true}'), END]
+            assert matcher.validate(good) == len(good)
+        wrong: list[tuple[Any, str, str]] = [
+            ("json_schema", "{", "not valid JSON"),
+            ("json_schema", '{"type": "text"}', "at #: type is 'text'"),
+            ("structural_tag", "{}", "must have a format"),
+            ("structural_tag", tag.replace("boolean", "text"), "type is 'text'"),
+        ]
+        for kind, source, message in wrong:
+            with pytest.raises(GuideError, match=message):
+                compiler.compile(Guide.unread(kind, source))
+
+
+def test_how_deep_brackets_nest() -> None:
+    texts = {
+        "": 0,
+        "1": 0,
+        "[]": 1,
+        '[{"a":[]}]': 3,
+        '"[[["': 0,
+        r'"\"[["': 0,
+        r'["\\",[]]': 2,
+        "]]][": 1,
+        '["': 1,
+        "[[": 2,
+    }
+    for text, depth in texts.items():
+        assert _core.json_depth(text) == depth, text
