@@ -275,10 +275,24 @@ def test_what_is_enforced_is_not_reported(schema: dict[str, Any]) -> None:
     assert not Notes.of(not_enforced(Guide.json_schema(schema)))
 
 
-def test_long_repetitions_compile() -> None:
-    """XGrammar's own cache fails on some."""
+def test_repetitions_that_break_the_cache_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XGrammar's compile cache fails on some long repetitions; a compiler without a cache takes them."""
     guide = Guide.json_schema({"type": "string", "pattern": r"^\S{1,200}$"})
     assert takes(guide, '"' + "a" * 200 + '"')
+    backend = XGrammarBackend(small_vocabulary(), threads=1)
+    calls = []
+
+    class Failing:
+        def compile_grammar(self, grammar: xgr.Grammar) -> None:
+            calls.append(grammar)
+            raise RuntimeError("Check failed: per_rule_fsm_hashes[0] ...")
+
+    make = backend._compiler
+    monkeypatch.setattr(
+        backend, "_compiler", lambda cache_enabled: Failing() if cache_enabled else make(cache_enabled=False)
+    )
+    assert backend.compile(Guide.regex("abc")).matcher().validate(ids("abc")) == 3
+    assert len(calls) == 1
 
 
 def test_masks_do_not_depend_on_what_was_compiled_before() -> None:

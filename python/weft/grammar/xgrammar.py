@@ -100,8 +100,8 @@ class CompiledXGrammar:
 class XGrammarBackend:
     """Compiles guides with XGrammar for one vocabulary.
 
-    `threads` is what one compile uses. XGrammar's own cache is off: it shares the masks of like rules between grammars,
-    and by 0.2.8 also where these differ in what follows, so that one guide lets through what another's text may have.
+    `threads` is what one compile uses. Grammars share nothing: XGrammar 0.2.8 would take the masks of one guide's rules
+    for those of another's that only look alike, and let through what the second forbids.
     `native` says how matchers are called: without Python where that is possible (None), only so (True, else
     `InterfaceError`), or through Python (False). Guides that would take long are refused by `limits`.
     """
@@ -122,7 +122,6 @@ class XGrammarBackend:
         self._native = native is not False and native_is_usable()
         if native and not self._native:
             raise InterfaceError(f"XGrammar can't be called natively here; weft needs {NEEDED} for that")
-        self._compiler = xgr.GrammarCompiler(self._info, max_threads=self._threads, cache_enabled=False)
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
@@ -144,7 +143,7 @@ class XGrammarBackend:
     def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
         """Compile what was prepared. Raises `GuideError`."""
         grammar = translated("guide", lambda: xgr.Grammar.deserialize_json(prepared.text))
-        compiled = translated("guide", lambda: self._compiler.compile_grammar(grammar))
+        compiled = translated("guide", lambda: self._compile(grammar))
         return self._compiled(guide, compiled, prepared.notes)
 
     def _compiled(
@@ -164,6 +163,18 @@ class XGrammarBackend:
         except (RuntimeError, ValueError, TypeError) as error:
             raise GuideError(f"XGrammar can't read the compiled guide: {error}") from None
         return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
+
+    def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
+        try:
+            return self._compiler(cache_enabled=True).compile_grammar(grammar)  # alike rules of one grammar
+        except RuntimeError as error:
+            # It can't hold some repetitions of more than about 128; a compiler without a cache can.
+            if "per_rule_fsm_hashes" not in str(error):
+                raise
+            return self._compiler(cache_enabled=False).compile_grammar(grammar)
+
+    def _compiler(self, cache_enabled: bool) -> xgr.GrammarCompiler:
+        return xgr.GrammarCompiler(self._info, max_threads=self._threads, cache_enabled=cache_enabled)
 
     def _check_vocabulary(self, compiled: xgr.CompiledGrammar) -> None:
         size = compiled.tokenizer_info.vocab_size
