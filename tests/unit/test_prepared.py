@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from grammars import END, new_row, small_vocabulary
+from grammars import END, allowed, new_row, small_vocabulary
 from weft import _core
 from weft.errors import GuideError
-from weft.grammar import Guide, GuideCompiler
+from weft.grammar import CompileLimits, Guide, GuideCompiler
+from weft.grammar.auto import AutoBackend
 from weft.grammar.parts import Parts
-from weft.grammar.prepared import Part, Prepared, packed, unpacked
+from weft.grammar.prepared import Handed, Part, Prepared, packed, unpacked
 
 SCHEMA = {
     "type": "object",
@@ -47,33 +49,33 @@ GUIDES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def serving() -> Iterator[GuideCompiler]:
+    """A compiler for strangers that reads no text and prepares nothing itself."""
+    with pytest.MonkeyPatch.context() as patched, GuideCompiler(small_vocabulary(), untrusted=True) as made:
+        patched.setattr(Handed, "check_leaf", None)
+        for library in made._backend.libraries.values():  # type: ignore[attr-defined]
+            patched.setattr(library, "prepare", None)
+        yield made
+
+
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.kind)
-def test_what_a_trial_prepared_compiles_to_the_same(guide: Guide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without a trial: notes, library, and masks along random walks. The process that serves prepares nothing."""
-    with (
-        GuideCompiler(small_vocabulary()) as plain,
-        GuideCompiler(small_vocabulary(), untrusted=True) as trying,
-    ):
-        expected = plain.compile(guide)
-        monkeypatch.setattr(Parts, "check_leaf", None)
-        for library in trying._backend.libraries.values():  # type: ignore[attr-defined]
-            monkeypatch.setattr(library, "prepare", None)
-        found = trying.compile(guide)
-        assert (found.backend, found.notes) == (expected.backend, expected.notes)
-        rng = random.Random(1)
-        for _ in range(8):
-            ours, theirs = found.matcher(), expected.matcher()
-            for _ in range(40):
-                rows = [new_row(), new_row()]
-                limited = [ours.fill(rows[0]), theirs.fill(rows[1])]
-                assert limited[0] == limited[1] and (rows[0] == rows[1]).all()
-                choices = (
-                    [t for t in range(300) if rows[0][t // 32] >> (t % 32) & 1] if limited[0] else [40, 41]
-                )
-                token = rng.choice(choices)
-                assert ours.accept(token) and theirs.accept(token)
-                if token == END:
-                    break
+def test_what_a_trial_prepared_compiles_to_the_same(guide: Guide, serving: GuideCompiler) -> None:
+    """As without a trial: notes, library, and masks along random walks."""
+    expected = Parts(small_vocabulary(), AutoBackend(small_vocabulary()), CompileLimits()).compile_part(guide)
+    found = serving.compile(guide)
+    assert (found.backend, found.notes) == (expected.backend, expected.notes)
+    rng = random.Random(1)
+    for _ in range(8):
+        ours, theirs = found.matcher(), expected.matcher()
+        for _ in range(40):
+            rows = [new_row(), new_row()]
+            limited = [ours.fill(rows[0]), theirs.fill(rows[1])]
+            assert limited[0] == limited[1] and (rows[0] == rows[1]).all()
+            token = rng.choice(allowed(rows[0]) if limited[0] else [40, 41])
+            assert ours.accept(token) and theirs.accept(token)
+            if token == END:
+                break
 
 
 @pytest.mark.parametrize("is_untrusted", [False, True])

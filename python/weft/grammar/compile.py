@@ -24,7 +24,7 @@ from weft.grammar.closing import Closes, prepare_closing
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
 from weft.grammar.parts import Parts, make_backend
-from weft.grammar.prepared import Tried
+from weft.grammar.prepared import Handed
 from weft.grammar.starts import for_request
 from weft.grammar.tokenizer import Vocabulary
 from weft.grammar.trial import Trial, TrialUnavailableError
@@ -314,7 +314,7 @@ class GuideCompiler:
         parts = Parts(self.vocabulary, self._backend, self.limits)
         if self._trial is not None and job.guide.payload is None:
             verdict = self._trial.run(job.guide, self.limits, closes=job.compiled is not None)
-            parts = Tried(self.vocabulary, self._backend, self.limits, verdict.parts)
+            parts = Handed(self.vocabulary, self._backend, self.limits, verdict.parts)
             job.measured_bytes = verdict.memory_bytes
         if job.compiled is not None:
             return prepare_closing(job.compiled)

@@ -80,7 +80,7 @@ def unpacked(rows: Sequence[Any], texts: bytes) -> dict[str, Part]:
     return parts
 
 
-class Tried(Parts):
+class Handed(Parts):
     """Compiles what a trial found out of a guide, by the guides that it is made of."""
 
     def __init__(
