@@ -33,6 +33,8 @@ def test_parts_are_the_same_on_the_other_side() -> None:
     }
     rows, texts = packed(parts)
     assert unpacked(json.loads(json.dumps(rows)), texts) == parts
+    with pytest.raises(ValueError, match="bytes of texts"):
+        unpacked(rows, texts[:-1])
 
 
 GUIDES = [

@@ -22,13 +22,14 @@ MAX_SHOWN = 80
 class Closes(Protocol):
     """A compiled guide whose shortest ends are known."""
 
-    def closing(self) -> _core.ClosingTables:
-        """What the first call works out, and keeps. Raises `GuideError` where a grammar is beyond that."""
+    def closing(self, text: str | None = None) -> _core.ClosingTables:
+        """What the first call works out, and keeps; `text` is what the guide's library read, where that is at hand.
+        Raises `GuideError` where a grammar is beyond that."""
 
 
-def prepare_closing(compiled: CompiledGuide) -> CompiledGuide:
-    """The compiled guide, its ends worked out. Raises `GuideError` where they can't be known."""
-    _tables(compiled)
+def prepare_closing(compiled: CompiledGuide, text: str | None = None) -> CompiledGuide:
+    """The compiled guide, its ends worked out (`text` as in `Closes`). Raises `GuideError` where they can't be known."""
+    _tables(compiled, text)
     return compiled
 
 
@@ -63,7 +64,7 @@ _UNKNOWN = 'on_length is "close", but how an answer under this guide ends can\'t
 _CLOSING_KINDS = ("json", "json_schema", "regex", "ebnf", "choice")  # where it is the library, not the guide
 
 
-def _tables(compiled: CompiledGuide) -> _core.ClosingTables:
+def _tables(compiled: CompiledGuide, text: str | None = None) -> _core.ClosingTables:
     if not isinstance(compiled, Closes):
         guide = compiled.guide
         backend = getattr(compiled, "backend", None)
@@ -74,7 +75,7 @@ def _tables(compiled: CompiledGuide) -> _core.ClosingTables:
             "or a choice"
         )
     try:
-        return compiled.closing()
+        return compiled.closing(text)
     except ValueError as error:
         if isinstance(error, GuideError):
             raise GuideError(f"{_UNKNOWN}: {error}") from None

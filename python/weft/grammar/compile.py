@@ -311,14 +311,16 @@ class GuideCompiler:
     def _made(self, job: _Job) -> CompiledGuide:
         """The job's guide, compiled, or its ends worked out. A stranger's is tried before, in another process; an
         object of the program is no stranger's."""
-        parts = Parts(self.vocabulary, self._backend, self.limits)
-        if self._trial is not None and job.guide.payload is None:
-            verdict = self._trial.run(job.guide, self.limits, closes=job.compiled is not None)
-            parts = Handed(self.vocabulary, self._backend, self.limits, verdict.parts)
-            job.measured_bytes = verdict.memory_bytes
+        if self._trial is None or job.guide.payload is not None:
+            if job.compiled is not None:
+                return prepare_closing(job.compiled)
+            return self.compile_part(job.guide)
+        verdict = self._trial.run(job.guide, self.limits, closes=job.compiled is not None)
+        job.measured_bytes = verdict.memory_bytes
+        handed = Handed(self.vocabulary, self._backend, self.limits, verdict.parts)
         if job.compiled is not None:
-            return prepare_closing(job.compiled)
-        return parts.compile_part(job.guide)
+            return prepare_closing(job.compiled, handed.text(job.guide))
+        return handed.compile_part(job.guide)
 
     def _abandon(self, job: _Job, thread: threading.Thread) -> None:
         with self._lock:

@@ -68,7 +68,7 @@ def packed(parts: Mapping[str, Part]) -> tuple[list[Any], bytes]:
 
 
 def unpacked(rows: Sequence[Any], texts: bytes) -> dict[str, Part]:
-    """What `packed` was given."""
+    """What `packed` was given. Raises `ValueError` where texts are missing."""
     parts, at = {}, 0
     for key, library, told in rows:
         prepared = None
@@ -77,6 +77,8 @@ def unpacked(rows: Sequence[Any], texts: bytes) -> dict[str, Part]:
             text = texts[at : at + size].decode(errors="surrogatepass")
             prepared, at = Prepared(kind, text, tuple(notes)), at + size
         parts[key] = Part(library, prepared)
+    if at != len(texts):
+        raise ValueError(f"{len(texts)} bytes of texts, where {at} were told")
     return parts
 
 
@@ -88,6 +90,11 @@ class Handed(Parts):
     ) -> None:
         super().__init__(vocabulary, backend, limits)
         self._parts = parts
+
+    def text(self, guide: Guide) -> str | None:
+        """What a library is to read for a guide that it compiles alone; None where that is not known."""
+        part = self._parts.get(digest(guide))
+        return part.prepared.text if part is not None and part.prepared is not None else None
 
     def compile_leaf(self, guide: Guide) -> CompiledGuide:
         """As the trial did, without what it looked at already."""

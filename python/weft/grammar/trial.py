@@ -127,7 +127,11 @@ class Trial:
             raise _Died(why, last.get("trying"), last.get("of", 1))
         if last["error"] is not None:
             raise GuideError(last["error"])
-        return Verdict(unpacked(last["parts"], texts), tuple(last["notes"]), last["memory_bytes"])
+        try:
+            parts = unpacked(last["parts"], texts)
+        except ValueError:  # it ended while it sent them
+            raise _Died(self._why(time.monotonic() - start, job), None, 1) from None
+        return Verdict(parts, tuple(last["notes"]), last["memory_bytes"])
 
     def _ask(self, sent: bytes, job: Job) -> tuple[list[dict[str, Any]], bytes]:
         """What a child of the helper says: its progress, an answer unless it ended before, and the texts behind it."""

@@ -63,14 +63,14 @@ class CompiledXGrammar:
         closing = 0 if self._closing is None else self._closing.num_bytes
         return int(self.compiled.memory_size_bytes) + closing
 
-    def closing(self) -> _core.ClosingTables:
+    def closing(self, text: str | None = None) -> _core.ClosingTables:
         """What ends an answer soonest (`weft.grammar.closing`). Raises `GuideError` or `ValueError` for a grammar
         that is too much for that.
         """
         with self._closing_lock:
             if self._closing is None:
                 vocabulary = self.vocabulary
-                rules = byte_rules(self._serialised())
+                rules = byte_rules(text or self._serialised())
                 self._closing = _core.ClosingTables(
                     rules, token_texts(vocabulary), vocabulary.vocab_size, list(vocabulary.end_ids)
                 )
