@@ -28,7 +28,7 @@ class Closes(Protocol):
 
 
 def prepare_closing(compiled: CompiledGuide, text: str | None = None) -> CompiledGuide:
-    """The compiled guide, its ends worked out (`text` as in `Closes`). Raises `GuideError` where they can't be known."""
+    """The guide, its ends worked out (`text` as in `Closes`). Raises `GuideError` where they can't be known."""
     _tables(compiled, text)
     return compiled
 
