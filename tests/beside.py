@@ -30,9 +30,11 @@ class Neighbour:
         return max(gaps, default=0.0)
 
     def end(self) -> None:
-        """Stop after the answer that is on its way."""
+        """Stop after the answer that is on its way. Raises `AssertionError` where it does not come, or none did."""
+        assert self._thread.is_alive(), "the neighbour's requests ended"
         self._is_over = True
-        self._thread.join()
+        self._thread.join(timeout=60)
+        assert not self._thread.is_alive(), "the neighbour waits for ever"
 
     def _run(self) -> None:
         while not self._is_over:

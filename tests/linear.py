@@ -18,7 +18,7 @@ from weft.core import check_words
 from weft.errors import WeftError
 from weft.executor import ExternalDraftTokensConfig, Request
 from weft.executor.words import Words
-from weft.grammar import CompileLimits, Guide, gbnf, lark, xgrammar_tags, xgrammar_translate
+from weft.grammar import CompileLimits, Guide, gbnf, lark, xgrammar_schema, xgrammar_tags, xgrammar_translate
 from weft.grammar import llguidance as llguidance_backend
 from weft.grammar.after import After
 from weft.grammar.guide import Kind
@@ -141,6 +141,9 @@ def schema(made: Callable[[int], Any], size: int) -> Shape:
 
 LONG = "k" * 4000
 SCHEMAS: dict[str, Shape] = {
+    "a pattern of brackets": again("[", '{"pattern": "', '"}'),
+    "a pattern of negated brackets": again("[^", '{"pattern": "', '"}'),
+    "a pattern of classes": again("[\\\\S-a]", '{"pattern": "', '"}'),
     "properties": schema(lambda c: {"properties": {f"p{i}": {"type": "string"} for i in range(c)}}, 30),
     "properties in a row": schema(
         lambda c: {
@@ -257,6 +260,7 @@ def read_json_schema(text: str) -> None:
     guide = Guide.json_schema(text, strict=False)
     read_guide(guide)
     llguidance_backend.translated(guide)
+    xgrammar_schema.opened_schema(json.loads(text))
 
 
 def read_ebnf(text: str) -> None:

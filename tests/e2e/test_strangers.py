@@ -13,7 +13,7 @@ import pytest
 
 from beside import Neighbour, ends, resident_mib
 from strangers import Stranger, everything
-from weft.errors import MAX_MESSAGE, InputError
+from weft.errors import MAX_MESSAGE, WeftError
 from weft.executor import (
     Executor,
     ExecutorConfig,
@@ -75,7 +75,7 @@ def last_response(executor: Executor, number: int) -> Response:
 def test_a_stranger_gets_an_answer_or_an_error(served: Served, stranger: Stranger) -> None:
     try:
         number = served.executor.enqueue_request(stranger.make())
-    except InputError as error:
+    except WeftError as error:
         said = str(error)
     else:
         response = last_response(served.executor, number)

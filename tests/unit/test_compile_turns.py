@@ -69,7 +69,9 @@ def test_nothing_is_kept_of_jobs_that_are_gone() -> None:
         if number > 3:
             turns.done(turns.take()[0])
     assert turns.num_waiting(None) == 4
-    assert len(turns._waiting[None]._by_size) <= 2 * 4 + 16
+    line = turns._waiting[None]
+    assert len(line._by_size) <= 2 * 4 + 16
+    assert len(line._by_number) == len(line.jobs) == 4
     order(turns)
     assert not (turns._waiting or turns._clients or turns._at_work)
 

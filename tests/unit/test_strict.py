@@ -134,6 +134,40 @@ def test_texts_are_utf8(library: str, guide: Guide) -> None:
         assert (compiled.matcher().validate(tokens) == len(tokens)) == is_text, text
 
 
+# Patterns, a text that each matches, and one that it does not.
+SPELLED = [
+    (r"^[\\S]+$", '"SS"', '"a"'),
+    (r"^[\D^a]$", '"^"', '"5"'),
+    (r"^[\S^]$", '"^"', '" "'),
+    (r"^[_\W-z]$", '"-"', '"b"'),
+    (r"^[^-a]$", '"b"', '"-"'),
+    (r"^[^a-]$", '"b"', '"-"'),
+    (r"^[\D0-2x]$", '"1"', '"5"'),
+    (r"^[a-c\uD800-\uDBFF][^d]*$", '"be"', '"bd"'),
+]
+
+
+@pytest.mark.parametrize(("pattern", "good", "bad"), SPELLED)
+def test_patterns_without_halves_match_what_they_did(pattern: str, good: str, bad: str) -> None:
+    compiled = (
+        backend()
+        .libraries["xgrammar"]
+        .compile(Guide.json_schema({"type": "string", "pattern": pattern}, strict=False))
+    )
+    half = json.dumps(json.loads(good)[:-1]).encode()[:-1] + HALF + b'"'
+    for data, is_good in ((good.encode(), True), (bad.encode(), False), (half, False)):
+        tokens = [*(3 + byte for byte in data), END]
+        assert (compiled.matcher().validate(tokens) == len(tokens)) == is_good, data
+
+
+@pytest.mark.parametrize("grammar", [r"[\ud000-\udbff]", r'[a-z\ud800-\udbff] [^"]*'])
+def test_classes_lose_their_halves(grammar: str) -> None:
+    compiled = backend().libraries["xgrammar"].compile(Guide.ebnf(f"root ::= {grammar}"))
+    for before in (b"", b"a"):
+        tokens = [3 + byte for byte in before + HALF]
+        assert compiled.matcher().validate(tokens) < len(tokens)
+
+
 @pytest.mark.parametrize(("schema", "text"), NOT_JSON)
 @pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
 def test_strings_are_json_and_names_have_one_spelling(library: str, schema: Any, text: str) -> None:

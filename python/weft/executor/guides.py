@@ -67,7 +67,7 @@ class Guides:
     ) -> Future[CompiledGuide]:
         try:
             self._need_compiler().check_size(params.guide or "")
-            guide = params.to_guide(is_read=False)
+            guide = params.unread_guide()
         except GuideError as error:
             failed: Future[CompiledGuide] = Future()
             failed.set_exception(error)

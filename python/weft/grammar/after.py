@@ -17,6 +17,7 @@ from weft.grammar.tokenizer import Vocabulary, token_texts
 
 KIND: Kind = "after"
 MAX_NESTED = 16
+LEFT_OUT = ("payload", "is_read")  # of a guide, in the source of one around it
 MAX_TRIGGER_BYTES = 256
 
 
@@ -36,14 +37,16 @@ class After:
             inner = data["guide"]
             if not isinstance(inner["source"], str):
                 inner["source"] = json.dumps(inner["source"])
-            return cls(data["trigger"], Guide(**inner, payload=guide.payload), data["max_free_tokens"])
+            made = Guide(**inner, payload=guide.payload)
+            made.check()
+            return cls(data["trigger"], made, data["max_free_tokens"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise GuideError(f"not the source of a guide after a trigger ({error!r})") from None
 
     def made(self) -> Guide:
         """The guide. Its source holds all of it, but for objects of the program."""
         inner = self.guide
-        parts = {part.name: getattr(inner, part.name) for part in fields(inner) if part.name != "payload"}
+        parts = {part.name: getattr(inner, part.name) for part in fields(inner) if part.name not in LEFT_OUT}
         if inner.kind == KIND:  # not as a text within a text, whose escapes would double with each level
             parts["source"] = json.loads(inner.source)
         source = {"trigger": self.trigger, "max_free_tokens": self.max_free_tokens, "guide": parts}

@@ -261,7 +261,14 @@ class Guide:
         return cls("wasm", str(source), payload=source)
 
     @classmethod
-    def unread(cls, kind: Kind, text: str, *, strict: bool = True, open_objects: bool = False) -> Guide:
+    def unread(
+        cls,
+        kind: Literal["json_schema", "structural_tag"],
+        text: str,
+        *,
+        strict: bool = True,
+        open_objects: bool = False,
+    ) -> Guide:
         """A guide of text that nobody has looked at, as those of clients are: a thread that may take its time finds
         out what is wrong with it."""
         blanks = MAX_WHITESPACE if kind == "json_schema" else None

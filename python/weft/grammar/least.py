@@ -11,7 +11,7 @@ from collections import defaultdict
 
 from weft.errors import GuideError
 from weft.grammar.limits import CompileLimits
-from weft.grammar.xgrammar_rules import BYTES, CHARACTERS, CHOICES, REPEAT, RULE, SEQUENCE, checked_version
+from weft.grammar.xgrammar_rules import BYTES, CHARACTERS, CHOICES, REPEAT, RULE, SEQUENCE, read_serialised
 
 Node = tuple[str, int]
 """A rule or an expression, by its number."""
@@ -21,7 +21,7 @@ def check_least(serialised: str, limits: CompileLimits) -> None:
     """Raises `GuideError` for a serialised grammar with a part whose texts are all longer than
     `limits.max_least_bytes`, or with a rule that has none, since it never ends.
     """
-    data = checked_version(serialised)
+    data = read_serialised(serialised)
     graph = _Graph(
         data["grammar_expr_data"], data["grammar_expr_indptr"], [rule[1] for rule in data["rules"]]
     )

@@ -1,6 +1,6 @@
 """Compiling a guide of any kind on the calling thread: a grammar library's, or one of weft's own around such a guide.
 
-Here and in the trial process (`precheck.py`) the same, so that what was tried is what is compiled.
+In the trial process (`precheck.py`) the same, so that what was tried is what is compiled.
 """
 
 from __future__ import annotations

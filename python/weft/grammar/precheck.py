@@ -101,17 +101,16 @@ class Trying(Parts):
         self._job = job
         self._connection = connection
         self._parts: dict[str, Part] = {}
-        self._last = Part(None, None)
+        self._last = Part(self._name, None)
         self._memory_bytes = 0
 
     def run(self) -> tuple[dict[str, Any], bytes]:
         """The verdict, and the texts that stand behind it."""
         compiled = self.compile_part(self._job.guide)
         if self._job.closes:
-            prepare_closing(compiled)
+            prepare_closing(compiled, None if self._last.prepared is None else self._last.prepared.text)
         rows, texts = packed(self._parts)
-        notes = list(getattr(compiled, "notes", ()))
-        return {"parts": rows, "notes": notes, "memory_bytes": self._memory_bytes}, texts
+        return {"parts": rows, "memory_bytes": self._memory_bytes}, texts
 
     def compile_leaf(self, guide: Guide) -> CompiledGuide:
         """Compile a guide with one of the libraries. Raises `GuideError`."""
@@ -127,13 +126,12 @@ class Trying(Parts):
         if name in self._job.refused:
             raise GuideError(self._job.refused[name])
         tell(self._connection, {"trying": name, "of": len(self._libraries)})
-        library, prepared = self._libraries[name], None
-        if isinstance(library, Preparing):
-            prepared = library.prepare(guide)
-            before = allocated_bytes()
+        library = self._libraries[name]
+        prepared = library.prepare(guide) if isinstance(library, Preparing) else None
+        before = allocated_bytes()
+        if isinstance(library, Preparing) and prepared is not None:
             compiled = library.build(guide, prepared)
         else:
-            before = allocated_bytes()
             compiled = library.compile(guide)
         check_memory(compiled.memory_bytes, self._limits)
         try:
@@ -171,6 +169,8 @@ def _child(connection: socket.socket, helper: Helper) -> None:
             if "bad_alloc" in error or "too much memory" in error:
                 error = _too_large(job.limits)
             verdict = {"error": error}
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)  # it is done: what is left is whoever reads
         tell(connection, {"error": None, **verdict})
         connection.sendall(texts)
     finally:

@@ -2,7 +2,8 @@
 
 A schema of 256 KB may keep Python at work for seconds: costs, chains, rewriting, spelling. For a stranger's guide the
 trial (`precheck.py`) does that, where nobody waits for the interpreter; what comes of it is text that a library reads
-natively, so that the process that serves others only builds it.
+natively, so that the process that serves others only builds it. (How its answers end is still worked out there, from
+that text: `Closes`.)
 """
 
 from __future__ import annotations
@@ -43,10 +44,9 @@ class Preparing(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """What a trial settled for: the library that compiles a guide (None: the only one), and what that is to build
-    (None: it can't be told)."""
+    """What a trial settled for: the library that compiles a guide, and what that is to build (None: it can't tell)."""
 
-    library: str | None
+    library: str
     prepared: Prepared | None
 
 
@@ -102,7 +102,7 @@ class Handed(Parts):
         if part is None:
             raise GuideError("the guide compiles to something else than in its trial")
         backend = self._backend
-        if part.library is not None and isinstance(backend, Chooser):
+        if isinstance(backend, Chooser):
             backend = backend.libraries[part.library]
         if part.prepared is None or not isinstance(backend, Preparing):
             return backend.compile(guide)

@@ -2,9 +2,10 @@
 
 A library's memory, its native stack and mostly its time have no limit that holds inside of it; it can't be stopped,
 and what it compiled can't be handed over in reasonable time. So a stranger's guide is first compiled in a helper
-process, for the verdict alone, whichever library it goes to; what passes is compiled here, by the library that the
-trial settled for. The helper (`precheck.py`) has read the vocabulary once and makes a child for each trial, which ends
-by itself when its time is over or its memory is used up. It ends with this process, however that ends.
+process, whichever library it goes to; what passes is compiled here, by the library that the trial settled for, from the
+text that the trial prepared for it. The helper (`precheck.py`) has read the vocabulary once and makes a child for each
+trial, which ends by itself when its time is over or its memory is used up. It ends with this process, however that
+ends.
 """
 
 from __future__ import annotations
@@ -45,11 +46,10 @@ class TrialUnavailableError(GuideError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """On a guide that passed: what each guide within it is to be compiled to, by digest, what of it is not enforced,
-    and the bytes of memory that it holds, as far as that is known (0)."""
+    """On a guide that passed: what each guide within it is to be compiled to, by digest, and the bytes of memory that
+    it holds, as far as that is known (0)."""
 
     parts: Mapping[str, Part]
-    notes: tuple[str, ...] = ()
     memory_bytes: int = 0
 
 
@@ -117,24 +117,19 @@ class Trial:
     def _try(self, job: Job) -> Verdict:
         sent = pickle.dumps(job)
         start = time.monotonic()
-        lines, texts = self._ask(sent, job)
-        if not (lines and "error" in lines[-1]) and not self._is_closed and self._helper.has_ended():
+        said = self._ask(sent, job)
+        if not isinstance(said, Verdict) and not self._is_closed and self._helper.has_ended():
             start = time.monotonic()
-            lines, texts = self._ask(sent, job)  # somebody ended the helper: another one says
-        last: dict[str, Any] = lines[-1] if lines else {}
-        if "error" not in last:
-            why = self._why(time.monotonic() - start, job)
-            raise _Died(why, last.get("trying"), last.get("of", 1))
-        if last["error"] is not None:
-            raise GuideError(last["error"])
-        try:
-            parts = unpacked(last["parts"], texts)
-        except ValueError:  # it ended while it sent them
-            raise _Died(self._why(time.monotonic() - start, job), None, 1) from None
-        return Verdict(parts, tuple(last["notes"]), last["memory_bytes"])
+            said = self._ask(sent, job)  # somebody ended the helper: another one says
+        if isinstance(said, Verdict):
+            return said
+        if "parts" in said:  # it passed, and somebody ended the child while it sent them
+            raise TrialUnavailableError("the process that tries guides of strangers was ended; try again")
+        raise _Died(self._why(time.monotonic() - start, job), said.get("trying"), said.get("of", 1))
 
-    def _ask(self, sent: bytes, job: Job) -> tuple[list[dict[str, Any]], bytes]:
-        """What a child of the helper says: its progress, an answer unless it ended before, and the texts behind it."""
+    def _ask(self, sent: bytes, job: Job) -> Verdict | dict[str, Any]:
+        """The verdict of a child of the helper, or the last that it said before it ended. Raises `GuideError` for a
+        guide that does not pass."""
         with self._connect() as connection:
             connection.settimeout(WAITING * job.time_s + 10.0)  # the child ends itself before that
             said = bytearray()
@@ -143,11 +138,16 @@ class Trial:
                 connection.shutdown(socket.SHUT_WR)
                 while part := connection.recv(1 << 20):
                     said += part
-        lines: list[dict[str, Any]] = []
-        while (end := said.find(b"\n")) >= 0 and not (lines and "error" in lines[-1]):
-            lines.append(json.loads(said[:end]))
+        last: dict[str, Any] = {}
+        while "error" not in last and (end := said.find(b"\n")) >= 0:
+            last = json.loads(said[:end])
             del said[: end + 1]
-        return lines, bytes(said)
+        if last.get("error") is not None:
+            raise GuideError(last["error"])
+        try:
+            return Verdict(unpacked(last["parts"], bytes(said)), last["memory_bytes"])
+        except (KeyError, ValueError):  # it ended before, or while it sent the texts
+            return last
 
     def _why(self, elapsed_s: float, job: Job) -> str:
         if self._is_closed:

@@ -50,7 +50,7 @@ class Turns(Generic[T]):
         """The next job, and whose turn it is: of the clients with the fewest jobs at work, the one that waits longest.
         There must be a job."""
         client = min(self._waiting, key=lambda each: self._at_work[each])  # the first of equals
-        job = self._waiting[client].take()
+        job = self._waiting[client].next()
         self._waiting.move_to_end(client)
         self._at_work[client] += 1
         for each in self._clients.pop(job):
@@ -77,30 +77,32 @@ class _Line(Generic[T]):
     """The jobs of one client: by age, and by size."""
 
     def __init__(self) -> None:
-        self.jobs: OrderedDict[T, None] = OrderedDict()
-        self._by_size: list[tuple[int, int, T]] = []  # also of jobs that are gone
+        self.jobs: OrderedDict[T, int] = OrderedDict()  # and their numbers
+        self._by_number: dict[int, T] = {}
+        self._by_size: list[tuple[int, int]] = []  # sizes and numbers, also of jobs that are gone
         self._numbers = itertools.count()
         self._takes_smallest = False
 
     def add(self, job: T, size: int) -> None:
         if job not in self.jobs:
-            self.jobs[job] = None
-            heapq.heappush(self._by_size, (size, next(self._numbers), job))
+            number = self.jobs[job] = next(self._numbers)
+            self._by_number[number] = job
+            heapq.heappush(self._by_size, (size, number))
 
     def drop(self, job: T) -> None:
-        self.jobs.pop(job, None)
+        del self._by_number[self.jobs.pop(job)]
         if len(self._by_size) > 2 * len(self.jobs) + 16:
-            self._by_size = [entry for entry in self._by_size if entry[2] in self.jobs]
+            self._by_size = [entry for entry in self._by_size if entry[1] in self._by_number]
             heapq.heapify(self._by_size)
 
-    def take(self) -> T:
-        """Tells whose turn it is; the other one comes next time."""
+    def next(self) -> T:
+        """Which one comes, and is to be dropped: the oldest and the smallest in turn."""
         is_smallest, self._takes_smallest = self._takes_smallest, not self._takes_smallest
         if not is_smallest:
             return next(iter(self.jobs))
-        while self._by_size[0][2] not in self.jobs:
+        while self._by_size[0][1] not in self._by_number:
             heapq.heappop(self._by_size)
-        return self._by_size[0][2]
+        return self._by_number[self._by_size[0][1]]
 
 
 class Refusals:

@@ -39,7 +39,7 @@ Alternative = list[Element]
 Rule = list[Alternative]
 
 
-def checked_version(serialised: str) -> dict[str, Any]:
+def read_serialised(serialised: str) -> dict[str, Any]:
     """A grammar in XGrammar's serialised form. Raises `GuideError` for one that weft does not know."""
     data: dict[str, Any] = json.loads(serialised)
     if data.get("__VERSION__") != VERSION:
@@ -51,7 +51,7 @@ def checked_version(serialised: str) -> dict[str, Any]:
 
 def byte_rules(serialised: str) -> list[Rule]:
     """The rules of a grammar, the root first. Raises `GuideError` for one with parts that are no text."""
-    data = checked_version(serialised)
+    data = read_serialised(serialised)
     if data["suffix_stop_infos"] or any(rule[4:] != PLAIN for rule in data["rules"]):
         raise GuideError("it has rules with limits or stop texts of their own")
     return _reachable(_Reader(data).rules)

@@ -40,7 +40,7 @@ SILENT: tuple[str, ...] = (
 SILENT += ("$comment", "deprecated", "readOnly", "writeOnly", "discriminator")
 
 # Negated classes leave out what JSON escapes by themselves.
-NEGATED = re.compile(r"\[\^(?:\\.|[^\]\\])*+\]", re.DOTALL)
+NEGATED = re.compile(r"\[\^(?:\\.|[^\]\\])*+\]?", re.DOTALL)
 ESCAPED = re.compile(r'["\x00-\x1f]|\\[\\nrtfv0cux"]')
 
 
@@ -48,12 +48,10 @@ def not_enforced(
     schema: Any,
     any_order: bool = False,
     open_objects: bool = False,
-    within: Place | None = None,
     places: Mapping[int, Place | None] | None = None,
 ) -> Found:
-    """What XGrammar does not enforce, and where; `within` is the place of the schema itself, `places` are those of its
-    parts that come from elsewhere."""
-    for place, node in json_schema.subschemas(schema, within, places):
+    """What XGrammar does not enforce, and where; `places` are those of parts that come from elsewhere."""
+    for place, node in json_schema.subschemas(schema, places=places):
         for what in _ignored(node, open_objects):
             yield place, what
         if any_order and (node.get("properties") or node.get("required")):

@@ -53,7 +53,7 @@ class Tag:
                 yield _below(form.place, place), what + which
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2)
 def read(source: str, open_objects: bool) -> Tag:
     """A tag's text, its schemas rewritten as those of other guides are (`weft.grammar.rewritten`). What is written as
     XML, or without some texts, depends on how a schema is put, and is left as it is. Raises `GuideError` for a schema

@@ -9,19 +9,21 @@ import json
 import re
 from typing import Any
 
-from weft.grammar.xgrammar_rules import CHARACTERS, CHARACTERS_STAR, checked_version
+from weft.grammar.xgrammar_rules import CHARACTERS, CHARACTERS_STAR, read_serialised
 
 HALVES = (0xD800, 0xDFFF)
 IN_A_PATTERN = r"\uD800-\uDFFF"
 
-# A pattern's escapes, its classes, and the dot.
-PARTS = re.compile(r"\\.|\[(?P<negated>\^?)(?P<members>(?:\\.|[^\]\\])*+)\]|\.", re.DOTALL)
-MEMBERS = re.compile(r"\\[SWD]")
+# A pattern's escapes, its classes, and the dot; and the members of a class. No part can be read in two ways.
+PARTS = re.compile(r"\\.|\[(?P<negated>\^?)(?P<members>(?:\\.|[^\]\\])*+)(?P<closed>\]?)|\.", re.DOTALL)
+MEMBERS = re.compile(r"\\.|.", re.DOTALL)
+NEGATED = (r"\S", r"\W", r"\D")
+OF_MANY = (*NEGATED, r"\s", r"\w", r"\d")
 
 
 def kept_to_utf8(serialised: str) -> str:
     """A grammar in XGrammar's serialised form, whose classes have no halves. Raises `GuideError` for an unknown one."""
-    data = checked_version(serialised)
+    data = read_serialised(serialised)
     numbers, starts = data["grammar_expr_data"], data["grammar_expr_indptr"]
     kept: list[int] = []
     kept_starts: list[int] = []
@@ -29,7 +31,7 @@ def kept_to_utf8(serialised: str) -> str:
         expression = numbers[start:end]
         kept_starts.append(len(kept))
         kept += _without_halves(expression) if expression[0] in (CHARACTERS, CHARACTERS_STAR) else expression
-    if len(kept) == len(numbers):
+    if kept == numbers:
         return serialised
     data["grammar_expr_data"], data["grammar_expr_indptr"] = kept, kept_starts
     return json.dumps(data, separators=(",", ":"))
@@ -59,10 +61,11 @@ def spelled(schema: Any) -> None:
     """Spells the patterns of a schema object, in place, so that they match no halves: XGrammar reads them late."""
     if isinstance(schema.get("pattern"), str):
         schema["pattern"] = pattern_kept(schema["pattern"])
-    if isinstance(schema.get("patternProperties"), dict):
-        schema["patternProperties"] = {
-            pattern_kept(pattern): value for pattern, value in schema["patternProperties"].items()
-        }
+    named = schema.get("patternProperties")
+    if isinstance(named, dict):
+        kept = {pattern: pattern_kept(pattern) for pattern in named}
+        if len(set(kept.values())) == len(kept):
+            schema["patternProperties"] = {kept[pattern]: value for pattern, value in named.items()}
 
 
 def pattern_kept(pattern: str) -> str:
@@ -75,12 +78,29 @@ def _part_kept(part: re.Match[str]) -> str:
     if text == ".":
         return f"[^{IN_A_PATTERN}]"
     if members is None:
-        return f"[^{text.lower()}{IN_A_PATTERN}]" if MEMBERS.fullmatch(text) else text
+        return f"[^{IN_A_PATTERN}{text.lower()}]" if text in NEGATED else text
+    if not part["closed"] or members.startswith(IN_A_PATTERN):
+        return text
     if part["negated"]:
-        return text if members.endswith(IN_A_PATTERN) else f"[^{members}{IN_A_PATTERN}]"
-    negated = dict.fromkeys(MEMBERS.findall(members))
+        # A hyphen would be the range's.
+        return f"[^{IN_A_PATTERN}{chr(92) if members.startswith('-') else ''}{members}]"
+    return _class_kept(text, MEMBERS.findall(members))
+
+
+def _class_kept(text: str, members: list[str]) -> str:
+    """A class that may hold the complement of another one: alternatives, since a class can't leave out a part."""
+    negated = [member for member in dict.fromkeys(members) if member in NEGATED]
     if not negated:
         return text
-    rest = MEMBERS.sub("", members)
-    branches = [f"[^{member.lower()}{IN_A_PATTERN}]" for member in negated] + ([f"[{rest}]" if rest else ""])
-    return f"(?:{'|'.join(filter(None, branches))})"
+    rest, i = "", 0
+    while i < len(members):
+        member, *following = members[i : i + 3]
+        if following[:1] == ["-"] and len(following) == 2 and not {member, following[1]} & set(OF_MANY):
+            rest += f"{member}-{following[1]}"
+            i += 3
+            continue
+        if member not in NEGATED:
+            rest += f"\\{member}" if member in "^-" else member
+        i += 1
+    branches = [f"[^{IN_A_PATTERN}{member.lower()}]" for member in negated] + ([f"[{rest}]"] if rest else [])
+    return f"(?:{'|'.join(branches)})"

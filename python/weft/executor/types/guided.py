@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from weft.core import Kind
 from weft.errors import InputError
@@ -21,7 +21,6 @@ from weft.executor.types.fields import (
     required,
 )
 from weft.grammar import Guide
-from weft.grammar.guide import Kind as GuideKind
 
 
 class GuideType(IntEnum):
@@ -38,7 +37,7 @@ class GuideType(IntEnum):
     LARK = 101
 
 
-_WITH_SCHEMAS: dict[GuideType, tuple[Callable[..., Guide], GuideKind]] = {
+_WITH_SCHEMAS: dict[GuideType, tuple[Callable[..., Guide], Literal["json_schema", "structural_tag"]]] = {
     GuideType.JSON_SCHEMA: (Guide.json_schema, "json_schema"),
     GuideType.STRUCTURAL_TAG: (Guide.structural_tag, "structural_tag"),
 }
@@ -86,19 +85,23 @@ class GuidedDecodingParams(Checked):
         """The guide that `Executor.register_guide(name, guide)` compiled and keeps."""
         return cls(GuideType.HANDLE, name)
 
-    def to_guide(self, *, is_read: bool = True) -> Guide:
-        """The guide itself. Raises `GuideError` for a text that is wrong at first sight, unless nobody is to read it
-        before it is compiled; for a handle, `InputError`."""
+    def to_guide(self) -> Guide:
+        """The guide itself. Raises `GuideError` for a text that is wrong at first sight; for a handle, `InputError`."""
         if self.guide_type is GuideType.JSON:
             return Guide.json()
         if self.guide_type is GuideType.HANDLE or self.guide is None:
             raise InputError(f"the guide {self.guide!r} is kept by the executor that it was registered with")
         if self.guide_type in _WITH_SCHEMAS:
-            maker, kind = _WITH_SCHEMAS[self.guide_type]
-            if is_read:
-                return maker(self.guide, strict=self.strict, open_objects=self.open_objects)
-            return Guide.unread(kind, self.guide, strict=self.strict, open_objects=self.open_objects)
+            maker, _ = _WITH_SCHEMAS[self.guide_type]
+            return maker(self.guide, strict=self.strict, open_objects=self.open_objects)
         return _MAKERS[self.guide_type](self.guide)
+
+    def unread_guide(self) -> Guide:
+        """`to_guide`, whose text is read when it is compiled."""
+        if self.guide_type not in _WITH_SCHEMAS or self.guide is None:
+            return self.to_guide()
+        _, kind = _WITH_SCHEMAS[self.guide_type]
+        return Guide.unread(kind, self.guide, strict=self.strict, open_objects=self.open_objects)
 
 
 class GuidedDecodingBackend(Enum):
