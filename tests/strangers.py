@@ -302,7 +302,36 @@ PARAMETERS = [
 ]  # fmt: skip
 
 
+# -- answers that are to be whole at their limit
+
+CLOSING = [
+    grammar(
+        kind, f"whole at the limit: {name}", text, sampling_config=SamplingConfig(seed=3, on_length="close")
+    )
+    for kind, name, text in [
+        (GuideType.REGEX, "4000 words", lambda: "|".join(f"{i * 7919 % 10007}y{i}" for i in range(4000))),
+        (GuideType.EBNF_GRAMMAR, "ambiguous", lambda: 'root ::= s "!"\ns ::= s s | [a-z ] | ""'),
+        (GuideType.EBNF_GRAMMAR, "endless", lambda: 'root ::= "a" root'),
+        (
+            GuideType.JSON_SCHEMA,
+            "900 bounded texts",
+            lambda: json.dumps(
+                {
+                    "type": "object",
+                    "properties": {f"q{i}": {"type": "string", "maxLength": 9} for i in range(900)},
+                }
+            ),
+        ),
+        (
+            GuideType.JSON_SCHEMA,
+            "an enum of 4000",
+            lambda: json.dumps({"enum": [f"{i}z" for i in range(4000)]}),
+        ),
+    ]
+]
+
+
 def everything() -> Iterator[Stranger]:
     """All of them; names are unique."""
-    for group in (CHAINS, READ_AGAIN, GROWTH, STARVING, PARAMETERS):
+    for group in (CHAINS, READ_AGAIN, GROWTH, STARVING, PARAMETERS, CLOSING):
         yield from group

@@ -14,8 +14,11 @@ from weft import _core
 from weft.errors import GuideError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.auto import AutoBackend
+from weft.grammar.base import Opening
+from weft.grammar.closing import closing_matcher
 from weft.grammar.parts import Parts
 from weft.grammar.prepared import Handed, Part, Prepared, packed, unpacked
+from weft.grammar.xgrammar import CompiledXGrammar
 
 SCHEMA = {
     "type": "object",
@@ -78,6 +81,28 @@ def test_what_a_trial_prepared_compiles_to_the_same(guide: Guide, serving: Guide
             assert ours.accept(token) and theirs.accept(token)
             if token == END:
                 break
+
+
+def test_ends_are_worked_out_of_what_the_trial_prepared(
+    serving: GuideCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CompiledXGrammar, "_serialised", None)
+    closed = serving.submit_closing(serving.submit(Guide.regex("ab{2,9}c"))).result(timeout=60)
+    matcher = closing_matcher(closed, Opening(room=5))
+    tokens = [*(3 + byte for byte in b"abbc"), END]
+    assert matcher.validate(tokens) == len(tokens)
+    assert matcher.validate([3 + byte for byte in b"abbb"]) == 3  # no end would fit behind
+
+
+def test_a_hand_over_that_is_cut_short_is_nobodys_refusal(
+    serving: GuideCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = Guide.regex("cut short")
+    monkeypatch.setattr("weft.grammar.trial.unpacked", lambda rows, texts: unpacked(rows, texts[:-1]))
+    with pytest.raises(GuideError, match="was ended; try again"):
+        serving.compile(guide)
+    monkeypatch.undo()
+    assert serving.compile(guide).backend == "xgrammar"
 
 
 @pytest.mark.parametrize("is_untrusted", [False, True])
