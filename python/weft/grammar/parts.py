@@ -50,7 +50,8 @@ class Parts:
 
 
 def _is_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or "bad_alloc" in str(error)
+    # A SystemError is an exception of a library's that had no memory left for itself.
+    return isinstance(error, MemoryError | SystemError) or "bad_alloc" in str(error)
 
 
 def make_backend(
