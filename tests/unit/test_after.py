@@ -263,3 +263,10 @@ def test_limits_hold_for_what_stands_within() -> None:
             compiler.compile(Guide.after("x", Guide.regex(r"[^\s\S]")))
         with pytest.raises(GuideError, match="not the source of a guide"):
             compiler.compile(Guide("after", "{}"))
+
+
+def test_an_unread_guide_behind_a_trigger_is_read_at_once() -> None:
+    with pytest.raises(GuideError, match="type is 'text'"):
+        Guide.after("</t>", Guide.unread("json_schema", '{"type": "text"}'))
+    good = Guide.after("</t>", Guide.unread("json_schema", '{"type": "integer"}'))
+    assert good == Guide.after("</t>", Guide.json_schema('{"type": "integer"}'))

@@ -44,6 +44,13 @@ DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 OutOption = Annotated[
     Path | None, typer.Option(help="Write NAME.json, with machine, versions and commit, to this folder.")
 ]
+StrictOption = Annotated[
+    bool,
+    typer.Option("--strict/--no-strict", help="A schema is enforced whole or refused; or as far as can be."),
+]
+OpenObjectsOption = Annotated[
+    bool, typer.Option("--open-objects", help="Objects that name properties may have others.")
+]
 ModelOption = Annotated[
     Path | None, typer.Option(help="A model directory with its drafters. Default: weft-tiny.")
 ]
@@ -128,15 +135,8 @@ def grammar(
     any_order: Annotated[
         bool, typer.Option("--any-order", help="Properties in any order, not in the schema's.")
     ] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict/--no-strict", help="A schema is enforced whole or refused; or as far as can be."
-        ),
-    ] = True,
-    open_objects: Annotated[
-        bool, typer.Option("--open-objects", help="Objects that name properties may have others.")
-    ] = False,
+    strict: StrictOption = True,
+    open_objects: OpenObjectsOption = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once; they disturb each other's times.")] = 1,
     names: Annotated[
         bool, typer.Option(help="Write each file's problem, not only how often which kind came.")
@@ -176,15 +176,8 @@ def validity(
     each: Annotated[int, typer.Option(min=1, help="Answers to each schema by each drafter.")] = 2,
     max_tokens: Annotated[int, typer.Option(min=1, help="Answers that are cut say nothing.")] = 192,
     seed: Annotated[int, typer.Option(help="Of the schemas and of the answers.")] = 0,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict/--no-strict", help="A schema is enforced whole or refused; or as far as can be."
-        ),
-    ] = True,
-    open_objects: Annotated[
-        bool, typer.Option("--open-objects", help="Objects that name properties may have others.")
-    ] = False,
+    strict: StrictOption = True,
+    open_objects: OpenObjectsOption = False,
     names: Annotated[bool, typer.Option(help="Write which schemas had invalid answers.")] = True,
     out: OutOption = None,
 ) -> None:

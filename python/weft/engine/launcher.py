@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from weft.config import EngineConfig, Speculation
@@ -10,6 +11,7 @@ from weft.engine.adaptive import DraftGuidance
 from weft.engine.captured_processors import CapturedProcessor
 from weft.engine.flight import Flight
 from weft.engine.graphs import StepGraphs, bucket
+from weft.engine.host_processors import HostWork
 from weft.engine.lifecycle import Request, Stage
 from weft.engine.prefill import PrefillBuffers, PromptRow, open_row, read_prompt
 from weft.engine.residents import Residents
@@ -92,17 +94,7 @@ class Launcher:
         plan = self._plan([request], 1, 0, masks_drafts=False)
         if is_last and request.matcher is not None:
             self._residents.attach[request.slot] = request.matcher
-        read_prompt(
-            self._eager,
-            self._lane,
-            self._parts,
-            self._prefill,
-            row,
-            count,
-            plan,
-            lambda: self._push([request.slot]),
-            self.graphs.host_work([request]),
-        )
+        self._read(row, count, plan, lambda: self._push([request.slot]), self.graphs.host_work([request]))
         flight.wants_logprobs |= is_last and plan.logprobs
         flight.wants_outputs |= is_last and plan.gathers
         flight.add(request, flight.first if is_last else flight.reading, surely=int(is_last))
@@ -123,6 +115,11 @@ class Launcher:
             for masks_drafts in self.guidance.ways:
                 self._prepare(self._plan_of(batch, num_drafts, guided=True, masks_drafts=masks_drafts))
 
+    def _read(
+        self, row: PromptRow, count: int, plan: Plan, push: Callable[[], object], host: HostWork | None = None
+    ) -> None:
+        read_prompt(self._eager, self._lane, self._parts, self._prefill, row, count, plan, push, host)
+
     def _read_nothing(self, length: int, guided: bool) -> None:
         """Read a prompt in the slot that only pads, and sample behind it. Waits for it."""
         self.drop_snapshots()
@@ -132,16 +129,7 @@ class Launcher:
         row = PromptRow(self._runtime, self._parts.state.dummy, tokens, (), sampling)
         plan = self._plan_of(1, 0, guided=guided, masks_drafts=False)
         open_row(self._eager, self._lane, self._parts, row)
-        read_prompt(
-            self._eager,
-            self._lane,
-            self._parts,
-            self._prefill,
-            row,
-            len(tokens),
-            plan,
-            lambda: self._lane.push([], {}),
-        )
+        self._read(row, len(tokens), plan, lambda: self._lane.push([], {}))
         self._eager.synchronize()
         if row.error is not None:
             raise row.error

@@ -37,9 +37,7 @@ class After:
             inner = data["guide"]
             if not isinstance(inner["source"], str):
                 inner["source"] = json.dumps(inner["source"])
-            made = Guide(**inner, payload=guide.payload)
-            made.check()
-            return cls(data["trigger"], made, data["max_free_tokens"])
+            return cls(data["trigger"], Guide(**inner, payload=guide.payload), data["max_free_tokens"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise GuideError(f"not the source of a guide after a trigger ({error!r})") from None
 
@@ -68,6 +66,8 @@ class After:
             depth, inner = depth + 1, After.of(inner).guide
             if depth > MAX_NESTED:
                 raise GuideError(f"at most {MAX_NESTED} triggers may stand one behind another")
+        if not inner.is_read:
+            inner.check()
 
 
 def _check_text(trigger: str) -> None:

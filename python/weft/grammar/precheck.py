@@ -22,6 +22,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from weft.errors import GuideError, GuideStateError
@@ -127,12 +128,12 @@ class Trying(Parts):
             raise GuideError(self._job.refused[name])
         tell(self._connection, {"trying": name, "of": len(self._libraries)})
         library = self._libraries[name]
-        prepared = library.prepare(guide) if isinstance(library, Preparing) else None
+        prepared, make = None, partial(library.compile, guide)
+        if isinstance(library, Preparing):
+            prepared = library.prepare(guide)
+            make = partial(library.build, guide, prepared)
         before = allocated_bytes()
-        if isinstance(library, Preparing) and prepared is not None:
-            compiled = library.build(guide, prepared)
-        else:
-            compiled = library.compile(guide)
+        compiled = make()
         check_memory(compiled.memory_bytes, self._limits)
         try:
             stacks.call(lambda: walk(compiled, self.vocabulary, self._limits), stacks.STEP_BYTES)
