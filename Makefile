@@ -25,8 +25,9 @@ CARRY_ARCH ?= 90
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-SOURCES := $(wildcard csrc/*) CMakeLists.txt pyproject.toml
-CPP_TESTS := $(wildcard tests/cpp/*)
+SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
+CPP_TESTS := $(shell find tests/cpp -type f)
+CPP_FILES := $(filter %.h %.cpp %.cu %.cuh,$(SOURCES) $(CPP_TESTS))
 
 .PHONY: demo test lint format stubs bench gpu-carry gpu-smoke gpu-test gpu-bench cpp-test-thread cpp-test-address no-cuda clean help
 
@@ -43,12 +44,12 @@ lint: $(VENV)/.weft-built
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.h csrc/*.cpp csrc/*.cu tests/cpp/*.h tests/cpp/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 
 format: $(VENV)/.weft-built
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(wildcard csrc/*.h csrc/*.cpp csrc/*.cu tests/cpp/*.h tests/cpp/*.cpp)
+	$(BIN)/clang-format -i $(CPP_FILES)
 
 bench: $(VENV)/.weft-built
 	$(BIN)/weft bench all --out benchmarks/results
@@ -92,7 +93,7 @@ cpp-test-thread cpp-test-address: $(VENV)/.weft-packages $(CPP_TESTS)
 no-cuda: $(VENV)/.weft-packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --target build/no-cuda --upgrade \
 	  -C cmake.define.WEFT_CUDA=OFF -C build-dir=build/no-cuda-cmake .
-	$(BIN)/python tests/check_no_cuda.py build/no-cuda
+	$(BIN)/python tools/ci/check_no_cuda.py build/no-cuda
 
 # -- on a machine with a GPU and a CUDA build of torch
 

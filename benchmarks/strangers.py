@@ -1,4 +1,5 @@
-"""What each hostile request of `tests/strangers.py` costs a neighbour: its longest wait, and the memory that is left.
+"""What each hostile request of `tests/support/grammar/strangers.py` costs a neighbour: its longest wait, and the
+memory that is left.
 
     .venv/bin/python benchmarks/strangers.py [--out FOLDER] [NAME ...]
 
@@ -15,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from beside import Neighbour, ends, resident_mib
-from strangers import Stranger, everything
+from support.engine.neighbour import Neighbour, ends, resident_mib
+from support.grammar.strangers import Stranger, everything
 from weft.bench.report import Report
 from weft.errors import WeftError
 from weft.executor import (

@@ -17,6 +17,7 @@ RANKS = {
     "forks": 0,
     "registry": 0,
     "files": 0,
+    "tiny": 0,
     "_core": 0,
     "runtime": 1,
     "grammar": 1,
@@ -89,7 +90,7 @@ def test_imports_point_down(path: Path) -> None:
 
 
 def test_an_upward_import_is_caught() -> None:
-    tree = ast.parse("from weft.engine.loop import Engine\nimport weft.cli\nfrom weft import llm")
+    tree = ast.parse("from weft.engine.engine import Engine\nimport weft.cli\nfrom weft import llm")
     assert imported(tree) == {"engine", "cli", "llm"}
 
 

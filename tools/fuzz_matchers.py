@@ -3,9 +3,9 @@
     python tools/fuzz_matchers.py [--minutes 10] [--seed 0] [--backends xgrammar,guides] [--round N]
 
 Each round takes one guide under one backend of the registry (or a kind of guide that no library compiles) and makes
-some hundred calls (`tests/matcher_fuzz.py`); every fourth round is iterations of `GuidedState` with several guides
-(`tests/state_fuzz.py`). A round follows from the seed and its number alone: where something differs, the script prints
-the `--round` that does it again, and ends with 1.
+some hundred calls (`tests/support/grammar/matcher_fuzz.py`); every fourth round is iterations of `GuidedState` with
+several guides (`tests/support/grammar/state_fuzz.py`). A round follows from the seed and its number alone: where
+something differs, the script prints the `--round` that does it again, and ends with 1.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import fuzz_cases
-import matcher_fuzz
-import state_fuzz
+from support.grammar import fuzz_cases, matcher_fuzz, state_fuzz
 from weft.grammar import CompiledGuide
 
 CALLS = 300

@@ -32,7 +32,7 @@ from weft.runtime.hostfunc import (
 
 if TYPE_CHECKING:
     from weft.grammar.guide import Guide
-    from weft.grammar.plugin import include_dir
+    from weft.grammar.kinds.plugin import include_dir
     from weft.llm import LLM
 
 __version__ = _version("weft")
@@ -67,7 +67,7 @@ __all__ = [
     "launch_hostfunc",
 ]
 
-_LAZY = {"LLM": "weft.llm", "Guide": "weft.grammar.guide", "include_dir": "weft.grammar.plugin"}
+_LAZY = {"LLM": "weft.llm", "Guide": "weft.grammar.guide", "include_dir": "weft.grammar.kinds.plugin"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,12 +14,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from weft.bench.records import Record, example
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, SamplingParams
 from weft.grammar.guide import Guide
 from weft.llm import LLM
 from weft.text import coloured
+from weft.tiny.records import Record, example
 from weft.trace import record, write_chrome
 from weft.trace.plot import plot
 

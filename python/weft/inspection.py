@@ -12,7 +12,7 @@ import torch
 
 from weft.bench.report import processor, versions
 from weft.config import EngineConfig, Speculation
-from weft.engine.step import Plan
+from weft.engine.step.step import Plan
 from weft.errors import WeftError
 from weft.runtime import get
 from weft.runtime.cuda import unavailable_reason
@@ -41,7 +41,7 @@ def cuda_lines() -> Iterator[str]:
 
 def matcher_line() -> str:
     """Whether XGrammar's matchers are called natively."""
-    from weft.grammar.xgrammar_native import native_is_usable
+    from weft.grammar.xgrammar.native import native_is_usable
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -52,7 +52,7 @@ def matcher_line() -> str:
 
 def model_lines(path: Path) -> Iterator[str]:
     """What a model directory holds."""
-    from weft.grammar.tokenizer import Vocabulary
+    from weft.grammar.vocabulary.tokenizer import Vocabulary
     from weft.models.eagle3_head import Eagle3Head
     from weft.models.weights import load_model
     from weft.text import load_tokenizer

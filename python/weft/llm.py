@@ -13,17 +13,17 @@ from typing import Any, cast, overload
 
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
-from weft.engine.lifecycle import Request
-from weft.engine.loop import Engine
+from weft.engine.engine import Engine
+from weft.engine.request import Request
 from weft.errors import ExecutorError, InputError, RequestError
 from weft.executor.asked import Asked, Rules, num_fed
 from weft.executor.assembly import Assembly, Source
 from weft.executor.executor import Executor
 from weft.executor.types import ExecutorConfig
 from weft.grammar.base import CompiledGuide, Opening
-from weft.grammar.compile import GuideCompiler
+from weft.grammar.compile.compiler import GuideCompiler
+from weft.grammar.compile.verdict import Verdicts, asked_of
 from weft.grammar.guide import Guide
-from weft.grammar.verdict import Verdicts, asked_of
 from weft.prompts import Prompt, is_prompt, progress, single, spread
 from weft.text import RunningText, decode
 

@@ -11,18 +11,18 @@ from weft.errors import InputError
 
 GRAMMARS = {
     "auto": "weft.grammar.auto:AutoBackend",
-    "xgrammar": "weft.grammar.xgrammar:XGrammarBackend",
-    "llguidance": "weft.grammar.llguidance:LLGuidanceBackend",
+    "xgrammar": "weft.grammar.xgrammar.backend:XGrammarBackend",
+    "llguidance": "weft.grammar.llguidance.backend:LLGuidanceBackend",
 }
 
 # Kinds of guides that no grammar library compiles: `function(guide, parts) -> CompiledGuide` for each, with the
 # `CompileParts` of `weft.grammar.base`.
 GUIDES = {
-    "after": "weft.grammar.after:compile_after",
+    "after": "weft.grammar.kinds.after:compile_after",
     "matcher": "weft.grammar.factory:compile_factory",
     "wasm": "weft.grammar.wasm.guide:compile_wasm",
-    "plugin": "weft.grammar.plugin:compile_plugin",
-    "recognizer": "weft.grammar.recognizer:compile_recognizer",
+    "plugin": "weft.grammar.kinds.plugin:compile_plugin",
+    "recognizer": "weft.grammar.kinds.recognizer:compile_recognizer",
 }
 
 DRAFTERS = {

@@ -1,6 +1,6 @@
 """Words that end an answer, texts or sequences of token ids: found in a time that does not grow with their number.
 
-An automaton (`csrc/word_automaton.h`) knows all words of a request; its sequences and beams share it.
+An automaton (`csrc/support/word_automaton.h`) knows all words of a request; its sequences and beams share it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from rich.text import Text
 from transformers import PreTrainedTokenizerFast
 
 from weft.core import Piece
-from weft.grammar.tokenizer_files import load_tokenizer as load_tokenizer
+from weft.grammar.vocabulary.files import load_tokenizer as load_tokenizer
 from weft.stop_words import StopTexts
 
 CUT = "\ufffd"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.drafters import BEHIND_GIVEN, DRAFTERS
+from support.engine.drafters import BEHIND_GIVEN, DRAFTERS
 from weft import registry
 
 
@@ -15,5 +15,5 @@ def test_is_compared_with_decoding_without(name: str) -> None:
     speculations = [make(Path("random"), 1) for make in DRAFTERS.values()]
     speculations += [make(1) for make in BEHIND_GIVEN.values()]
     assert any(name in speculation.drafters for speculation in speculations), (
-        f"add Speculation.{name} to DRAFTERS or BEHIND_GIVEN in tests/e2e/drafters.py"
+        f"add Speculation.{name} to DRAFTERS or BEHIND_GIVEN in tests/support/engine/drafters.py"
     )

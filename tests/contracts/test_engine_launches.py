@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from e2e.engine_requests import make_request, run
+from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.outputs import Gather
-from weft.engine.prefill import guarded
-from weft.engine.processors import LogitsProcessor, ProcessorRows
+from weft.engine.device.tensors import Gather
+from weft.engine.processors.base import LogitsProcessor, ProcessorRows
+from weft.engine.step.prefill import guarded
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.launch_check import check_launched
 

@@ -17,13 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from weft import EngineConfig, Guide, SamplingParams, Speculation
-from weft.bench import engines
+from weft.bench.engine import models as engines
 from weft.config import Graphs
-from weft.engine.beam import BeamParams
-from weft.engine.beam_request import BeamRequest
-from weft.engine.lifecycle import Request
-from weft.engine.outputs import Gather
-from weft.engine.processors import LogitsProcessor, ProcessorRows
+from weft.engine.beam.request import BeamRequest
+from weft.engine.beam.search import BeamParams
+from weft.engine.device.tensors import Gather
+from weft.engine.processors.base import LogitsProcessor, ProcessorRows
+from weft.engine.request import Request
 from weft.executor import assembly
 from weft.executor.assembly import Assembly, Source
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest

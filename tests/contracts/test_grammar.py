@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grammars import (
+from support.grammar.grammars import (
     END,
     PIECES,
     CountdownMatcher,
@@ -22,8 +22,8 @@ from grammars import (
     pick,
     small_vocabulary,
 )
-from guides import GUIDES
-from matcher_contract import Contract
+from support.grammar.guides import GUIDES
+from support.grammar.matcher_contract import Contract
 from weft import registry
 from weft.errors import GuideError, GuideStateError
 from weft.grammar import Backend, Guide, Matcher, wrap_matcher

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grammars import vocabulary
-from matcher_contract import Contract
+from support.grammar.grammars import vocabulary
+from support.grammar.matcher_contract import Contract
 from weft import registry
 from weft.grammar import Backend, Guide, Matcher
 

@@ -12,15 +12,15 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from grammars import END, CountdownMatcher, allowed, new_row, small_vocabulary, vocabulary
-from guide_kinds import KINDS, NAMED, NUMBER, kinds
-from guides import GUIDES
-from matcher_contract import Contract
+from support.grammar.grammars import END, CountdownMatcher, allowed, new_row, small_vocabulary, vocabulary
+from support.grammar.guide_kinds import KINDS, NAMED, NUMBER, kinds
+from support.grammar.guides import GUIDES
+from support.grammar.matcher_contract import Contract
+from support.grammar.wrong_matchers import WRONG
 from weft.errors import GuideError, GuideStateError
 from weft.grammar import Guide, GuideCompiler, Matcher, Opening, wrap_matcher
-from weft.grammar.closing import closing_matcher
 from weft.grammar.guide import Kind
-from wrong_matchers import WRONG
+from weft.grammar.kinds.closing import closing_matcher
 
 SIZES = [300, 32_000, 131_072]
 ROOM = 24

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from grammars import some_guides
-from toy import CapturedLoop, Tables
+from support.engine.toy import CapturedLoop, Tables
+from support.grammar.grammars import some_guides
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.launch_check import check_launched
 

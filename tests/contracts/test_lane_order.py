@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft import LLM, Speculation
-from weft.engine.step import Plan
+from weft.engine.step.step import Plan
 from weft.runtime.dump import GraphDump
 
 SPECULATIONS = {

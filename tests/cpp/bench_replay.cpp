@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "driver_cpu.h"
+#include "driver/cpu/cpu.h"
 
 using namespace weft;
 using namespace weft::cu;

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "driver_cpu_state.h"
+#include "driver/cpu/state.h"
 
 namespace weft::test {
 

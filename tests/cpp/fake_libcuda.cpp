@@ -1,7 +1,7 @@
 // A libcuda.so.1 that is the CPU driver under CUDA's symbol names, so that what resolves them can be tested without
 // NVIDIA's driver. Each variant is compiled with what it lacks or answers. Calls about streams, events and graphs need
 // a context on the thread, as CUDA's may.
-#include "driver.h"
+#include "driver/driver.h"
 
 #ifndef FAKE_VERSION
 #define FAKE_VERSION 13000

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "matcher_handle.h"
-#include "thread_time.h"
+#include "matcher/handle.h"
+#include "support/thread_time.h"
 
 namespace weft::test {
 

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "logits.h"
+#include "kernels/logits.h"
 
 namespace weft {
 

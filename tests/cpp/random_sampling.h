@@ -3,11 +3,11 @@
 
 #include <optional>
 
-#include "penalties.h"
+#include "kernels/sampling/penalties.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/suppress_ends.h"
+#include "kernels/sampling/truncation.h"
 #include "random_calls.h"
-#include "sampling.h"
-#include "suppress_ends.h"
-#include "truncation.h"
 
 namespace weft {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "check.h"
-#include "closing_chart.h"
-#include "matcher_closing.h"
+#include "grammar/closing/chart.h"
+#include "grammar/closing/matcher.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <thread>
 
-#include "driver.h"
-#include "driver_context.h"
+#include "driver/context.h"
+#include "driver/driver.h"
 
 using namespace weft::cu;
 

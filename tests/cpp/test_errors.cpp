@@ -1,7 +1,7 @@
 // Handles, codes, and CUDA where there is none.
 #include <string>
 
-#include "driver_error.h"
+#include "driver/error.h"
 #include "fixture.h"
 
 using namespace weft::test;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "check.h"
-#include "forced_text.h"
+#include "matcher/forced_text.h"
 
 namespace {
 

@@ -9,9 +9,9 @@
 
 #include "check.h"
 #include "fake_matcher.h"
-#include "guide_clock.h"
-#include "guided_state.h"
-#include "thread_time.h"
+#include "guided/clock.h"
+#include "guided/state.h"
+#include "support/thread_time.h"
 
 namespace {
 

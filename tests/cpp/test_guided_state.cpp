@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "fake_matcher.h"
-#include "guided_state.h"
+#include "guided/state.h"
 
 namespace {
 

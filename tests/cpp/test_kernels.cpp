@@ -2,8 +2,8 @@
 // of every alignment. How fast they are, and what only a GPU does, is for tests/gpu.
 #include <cstdlib>
 
+#include "kernels/mask/token_mask.h"
 #include "random_calls.h"
-#include "token_mask.h"
 
 namespace {
 

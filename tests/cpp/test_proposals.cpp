@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "check.h"
+#include "drafting/proposals.h"
 #include "fake_matcher.h"
-#include "proposals.h"
 
 namespace {
 

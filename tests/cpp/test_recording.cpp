@@ -7,9 +7,9 @@
 
 #include "check.h"
 #include "fake_matcher.h"
-#include "flight_log.h"
-#include "guided_state.h"
-#include "row_hash.h"
+#include "guided/flight_log.h"
+#include "guided/state.h"
+#include "support/row_hash.h"
 
 namespace {
 

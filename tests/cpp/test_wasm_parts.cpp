@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "check.h"
-#include "guest_pool.h"
-#include "wasm_code.h"
-#include "wasm_error.h"
-#include "wasm_json.h"
-#include "wasm_variables.h"
-#include "written_pages.h"
+#include "grammar/wasm/base/code.h"
+#include "grammar/wasm/base/error.h"
+#include "grammar/wasm/base/json.h"
+#include "grammar/wasm/base/written_pages.h"
+#include "grammar/wasm/host/guest_pool.h"
+#include "grammar/wasm/host/variables.h"
 
 namespace {
 

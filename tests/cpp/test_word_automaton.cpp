@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.h"
-#include "word_automaton.h"
+#include "support/word_automaton.h"
 
 namespace {
 

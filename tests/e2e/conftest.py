@@ -13,13 +13,13 @@ import torch
 import xgrammar as xgr
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from checkpoints import MODEL_TYPES, save_checkpoint, save_eagle3
-from e2e.oracle import Reference, greedy
-from guides import GUIDES
-from weft.bench.records import example
+from support.engine.checkpoints import MODEL_TYPES, save_checkpoint, save_eagle3
+from support.engine.oracle import Reference, greedy
+from support.grammar.guides import GUIDES
 from weft.config import package_model_path
 from weft.grammar.guide import Guide
 from weft.runtime import cpu
+from weft.tiny.records import example
 
 MAX_TOKENS = 40
 

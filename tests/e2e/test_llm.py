@@ -16,10 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation, WeftError, registry
-from weft.bench.records import example
 from weft.cli import app
 from weft.cli.inputs import DEFAULT, Drafter, Guided, choose_speculation, own_directory
 from weft.errors import GuideError, InputError, RequestError
+from weft.tiny.records import example
 
 SAMPLING = SamplingParams(max_tokens=160)
 

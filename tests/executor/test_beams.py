@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from beams import Beams
-from slow_matcher import SlowMatcher
+from support.engine.beams import Beams
+from support.grammar.slow_matcher import SlowMatcher
 from weft import Guide
 from weft.config import package_model_path
 from weft.core import SamplingParams
-from weft.engine.beam import BeamParams
-from weft.engine.beam_request import BeamRequest
+from weft.engine.beam.request import BeamRequest
+from weft.engine.beam.search import BeamParams
 from weft.executor import (
     Executor,
     ExecutorConfig,

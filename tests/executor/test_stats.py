@@ -10,7 +10,7 @@ import pytest
 
 from executor.conftest import answer, request, until_final
 from weft import Speculation
-from weft.engine.records import KvUsage
+from weft.engine.stats import KvUsage
 from weft.executor import (
     BatchingType,
     Executor,

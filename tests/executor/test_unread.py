@@ -13,7 +13,7 @@ import pytest
 
 from executor.conftest import GUIDED, request, until_final
 from weft import ExecutorError, InputError
-from weft.engine.lifecycle import Request as EngineRequest
+from weft.engine.request import Request as EngineRequest
 from weft.executor import Executor, GuidedDecodingParams, OutputConfig, Response, SamplingConfig
 from weft.executor.mailbox import Mailbox
 from weft.executor.tickets import Answer, Event, Ticket

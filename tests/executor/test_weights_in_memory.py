@@ -21,7 +21,7 @@ from weft.executor import (
     Request,
     SpeculativeConfig,
 )
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 PATH = package_model_path()
 SMALL = ExecutorConfig(max_batch_size=2, max_seq_len=256)

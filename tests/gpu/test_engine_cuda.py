@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from e2e.conftest import Checkpoint, load
-from e2e.drafters import DRAFTERS, save_random_drafters
-from e2e.drafting_requests import check, references, run
-from e2e.oracle import Reference
+from support.engine.drafters import DRAFTERS, save_random_drafters
+from support.engine.drafting_requests import check, references, run
+from support.engine.oracle import Reference
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.bench.records import Record, example
 from weft.config import package_model_path
-from weft.engine.step import Plan
+from weft.engine.step.step import Plan
+from weft.tiny.records import Record, example
 
 pytestmark = [
     pytest.mark.gpu,

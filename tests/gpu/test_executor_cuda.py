@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from e2e.conftest import Checkpoint
-from e2e.drafters import DRAFTERS
-from e2e.drafting_requests import check, run
-from e2e.oracle import Reference
-from e2e.test_scheduling import WAYS
+from e2e.engine.test_scheduling import WAYS
 from gpu.test_engine_cuda import prompts, random_drafters, records, reference, tiny
+from support.engine.drafters import DRAFTERS
+from support.engine.drafting_requests import check, run
+from support.engine.oracle import Reference
 from weft import LLM, EngineConfig, Guide, Speculation
-from weft.engine.loop import Engine
+from weft.engine.engine import Engine
 from weft.executor import (
     Executor,
     ExecutorConfig,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grammars import some_guides
-from toy import CapturedLoop, EagerLoop, Tables, oracle
+from support.engine.toy import CapturedLoop, EagerLoop, Tables, oracle
+from support.grammar.grammars import some_guides
 from weft.grammar import Guide
 from weft.runtime import get
 from weft.runtime.interface import Runtime

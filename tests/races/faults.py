@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from beams import Beams
-from e2e.engine_requests import make_request, run
 from races.parts import ahead
 from races.runs import TEXT
+from support.engine.beams import Beams
+from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import package_model_path
-from weft.engine.beam import BeamParams
-from weft.engine.beam_request import BeamRequest
-from weft.engine.lifecycle import Request
-from weft.engine.outputs import marked_outputs
+from weft.engine.beam.request import BeamRequest
+from weft.engine.beam.search import BeamParams
+from weft.engine.device.tensors import marked_outputs
+from weft.engine.request import Request
 from weft.runtime import CpuRuntime, cpu
 
 EAGLE3 = Speculation.eagle3(num_draft_tokens=2, guide_drafts=True)

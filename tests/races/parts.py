@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from grammars import END, compiled, small_vocabulary
-from weft.engine import recorder as recorder_module
-from weft.engine.recorder import FlightRecorder
+from support.grammar.grammars import END, compiled, small_vocabulary
+from weft.engine import flight_recorder as recorder_module
+from weft.engine.flight_recorder import FlightRecorder
 from weft.errors import RequestError
 from weft.grammar import Guide
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from beams import Beams
-from e2e.engine_requests import make_request, run
-from grammars import some_guides
-from told import settle, told
-from toy import CapturedLoop, EagerLoop, Tables
+from support.engine.beams import Beams
+from support.engine.requests import make_request, run
+from support.engine.told import settle, told
+from support.engine.toy import CapturedLoop, EagerLoop, Tables
+from support.grammar.grammars import some_guides
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import package_model_path
-from weft.engine.beam import BeamParams
-from weft.engine.beam_request import BeamRequest
-from weft.engine.lifecycle import Request
-from weft.engine.outputs import Gather
-from weft.engine.processors import LogitsProcessor
+from weft.engine.beam.request import BeamRequest
+from weft.engine.beam.search import BeamParams
+from weft.engine.device.tensors import Gather
+from weft.engine.processors.base import LogitsProcessor
+from weft.engine.request import Request
 from weft.runtime import CpuRuntime, cpu
 
 SCHEDULES: list[tuple[cpu.ScheduleName, int]] = [

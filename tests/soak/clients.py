@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from e2e.conftest import make_guide
-from soak.accounts import Account
-from soak.cases import GUIDES, NAMED
-from soak.errands import Errand
+from soak.checks import Account
 from soak.pool import Pool
+from soak.prompts import GUIDES, NAMED
+from soak.workload import Errand
 from weft import CapacityError
 from weft.executor import Executor, Response
 

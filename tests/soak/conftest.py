@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import load
-from e2e.drafters import save_random_drafters
 from soak.pool import Pool
+from support.engine.drafters import save_random_drafters
 from weft.config import package_model_path
 from weft.runtime import cpu
 

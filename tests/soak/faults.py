@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.engine.lifecycle import Request
-from weft.engine.loop import Engine
+from weft.engine.engine import Engine
+from weft.engine.request import Request
 from weft.executor import Executor
 from weft.grammar.guide import Guide
 

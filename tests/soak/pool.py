@@ -12,12 +12,12 @@ import torch
 import xgrammar as xgr
 
 from e2e.conftest import Checkpoint, compile_reference
-from e2e.sampling_oracle import Words, choose
-from soak.cases import GUIDES, Case, draw_cases
+from soak.prompts import GUIDES, Case, draw_cases
+from support.engine.sampling_oracle import Words, choose
 from weft import LLM, EngineConfig, Output
 from weft.executor import FinishReason
 from weft.grammar.guide import Guide
-from weft.grammar.xgrammar_native import XGrammarMatcher
+from weft.grammar.xgrammar.native import XGrammarMatcher
 
 MAX_SEQ_LEN = 192
 ROUNDING = 2e-3

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from weft.engine.processors import ProcessorRows
+from weft.engine.processors.base import ProcessorRows
 from weft.executor import LogitsPostProcessorConfig, Request
 
 Function = Callable[..., Tensor | None]

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from soak.accounts import Account
+from soak.checks import Account
 from soak.clients import register, serve
-from soak.errands import Errand, draw
 from soak.faults import FailingForward, broken_guides, raising_processor
-from soak.held import Held
+from soak.leaks import Held
 from soak.pool import Pool
-from soak.ways import STATIC, UTILIZATION, Way, way
+from soak.server_configs import STATIC, UTILIZATION, Way, way
+from soak.workload import Errand, draw
 from weft import Guide
 from weft.config import Graphs
 from weft.executor import (

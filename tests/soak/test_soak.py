@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.drafters import BEHIND_GIVEN, DRAFTERS
-from soak.accounts import Account
+from soak.checks import Account
 from soak.clients import register, serve
-from soak.errands import draw
-from soak.held import Held, resident_bytes
+from soak.leaks import Held, resident_bytes
 from soak.pool import Pool
-from soak.ways import UTILIZATION, WAYS, Way
+from soak.server_configs import UTILIZATION, WAYS, Way
+from soak.workload import draw
+from support.engine.drafters import BEHIND_GIVEN, DRAFTERS
 from weft.executor import Executor, FinishReason, IterationStats
 from weft.runtime import cpu
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from chi_square import CHANCE, independence_p_value, p_value, survival
-from exact_outputs import codes, distribution
-from many_requests import ManyRequests, seeds_of
-from small_world import MAX_TOKENS, VOCAB, case, good_draft_model
 from torch import Tensor
+
+from support.statistics.chi_square import CHANCE, independence_p_value, p_value, survival
+from support.statistics.exact_outputs import codes, distribution
+from support.statistics.many_requests import ManyRequests, seeds_of
+from support.statistics.small_world import MAX_TOKENS, VOCAB, case, good_draft_model
 
 PER_CASE, TURNS = 500, 200
 

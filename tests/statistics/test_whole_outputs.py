@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chi_square import CHANCE, least_p_value
-from exact_outputs import distribution
-from many_requests import ManyRequests
-from small_world import Case, case, good_draft_model, poor_draft_model, random_eagle3
 
+from support.statistics.chi_square import CHANCE, least_p_value
+from support.statistics.exact_outputs import distribution
+from support.statistics.many_requests import ManyRequests
+from support.statistics.small_world import Case, case, good_draft_model, poor_draft_model, random_eagle3
 from weft.guided.proposals import NgramSettings, Sources
 from weft.spec.base import Drafter
 

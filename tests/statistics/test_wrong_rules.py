@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from chi_square import CHANCE, least_p_value
-from exact_outputs import distribution
-from many_requests import ManyRequests
-from small_world import Case, case, good_draft_model
 from torch import Tensor
 
-from weft.engine import step
+from support.statistics.chi_square import CHANCE, least_p_value
+from support.statistics.exact_outputs import distribution
+from support.statistics.many_requests import ManyRequests
+from support.statistics.small_world import Case, case, good_draft_model
+from weft.engine.step import step
 from weft.ops.sampling import sample
 
 SAMPLES = 40_000

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from weft.config import package_model_path
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.spelling import Speller
 from weft.stop_words import StopSequences, StopTexts, StopTokens
 from weft.text import RunningText, decode, load_tokenizer

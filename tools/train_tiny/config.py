@@ -62,10 +62,10 @@ MTP = Unrolled()
 
 
 def load_records() -> ModuleType:
-    """`weft.bench.records`; without weft's `__init__`, so that weft's extension need not be built."""
+    """`weft.tiny.records`; without weft's `__init__`, so that weft's extension need not be built."""
     for name in ("weft", "weft.bench"):
         if name not in sys.modules:
             package = ModuleType(name)
             package.__path__ = [str(ROOT.joinpath("python", *name.split(".")))]
             sys.modules[name] = package
-    return importlib.import_module("weft.bench.records")
+    return importlib.import_module("weft.tiny.records")

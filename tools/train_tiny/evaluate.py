@@ -28,7 +28,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from weft import LLM, Guide, SamplingParams
-from weft.bench.records import Record, example, schema_only
+from weft.tiny.records import Record, example, schema_only
 
 RESULTS = Path(__file__).with_name("RESULTS.json")
 

@@ -16,7 +16,7 @@ from config import ASSETS, EOS, TARGET
 from data import write
 
 from weft import LLM, Guide, SamplingParams, Speculation
-from weft.bench.records import schema_only
+from weft.tiny.records import schema_only
 
 
 def sample(examples: int, seed: int, chunk: int = 200) -> tuple[list[list[int]], list[list[int]]]:

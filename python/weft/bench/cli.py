@@ -20,21 +20,24 @@ from weft.runtime import get as get_runtime
 
 app = typer.Typer(no_args_is_help=True, help="Measure weft; each command prints a table and can write JSON.")
 
-BENCHES = (
-    "replay",
-    "hostfunc",
-    "mask",
-    "grammar",
-    "matchers",
-    "workers",
-    "acceptance",
-    "rejection",
-    "overhead",
-    "step",
-    "speed",
-    "serve",
-    "programs",
-)
+MODULES = {
+    "replay": "runtime.replay",
+    "hostfunc": "runtime.hostfunc",
+    "mask": "runtime.mask",
+    "grammar": "grammar.calls",
+    "schemas": "grammar.schemas",
+    "validity": "grammar.validity",
+    "matchers": "grammar.matchers",
+    "workers": "grammar.workers",
+    "programs": "grammar.wasm",
+    "acceptance": "engine.acceptance",
+    "rejection": "engine.rejection",
+    "overhead": "engine.overhead",
+    "step": "engine.step",
+    "speed": "engine.speed",
+    "serve": "serve.run",
+}
+BENCHES = tuple(name for name in MODULES if name not in ("schemas", "validity"))  # the others need files
 
 ROW_SECONDS = 1800.0
 """A row that takes longer has stalled: the process ends with its stacks on stderr."""
@@ -59,7 +62,7 @@ PromptsOption = Annotated[int, typer.Option(min=1, help="Held-out prompts of eac
 
 def load(name: str, out: Path | None) -> Callable[..., Report]:
     """The `run` of a benchmark's module, which writes its report to `out`, if that is given, after every row."""
-    run: Callable[..., Report] = import_module(f"weft.bench.{name}").run
+    run: Callable[..., Report] = import_module(f"weft.bench.{MODULES[name]}").run
 
     def kept(*args: Any, **options: Any) -> Report:
         with keeping(out, ROW_SECONDS):
@@ -146,7 +149,7 @@ def grammar(
     """Grammar backends on JSON schemas: what compiles, compile and mask times, whose verdicts are right."""
     if source is None:
         return finish(load("grammar", out)(), out)
-    from weft.bench.schemas import vocabulary_of
+    from weft.bench.grammar.schemas import vocabulary_of
 
     report = load("schemas", out)(
         source,
@@ -260,7 +263,7 @@ def acceptance(
     out: OutOption = None,
 ) -> None:
     """Tokens per iteration of every drafter, drafts guided and not, by the number of drafts; with a plot."""
-    from weft.bench.acceptance import plot
+    from weft.bench.engine.acceptance import plot
 
     report = load("acceptance", out)(device, model, prompts, max_k, temperature, simulate_acceptance)
     finish(report, out)
@@ -302,7 +305,7 @@ def overhead(
     out: OutOption = None,
 ) -> None:
     """Time per iteration, guided beside unguided, by batch size; --out writes a trace of the worst, too."""
-    from weft.bench.engines import Shape, shape_of
+    from weft.bench.engine.models import Shape, shape_of
 
     sizes = {"--layers": layers, "--hidden": hidden, "--vocab": vocab}
     refuse_together({"--shape": shape or None}, {"--model": model, **sizes})
@@ -391,8 +394,8 @@ def serve(
     out: OutOption = None,
 ) -> None:
     """The executor under load: throughput, time to first token, time between tokens; with a plot of what they trade."""
-    from weft.bench.serve import plot
-    from weft.bench.serve_setup import Loads, Setup, numbers
+    from weft.bench.serve.run import plot
+    from weft.bench.serve.setup import Loads, Setup, numbers
 
     setup = Setup(
         model, device, speculation, num_draft_tokens, policy, overlap, reuse=reuse, max_batch=max_batch

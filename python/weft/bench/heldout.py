@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.bench.records import Record, Split, example, schema_only
 from weft.core import Output, SamplingParams
 from weft.grammar.guide import Guide
-from weft.grammar.xgrammar import CompiledXGrammar
+from weft.grammar.xgrammar.backend import CompiledXGrammar
 from weft.llm import LLM
+from weft.tiny.records import Record, Split, example, schema_only
 
 SEED = 77
 

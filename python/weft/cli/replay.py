@@ -28,7 +28,7 @@ def replay(
 
     The exit code is 0 where everything agrees, 1 where something differs, and 2 for a file that can't be replayed.
     """
-    from weft.grammar.tokenizer import Vocabulary
+    from weft.grammar.vocabulary.tokenizer import Vocabulary
     from weft.guided.recording import Recording
     from weft.replay import replay as do_again
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.core import SamplingParams
-from weft.engine.lifecycle import StopWords
-from weft.engine.sampling_state import TokenRules
+from weft.engine.device.sampling import TokenRules
+from weft.engine.request import StopWords
 from weft.grammar.guide import Guide
 
 LEAST_FED, FED_BATCHES = 64, 4

@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from weft.config import EngineConfig, Speculation, model_directory, package_model_path
-from weft.engine.loop import Engine
-from weft.engine.recorder import FlightRecorder
+from weft.engine.engine import Engine
+from weft.engine.flight_recorder import FlightRecorder
 from weft.errors import InputError, TokenizerError
 from weft.executor.words import Words
 from weft.files import read_json
-from weft.grammar.compile import GuideCompiler
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.compile.compiler import GuideCompiler
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.weights import load_model, model_in_memory
 from weft.runtime import get as get_runtime

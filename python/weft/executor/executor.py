@@ -14,8 +14,8 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from weft.engine.lifecycle import Request as EngineRequest
-from weft.engine.records import TurnRecord
+from weft.engine.request import Request as EngineRequest
+from weft.engine.stats import TurnRecord
 from weft.errors import ExecutorError, InputError, RequestError
 from weft.executor.arguments import seconds_of, settings_of
 from weft.executor.assembly import Assembly, Source
@@ -39,9 +39,9 @@ from weft.executor.types import (
 from weft.executor.unread import MailboxLimits
 from weft.executor.worker import Worker
 from weft.grammar.base import CompiledGuide
-from weft.grammar.compile import GuideCompiler
+from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 NO_GUIDES = (
     "the request is guided, but the executor was made without a guided_decoding_config; make it with "

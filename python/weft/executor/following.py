@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 
-from weft.engine.lifecycle import Request as EngineRequest
+from weft.engine.request import Request as EngineRequest
 from weft.errors import ExecutorError
 from weft.executor.mailbox import Mailbox
 from weft.executor.tickets import Event, Ticket

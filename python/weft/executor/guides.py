@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from weft.errors import GuideError, InputError
 from weft.executor.types import GuidedDecodingParams, GuideType
 from weft.grammar.base import NO_REQUEST, CompiledGuide, Opening
-from weft.grammar.compile import GuideCompiler
+from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 
 

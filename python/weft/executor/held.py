@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from weft.engine.lifecycle import Request as EngineRequest
+from weft.engine.request import Request as EngineRequest
 from weft.executor.tickets import Event
 from weft.executor.types import Request
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from weft.core import Kind
-from weft.engine.beam import Hypothesis
-from weft.engine.beam_request import BeamRequest
-from weft.engine.lifecycle import Request as EngineRequest
+from weft.engine.beam.request import BeamRequest
+from weft.engine.beam.search import Hypothesis
+from weft.engine.request import Request as EngineRequest
 from weft.errors import ExecutorError, InputError
 from weft.executor.tickets import Answer, Event, Taken, Ticket
 from weft.executor.types import Request

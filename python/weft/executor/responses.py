@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from weft.core import FinishReason as EngineFinish
 from weft.core import Output
-from weft.engine.beam import Hypothesis
-from weft.engine.beam_request import BeamRequest
-from weft.engine.lifecycle import Request as EngineRequest
+from weft.engine.beam.request import BeamRequest
+from weft.engine.beam.search import Hypothesis
+from weft.engine.request import Request as EngineRequest
 from weft.executor.tickets import Answer, Event, Ticket
 from weft.executor.types import (
     AdditionalOutput,

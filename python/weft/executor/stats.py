@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from weft.config import EngineConfig
-from weft.engine.lifecycle import Request, Stage
-from weft.engine.records import KvUsage, TurnRecord
+from weft.engine.request import Request, Stage
+from weft.engine.stats import KvUsage, TurnRecord
 from weft.executor.types import (
     InflightBatchingStats,
     IterationStats,
@@ -23,7 +23,7 @@ from weft.executor.types import (
     SpecDecodingStats,
     StaticBatchingStats,
 )
-from weft.grammar.cache import GuideCache
+from weft.grammar.compile.cache import GuideCache
 
 STAGES = {
     Stage.COMPILING: RequestStage.QUEUED,

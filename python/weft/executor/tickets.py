@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from weft.engine.beam import Hypothesis
-from weft.engine.lifecycle import Request as EngineRequest
+from weft.engine.beam.search import Hypothesis
+from weft.engine.request import Request as EngineRequest
 from weft.executor.types import Request
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from weft.config import EngineConfig, Speculation
 from weft.core import SamplingParams
-from weft.engine.beam import BeamParams
-from weft.engine.beam_request import BeamRequest
-from weft.engine.kv_retention import Retention, RetentionRange
-from weft.engine.lifecycle import Request as EngineRequest
-from weft.engine.outputs import Gather
-from weft.engine.processors import LogitsProcessor
+from weft.engine.beam.request import BeamRequest
+from weft.engine.beam.search import BeamParams
+from weft.engine.device.tensors import Gather
+from weft.engine.kv.retention import Retention, RetentionRange
+from weft.engine.processors.base import LogitsProcessor
+from weft.engine.request import Request as EngineRequest
 from weft.errors import InputError
 from weft.executor.guides import Guides
 from weft.executor.types import (

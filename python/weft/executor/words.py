@@ -11,11 +11,11 @@ from transformers import PreTrainedTokenizerFast
 
 from weft.config import EngineConfig
 from weft.core import SamplingParams
-from weft.engine.admission import check_length
-from weft.engine.sampling_state import MAX_BAD_WORD_TOKENS, TokenRules
+from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, TokenRules
+from weft.engine.scheduling.scheduler import check_length
 from weft.errors import CapacityError, InputError
 from weft.executor.types.fields import read_tokens
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.prompts import Prompt, token_ids
 from weft.spelling import Speller
 from weft.stop_words import StopSequences, StopTexts, StopTokens

@@ -19,9 +19,9 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from weft.core import FinishReason
-from weft.engine.lifecycle import Request
-from weft.engine.loop import Engine
-from weft.engine.records import TurnRecord
+from weft.engine.engine import Engine
+from weft.engine.request import Request
+from weft.engine.stats import TurnRecord
 from weft.errors import ExecutorError, RequestError
 from weft.forks import Home
 

@@ -9,10 +9,10 @@ from weft.grammar.base import (
     Recognizer,
     wrap_matcher,
 )
-from weft.grammar.compile import GuideCompiler
+from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 __all__ = [
     "Backend",

@@ -12,12 +12,12 @@ from weft.errors import GuideError, InterfaceError
 from weft.grammar.base import Attempt, Backend, CompiledGuide
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
-from weft.grammar.llguidance import LLGuidanceBackend
-from weft.grammar.llguidance import not_enforced as llguidance_notes
+from weft.grammar.llguidance.backend import LLGuidanceBackend
+from weft.grammar.llguidance.backend import not_enforced as llguidance_notes
 from weft.grammar.notes import Notes
-from weft.grammar.tokenizer import Vocabulary
-from weft.grammar.xgrammar import XGrammarBackend
-from weft.grammar.xgrammar_translate import not_enforced as xgrammar_notes
+from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.grammar.xgrammar.backend import XGrammarBackend
+from weft.grammar.xgrammar.translate import not_enforced as xgrammar_notes
 
 XGRAMMAR, LLGUIDANCE = "xgrammar", "llguidance"
 WORDS = {XGRAMMAR: "XGrammar", LLGUIDANCE: "LLGuidance"}

@@ -1,6 +1,6 @@
 """What the engine knows of a grammar: guides are compiled, a compiled guide makes matchers.
 
-A `Matcher` follows one sequence of tokens, natively (`csrc/matcher.h`). It has `accept(token)`,
+A `Matcher` follows one sequence of tokens, natively (`csrc/include/weft/matcher.h`). It has `accept(token)`,
 `validate(tokens)`, `fill(row)`, `rollback(count)`, `fork()`, `reset()`, `is_terminated()` and `forced(capacity)`,
 tokens that spell what must follow whatever is sampled; where it fails it raises `GuideStateError`.
 """
@@ -19,7 +19,7 @@ from weft.errors import GuideError
 
 if TYPE_CHECKING:
     from weft.grammar.guide import Guide
-    from weft.grammar.tokenizer import Vocabulary
+    from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 __all__ = [
     "NO_REQUEST",
@@ -136,7 +136,7 @@ class Backend(Protocol):
     so that the process can be forked). `compile` may be called by several threads at once.
 
     It needs no care for what a guide does to its process: strangers' guides are compiled in a trial process first
-    (`weft.grammar.trial`), and by threads with large stacks (`weft.grammar.stacks`).
+    (`weft.grammar.compile.trial`), and by threads with large stacks (`weft.grammar.compile.stacks`).
     """
 
     def compile(self, guide: Guide) -> CompiledGuide:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.errors import GuideError
-from weft.grammar import json_schema
 from weft.grammar.base import PythonMatcher, Recognizer
+from weft.grammar.schema import structure as json_schema
 
 if TYPE_CHECKING:
     from weft.grammar.wasm.limits import WasmLimits
@@ -174,8 +174,8 @@ class Guide:
         open_objects: bool = False,
         max_whitespace: int | None = MAX_WHITESPACE,
     ) -> Guide:
-        """Calls of functions, in the format of a model family: `style` is one of `weft.grammar.tools.tool_styles()`,
-        such as "llama" or "qwen_3".
+        """Calls of functions, in the format of a model family: `style` is one of
+        `weft.grammar.kinds.tools.tool_styles()`, such as "llama" or "qwen_3".
 
         `tools` are OpenAI's: `{"type": "function", "function": {"name": ..., "parameters": schema}}`. `required`: text
         and calls in any order (False), at least one call (True), or exactly one call of the function that it names.
@@ -183,7 +183,7 @@ class Guide:
         ("disabled"), or either ("auto"). Without `parallel` there is one call at most, and nothing behind it. `strict`
         and `max_whitespace` are as in `json_schema`; with `any_order` arguments may come in any order.
         """
-        from weft.grammar.tools import tools_tag
+        from weft.grammar.kinds.tools import tools_tag
 
         source = tools_tag(
             tools,
@@ -234,7 +234,7 @@ class Guide:
         other is found wherever the text has its bytes. Free text has no special tokens and does not end the answer.
         Behind `max_free_tokens` tokens nothing but the trigger may come. `guide` may have a trigger, too.
         """
-        from weft.grammar.after import After
+        from weft.grammar.kinds.after import After
 
         after = After(trigger, cls.of(guide), max_free_tokens)
         after.check()
@@ -315,7 +315,7 @@ class Guide:
         if self.kind == "json_schema":
             json_schema.check(_schema_of(self.source))
         elif self.kind == "structural_tag":
-            from weft.grammar.xgrammar_translate import check_structural_tag
+            from weft.grammar.xgrammar.translate import check_structural_tag
 
             check_structural_tag(self.source)
 
@@ -323,7 +323,7 @@ class Guide:
         """The guide as an `xgrammar.Grammar`. Raises `GuideError` for one that does not translate, or is no
         grammar.
         """
-        from weft.grammar.xgrammar_translate import grammar_of
+        from weft.grammar.xgrammar.translate import grammar_of
 
         return grammar_of(self)
 

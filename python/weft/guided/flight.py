@@ -1,6 +1,6 @@
 """Records of what a `GuidedState` did: its last operations, what each was given and what it left of every slot.
 
-`GuidedState.record` switches them on; they are words in a ring (`csrc/guided_recording.cpp` has their layout), and
+`GuidedState.record` switches them on; they are words in a ring (`csrc/guided/recording.cpp` has their layout), and
 become `Operation`s here.
 """
 

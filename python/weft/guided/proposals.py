@@ -1,9 +1,9 @@
 """Drafts that the host proposes, by slot: text given with the request, text that the grammar forces, and what followed
 the same tokens before.
 
-They are made in C++ (`csrc/proposals.h`); here they get their host memory, and become host tasks. A task runs on the
-grammar's stream behind the `commit` of an iteration, for the slots of its snapshot. Given text comes first, forced text
-where there is none; n-grams go on behind either.
+They are made in C++ (`csrc/drafting/proposals.h`); here they get their host memory, and become host tasks. A task
+runs on the grammar's stream behind the `commit` of an iteration, for the slots of its snapshot. Given text comes
+first, forced text where there is none; n-grams go on behind either.
 
 S slots and one more for padding, K drafts.
 """

@@ -1,6 +1,6 @@
 """The grammar's state by slot: which matcher each slot has, and which mask rows are filled.
 
-The state changes live in C++ (`csrc/guided_state.h`). Here they get their host memory, and become host tasks.
+The state changes live in C++ (`csrc/guided/state.h`). Here they get their host memory, and become host tasks.
 In the order of one stream: `fetch` takes the snapshot that `push` left, `extend(j)` takes draft j where it is
 legal and fills row j (`extend_through(k)`: drafts 1..k at once), `commit` takes back what was not accepted,
 takes the bonus token and fills row 0. A slot that fails gets a status; its rows then allow end tokens only,

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 
 from weft.errors import InputError
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.guided.flight import END_ONLY, UNKNOWN, Operation, SlotEntry, hash_name, hash_rows, operations
 from weft.guided.recording import Recording
-from weft.replay.issue import Issuer
-from weft.replay.tenancies import RefusedAnswer, Tenancies, tenancies
+from weft.replay.replayer import Issuer
+from weft.replay.slot_assignments import RefusedAnswer, Tenancies, tenancies
 from weft.runtime import cpu
 
 

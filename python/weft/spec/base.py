@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from weft.config import Speculation
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.guided.proposals import Sources
 from weft.models.base import Model, PagedKV
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft.errors import ModelError
-from weft.grammar.hf_vocabulary import read_huggingface
-from weft.grammar.tokenizer import Vocabulary
-from weft.grammar.tokenizer_files import has_tokenizer, load_tokenizer
+from weft.grammar.vocabulary.files import has_tokenizer, load_tokenizer
+from weft.grammar.vocabulary.hugging_face import read_huggingface
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.spec.base import DrafterContext
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from weft.grammar import json_schema
 from weft.grammar.notes import Place
+from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.nodes import FORMATS, Node, TooMuch
 from weft.grammar.schema.references import References
 from weft.grammar.schema.values import Values

@@ -6,7 +6,7 @@ from weft import _core
 from weft.errors import GuideError
 from weft.grammar.base import NO_REQUEST, CompiledGuide, CompileParts, Matcher, Opening
 from weft.grammar.guide import Guide
-from weft.grammar.tokenizer import token_texts
+from weft.grammar.vocabulary.tokenizer import token_texts
 from weft.grammar.wasm.audit import audit
 from weft.grammar.wasm.compile import bind, compiled
 from weft.grammar.wasm.limits import WasmLimits

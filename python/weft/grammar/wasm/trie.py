@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import GuideError
-from weft.grammar.tokenizer import Vocabulary
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 MAGIC = 0x558B6FD3
 NO_TOKEN = 0xFFFFFF

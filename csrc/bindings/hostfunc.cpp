@@ -1,0 +1,144 @@
+// Host functions for Python: launches, handles, failures, the watchdog, and the end of the interpreter.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <csignal>
+#include <optional>
+
+#include "bindings/bind.h"
+#include "driver/error.h"
+#include "hostfunc/gil.h"
+#include "hostfunc/host_task.h"
+#include "hostfunc/watchdog.h"
+
+namespace nb = nanobind;
+
+namespace weft {
+namespace {
+
+// How long the end of the interpreter waits for callbacks that run.
+constexpr double kExitSeconds = 2.0;
+
+// faulthandler prints every Python stack on this signal; a real-time one, since those have no other use by default.
+const int kWatchdogSignal = SIGRTMIN + 7;
+constexpr double kWatchdogSeconds = 10.0;
+int watchdog_signal = 0;  // that faulthandler has a handler for; guarded by the GIL
+bool watchdog_is_set = false;
+
+cu::CUstream stream_of(std::uintptr_t handle) { return reinterpret_cast<cu::CUstream>(handle); }
+
+// "module.qualname", or the type's for a callable without a name.
+std::string name_of(nb::handle fn) {
+  nb::handle named = nb::hasattr(fn, "__qualname__") ? fn : nb::handle(fn.type());
+  nb::object module = nb::getattr(named, "__module__", nb::none());
+  std::string name = nb::str(nb::getattr(named, "__qualname__", nb::str("?"))).c_str();
+  return module.is_none() ? name : std::string(nb::str(module).c_str()) + "." + name;
+}
+
+// The limit in seconds, 0 for none, and the signal that prints every Python stack.
+void watch_gil(double seconds, int signal) {
+  nb::module_ faulthandler = nb::module_::import_("faulthandler");
+  if (watchdog_signal && watchdog_signal != signal) faulthandler.attr("unregister")(watchdog_signal);
+  if (watchdog_signal != signal)
+    faulthandler.attr("register")(signal, nb::arg("file") = 2, nb::arg("all_threads") = true, nb::arg("chain") = false);
+  watchdog_signal = signal;
+  watchdog_is_set = true;
+  set_watchdog(seconds, signal);
+}
+
+void watch_gil_once() {
+  if (!watchdog_is_set) watch_gil(kWatchdogSeconds, kWatchdogSignal);
+}
+
+void require_callable(nb::handle fn) {
+  if (!PyCallable_Check(fn.ptr()))
+    throw nb::type_error(("a host function is a callable, not " + std::string(Py_TYPE(fn.ptr())->tp_name)).c_str());
+}
+
+std::optional<std::uint64_t> launch_hostfunc(int driver, std::uintptr_t stream, bool free_after_run, nb::handle fn,
+                                             nb::tuple args, nb::dict kwargs) {
+  const cu::Driver &table = driver_by_index(driver);
+  require_callable(fn);
+  raise_failures(&table);
+  watch_gil_once();
+  const std::uint64_t handle =
+      launch_python(table, stream_of(stream), name_of(fn), fn.ptr(), args.ptr(), kwargs.ptr(), free_after_run);
+  if (!handle) return std::nullopt;
+  return handle;
+}
+
+void launch_device_function(std::uintptr_t stream, nb::handle fn, nb::tuple args, nb::dict kwargs,
+                            const std::string &name) {
+  require_callable(fn);
+  raise_failures(&cpu_driver());
+  watch_gil_once();
+  launch_device(stream_of(stream), name, fn.ptr(), args.ptr(), kwargs.ptr());
+}
+
+void launch_native_function(int driver, std::uintptr_t stream, std::uintptr_t function, std::uintptr_t data,
+                            nb::handle owner, const std::string &name, bool skippable) {
+  const cu::Driver &table = driver_by_index(driver);
+  raise_failures(&table);
+  if (!function) throw nb::value_error("a native task needs the address of a function, got 0");
+  NativeTask task;
+  task.run = reinterpret_cast<void (*)(void *)>(function);
+  task.data = reinterpret_cast<void *>(data);
+  task.owner = owner.inc_ref().ptr();
+  task.release = [](void *object) { Py_DECREF(static_cast<PyObject *>(object)); };
+  task.name = name.c_str();
+  task.skippable = skippable;
+  launch_native(table, stream_of(stream), task);
+}
+
+void check_failures(std::optional<int> driver) { raise_failures(driver ? &driver_by_index(*driver) : nullptr); }
+
+void free_user_data(std::uint64_t handle) {
+  if (!free_handle(handle))
+    throw nb::value_error(
+        ("host function handle " + std::to_string(handle) + " is unknown: it was freed, or its graph is gone").c_str());
+}
+
+nb::dict stats() {
+  const HostStats now = host_stats();
+  nb::dict out;
+  out["launched"] = now.launched;
+  out["run"] = now.run;
+  out["freed"] = now.freed;
+  out["live"] = now.live;
+  return out;
+}
+
+// Registered with atexit: no callback starts after it, and nothing that a callback raised stays unsaid.
+void at_exit() {
+  const bool all_done = leave_interpreter(kExitSeconds);
+  drain();
+  print_failures();
+  // Payloads of graphs that still live are leaked on purpose: what they refer to can't be released any more.
+  if (!all_done || host_stats().live != 0) nb::set_leak_warnings(false);
+}
+
+}  // namespace
+
+void bind_hostfunc(nb::module_ &m) {
+  m.def("launch_hostfunc", &launch_hostfunc, nb::arg("driver"), nb::arg("stream"), nb::arg("free_after_run"),
+        nb::arg("fn"), nb::arg("args"), nb::arg("kwargs"));
+  m.def("launch_device", &launch_device_function, nb::arg("stream"), nb::arg("fn"), nb::arg("args"), nb::arg("kwargs"),
+        nb::arg("name"));
+  m.def("launch_native", &launch_native_function, nb::arg("driver"), nb::arg("stream"), nb::arg("function"),
+        nb::arg("data"), nb::arg("owner").none(), nb::arg("name"), nb::arg("skippable") = false);
+  m.def("check", &check_failures, nb::arg("driver") = nb::none());
+  m.def("exchange_failure_scope", &exchange_scope, nb::arg("scope"));
+  m.def("drain", &drain);
+  m.def("hostfunc_handles", &handles);
+  m.def("free_hostfunc_user_data", &free_user_data, nb::arg("handle"));
+  m.def("hostfunc_stats", &stats);
+  m.def("in_task", &in_task);
+  m.def("set_watchdog", &watch_gil, nb::arg("seconds"), nb::arg("signal"));
+  m.attr("WATCHDOG_SIGNAL") = kWatchdogSignal;
+  m.def("_at_exit", &at_exit);
+  nb::module_::import_("atexit").attr("register")(m.attr("_at_exit"));
+}
+
+}  // namespace weft

@@ -1,0 +1,28 @@
+// Contents page of the extension: one bind call per area.
+#include <nanobind/nanobind.h>
+
+#include "bindings/bind.h"
+#include "hostfunc/gil.h"
+
+NB_MODULE(_core, m) {
+  m.doc() = "weft's native code: drivers, host tasks, the mask kernel, sampling, attention, guided state.";
+  weft::outlive_finalisation();
+  // Whoever keeps an engine in a global variable until the program ends has not leaked it.
+  nanobind::set_leak_warnings(false);
+  weft::bind_driver(m);
+  weft::bind_hostfunc(m);
+  weft::bind_token_mask(m);
+  weft::bind_sampling(m);
+  weft::bind_penalties(m);
+  weft::bind_attention(m);
+  weft::bind_matcher(m);
+  weft::bind_guided(m);
+  weft::bind_proposals(m);
+  weft::bind_after(m);
+  weft::bind_plugin(m);
+  weft::bind_wasm(m);
+  weft::bind_llguidance(m);
+  weft::bind_recording(m);
+  weft::bind_closing(m);
+  weft::bind_words(m);
+}

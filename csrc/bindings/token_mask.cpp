@@ -1,0 +1,82 @@
+// The mask kernels for Python, as addresses and sizes: weft.ops checks tensors and passes their pointers.
+#include "kernels/mask/token_mask.h"
+
+#include <nanobind/nanobind.h>
+
+#include "bindings/bind.h"
+#include "bindings/logits.h"
+
+namespace nb = nanobind;
+
+namespace weft {
+namespace {
+
+ApplyCall apply_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
+                     std::uintptr_t bitmask, std::int64_t mask_rows, std::int64_t words, std::int64_t mask_stride,
+                     std::uintptr_t row_list, bool row_list_is64, std::uintptr_t token_mask, std::uintptr_t d2t) {
+  return {logits_of(logits, dtype, rows, vocab, stride),
+          {pointer<const std::uint32_t>(bitmask), mask_rows, words, mask_stride},
+          {pointer<const void>(row_list), row_list_is64},
+          pointer<const std::int32_t>(token_mask),
+          pointer<const std::int64_t>(d2t)};
+}
+
+CopyCall copy_call(std::uintptr_t dst, std::uintptr_t src, std::int64_t mask_rows, std::int64_t words,
+                   std::int64_t dst_stride, std::int64_t src_stride, std::uintptr_t dst_flags, std::uintptr_t src_flags,
+                   std::uintptr_t row_list, bool row_list_is64, std::int64_t count) {
+  return {pointer<std::uint32_t>(dst),
+          pointer<const std::uint32_t>(src),
+          mask_rows,
+          words,
+          dst_stride,
+          src_stride,
+          pointer<std::int32_t>(dst_flags),
+          pointer<const std::int32_t>(src_flags),
+          {pointer<const void>(row_list), row_list_is64},
+          count};
+}
+
+}  // namespace
+
+void bind_token_mask(nb::module_ &m) {
+  m.def("cuda_architectures", &cuda_architectures);  // "" without CUDA kernels
+
+  m.def("apply_token_bitmask_cpu",
+        [](std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
+           std::uintptr_t bitmask, std::int64_t mask_rows, std::int64_t words, std::int64_t mask_stride,
+           std::uintptr_t row_list, bool row_list_is64, std::uintptr_t token_mask, std::uintptr_t d2t, int threads) {
+          const ApplyCall call = apply_call(logits, dtype, rows, vocab, stride, bitmask, mask_rows, words, mask_stride,
+                                            row_list, row_list_is64, token_mask, d2t);
+          return run(rows * vocab, [&] { return apply_token_bitmask_cpu(call, threads); });
+        });
+  m.def("apply_token_bitmask_cuda",
+        [](std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
+           std::uintptr_t bitmask, std::int64_t mask_rows, std::int64_t words, std::int64_t mask_stride,
+           std::uintptr_t row_list, bool row_list_is64, std::uintptr_t token_mask, std::uintptr_t d2t, int sms,
+           std::uintptr_t stream) {
+          const ApplyCall call = apply_call(logits, dtype, rows, vocab, stride, bitmask, mask_rows, words, mask_stride,
+                                            row_list, row_list_is64, token_mask, d2t);
+          const nb::gil_scoped_release release;
+          return apply_token_bitmask_cuda(call, sms, pointer<void>(stream));
+        });
+
+  m.def("copy_mask_rows_cpu",
+        [](std::uintptr_t dst, std::uintptr_t src, std::int64_t mask_rows, std::int64_t words, std::int64_t dst_stride,
+           std::int64_t src_stride, std::uintptr_t dst_flags, std::uintptr_t src_flags, std::uintptr_t row_list,
+           bool row_list_is64, std::int64_t count) {
+          const CopyCall call = copy_call(dst, src, mask_rows, words, dst_stride, src_stride, dst_flags, src_flags,
+                                          row_list, row_list_is64, count);
+          return run(count * words, [&] { return copy_mask_rows_cpu(call); });
+        });
+  m.def("copy_mask_rows_cuda",
+        [](std::uintptr_t dst, std::uintptr_t src, std::int64_t mask_rows, std::int64_t words, std::int64_t dst_stride,
+           std::int64_t src_stride, std::uintptr_t dst_flags, std::uintptr_t src_flags, std::uintptr_t row_list,
+           bool row_list_is64, std::int64_t count, std::uintptr_t stream) {
+          const CopyCall call = copy_call(dst, src, mask_rows, words, dst_stride, src_stride, dst_flags, src_flags,
+                                          row_list, row_list_is64, count);
+          const nb::gil_scoped_release release;
+          return copy_mask_rows_cuda(call, pointer<void>(stream));
+        });
+}
+
+}  // namespace weft

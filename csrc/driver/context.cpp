@@ -1,0 +1,45 @@
+#include "driver/context.h"
+
+#include <atomic>
+#include <map>
+#include <mutex>
+
+namespace weft {
+
+using namespace cu;
+
+namespace {
+
+std::atomic<int> used_device{0};
+
+// Retained once, and never released: whoever destroys an event late in the life of the process needs it still.
+CUresult primary_context(const Driver &d, int ordinal, CUcontext *context) {
+  static std::mutex mutex;
+  static auto *retained = new std::map<int, CUcontext>;
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto found = retained->find(ordinal);
+  if (found != retained->end()) {
+    *context = found->second;
+    return CUDA_SUCCESS;
+  }
+  CUdevice device = 0;
+  if (CUresult r = d.cuDeviceGet(&device, ordinal)) return r;
+  if (CUresult r = d.cuDevicePrimaryCtxRetain(context, device)) return r;
+  retained->emplace(ordinal, *context);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void use_device(int ordinal) { used_device.store(ordinal); }
+
+CUresult ensure_context(const Driver &d) {
+  if (!d.cuCtxGetCurrent) return CUDA_SUCCESS;
+  CUcontext context = nullptr;
+  // Where not even this is permitted, as in a callback, the call that follows says so.
+  if (d.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return CUDA_SUCCESS;
+  if (CUresult r = primary_context(d, used_device.load(), &context)) return r;
+  return d.cuCtxSetCurrent(context);
+}
+
+}  // namespace weft

@@ -1,0 +1,245 @@
+// The CPU driver's objects and its one lock. Internal to this folder.
+//
+// A stream is a queue of operations. Its first operation is started when the one before it is done: a node goes to the
+// ready lists, a wait looks at its target, a graph launch sends the graph's first nodes to the ready lists. Who takes
+// nodes from the ready lists is the schedule's business (driver/cpu/run.cpp). A point in a stream is its number of
+// operations so far, so an event is a stream and a count.
+//
+// Everything here is guarded by State::mutex, which is never held while a callback runs.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "driver/cpu/cpu.h"
+
+namespace weft::cpu {
+
+using Lock = std::unique_lock<std::mutex>;
+using Stream = cu::CUstream_st;
+using Event = cu::CUevent_st;
+using Graph = cu::CUgraph_st;
+using GraphNode = cu::CUgraphNode_st;
+using GraphExec = cu::CUgraphExec_st;
+using UserObject = cu::CUuserObject_st;
+
+// What a node does.
+struct Work {
+  cu::CUgraphNodeType kind = cu::CU_GRAPH_NODE_TYPE_EMPTY;
+  const char *label = "";           // interned
+  std::uint64_t stream_number = 0;  // of the stream it was enqueued or captured on
+  cu::CUhostFn fn = nullptr;        // kernel and host nodes
+  void *data = nullptr;
+  void *dst = nullptr;  // memcpy nodes
+  const void *src = nullptr;
+  std::size_t bytes = 0;
+};
+
+// A node that can be run: the head of a stream (`stream`), or a node of a graph being launched (`exec`).
+struct Runnable {
+  Work work;
+  Stream *stream = nullptr;
+  GraphExec *exec = nullptr;
+  Runnable *next = nullptr;
+  std::uint64_t ticket = 0;
+  int predecessors = 0, pending = 0;             // in a graph
+  unsigned first_successor = 0, successors = 0;  // in GraphExec::successors
+  unsigned lane = 0;                             // in a graph, schedule kThreads
+  float player_ns = 0, worker_ns = 0;            // mean cost where it ran; 0: never did
+};
+
+struct List {
+  Runnable *head = nullptr, *tail = nullptr;
+  std::size_t size = 0;
+  void push(Runnable *node);
+  Runnable *pop();
+  Runnable *take(std::size_t index);
+};
+
+// Schedule kThreads: the thread of a stream, or of a branch of a graph. Never freed, but used again.
+struct Lane {
+  List ready;
+  std::condition_variable wake;
+};
+
+struct Capture {
+  cu::cuuint64_t id = 0;
+  cu::CUstreamCaptureMode mode = cu::CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::thread::id thread;
+  Stream *origin = nullptr;
+  std::shared_ptr<Graph> graph;
+  std::vector<Stream *> streams;
+  bool active = true, invalid = false;
+};
+
+struct Op {
+  enum Kind { kNode, kWait, kRecord, kLaunch } kind;
+  Work work;
+  std::shared_ptr<Stream> target;   // kWait
+  std::uint64_t point = 0;          // kWait: of the target; kRecord: which record of the event
+  std::shared_ptr<Event> event;     // kRecord
+  std::shared_ptr<GraphExec> exec;  // kLaunch
+};
+
+// Living objects by handle.
+template <class T>
+using Registry = std::unordered_map<T *, std::shared_ptr<T>>;
+
+}  // namespace weft::cpu
+
+namespace weft::cu {
+
+struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
+  std::uint64_t number = 0;
+  bool non_blocking = true, destroyed = false;
+  std::deque<weft::cpu::Op> queue;
+  bool started = false;  // the head of the queue is running, launched, or waits for something
+  std::uint64_t enqueued = 0, completed = 0;
+  weft::cpu::Runnable current;               // the head, when it is a node
+  std::vector<weft::cpu::Stream *> blocked;  // streams whose head waits for a point of this one
+  std::shared_ptr<weft::cpu::Capture> capture;
+  std::vector<CUgraphNode> dependencies;  // in a capture: what the next node depends on
+  weft::cpu::Lane *lane = nullptr;
+};
+
+struct CUevent_st {
+  unsigned flags = 0;
+  std::shared_ptr<CUstream_st> stream;  // of the last record; null: never recorded, or in a capture
+  std::uint64_t point = 0, records = 0;
+  bool timed = false;
+  std::int64_t time_ns = 0;
+  std::shared_ptr<weft::cpu::Capture> capture;  // of the last record
+  std::vector<CUgraphNode> dependencies;
+};
+
+struct CUuserObject_st {
+  void *pointer;
+  CUhostFn destroy;
+  std::uint64_t references;
+};
+
+struct CUgraphNode_st {
+  weft::cpu::Work work;
+  std::size_t index;
+  std::vector<CUgraphNode> dependencies;
+};
+
+struct CUgraph_st {
+  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+  std::map<CUuserObject, std::uint64_t> objects;
+  bool capturing = false;
+  ~CUgraph_st();
+};
+
+struct CUgraphExec_st {
+  std::vector<weft::cpu::Runnable> nodes;
+  std::vector<unsigned> successors, roots;
+  std::map<CUuserObject, std::uint64_t> objects;
+  unsigned lane_count = 1;
+  std::vector<weft::cpu::Lane *> lanes;
+  std::size_t remaining = 0;
+  CUstream_st *stream = nullptr;      // of the launch that is running; null: none is
+  std::deque<CUstream_st *> waiting;  // streams whose head is a launch of this exec
+  ~CUgraphExec_st();
+};
+
+}  // namespace weft::cu
+
+namespace weft::cpu {
+
+enum Class { kDevice, kHost, kCopy, kClasses };
+
+struct Destructor {
+  cu::CUhostFn run;
+  void *pointer;
+};
+
+// Leaked on purpose, so that callbacks and threads outlive static destruction.
+struct State {
+  std::mutex mutex;
+  std::condition_variable progress;  // an operation is done, or the player's place is free
+  int waiters = 0;
+
+  Registry<Stream> streams;
+  Registry<Event> events;
+  Registry<Graph> graphs;
+  Registry<GraphExec> execs;
+  std::unordered_set<GraphNode *> nodes;
+  std::unordered_map<UserObject *, std::unique_ptr<UserObject>> objects;
+  std::shared_ptr<Stream> legacy;                  // the default stream
+  std::vector<std::shared_ptr<Stream>> living;     // with the default one and those destroyed with work pending
+  std::vector<std::shared_ptr<Capture>> captures;  // active ones
+  std::uint64_t stream_numbers = 0, capture_ids = 0;
+  std::unordered_set<std::string> labels;
+
+  Schedule schedule = Schedule::kInline;
+  int processors;  // that this process may use; one has none to hand host nodes over to
+  std::uint64_t random = 0;
+  bool newest_first = false, changes_sides = false;  // schedule kAhead
+  std::size_t outstanding = 0;                       // operations in all queues
+  std::vector<std::shared_ptr<Stream>> to_advance;
+  List ready[kClasses];
+  std::uint64_t tickets = 0;
+  bool player = false;                       // a thread plays the device (all schedules but kThreads)
+  const Runnable *running_device = nullptr;  // where a player plays
+  bool host_running = false;
+  bool completed_some = false;  // since the last notification
+
+  bool host_thread_started = false, worker_called = false, destructor_running = false;
+  float least_wake_ns = 50e3f;  // 0 (in tests): whatever can be handed over is
+  float wake_ns = 0;            // what waking a thread took, on average
+  std::int64_t worker_called_ns = 0, worker_done_ns = 0;
+  std::condition_variable host_wake;
+  std::deque<Destructor> destructors;
+  std::vector<Lane *> free_lanes;
+
+  std::atomic<bool> tracing{false};
+  std::vector<TraceSlice> slices;
+
+  State();
+};
+State &state();
+
+std::int64_t now_ns();
+bool in_callback();
+const char *take_label();
+
+// Streams advance (driver/cpu/run.cpp).
+void dispatch(State &s, Runnable *node);     // to the ready lists
+void finish_head(State &s, Stream &stream);  // the first operation is done
+void settle(State &s);                       // starts what can start
+void complete(State &s, Runnable *node);     // after a node ran
+void notify(State &s);                       // tells those who wait
+bool can_pick(const State &s);
+void order_with_default_stream(State &s, Stream &stream);
+void enqueue(State &s, Lock &lock, Stream &stream, Op op);
+void destroy_stream(State &s, Stream &stream);
+void wait_for_point(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint64_t point);
+void wait_for_all(State &s, Lock &lock);
+// Gives the device a chance to get to `point` before a query answers.
+void poke(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint64_t point);
+
+// Threads (driver/cpu/host.cpp).
+void run_node(State &s, Lock &lock, Runnable *node, bool on_worker);
+bool start_host_thread(State &s);  // false where no thread can be started
+bool worker_may_run(const Runnable &node);
+bool worth_handing_over(const State &s, const Runnable &node);
+void observe_wake(State &s, std::int64_t called_ns);  // a thread that was called then is awake
+void offer_to_worker(State &s);  // wakes the worker for a costly host node, if there is device work to do beside it
+Lane *acquire_lane(State &s) noexcept;
+
+// Graphs (driver/cpu/graph.cpp).
+void start_launch(State &s, Stream &stream);
+void finish_graph_node(State &s, Runnable &node);
+void release_object(State &s, UserObject *object, std::uint64_t count);
+
+}  // namespace weft::cpu

@@ -1,0 +1,87 @@
+// Where free text ends and a guide begins: at a token, or at a text that is found in the bytes of the tokens.
+//
+// A text may end inside a token. Such a token is allowed only if the guide takes the rest of its bytes, spelled as
+// tokens; that is looked up once, for each such rest. Python-free.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "matcher/forced_text.h"
+#include "matcher/handle.h"
+
+namespace weft {
+
+// Read-only after `settle`, so any number of matchers and threads share one.
+class AfterRules {
+ public:
+  static constexpr int kMaxTriggerBytes = TokenTexts::kMaxBytes;
+
+  // The free text ends with `token`. Free text is of tokens with bytes; others have none in `texts`.
+  AfterRules(std::shared_ptr<const TokenTexts> texts, int vocab_size, std::int32_t token);
+  // It ends with `trigger`, of 1 to kMaxTriggerBytes bytes.
+  AfterRules(std::shared_ptr<const TokenTexts> texts, int vocab_size, std::string trigger);
+
+  // Finds out which tokens may hold the trigger's end: those behind whose rest `guide`, a matcher at its start, may
+  // go on. Its state does not change. Returns "" or the matcher's error.
+  std::string settle(MatcherHandle &guide);
+
+  // Whether any token can end the free text, and whether it can be ended from everywhere by tokens that spell no more
+  // than what is missing. After `settle`.
+  bool can_end() const;
+  bool can_be_forced() const;
+
+  // A state is how many bytes of the trigger the text ends with. What a token does:
+  struct Step {
+    int state = -1;                                        // -1: it is not allowed
+    const std::vector<std::int32_t> *beginning = nullptr;  // the trigger is there: tokens that the guide begins with
+  };
+  // `is_forced`: only tokens that spell what is missing of the trigger are allowed.
+  Step step(int state, std::int32_t token, bool is_forced) const;
+  // The mask of the tokens that `step` allows; `row` holds the vocabulary.
+  void fill(int state, bool is_forced, std::int32_t *row) const;
+  // What is missing of the trigger: as a token (-1: it is a text), as a text.
+  std::int32_t token() const { return token_; }
+  std::string_view missing(int state) const {
+    return std::string_view(trigger_).substr(static_cast<std::size_t>(state));
+  }
+
+  int vocab_size() const { return vocab_size_; }
+  int words() const { return (vocab_size_ + 31) / 32; }
+  const TokenTexts &texts() const { return *texts_; }
+  std::size_t memory_bytes() const;
+
+ private:
+  struct Completion {
+    std::int32_t token;
+    int rest;  // an index of `rests_`
+  };
+  struct Rest {
+    std::string text;
+    std::vector<std::int32_t> tokens;
+    bool is_taken = false;
+  };
+
+  int next(int state, unsigned char byte) const;
+  void find_completions();
+  void find_spellings();
+  int rest_of(const std::string &text);
+  const Completion *completion(int state, std::int32_t token) const;
+
+  const std::shared_ptr<const TokenTexts> texts_;
+  const int vocab_size_;
+  const std::int32_t token_ = -1;
+  const std::string trigger_;
+  std::vector<int> fallback_;                         // [bytes] the longest other beginning that a state ends with
+  std::vector<std::int32_t> free_row_;                // [W]
+  std::vector<std::vector<Completion>> completions_;  // by state, sorted by token
+  std::vector<std::vector<std::int32_t>> spellings_;  // by state, sorted: what may be taken where the trigger is forced
+  std::vector<Rest> rests_;
+  std::map<std::string, int> rest_numbers_;
+};
+
+}  // namespace weft

@@ -1,0 +1,78 @@
+// Where a text stands in a grammar: every way to read it, each with what it costs to end. Python-free.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/closing/grammar.h"
+
+namespace weft {
+
+class ClosingChart {
+ public:
+  static constexpr std::size_t kMaxReadings = 1024;
+  static constexpr std::size_t kMaxFrames = 1 << 18;
+  static constexpr std::size_t kMaxVisits = 1 << 16;
+
+  // A way to read the text: the place in the grammar, and the frame to return to (-1: none).
+  struct Reading {
+    int at, frame;
+    bool operator==(const Reading &other) const { return at == other.at && frame == other.frame; }
+  };
+  // `cheapest` and `dearest` are fewest tokens to the end, of the readings that have fewest and most.
+  struct State {
+    std::vector<Reading> readings;
+    int cheapest = ClosingGrammar::kNever, dearest = ClosingGrammar::kNever;
+  };
+  using StateRef = std::shared_ptr<const State>;
+  enum class Outcome { kTaken, kRefused, kTooLarge };
+
+  explicit ClosingChart(std::shared_ptr<const ClosingGrammar> grammar);
+
+  // The state of no text.
+  StateRef start();
+  // The state behind `text`, which follows what led to `from`; null unless it is taken.
+  Outcome advance(const State &from, std::string_view text, StateRef &to);
+  // A shortest end of the state known: its text, and the tokens that `cheapest` counts.
+  void spell(const State &state, std::string &text, std::vector<std::int32_t> &tokens) const;
+
+  std::size_t num_frames() const { return frames_.size(); }
+
+ private:
+  // Where a rule returns to: a place before a rule of which `count` times are behind it by then.
+  struct Frame {
+    int at, count, parent, cost;
+  };
+  struct Key {
+    int at, count, parent;
+    bool operator==(const Key &other) const { return at == other.at && count == other.count && parent == other.parent; }
+  };
+  struct Hash {
+    std::size_t operator()(const Key &key) const {
+      std::uint64_t hash = static_cast<std::uint32_t>(key.at) * 0x9E3779B97F4A7C15u;
+      hash = (hash ^ static_cast<std::uint32_t>(key.count)) * 0xBF58476D1CE4E5B9u;
+      hash = (hash ^ static_cast<std::uint32_t>(key.parent)) * 0x94D049BB133111EBu;
+      return static_cast<std::size_t>(hash ^ (hash >> 31));
+    }
+  };
+
+  int frame_cost(int frame) const { return frame < 0 ? 0 : frames_[static_cast<std::size_t>(frame)].cost; }
+  int cost(const Reading &reading) const {
+    return ClosingGrammar::sum(grammar_->cost(reading.at), frame_cost(reading.frame));
+  }
+  int push(int at, int count, int parent);
+  bool step(const std::vector<Reading> &from, unsigned char byte, std::vector<Reading> &to);
+  StateRef finish(std::vector<Reading> readings) const;
+
+  std::shared_ptr<const ClosingGrammar> grammar_;
+  std::vector<Frame> frames_;  // equal ones are there once
+  std::unordered_map<Key, int, Hash> numbers_;
+  std::vector<Key> visits_;  // of a step, in order; `seen_` finds them once they are many
+  std::unordered_map<Key, int, Hash> seen_;
+};
+
+}  // namespace weft

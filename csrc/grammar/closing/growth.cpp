@@ -1,0 +1,223 @@
+#include "grammar/closing/growth.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace weft {
+namespace {
+
+constexpr int kNever = ClosingGrammar::kNever;
+constexpr std::int64_t kMaxWork = 300'000'000;  // about a second
+constexpr int kMaxLevel = 64;                   // above it, levels are kLevelStep apart
+constexpr int kLevelStep = 16;
+
+// A place, and by how much the cost has grown on the way there.
+using Weighted = std::pair<int, int>;
+
+int grown(int by, int more) { return by >= kNever || more >= kNever ? kNever : std::min(kNever, by + more); }
+
+int change(int before, int after) {
+  if (after >= kNever) return kNever;
+  return before >= kNever ? 0 : after - before;
+}
+
+// The places of a grammar, walked by bytes: a state is a set of places with weights, the greatest of them 0.
+class Walk {
+ public:
+  explicit Walk(const ClosingGrammar &grammar) : grammar_(grammar), closures_(), callers_() {
+    const auto places = static_cast<std::size_t>(grammar.num_places());
+    closures_.resize(places);
+    is_closed_.resize(places);
+    callers_.resize(static_cast<std::size_t>(grammar.num_rules()));
+    for (int at = 0; at < grammar.num_places(); ++at)
+      if (grammar.place(at).kind == Place::kRule)
+        callers_[static_cast<std::size_t>(grammar.place(at).target)].push_back(at);
+    State all;
+    for (int at = 0; at < grammar.num_places(); ++at) all.emplace_back(at, 0);
+    add(std::move(all));  // a reading may be anywhere
+  }
+
+  struct Step {
+    int state = -1;  // -1: no text goes on so
+    int growth = 0;
+  };
+
+  Step step(int state, unsigned char byte) {
+    const std::uint64_t key = static_cast<std::uint64_t>(state) << 8 | byte;
+    const auto found = steps_.find(key);
+    if (found != steps_.end()) return found->second;
+    return steps_.emplace(key, take(state, byte)).first->second;
+  }
+
+ private:
+  using Place = ClosingGrammar::Place;
+  using State = std::vector<Weighted>;  // by place
+
+  int add(State state) {
+    const auto [found, is_new] = numbers_.try_emplace(std::move(state), static_cast<int>(states_.size()));
+    if (is_new) states_.push_back(&found->first);
+    return found->second;
+  }
+
+  void work(std::size_t amount) {
+    if ((work_ += static_cast<std::int64_t>(amount)) > kMaxWork)
+      throw std::invalid_argument("the grammar is too large to tell how much a token can add to the shortest end");
+  }
+
+  Step take(int number, unsigned char byte) {
+    std::unordered_map<int, int> next;
+    const State &state = *states_[static_cast<std::size_t>(number)];
+    for (const auto &[from, weight] : state) {
+      const State &closure = closed(from);
+      work(1 + closure.size());
+      for (const auto &[at, more] : closure) {
+        if (!grammar_.set(grammar_.place(at).target)[byte]) continue;
+        const int total = grown(grown(weight, more), change(grammar_.cost(at), grammar_.cost(at + 1)));
+        const auto [found, is_new] = next.try_emplace(at + 1, total);
+        if (!is_new) found->second = std::max(found->second, total);
+      }
+    }
+    if (next.empty()) return {};
+    State after(next.begin(), next.end());
+    std::sort(after.begin(), after.end());
+    int greatest = -kNever;
+    for (const Weighted &one : after) greatest = std::max(greatest, one.second);
+    for (Weighted &one : after)
+      if (one.second < kNever) one.second -= greatest < kNever ? greatest : 0;
+    return {add(std::move(after)), greatest};
+  }
+
+  // The places before a byte that a place leads to without one, with the most that the cost grows.
+  //
+  // A rule that is entered here and left without a byte comes to the same as one that is passed over, so that only
+  // rules entered before return: to any caller.
+  const State &closed(int from) {
+    const auto f = static_cast<std::size_t>(from);
+    if (is_closed_[f]) return closures_[f];
+    enum How { kThere, kReturned, kEntered };
+    std::unordered_map<int, int> best;
+    std::vector<int> open;
+    const auto reach = [&](int at, How how, int weight) {
+      const int node = at * 3 + how;
+      const auto [found, is_new] = best.try_emplace(node, weight);
+      if (!is_new && found->second >= weight) return;
+      found->second = weight;
+      open.push_back(node);
+    };
+    reach(from, kThere, 0);
+    while (!open.empty()) {
+      const int node = open.back(), at = node / 3, weight = best[node];
+      const How how = static_cast<How>(node % 3);
+      open.pop_back();
+      const Place &place = grammar_.place(at);
+      work(1);
+      if (place.kind == Place::kEnd) {
+        if (how == kEntered) continue;
+        const auto &callers = callers_[static_cast<std::size_t>(place.target)];
+        work(callers.size());
+        for (const int caller : callers) reach(caller, kReturned, weight);
+      } else if (place.kind == Place::kRule) {
+        const bool is_back = how == kReturned;
+        if (is_back || place.least == 0) reach(at + 1, how == kEntered ? kEntered : kThere, weight);
+        if (is_back && place.most == 1) continue;
+        const bool is_owed = place.least == place.most || (!is_back && place.least > 0);
+        const int before = is_owed ? grammar_.rule_cost(place.target) : 0;
+        for (const int first : grammar_.alternatives(place.target))
+          reach(first, kEntered, grown(weight, change(before, grammar_.cost(first))));
+      }
+    }
+    std::unordered_map<int, int> found;
+    for (const auto &[node, weight] : best)
+      if (grammar_.place(node / 3).kind == Place::kByte) {
+        const auto [one, is_new] = found.try_emplace(node / 3, weight);
+        if (!is_new) one->second = std::max(one->second, weight);
+      }
+    is_closed_[f] = true;
+    return closures_[f] = State(found.begin(), found.end());
+  }
+
+  const ClosingGrammar &grammar_;
+  std::vector<State> closures_;
+  std::vector<bool> is_closed_;
+  std::vector<std::vector<int>> callers_;  // of each rule
+  std::map<State, int> numbers_;
+  std::vector<const State *> states_;
+  std::unordered_map<std::uint64_t, Step> steps_;
+  std::int64_t work_ = 0;
+};
+
+}  // namespace
+
+ClosingGrowth::ClosingGrowth(const ClosingGrammar &grammar, int vocab_size, const std::vector<std::int32_t> &end_tokens)
+    : vocab_size_(vocab_size), words_((vocab_size + 31) / 32), end_tokens_(end_tokens) {
+  if (end_tokens_.empty()) throw std::invalid_argument("the vocabulary has no end token");
+  growth_.assign(static_cast<std::size_t>(vocab_size), kNever);
+  find(grammar);
+  fill_masks();
+}
+
+// Tokens in the order of their texts, so that what two begin with is walked once.
+void ClosingGrowth::find(const ClosingGrammar &grammar) {
+  Walk walk(grammar);
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t token = 0; token < vocab_size_; ++token)
+    if (!grammar.texts().text(token).empty()) tokens.push_back(token);
+  std::sort(tokens.begin(), tokens.end(), [&](std::int32_t left, std::int32_t right) {
+    return grammar.texts().text(left) < grammar.texts().text(right);
+  });
+  std::vector<Walk::Step> path{{0, 0}};  // behind each beginning of the last text
+  std::string_view last;
+  for (const std::int32_t token : tokens) {
+    const std::string_view text = grammar.texts().text(token);
+    std::size_t shared = 0;
+    while (shared + 1 < path.size() && shared < text.size() && shared < last.size() && text[shared] == last[shared])
+      ++shared;
+    path.resize(shared + 1);
+    last = text;
+    for (std::size_t i = shared; i < text.size() && path.back().state >= 0; ++i) {
+      Walk::Step step = walk.step(path.back().state, static_cast<unsigned char>(text[i]));
+      step.growth = grown(path.back().growth, step.growth);
+      path.push_back(step);
+    }
+    if (path.size() != text.size() + 1 || path.back().state < 0) continue;
+    growth_[static_cast<std::size_t>(token)] = path.back().growth;
+    most_ = std::max(most_, path.back().growth);
+  }
+}
+
+void ClosingGrowth::fill_masks() {
+  for (int &growth : growth_) {
+    if (growth >= kNever) continue;
+    if (growth > kMaxLevel) growth += (kLevelStep - growth % kLevelStep) % kLevelStep;
+    levels_.push_back(growth);
+  }
+  std::sort(levels_.begin(), levels_.end());
+  levels_.erase(std::unique(levels_.begin(), levels_.end()), levels_.end());
+  masks_.assign((levels_.size() + 1) * static_cast<std::size_t>(words_), 0);
+  for (std::size_t level = 0; level <= levels_.size(); ++level) {
+    std::int32_t *mask = masks_.data() + level * static_cast<std::size_t>(words_);
+    const auto set = [&](std::int32_t token) {
+      mask[token / 32] = static_cast<std::int32_t>(static_cast<std::uint32_t>(mask[token / 32]) | 1u << (token % 32));
+    };
+    for (const std::int32_t token : end_tokens_) set(token);
+    for (std::int32_t token = 0; level > 0 && token < vocab_size_; ++token)
+      if (growth_[static_cast<std::size_t>(token)] <= levels_[level - 1]) set(token);
+  }
+}
+
+const std::int32_t *ClosingGrowth::mask(int growth) const {
+  const auto level = std::upper_bound(levels_.begin(), levels_.end(), growth) - levels_.begin();
+  return masks_.data() + static_cast<std::size_t>(level) * static_cast<std::size_t>(words_);
+}
+
+bool ClosingGrowth::is_end(std::int32_t token) const {
+  return std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end();
+}
+
+std::size_t ClosingGrowth::num_bytes() const { return (growth_.size() + masks_.size()) * 4; }
+
+}  // namespace weft

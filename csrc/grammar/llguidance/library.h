@@ -1,0 +1,32 @@
+// LLGuidance's C interface, resolved from the installed wheel.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "grammar/llguidance/abi.h"
+
+namespace weft {
+
+// Resolves the interface from the installed library (an absolute path). Returns "" if all that weft calls is there,
+// else what is missing. Safe to call again; the first success stays.
+std::string llguidance_bind(const char *library_path);
+
+namespace llg {
+
+// The functions, after a bind.
+extern Api api;
+
+// Throws std::logic_error before a successful llguidance_bind.
+void need_binding();
+
+// LLGuidance's text without what may end it: a trace of its state or of its stack.
+std::string tidy(const char *text);
+
+struct FreeMatcher {
+  void operator()(Matcher *matcher) const { api.free_matcher(matcher); }
+};
+using Handle = std::unique_ptr<Matcher, FreeMatcher>;
+
+}  // namespace llg
+}  // namespace weft

@@ -1,0 +1,69 @@
+// LLGuidance's matchers, called without Python through the C interface that its wheel exports.
+#pragma once
+
+#include <weft/matcher.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "grammar/llguidance/library.h"
+#include "matcher/forced_text.h"
+
+namespace weft {
+
+// A grammar that LLGuidance refuses; the text is its own.
+struct LlguidanceRefusal : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// LLGuidance's view of a vocabulary. Never changes, so any number of matchers and threads share one.
+class LlguidanceVocabulary {
+ public:
+  // `texts[i]` are the bytes of token i; "" for special and unused ones, which only a grammar that names their number
+  // allows. Throws std::logic_error before a successful llguidance_bind, LlguidanceRefusal for a vocabulary that
+  // LLGuidance does not take.
+  LlguidanceVocabulary(const std::vector<std::string> &texts, std::vector<std::int32_t> end_tokens,
+                       std::shared_ptr<const TokenTexts> spelling);
+  ~LlguidanceVocabulary();
+  LlguidanceVocabulary(const LlguidanceVocabulary &) = delete;
+  LlguidanceVocabulary &operator=(const LlguidanceVocabulary &) = delete;
+
+  const llg::Tokenizer *tokenizer() const { return tokenizer_; }
+  int size() const { return size_; }
+  const std::vector<std::int32_t> &end_tokens() const { return end_tokens_; }
+  const TokenTexts &spelling() const { return *spelling_; }
+
+ private:
+  llg::Tokenizer *tokenizer_;
+  int size_;
+  std::vector<std::int32_t> end_tokens_;
+  std::shared_ptr<const TokenTexts> spelling_;
+};
+
+// What compiling and one mask may cost; 0 is LLGuidance's own default.
+struct LlguidanceLimits {
+  std::size_t max_items_in_row, step_max_items, max_lexer_states, max_grammar_size;
+  std::uint64_t initial_lexer_fuel, step_lexer_fuel;
+  bool keeps_states;  // matchers begin with the lexer's states of those that ended
+};
+
+class LlguidanceStart;
+
+// A grammar compiled for a vocabulary. Threads may share it.
+class LlguidanceGrammar {
+ public:
+  // `type` is "json_schema", "regex" or "lark". Throws LlguidanceRefusal for what does not compile.
+  LlguidanceGrammar(std::shared_ptr<const LlguidanceVocabulary> vocabulary, const std::string &type,
+                    const std::string &text, const LlguidanceLimits &limits);
+  // A new matcher at the start.
+  weft_matcher matcher();
+
+ private:
+  std::shared_ptr<const LlguidanceVocabulary> vocabulary_;
+  std::shared_ptr<LlguidanceStart> start_;
+};
+
+}  // namespace weft

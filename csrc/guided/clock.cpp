@@ -1,0 +1,86 @@
+#include "guided/clock.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "support/thread_time.h"
+#include "support/timer.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<const char *, GuideClock::kNumParts> kPartNames = {"masks", "taking tokens", "taking tokens back",
+                                                                        "trying drafts", "forced text"};
+
+// The processor's time costs a call of the kernel, so it is read where so much time has passed since it was read last,
+// and where a lap took as much. Shorter laps are taken for work.
+constexpr std::int64_t kGrainNs = 250'000;
+
+std::string milliseconds(std::int64_t ns) { return std::to_string(ns / 1'000'000) + " ms"; }
+
+}  // namespace
+
+thread_local GuideClock::Reading GuideClock::last_reading;
+
+GuideClock::Reading GuideClock::read_at(std::int64_t passed_ns) {
+  return last_reading = {passed_ns, thread_cpu_ns() + worked_for_thread_ns};
+}
+
+GuideClock::GuideClock(double limit_s, std::int64_t least_total_ns)
+    : limit_ns_(static_cast<std::int64_t>(limit_s * 1e9)), total_limit_ns_(std::max(limit_ns_, least_total_ns)) {}
+
+void GuideClock::reset() {
+  restart();
+  owed_ns_ = 0;
+}
+
+void GuideClock::restart(int tokens) {
+  owed_ns_ = std::max<std::int64_t>(0, owed_ns_ + work_ns() - tokens * (limit_ns_ / kShares));
+  work_ns_.fill(0);
+  waited_ns_ = 0;
+}
+
+void GuideClock::begin() {
+  if (limit_ns_ <= 0) return;
+  lap_began_ns_ = now_ns();
+  base_ = lap_began_ns_ - last_reading.passed_ns < kGrainNs ? last_reading : read_at(lap_began_ns_);
+}
+
+void GuideClock::lap(Part part) {
+  if (limit_ns_ <= 0) return;
+  const std::int64_t now = now_ns();
+  const std::int64_t passed = now - lap_began_ns_;
+  std::int64_t work = passed;
+  if (now - base_.passed_ns >= kGrainNs) {
+    const Reading reading = read_at(now);
+    // What passed between the base and the lap counts as work of somebody else's.
+    const std::int64_t before = lap_began_ns_ - base_.passed_ns;
+    if (passed >= kGrainNs) work = std::clamp<std::int64_t>(reading.work_ns - base_.work_ns - before, 0, passed);
+    base_ = reading;
+  }
+  work_ns_[part] += work;
+  waited_ns_ += passed - work;
+  lap_began_ns_ = now;
+}
+
+std::int64_t GuideClock::work_ns() const { return std::accumulate(work_ns_.begin(), work_ns_.end(), std::int64_t{0}); }
+
+std::string GuideClock::problem() const {
+  std::string parts;
+  for (int part = 0; part < kNumParts; ++part)
+    if (work_ns_[part] >= 1'000'000)
+      parts += (parts.empty() ? " (" : ", ") + std::string(kPartNames[part]) + " " + milliseconds(work_ns_[part]);
+  if (!parts.empty()) parts += ")";
+  const bool works = owed_ns_ + work_ns() > limit_ns_;
+  if (works && work_ns() <= limit_ns_)
+    return "the guide took " + milliseconds(work_ns()) + " of work" + parts +
+           " within one token, after others that took " + milliseconds(owed_ns_) + " more than " +
+           milliseconds(limit_ns_ / kShares) + " each, over the limit of " + milliseconds(limit_ns_) +
+           " together; raise mask_time_limit_s, or give a simpler guide";
+  return "the guide took " + milliseconds(work_ns()) + " of work" + parts +
+         (works ? "" : " and " + milliseconds(waited_ns_) + " of waiting") + " within one token, over the limit of " +
+         milliseconds(works ? limit_ns_ : total_limit_ns_) + (works ? "" : " for both together") +
+         "; raise mask_time_limit_s, or give a simpler guide";
+}
+
+}  // namespace weft

@@ -1,0 +1,302 @@
+// What the guided state does on the callback thread: the operations of an iteration, slot by slot.
+#include <algorithm>
+
+#include "guided/state.h"
+#include "support/timer.h"
+
+namespace weft {
+
+void GuidedState::fetch() {
+  Timed<AtomicCounters> timed(counters_[kFetch]);
+  Snapshot snapshot;
+  bool missing = false;
+  {
+    std::lock_guard<std::mutex> lock(queue_mutex_);
+    missing = queue_.empty();
+    if (!missing) {
+      snapshot = std::move(queue_.front());
+      queue_.pop_front();
+    }
+  }
+  if (missing) {
+    // Slots without a guide have nothing to lose: their rows stay as they are.
+    for (int slot : guided_)
+      fail(slot, SlotStatus::kEpoch, "no snapshot was pushed for this iteration; push one before each launch");
+    log_fetch({}, true);
+    return;
+  }
+  for (const auto &[slot, matcher] : snapshot.attach) detach(slot);
+  for (auto &[slot, matcher] : snapshot.attach) {
+    if (!matcher) continue;
+    slots_[slot].clock.reset();
+    measured(slot, [this, number = slot, &come = matcher] { attach(number, std::move(come)); });
+  }
+  current_ = std::move(snapshot.slots);
+  guided_.clear();
+  for (int slot : current_)
+    if (slots_[slot].matcher) guided_.push_back(slot);
+  const std::uint64_t expected = fetched_epoch_.load(std::memory_order_relaxed) + 1;
+  fetched_epoch_.store(snapshot.epoch, std::memory_order_release);
+  if (snapshot.epoch != expected)
+    for (int slot : guided_)
+      fail(slot, SlotStatus::kEpoch,
+           "the snapshot is of iteration " + std::to_string(snapshot.epoch) + ", this is iteration " +
+               std::to_string(expected));
+  log_fetch(snapshot.attach, false);
+}
+
+void GuidedState::detach(int number) {
+  Slot &slot = slots_[number];
+  if (slot.matcher) {
+    // Its owner may attach it again elsewhere: it leaves with the committed text. If it can't, its next fill says so.
+    if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
+    slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
+    if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kSpliced)
+      slot.matcher->position += static_cast<std::int64_t>(slot.splice.tokens.size()) - slot.splice.backtrack;
+    std::lock_guard<std::mutex> lock(queue_mutex_);
+    detached_.push_back(std::move(slot.matcher));
+  }
+  slot.matcher.reset();
+  slot.guided.store(false, std::memory_order_release);
+  slot.ended.store(false, std::memory_order_release);
+  slot.committed.store(0, std::memory_order_release);
+  slot.extended.store(0, std::memory_order_release);
+  slot.stopped = slot.dead_end = slot.splices = false;
+  if (slot.status.exchange(SlotStatus::kOk, std::memory_order_acq_rel) != SlotStatus::kOk)
+    num_failed_.fetch_sub(1, std::memory_order_acq_rel);
+  for (int position = 0; position <= shape_.max_drafts; ++position) {
+    buffers_.token_mask[row_index(number, position)] = 0;
+    set_temperature(number, position, -1.0f);
+  }
+  std::fill(slot.rows.begin(), slot.rows.end(), Row::kStale);
+}
+
+void GuidedState::attach(int number, MatcherRef matcher) {
+  Slot &slot = slots_[number];
+  slot.matcher = std::move(matcher);
+  slot.start = slot.matcher->position;
+  slot.guided.store(true, std::memory_order_release);
+  end_rows(number, 1);
+  if (slot.matcher->is_terminated()) {
+    slot.ended.store(true, std::memory_order_release);
+    end_rows(number, 0);
+  } else if (fill(number, 0, kFetch) == Fill::kEmpty) {
+    fail(number, SlotStatus::kDeadEnd, "the grammar allows no token at all");
+  }
+}
+
+template <class Body>
+void GuidedState::each_guided(Operation operation, Body body) {
+  Timed<AtomicCounters> timed(counters_[operation]);
+  pool_.for_each(static_cast<int>(guided_.size()), [&](int i) {
+    const int slot = guided_[static_cast<std::size_t>(i)];
+    if (slots_[slot].status.load(std::memory_order_relaxed) == SlotStatus::kOk &&
+        !slots_[slot].ended.load(std::memory_order_relaxed))
+      body(slot);
+  });
+}
+
+void GuidedState::extend(int draft) {
+  if (draft < 1 || draft > shape_.max_drafts) return;
+  each_guided(kExtend, [&](int slot) { measured(slot, [&] { extend_slot(slot, draft); }); });
+  log_operation(kExtend, draft);
+}
+
+void GuidedState::extend_through(int count) {
+  each_guided(kExtend, [&](int slot) {
+    for (int draft = 1; draft <= std::min(count, shape_.max_drafts); ++draft) {
+      if (slots_[slot].status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;
+      measured(slot, [&] { extend_slot(slot, draft); });
+    }
+  });
+  log_operation(kExtendThrough, std::min(count, shape_.max_drafts));
+}
+
+void GuidedState::commit() {
+  each_guided(kCommit, [&](int slot) {
+    slots_[slot].clock.restart(1 + slots_[slot].extended.load(std::memory_order_relaxed));
+    measured(slot, [&] { commit_slot(slot); });
+  });
+  log_operation(kCommit, 0);
+}
+
+void GuidedState::extend_slot(int number, int draft) {
+  Slot &slot = slots_[number];
+  const std::int64_t token = buffers_.drafts[static_cast<std::size_t>(draft - 1) * slots_.size() + number];
+  if (!takes_next(number, draft, token)) return;
+  if (!is_allowed(number, draft - 1, token) || slot.matcher->is_terminated()) return stop(number, draft, token);
+  const int outcome = slot.matcher->accept(static_cast<std::int32_t>(token));
+  slot.clock.lap(GuideClock::kTaking);
+  if (outcome < 0) return fail_matcher(number, "accepting a draft");
+  if (outcome == 0) return stop(number, draft, token);
+  if (outcome == 2) {
+    // Whether the text is written anew is decided when the token is committed.
+    if (slot.matcher->rollback(1) != 0) return fail_matcher(number, "rolling back a draft");
+    stop(number, draft, token);
+    slot.splices = true;
+    return;
+  }
+  slot.taken[draft - 1] = token;
+  slot.extended.store(draft, std::memory_order_release);
+  if (slot.matcher->is_terminated()) return end_rows(number, draft);
+  if (fill(number, draft, kExtend) != Fill::kEmpty) return;
+  // Nothing may follow this draft, so it is as good as refused: earlier rows stay as they are.
+  if (!take_back(number, draft - 1)) return;
+  stop(number, draft, token);
+  slot.dead_end = true;
+}
+
+// Whether draft `draft` is the next that the slot's matcher is to take. A draft that was taken, or refused, and has
+// been replaced since is forgotten first; rows behind one that is not to be taken are made defined.
+bool GuidedState::takes_next(int number, int draft, std::int64_t token) {
+  Slot &slot = slots_[number];
+  const int extended = slot.extended.load(std::memory_order_relaxed);
+  if (extended >= draft) return slot.taken[draft - 1] != token && take_back(number, draft - 1);
+  if (extended == draft - 1 && (!slot.stopped || slot.refused != token))
+    return slot.stopped = slot.dead_end = slot.splices = false, true;
+  end_rows(number, draft);
+  return false;
+}
+
+// Takes back drafts down to `count`, and forgets what stopped the slot. False: the matcher failed.
+bool GuidedState::take_back(int number, int count) {
+  Slot &slot = slots_[number];
+  const int extended = slot.extended.load(std::memory_order_relaxed);
+  slot.stopped = slot.dead_end = slot.splices = false;
+  slot.extended.store(count, std::memory_order_release);
+  for (std::size_t position = static_cast<std::size_t>(count) + 1; position < slot.rows.size(); ++position)
+    if (slot.rows[position] == Row::kFilled) slot.rows[position] = Row::kStale;
+  if (extended == count) return true;
+  const int outcome = slot.matcher->rollback(extended - count);
+  slot.clock.lap(GuideClock::kTakingBack);
+  return outcome == 0 ? true : (fail_matcher(number, "rolling back drafts"), false);
+}
+
+void GuidedState::commit_slot(int number) {
+  Slot &slot = slots_[number];
+  const std::int64_t *verified = buffers_.verified + static_cast<std::size_t>(number) * (shape_.max_drafts + 2);
+  const std::int64_t accepted = verified[0];
+  const int extended = slot.extended.load(std::memory_order_relaxed);
+  if (accepted < 0 || accepted > shape_.max_drafts)
+    return fail(number, SlotStatus::kVerified, std::to_string(accepted) + " accepted drafts are not in 0..K");
+  const int kept = static_cast<int>(std::min<std::int64_t>(accepted, extended));
+  for (int i = 0; i < kept; ++i)
+    if (verified[1 + i] != slot.taken[i])
+      return fail(number, SlotStatus::kVerified,
+                  "token " + std::to_string(verified[1 + i]) + " was verified where draft " + std::to_string(i + 1) +
+                      " was token " + std::to_string(slot.taken[i]));
+  const bool dead_end = slot.dead_end, splices = slot.splices;
+  if (!take_back(number, kept)) return;
+  slot.extended.store(0, std::memory_order_release);
+  slot.committed.fetch_add(kept, std::memory_order_acq_rel);
+  const auto end = [&] {
+    slot.ended.store(true, std::memory_order_release);
+    end_rows(number, 0);
+  };
+  // Tokens behind the end are not the grammar's business.
+  if (kept > 0 && slot.matcher->is_terminated()) return end();
+  if (accepted > extended && splices) {
+    const int outcome = slot.matcher->accept(static_cast<std::int32_t>(verified[1 + kept]));
+    return outcome == 2 ? take_splice(number) : fail_matcher(number, "accepting a token again");
+  }
+  if (accepted > extended && dead_end) slot.committed.fetch_add(1, std::memory_order_acq_rel);  // it was legal itself
+  if (accepted > extended)
+    return dead_end
+               ? fail(number, SlotStatus::kDeadEnd, "no token may follow token " + std::to_string(verified[1 + kept]))
+               : fail(number, SlotStatus::kRefused,
+                      "draft " + std::to_string(kept + 1) + " was committed, token " +
+                          std::to_string(verified[1 + kept]) + ", which the grammar did not take");
+  const std::int64_t token = verified[1 + accepted];
+  const int outcome = is_allowed(number, kept, token) ? slot.matcher->accept(static_cast<std::int32_t>(token)) : 0;
+  slot.clock.lap(GuideClock::kTaking);
+  if (outcome < 0) return fail_matcher(number, "accepting a token");
+  if (outcome == 0)
+    return fail(number, SlotStatus::kRefused, "the grammar does not take token " + std::to_string(token));
+  if (outcome == 2) return take_splice(number);
+  slot.committed.fetch_add(1, std::memory_order_acq_rel);
+  for (Row &row : slot.rows)
+    if (row == Row::kFilled) row = Row::kStale;
+  if (slot.matcher->is_terminated()) return end();
+  if (fill(number, 0, kCommit) == Fill::kEmpty)
+    fail(number, SlotStatus::kDeadEnd, "no token may follow token " + std::to_string(token));
+}
+
+void GuidedState::stop(int number, int draft, std::int64_t refused) {
+  slots_[number].stopped = true;
+  slots_[number].refused = refused;
+  end_rows(number, draft);
+}
+
+void GuidedState::fail(int number, SlotStatus status, std::string message) {
+  Slot &slot = slots_[number];
+  {
+    std::lock_guard<std::mutex> lock(status_mutex_);
+    if (slot.status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;
+    slot.message = std::move(message);
+    slot.status.store(status, std::memory_order_release);
+  }
+  num_failed_.fetch_add(1, std::memory_order_acq_rel);
+  end_rows(number, 0);
+}
+
+// The matcher has taken a token at which it writes the end of the text anew. The slot rests until the host has done so.
+void GuidedState::take_splice(int number) {
+  constexpr int kMaxTokens = 1 << 16;
+  Slot &slot = slots_[number];
+  Splice splice;
+  splice.committed = slot.committed.fetch_add(1, std::memory_order_acq_rel) + 1;
+  splice.tokens.resize(kMaxTokens);
+  const int count = slot.matcher->splice(&splice.backtrack, splice.tokens.data(), kMaxTokens);
+  if (count < 0) return fail_matcher(number, "writing the end of the text anew");
+  const auto is_token = [this](std::int32_t token) { return token >= 0 && token < shape_.vocab_size; };
+  if (count > kMaxTokens || splice.backtrack < 0 || splice.backtrack > 1 ||
+      !std::all_of(splice.tokens.begin(), splice.tokens.begin() + count, is_token))
+    return fail(number, SlotStatus::kMatcher,
+                "the matcher takes back " + std::to_string(splice.backtrack) + " tokens and puts " +
+                    std::to_string(count) + "; it may take back 1, and put tokens of the vocabulary");
+  splice.tokens.resize(static_cast<std::size_t>(count));
+  if (slot.matcher->is_terminated()) slot.ended.store(true, std::memory_order_release);
+  slot.clock.lap(GuideClock::kTaking);
+  if (slot.clock.is_over()) return;  // which ends the slot, too
+  {
+    std::lock_guard<std::mutex> lock(status_mutex_);
+    slot.splice = std::move(splice);
+  }
+  fail(number, SlotStatus::kSpliced, "the end of the text is being written anew");
+}
+
+void GuidedState::fail_matcher(int slot, const char *during) {
+  fail(slot, SlotStatus::kMatcher, std::string(during) + ": " + slots_[slot].matcher->error());
+}
+
+bool GuidedState::is_at_committed(int number) const {
+  const Slot &slot = slots_[number];
+  return slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk &&
+         !slot.ended.load(std::memory_order_relaxed) && slot.extended.load(std::memory_order_relaxed) == 0;
+}
+
+int GuidedState::validate(int number, const std::int32_t *tokens, int count) {
+  if (!is_at_committed(number)) return 0;
+  int taken = 0;
+  measured(number, [&] {
+    taken = slots_[number].matcher->validate(tokens, count);
+    slots_[number].clock.lap(GuideClock::kTrying);
+    if (taken < 0) fail_matcher(number, "validating drafts");
+  });
+  return std::max(taken, 0);
+}
+
+int GuidedState::forced(int number, std::int32_t *tokens, int capacity) {
+  if (capacity < 1 || !is_at_committed(number)) return 0;
+  int count = 0;
+  measured(number, [&] {
+    count = slots_[number].matcher->forced(tokens, capacity);
+    slots_[number].clock.lap(GuideClock::kForcing);
+    if (count < 0) fail_matcher(number, "looking for forced tokens");
+  });
+  if (count != 0) return std::max(count, 0);
+  tokens[0] = only_token(row(number, 0));
+  return tokens[0] < 0 ? 0 : 1;
+}
+
+}  // namespace weft

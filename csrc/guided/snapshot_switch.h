@@ -1,0 +1,49 @@
+// A switch that the host sets and the callback thread reads, in the order of the iterations. Python-free.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "guided/state.h"
+
+namespace weft {
+
+// What is set holds from the first iteration that is pushed afterwards; iterations in flight keep what they had.
+class SnapshotSwitch {
+ public:
+  explicit SnapshotSwitch(const GuidedState &state) : state_(state) {}
+
+  // Host side.
+  void set(bool is_on) {
+    if (is_on == last_) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    last_ = is_on;
+    changes_.emplace_back(state_.pushed_epoch(), is_on);
+    has_changes_.store(true, std::memory_order_release);
+  }
+
+  // Callback side: before an iteration's first use.
+  void begin() {
+    if (!has_changes_.load(std::memory_order_acquire)) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (; !changes_.empty() && changes_.front().first < state_.epoch(); changes_.pop_front())
+      is_on_ = changes_.front().second;
+    has_changes_.store(!changes_.empty(), std::memory_order_relaxed);
+  }
+
+  // Callback side.
+  bool is_on() const { return is_on_; }
+
+ private:
+  const GuidedState &state_;
+  bool last_ = false;   // host side
+  bool is_on_ = false;  // callback side
+  std::atomic<bool> has_changes_{false};
+  std::mutex mutex_;
+  std::deque<std::pair<std::uint64_t, bool>> changes_;  // after which epoch, and what
+};
+
+}  // namespace weft

@@ -1,0 +1,206 @@
+#include "guided/state.h"
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+std::vector<std::int32_t> row_of(const std::vector<std::int32_t> &tokens, const GuidedShape &shape) {
+  std::vector<std::int32_t> row(static_cast<std::size_t>(shape.words()));
+  for (std::int32_t token : tokens) {
+    if (token < 0 || token >= shape.vocab_size) throw std::invalid_argument("an end token is outside the vocabulary");
+    auto &word = row[static_cast<std::size_t>(token / 32)];
+    word = static_cast<std::int32_t>(static_cast<std::uint32_t>(word) | 1u << (token % 32));
+  }
+  return row;
+}
+
+}  // namespace
+
+const char *status_name(SlotStatus status) {
+  switch (status) {
+    case SlotStatus::kOk:
+      return "ok";
+    case SlotStatus::kRefused:
+      return "refused";
+    case SlotStatus::kDeadEnd:
+      return "dead_end";
+    case SlotStatus::kMatcher:
+      return "matcher";
+    case SlotStatus::kTimeLimit:
+      return "time_limit";
+    case SlotStatus::kEpoch:
+      return "epoch";
+    case SlotStatus::kVerified:
+      return "verified";
+    case SlotStatus::kSpliced:
+      return "spliced";
+  }
+  return "unknown";
+}
+
+GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens, GuidedBuffers buffers, int workers,
+                         double mask_time_limit_s, int max_pending)
+    : shape_(shape),
+      buffers_(buffers),
+      max_pending_(static_cast<std::size_t>(std::max(max_pending, 1))),
+      last_word_bits_(shape.vocab_size % 32 ? (1u << (shape.vocab_size % 32)) - 1 : ~0u),
+      slots_(static_cast<std::size_t>(std::max(shape.num_slots, 0)) + 1),
+      pool_(std::max(workers, 0)) {
+  if (shape.num_slots < 1 || shape.max_drafts < 0 || shape.vocab_size < 1)
+    throw std::invalid_argument("guided state needs at least one slot and one token, and no negative draft count");
+  // Without one, a row that has nothing else to allow would leave the sampler with nothing.
+  if (end_tokens.empty()) throw std::invalid_argument("guided state needs at least one end token");
+  end_row_ = row_of(end_tokens, shape);
+  for (Slot &slot : slots_) {
+    slot.clock = GuideClock(mask_time_limit_s);
+    slot.taken.resize(static_cast<std::size_t>(shape.max_drafts));
+    slot.rows.assign(static_cast<std::size_t>(shape.max_drafts) + 1, Row::kStale);
+    slot.hashes.assign(slot.rows.size(), kRowUnknown);
+  }
+  attached_.resize(slots_.size());
+  current_.reserve(slots_.size());
+  guided_.reserve(slots_.size());
+  tasks_.push_back({this, kFetch, 0, "weft.guided.fetch"});
+  tasks_.push_back({this, kCommit, 0, "weft.guided.commit"});
+  for (int draft = 1; draft <= shape.max_drafts; ++draft)
+    tasks_.push_back({this, kExtend, draft, "weft.guided.extend(" + std::to_string(draft) + ")"});
+  for (int count = 0; count <= shape.max_drafts; ++count)
+    tasks_.push_back({this, kExtendThrough, count, "weft.guided.extend_through(" + std::to_string(count) + ")"});
+}
+
+GuidedState::~GuidedState() {
+  for (Slot &slot : slots_)
+    if (slot.matcher) slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
+  for (const MatcherRef &matcher : attached_)
+    if (matcher) matcher->slot = -1;
+}
+
+std::uint64_t GuidedState::push(std::vector<int> slots, Attach attach, std::uint64_t epoch) {
+  std::vector<bool> seen(slots_.size());
+  for (int slot : slots) {
+    if (slot < 0 || slot > shape_.num_slots)
+      throw std::invalid_argument("slot " + std::to_string(slot) + " is out of range");
+    if (slot < shape_.num_slots && seen[slot])
+      throw std::invalid_argument("slot " + std::to_string(slot) + " is named twice");
+    seen[slot] = true;
+  }
+  std::vector<bool> changed(slots_.size());
+  for (const auto &[slot, matcher] : attach) {
+    if (slot < 0 || slot >= shape_.num_slots)
+      throw std::invalid_argument("a matcher can't be attached to slot " + std::to_string(slot));
+    if (changed[slot]) throw std::invalid_argument("slot " + std::to_string(slot) + " is attached to twice");
+    changed[slot] = true;
+  }
+  for (std::size_t i = 0; i < attach.size(); ++i) {
+    const MatcherRef &matcher = attach[i].second;
+    if (!matcher) continue;
+    for (std::size_t k = 0; k < i; ++k)
+      if (attach[k].second == matcher) throw std::invalid_argument("one matcher is attached to two slots");
+    const bool leaves = matcher->slot >= 0 && attached_[matcher->slot] == matcher && changed[matcher->slot];
+    if (matcher->slot >= 0 && !leaves)
+      throw std::invalid_argument("the matcher has slot " + std::to_string(matcher->slot) + " already");
+  }
+  if (epoch != 0 && epoch <= pushed_epoch_) throw std::invalid_argument("epochs only grow");
+
+  std::vector<MatcherRef> garbage;
+  {
+    std::lock_guard<std::mutex> lock(queue_mutex_);
+    if (queue_.size() >= max_pending_)
+      throw std::length_error(std::to_string(queue_.size()) +
+                              " snapshots were pushed and none was fetched; launch the iteration after each push");
+    pushed_epoch_ = epoch != 0 ? epoch : pushed_epoch_ + 1;
+    garbage.swap(detached_);
+    for (const auto &[slot, matcher] : attach)
+      if (attached_[slot]) attached_[slot]->slot = -1;
+    for (const auto &[slot, matcher] : attach) {
+      attached_[slot] = matcher;
+      if (matcher) matcher->slot = slot;
+    }
+    queue_.push_back({pushed_epoch_, std::move(slots), std::move(attach)});
+  }
+  return pushed_epoch_;
+}
+
+void GuidedState::release(int number) {
+  const Slot &slot = slots_.at(static_cast<std::size_t>(number));
+  if (slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk)
+    measured(number, [&] { take_back(number, 0); });
+  log_release(number);
+}
+
+void GuidedState::vacate(const std::vector<int> &slots) {
+  if (num_pending() != 0) throw std::logic_error("slots can't be vacated while an iteration is under way");
+  for (int number : slots)
+    if (number < 0 || number >= shape_.num_slots)
+      throw std::invalid_argument("slot " + std::to_string(number) + " is out of range");
+  std::vector<MatcherRef> garbage;
+  for (int number : slots) {
+    detach(number);
+    guided_.erase(std::remove(guided_.begin(), guided_.end(), number), guided_.end());
+    if (attached_[number]) attached_[number]->slot = -1;
+    garbage.push_back(std::move(attached_[number]));
+    attached_[number].reset();
+  }
+  std::lock_guard<std::mutex> lock(queue_mutex_);
+  for (MatcherRef &matcher : detached_) garbage.push_back(std::move(matcher));
+  detached_.clear();
+}
+
+std::pair<SlotStatus, std::string> GuidedState::status(int number) const {
+  const Slot &slot = slots_.at(static_cast<std::size_t>(number));
+  std::lock_guard<std::mutex> lock(status_mutex_);
+  const SlotStatus status = slot.status.load(std::memory_order_acquire);
+  return {status, status == SlotStatus::kOk ? std::string() : slot.message};
+}
+
+std::optional<Splice> GuidedState::splice(int number) const {
+  const Slot &slot = slots_.at(static_cast<std::size_t>(number));
+  std::lock_guard<std::mutex> lock(status_mutex_);
+  if (slot.status.load(std::memory_order_acquire) != SlotStatus::kSpliced) return std::nullopt;
+  return slot.splice;
+}
+
+int GuidedState::num_pending() const {
+  std::lock_guard<std::mutex> lock(queue_mutex_);
+  return static_cast<int>(queue_.size());
+}
+
+OperationCounters GuidedState::counters(Operation operation) const {
+  const AtomicCounters &counters = counters_[operation == kExtendThrough ? kExtend : operation];
+  return {counters.calls.load(std::memory_order_relaxed), counters.fills.load(std::memory_order_relaxed),
+          counters.nanoseconds.load(std::memory_order_relaxed),
+          counters.max_nanoseconds.load(std::memory_order_relaxed)};
+}
+
+void GuidedState::run_task(void *data) {
+  const Task &task = *static_cast<Task *>(data);
+  switch (task.operation) {
+    case kFetch:
+      return task.state->fetch();
+    case kCommit:
+      return task.state->commit();
+    case kExtend:
+      return task.state->extend(task.draft);
+    case kExtendThrough:
+      return task.state->extend_through(task.draft);
+    case kRelease:
+      return;  // the host's
+  }
+}
+
+GuidedState::Call GuidedState::task(Operation operation, int draft) {
+  const int drafts = shape_.max_drafts;
+  std::size_t index = operation == kFetch ? 0 : 1;
+  if (operation == kExtend) {
+    if (draft < 1 || draft > drafts) throw std::invalid_argument("draft " + std::to_string(draft) + " is not in 1..K");
+    index = static_cast<std::size_t>(1 + draft);
+  } else if (operation == kExtendThrough) {
+    if (draft < 0 || draft > drafts) throw std::invalid_argument(std::to_string(draft) + " drafts are not in 0..K");
+    index = static_cast<std::size_t>(2 + drafts + draft);
+  }
+  Task &task = tasks_[index];
+  return {&run_task, &task, task.name.c_str()};
+}
+
+}  // namespace weft

@@ -1,0 +1,54 @@
+// What callbacks raised, and what is skipped because of it.
+//
+// A domain is what fails together: the host functions of one capture, or those launched eagerly on one stream of one
+// driver. Once a task of a domain has failed, its later host functions are skipped until the failure has been raised:
+// of a stream those launched before that moment, of a capture those of the replay that failed.
+//
+// A scope is who hears of it. A domain belongs to the scope that its launching thread was in; failures are raised
+// in their own scope only, so that an engine's failures are its requests' and a user's callback can't end them.
+#pragma once
+
+#include <Python.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "driver/driver.h"
+
+namespace weft {
+
+struct Domain {
+  const cu::Driver *driver;
+  bool captured;
+  std::uint64_t scope;
+  std::atomic<std::uint64_t> next{0};        // eager: the ordinal of the next launch
+  std::atomic<std::uint64_t> skip_below{0};  // executions with a lower ordinal are skipped
+
+  Domain(const cu::Driver *d, bool c, std::uint64_t s) : driver(d), captured(c), scope(s) {}
+  bool skips(std::uint64_t ordinal) const { return ordinal < skip_below.load(std::memory_order_acquire); }
+};
+
+// The domain of `stream`'s eager host functions, or of the capture with this id. The same object as long as one of its
+// tasks or failures lives.
+std::shared_ptr<Domain> stream_domain(const cu::Driver &driver, cu::CUstream stream);
+std::shared_ptr<Domain> capture_domain(const cu::Driver &driver, std::uint64_t id);
+
+// Makes `scope` the calling thread's, and returns the one that was; 0 is everybody's.
+std::uint64_t exchange_scope(std::uint64_t scope);
+
+// Records that the execution `ordinal` of `task` failed, with the exception that is set (GIL held).
+void fail_with_current_exception(const std::shared_ptr<Domain> &domain, std::uint64_t ordinal, const std::string &task);
+// The same for a C++ exception; needs no GIL.
+void fail_with_text(const std::shared_ptr<Domain> &domain, std::uint64_t ordinal, const std::string &task,
+                    const std::string &text);
+
+// Raises the first failure of `driver` (null: of any) in the thread's scope, with the others as notes. GIL held;
+// throws nb::python_error.
+void raise_failures(const cu::Driver *driver);
+
+// Prints every unraised failure with its traceback. GIL held.
+void print_failures();
+
+}  // namespace weft

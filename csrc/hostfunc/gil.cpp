@@ -1,0 +1,93 @@
+#include "hostfunc/gil.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+namespace weft {
+namespace {
+
+std::atomic<bool> leaving{false};
+std::atomic<int> entered{0};
+
+bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing();
+#else
+  return _Py_IsFinalizing();
+#endif
+}
+
+// In a scope that CPython may end with pthread_exit: unwinding stops here.
+struct ParkOnUnwind {
+  bool armed = true;
+  ~ParkOnUnwind() {
+    while (armed) pause();
+  }
+};
+
+std::terminate_handler previous_handler = nullptr;
+
+// Other libraries let go of the GIL, too, and their frames don't stop an unwinding: it ends here, in the thread that
+// was to go, without an exception.
+[[noreturn]] void park_or_terminate() {
+  if (!std::current_exception() && (is_finalizing() || !Py_IsInitialized()))
+    for (;;) pause();
+  if (previous_handler) previous_handler();
+  std::abort();
+}
+
+}  // namespace
+
+void outlive_finalisation() { previous_handler = std::set_terminate(park_or_terminate); }
+
+GilRelease::~GilRelease() noexcept(false) {
+  if (!state_) return;
+  ParkOnUnwind park;
+  PyEval_RestoreThread(state_);
+  park.armed = false;
+}
+
+GilForCallback::GilForCallback(const char *name, const char *driver) {
+  // The increment comes before the look at the flag, and `leave_interpreter` does the two in the other order: one of
+  // them sees the other.
+  entered.fetch_add(1);
+  entered_ = !leaving.load();
+  if (!entered_) {
+    entered.fetch_sub(1);
+    return;
+  }
+  ParkOnUnwind park;
+  {
+    GilWatch waiting(GilWatch::Phase::kWaiting, name, driver);
+    state_ = PyGILState_Ensure();
+  }
+  park.armed = false;
+  inside_.emplace(GilWatch::Phase::kInside, name, driver);
+}
+
+GilForCallback::~GilForCallback() {
+  if (!entered_) return;
+  inside_.reset();
+  // Reached without the GIL when CPython ends this thread inside the callback.
+  while (is_finalizing()) pause();
+  PyGILState_Release(state_);
+  entered.fetch_sub(1);
+}
+
+bool leave_interpreter(double seconds) {
+  leaving.store(true);
+  GilRelease release;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (entered.load() != 0) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace weft

@@ -1,0 +1,100 @@
+// How the CPU kernels go through a row of logits: in blocks of columns, widened to single precision, by code that is
+// compiled once for each instruction set that pays.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/floats.h"
+#include "kernels/logits.h"
+#include "support/kernel_threads.h"
+#include "support/multiversion.h"
+
+namespace weft {
+
+constexpr int kBlock = 64;                           // columns worked on at a time
+constexpr std::int64_t kLogitsForThreads = 1 << 17;  // some 300 us of work; below, a hand-off costs more
+
+// rows(call, begin, end) over all rows of the call's logits, on at most `threads` threads, if they are worth it.
+template <class Call>
+void for_logits(const Call &call, int threads, void (*rows)(const Call &, std::int64_t, std::int64_t)) {
+  if (call.logits.rows * call.logits.vocab < kLogitsForThreads) threads = 1;
+  for_rows(call.logits.rows, threads, [&](std::int64_t begin, std::int64_t end) { rows(call, begin, end); });
+}
+
+constexpr std::int64_t num_blocks(std::int64_t vocab) { return (vocab + kBlock - 1) / kBlock; }
+
+WEFT_INLINE int block_columns(std::int64_t first, std::int64_t vocab) {
+  return vocab - first < kBlock ? static_cast<int>(vocab - first) : kBlock;
+}
+
+// Columns first .. first + kBlock - 1 of a row; -inf beyond the vocabulary.
+template <class T>
+WEFT_INLINE void load_block(const T *logits, std::int64_t first, std::int64_t vocab, float *x) {
+  const int count = block_columns(first, vocab);
+  if (count == kBlock) {
+    for (int j = 0; j < kBlock; ++j) x[j] = widen(logits[first + j]);
+  } else {
+    for (int j = 0; j < kBlock; ++j) x[j] = j < count ? widen(logits[first + j]) : -kInfinity;
+  }
+}
+
+// The largest of a block, NaN aside. Sixteen running maxima, so that it is vector code in any compiler mode.
+WEFT_INLINE float block_max(const float *x) {
+  float lane[16];
+  for (int j = 0; j < 16; ++j) lane[j] = x[j] > -kInfinity ? x[j] : -kInfinity;
+  for (int base = 16; base < kBlock; base += 16) {
+    for (int j = 0; j < 16; ++j) lane[j] = x[base + j] > lane[j] ? x[base + j] : lane[j];
+  }
+  for (int half = 8; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) lane[j] = lane[j + half] > lane[j] ? lane[j + half] : lane[j];
+  }
+  return lane[0];
+}
+
+template <class T, class Call>
+WEFT_INLINE T *row_of(const Call &call, std::int64_t i) {
+  return static_cast<T *>(call.logits.data) + i * call.logits.stride;
+}
+
+}  // namespace weft
+
+// From a template name_rows<T>(call, begin, end) that is WEFT_INLINE, makes name_plain, name_avx2 and name_avx512,
+// which pick T by the dtype of the call's logits, and best_name_rows(), the one that suits the machine.
+#define WEFT_ROWS_OF(name, Call)                                                        \
+  WEFT_INLINE void name##_any(const Call &call, std::int64_t begin, std::int64_t end) { \
+    switch (call.logits.dtype) {                                                        \
+      case DType::kFloat32:                                                             \
+        name##_rows<float>(call, begin, end);                                           \
+        break;                                                                          \
+      case DType::kFloat16:                                                             \
+        name##_rows<Half>(call, begin, end);                                            \
+        break;                                                                          \
+      case DType::kBFloat16:                                                            \
+        name##_rows<BFloat16>(call, begin, end);                                        \
+        break;                                                                          \
+    }                                                                                   \
+  }                                                                                     \
+  void name##_plain(const Call &call, std::int64_t begin, std::int64_t end) { name##_any(call, begin, end); }
+
+#if defined(__x86_64__)
+#define WEFT_BY_INSTRUCTION_SET(name, Call)                                                                  \
+  WEFT_ROWS_OF(name, Call)                                                                                   \
+  __attribute__((target("avx2"))) void name##_avx2(const Call &call, std::int64_t begin, std::int64_t end) { \
+    name##_any(call, begin, end);                                                                            \
+  }                                                                                                          \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))) void name##_avx512(  \
+      const Call &call, std::int64_t begin, std::int64_t end) {                                              \
+    name##_any(call, begin, end);                                                                            \
+  }                                                                                                          \
+  auto best_##name##_rows() {                                                                                \
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&                          \
+        __builtin_cpu_supports("avx512dq")) {                                                                \
+      return name##_avx512;                                                                                  \
+    }                                                                                                        \
+    return __builtin_cpu_supports("avx2") ? name##_avx2 : name##_plain;                                      \
+  }
+#else
+#define WEFT_BY_INSTRUCTION_SET(name, Call) \
+  WEFT_ROWS_OF(name, Call)                  \
+  auto best_##name##_rows() { return name##_plain; }
+#endif

@@ -1,0 +1,269 @@
+#include "kernels/mask/token_mask.h"
+
+#include <cstring>
+
+#include "support/kernel_threads.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t kBytesForThreads = 4 << 20;  // some 300 us of work; below, a hand-off costs more than it saves
+
+std::int64_t row_at(const RowList &rows, std::int64_t i) {
+  if (!rows.data) return i;
+  return rows.is64 ? static_cast<const std::int64_t *>(rows.data)[i] : static_cast<const std::int32_t *>(rows.data)[i];
+}
+
+std::int64_t first_out_of_bounds(const RowList &rows, std::int64_t count, std::int64_t limit) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t row = row_at(rows, i);
+    if (row < 0 || row >= limit) return i;
+  }
+  return -1;
+}
+
+// ---- one word: 32 columns --------------------------------------------------------------------------------------
+
+// 16-byte vectors, which SSE2 and NEON both have: lane j of group g tests bit g * lanes + j of the word.
+typedef std::uint32_t Lanes32 __attribute__((vector_size(16)));
+typedef std::uint16_t Lanes16 __attribute__((vector_size(16)));
+
+void block_word(std::uint32_t *p, std::uint32_t allowed, std::uint32_t neg_inf) {
+  if (allowed == 0xffffffffu) return;
+  constexpr Lanes32 kBit = {1, 2, 4, 8};
+  const Lanes32 v = Lanes32{} + neg_inf;
+  for (int group = 0; group < 8; ++group, p += 4) {
+    Lanes32 x = v;
+    if (allowed) std::memcpy(&x, p, sizeof x);
+    const Lanes32 keep = reinterpret_cast<Lanes32>(((Lanes32{} + (allowed >> (4 * group))) & kBit) != 0);
+    x = (x & keep) | (v & ~keep);
+    std::memcpy(p, &x, sizeof x);
+  }
+}
+
+void block_word(std::uint16_t *p, std::uint32_t allowed, std::uint16_t neg_inf) {
+  if (allowed == 0xffffffffu) return;
+  constexpr Lanes16 kBit = {1, 2, 4, 8, 16, 32, 64, 128};
+  const Lanes16 v = Lanes16{} + neg_inf;
+  for (int group = 0; group < 4; ++group, p += 8) {
+    Lanes16 x = v;
+    if (allowed) std::memcpy(&x, p, sizeof x);
+    const auto bits = static_cast<std::uint16_t>(allowed >> (8 * group) & 0xffu);
+    const Lanes16 keep = reinterpret_cast<Lanes16>(((Lanes16{} + bits) & kBit) != 0);
+    x = (x & keep) | (v & ~keep);
+    std::memcpy(p, &x, sizeof x);
+  }
+}
+
+#if defined(__x86_64__)
+#define WEFT_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+#define WEFT_AVX2 __attribute__((target("avx2")))
+
+WEFT_AVX2 inline void block_word_avx2(std::uint32_t *p, std::uint32_t allowed, std::uint32_t neg_inf) {
+  if (allowed == 0xffffffffu) return;
+  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i v = _mm256_set1_epi32(static_cast<int>(neg_inf));
+  for (int group = 0; group < 4; ++group, p += 8) {
+    auto *at = reinterpret_cast<__m256i *>(p);
+    const __m256i bits = _mm256_set1_epi32(static_cast<int>(allowed >> (8 * group)));
+    const __m256i keep = _mm256_cmpeq_epi32(_mm256_and_si256(bits, bit), bit);
+    _mm256_storeu_si256(at, allowed ? _mm256_blendv_epi8(v, _mm256_loadu_si256(at), keep) : v);
+  }
+}
+
+WEFT_AVX2 inline void block_word_avx2(std::uint16_t *p, std::uint32_t allowed, std::uint16_t neg_inf) {
+  if (allowed == 0xffffffffu) return;
+  const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, -32768);
+  const __m256i v = _mm256_set1_epi16(static_cast<short>(neg_inf));
+  for (int group = 0; group < 2; ++group, p += 16) {
+    auto *at = reinterpret_cast<__m256i *>(p);
+    const __m256i bits = _mm256_set1_epi16(static_cast<short>(allowed >> (16 * group)));
+    const __m256i keep = _mm256_cmpeq_epi16(_mm256_and_si256(bits, bit), bit);
+    _mm256_storeu_si256(at, allowed ? _mm256_blendv_epi8(v, _mm256_loadu_si256(at), keep) : v);
+  }
+}
+
+WEFT_AVX512 inline void block_word_avx512(std::uint32_t *p, std::uint32_t allowed, std::uint32_t neg_inf) {
+  if (allowed == 0xffffffffu) return;
+  const __m512i v = _mm512_set1_epi32(static_cast<int>(neg_inf));
+  const std::uint32_t blocked = ~allowed;
+  if (allowed == 0) {
+    _mm512_storeu_si512(p, v);
+    _mm512_storeu_si512(p + 16, v);
+  } else {
+    _mm512_mask_storeu_epi32(p, static_cast<__mmask16>(blocked), v);
+    _mm512_mask_storeu_epi32(p + 16, static_cast<__mmask16>(blocked >> 16), v);
+  }
+}
+
+WEFT_AVX512 inline void block_word_avx512(std::uint16_t *p, std::uint32_t allowed, std::uint16_t neg_inf) {
+  if (allowed == 0xffffffffu) return;
+  _mm512_mask_storeu_epi16(p, ~allowed, _mm512_set1_epi16(static_cast<short>(neg_inf)));
+}
+#endif
+
+// ---- whole words of one row, by instruction set ----------------------------------------------------------------
+
+template <class T>
+using BlockWords = void (*)(T *p, const std::uint32_t *allowed, std::int64_t words, T neg_inf);
+
+// Stores that miss the cache wait for the line; asked for this many words ahead it is there in time. Lines of words
+// with nothing blocked are not asked for.
+constexpr std::int64_t kWordsAhead = 8;
+
+template <class T>
+[[gnu::always_inline]] inline void fetch_ahead(const T *p, const std::uint32_t *allowed, std::int64_t w,
+                                               std::int64_t words) {
+  const std::int64_t ahead = w + kWordsAhead;
+  if (ahead >= words || allowed[ahead] == 0xffffffffu) return;
+  __builtin_prefetch(p + 32 * ahead, 1);
+  if constexpr (sizeof(T) == 4) __builtin_prefetch(p + 32 * ahead + 16, 1);
+}
+
+template <class T>
+void block_words_plain(T *p, const std::uint32_t *allowed, std::int64_t words, T neg_inf) {
+  for (std::int64_t w = 0; w < words; ++w) {
+    fetch_ahead(p, allowed, w, words);
+    block_word(p + 32 * w, allowed[w], neg_inf);
+  }
+}
+
+#if defined(__x86_64__)
+template <class T>
+WEFT_AVX2 void block_words_avx2(T *p, const std::uint32_t *allowed, std::int64_t words, T neg_inf) {
+  for (std::int64_t w = 0; w < words; ++w) {
+    fetch_ahead(p, allowed, w, words);
+    block_word_avx2(p + 32 * w, allowed[w], neg_inf);
+  }
+}
+
+template <class T>
+WEFT_AVX512 void block_words_avx512(T *p, const std::uint32_t *allowed, std::int64_t words, T neg_inf) {
+  for (std::int64_t w = 0; w < words; ++w) {
+    fetch_ahead(p, allowed, w, words);
+    block_word_avx512(p + 32 * w, allowed[w], neg_inf);
+  }
+}
+#endif
+
+template <class T>
+BlockWords<T> best_block_words() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) return block_words_avx512<T>;
+  if (__builtin_cpu_supports("avx2")) return block_words_avx2<T>;
+#endif
+  return block_words_plain<T>;
+}
+
+// ---- one row ---------------------------------------------------------------------------------------------------
+
+std::uint32_t allowed_by_target(const std::uint32_t *mask, std::int64_t words, const std::int64_t *d2t,
+                                std::int64_t column, int count) {
+  std::uint32_t allowed = 0;
+  const auto limit = static_cast<std::uint64_t>(words) * 32;
+  for (int j = 0; j < count; ++j) {
+    const auto token = static_cast<std::uint64_t>(column + j + d2t[column + j]);  // a negative one is huge
+    const std::uint32_t bit = token < limit ? mask[token >> 5] >> (token & 31) & 1u : 0u;
+    allowed |= bit << j;
+  }
+  return allowed;
+}
+
+template <class T>
+void block_columns(T *p, std::uint32_t allowed, int count, T neg_inf) {
+  for (int j = 0; j < count; ++j) {
+    if (!(allowed >> j & 1u)) p[j] = neg_inf;
+  }
+}
+
+template <class T>
+void apply_row(T *p, std::int64_t vocab, const std::uint32_t *mask, std::int64_t words, const std::int64_t *d2t,
+               T neg_inf) {
+  static const BlockWords<T> block_words = best_block_words<T>();
+  if (d2t) {
+    std::uint32_t allowed[64];
+    for (std::int64_t c = 0; c < vocab;) {
+      int n = 0;
+      for (; n < 64 && c + 32 * (n + 1) <= vocab; ++n) {
+        allowed[n] = allowed_by_target(mask, words, d2t, c + 32 * n, 32);
+      }
+      if (n) {
+        block_words(p + c, allowed, n, neg_inf);
+        c += 32 * n;
+      } else {
+        const int rest = static_cast<int>(vocab - c);
+        block_columns(p + c, allowed_by_target(mask, words, d2t, c, rest), rest, neg_inf);
+        c = vocab;
+      }
+    }
+    return;
+  }
+  const std::int64_t whole = vocab / 32 < words ? vocab / 32 : words;
+  block_words(p, mask, whole, neg_inf);
+  std::int64_t c = 32 * whole;
+  if (whole < words && c < vocab) {  // the last word, whose padding bits mean nothing
+    block_columns(p + c, mask[whole], static_cast<int>(vocab - c), neg_inf);
+    c = vocab;
+  }
+  for (; c < vocab; ++c) p[c] = neg_inf;
+}
+
+template <class T>
+void apply_rows(const ApplyCall &call, int threads, T neg_inf) {
+  const Logits &logits = call.logits;
+  if (logits.rows * logits.vocab * static_cast<std::int64_t>(sizeof(T)) < kBytesForThreads) threads = 1;
+  for_rows(logits.rows, threads, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (call.token_mask && !call.token_mask[i]) continue;
+      const std::uint32_t *mask = call.bitmask.data + row_at(call.rows, i) * call.bitmask.stride;
+      apply_row(static_cast<T *>(logits.data) + i * logits.stride, logits.vocab, mask, call.bitmask.words, call.d2t,
+                neg_inf);
+    }
+  });
+}
+
+}  // namespace
+
+std::int64_t apply_token_bitmask_cpu(const ApplyCall &call, int threads) {
+  const std::int64_t bad = first_out_of_bounds(call.rows, call.logits.rows, call.bitmask.rows);
+  if (bad >= 0) return bad;
+  switch (call.logits.dtype) {
+    case DType::kFloat32:
+      apply_rows<std::uint32_t>(call, threads, kNegInf32);
+      break;
+    case DType::kFloat16:
+      apply_rows<std::uint16_t>(call, threads, kNegInfHalf);
+      break;
+    case DType::kBFloat16:
+      apply_rows<std::uint16_t>(call, threads, kNegInfBFloat16);
+      break;
+  }
+  return -1;
+}
+
+std::int64_t copy_mask_rows_cpu(const CopyCall &call) {
+  const std::int64_t bad = first_out_of_bounds(call.rows, call.count, call.mask_rows);
+  if (bad >= 0) return bad;
+  for (std::int64_t i = 0; i < call.count; ++i) {
+    const std::int64_t row = row_at(call.rows, i);
+    call.dst_token_mask[row] = call.src_token_mask[row];
+    if (!call.src_token_mask[row]) continue;
+    std::memcpy(call.dst_masks + row * call.dst_stride, call.src_masks + row * call.src_stride,
+                static_cast<std::size_t>(call.words) * sizeof(std::uint32_t));
+  }
+  return -1;
+}
+
+#if defined(WEFT_WITH_CUDA)
+const char *cuda_architectures() { return WEFT_CUDA_ARCHITECTURES; }
+#else
+const char *cuda_architectures() { return ""; }
+const char *apply_token_bitmask_cuda(const ApplyCall &, int, void *) { return "built without CUDA"; }
+const char *copy_mask_rows_cuda(const CopyCall &, void *) { return "built without CUDA"; }
+#endif
+
+}  // namespace weft

@@ -1,0 +1,128 @@
+#include "kernels/sampling/sampling.h"
+
+#include "kernels/columns.h"
+#include "kernels/sampling/gumbel.h"
+
+namespace weft {
+namespace {
+
+struct Best {
+  float value = -kInfinity;
+  std::int64_t token = -1;
+
+  WEFT_INLINE void offer(float candidate, std::int64_t id) {  // a NaN is never larger
+    if (candidate > value || (candidate == value && candidate > -kInfinity && id < token)) {
+      value = candidate;
+      token = id;
+    }
+  }
+};
+
+struct Row {
+  float temperature, floor;
+  bool greedy;
+  std::uint32_t seed_low, seed_high, position_low, position_high;
+
+  Row(const SampleCall &call, std::int64_t i) : temperature(call.temperature[i]) {
+    floor = call.floor ? call.floor[i] : -kInfinity;
+    greedy = !(temperature >= kLowestTemperature);
+    const auto seed = static_cast<std::uint64_t>(call.seed[i]), position = static_cast<std::uint64_t>(call.position[i]);
+    seed_low = static_cast<std::uint32_t>(seed), seed_high = static_cast<std::uint32_t>(seed >> 32);
+    position_low = static_cast<std::uint32_t>(position), position_high = static_cast<std::uint32_t>(position >> 32);
+  }
+};
+
+// Words of the tokens first .. first + kBlock - 1; `first` is a multiple of 4.
+WEFT_INLINE void words_in_order(const Row &row, std::uint32_t first, std::uint32_t *words) {
+  for (int j = 0; j < kBlock / 4; ++j) {
+    const PhiloxWords four = philox4x32_10(row.position_low, row.position_high, first / 4 + static_cast<unsigned>(j),
+                                           kPurposeSample, row.seed_low, row.seed_high);
+    for (int k = 0; k < 4; ++k) words[4 * j + k] = four.word[k];
+  }
+}
+
+WEFT_INLINE void words_of(const Row &row, const std::uint32_t *tokens, std::uint32_t *words) {
+  for (int j = 0; j < kBlock; ++j) {
+    const PhiloxWords four =
+        philox4x32_10(row.position_low, row.position_high, tokens[j] / 4, kPurposeSample, row.seed_low, row.seed_high);
+    const std::uint32_t low = tokens[j] & 1u ? four.word[1] : four.word[0];
+    const std::uint32_t high = tokens[j] & 1u ? four.word[3] : four.word[2];
+    words[j] = tokens[j] & 2u ? high : low;
+  }
+}
+
+// One block of a row. The bounds are monotone in rounding, so no token that could win is passed over.
+template <bool kTarget>
+WEFT_INLINE void sample_block(const Row &row, const float *x, std::int64_t first, const std::int64_t *d2t, int count,
+                              Best &best) {
+  const float top = block_max(x);
+  if (row.greedy) {
+    if (top < best.value || top == -kInfinity) return;
+    for (int j = 0; j < count; ++j) {
+      if (x[j] == top) best.offer(top, first + j + (kTarget ? d2t[j] : 0));
+    }
+    return;
+  }
+  if (top == -kInfinity || top / row.temperature + kLargestNoise < best.value) return;
+  std::uint32_t words[kBlock];
+  if constexpr (kTarget) {
+    std::uint32_t tokens[kBlock] = {};
+    for (int j = 0; j < count; ++j) tokens[j] = static_cast<std::uint32_t>(first + j + d2t[j]);
+    words_of(row, tokens, words);
+  } else {
+    words_in_order(row, static_cast<std::uint32_t>(first), words);
+  }
+  float scaled[kBlock], bound[kBlock];
+  for (int j = 0; j < kBlock; ++j) {
+    scaled[j] = x[j] / row.temperature;
+    bound[j] = scaled[j] + gumbel_bound(words[j]);
+  }
+  if (block_max(bound) < best.value) return;
+  for (int j = 0; j < count; ++j) {
+    if (bound[j] >= best.value) best.offer(scaled[j] + gumbel(words[j]), first + j + (kTarget ? d2t[j] : 0));
+  }
+}
+
+template <class T, bool kTarget>
+WEFT_INLINE std::int64_t sample_row(const Row &row, const T *logits, std::int64_t vocab, const std::int64_t *d2t) {
+  Best best;
+  float x[kBlock];
+  for (std::int64_t first = 0; first < vocab; first += kBlock) {
+    load_block(logits, first, vocab, x);
+    if (row.floor > -kInfinity) {
+      for (int j = 0; j < kBlock; ++j) x[j] = x[j] < row.floor ? -kInfinity : x[j];
+    }
+    sample_block<kTarget>(row, x, first, kTarget ? d2t + first : nullptr, block_columns(first, vocab), best);
+  }
+  return best.token;
+}
+
+template <class T>
+WEFT_INLINE void sample_rows(const SampleCall &call, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin; i < end; ++i) {
+    const Row row(call, i);
+    const T *logits = row_of<const T>(call, i);
+    call.out[i] = call.d2t ? sample_row<T, true>(row, logits, call.logits.vocab, call.d2t)
+                           : sample_row<T, false>(row, logits, call.logits.vocab, nullptr);
+  }
+}
+
+WEFT_BY_INSTRUCTION_SET(sample, SampleCall)
+
+}  // namespace
+
+void sample_cpu(const SampleCall &call, int threads) {
+  static const auto rows = best_sample_rows();
+  for_logits(call, threads, rows);
+}
+
+void gumbel_noise_cpu(const std::uint32_t *words, float *out, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = gumbel(words[i]);
+}
+
+#if !defined(WEFT_WITH_CUDA)
+std::int64_t sample_splits_cuda(std::int64_t, std::int64_t, int) { return 1; }
+const char *sample_cuda(const SampleCall &, int, std::uint64_t *, void *) { return "built without CUDA"; }
+#endif
+
+}  // namespace weft

@@ -1,0 +1,34 @@
+// Coupled sampling: the token of a row is the argmax of logits / temperature + noise (kernels/sampling/gumbel.h), keyed
+// by request seed, position and target token id. A row's result depends on that row alone.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/logits.h"
+
+namespace weft {
+
+// Row i: temperature[i], seed[i], position[i]. With `d2t`, column c stands for token c + d2t[c]. Writes target ids to
+// `out`; -1 where every logit is -inf or NaN. Of equal sums the lowest token id wins. A logit below its row's floor is
+// as -inf.
+struct SampleCall {
+  Logits logits;
+  const float *temperature;
+  const std::int64_t *seed, *position;
+  const std::int64_t *d2t;  // or null
+  const float *floor;       // or null
+  std::int64_t *out;
+};
+
+void sample_cpu(const SampleCall &call, int threads);
+
+// The noise of `count` words, as sampling uses it.
+void gumbel_noise_cpu(const std::uint32_t *words, float *out, std::int64_t count);
+
+// How many partial results per row sample_cuda needs room for: `workspace` holds logits.rows times that, 8 bytes each.
+std::int64_t sample_splits_cuda(std::int64_t rows, std::int64_t vocab, int sms);
+
+// Enqueued to `stream` of the current device. Returns null, or what CUDA said.
+const char *sample_cuda(const SampleCall &call, int sms, std::uint64_t *workspace, void *stream);
+
+}  // namespace weft

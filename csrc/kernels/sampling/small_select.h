@@ -1,0 +1,71 @@
+// Truncation on the CPU where few logits are left to choose from: by bisection among their keys, since to clear and to
+// read the bins of a histogram takes longer than that. Its amounts are the histogram's own, so its answer is too.
+#pragma once
+
+#include "kernels/columns.h"
+#include "kernels/sampling/truncation_rule.h"
+
+namespace weft {
+
+class FewKeys {
+ public:
+  WEFT_INLINE void clear() { count_ = 0; }
+
+  // Adds those of a block that are in the range; false if they are too many then.
+  WEFT_INLINE bool take_block(const float *x, KeyRange range) {
+    std::uint32_t key[kBlock], inside = 0;
+    for (int j = 0; j < kBlock; ++j) {
+      key[j] = key_of(x[j]);
+      inside |= range.holds(key[j]);
+    }
+    if (!inside) return true;
+    int count = count_;
+    for (int j = 0; j < kBlock; ++j) {
+      x_[count] = x[j];
+      keys_[count] = key[j];
+      count += range.holds(key[j]);
+    }
+    count_ = count;
+    return count <= kMost;
+  }
+
+  // Gives each its amount, and returns their sum.
+  template <bool kMass>
+  WEFT_INLINE std::uint64_t weigh(float top, float scale) {
+    if constexpr (kMass) {
+      for (int n = 0; n < count_; ++n) masses_[n] = mass_of(x_[n], top, scale);
+    }
+    return sum_from<kMass>(0);
+  }
+
+  // The largest key of the range with `wanted`, which they have all together, at it or above.
+  template <bool kMass>
+  WEFT_INLINE std::uint32_t select(KeyRange range, std::uint64_t wanted) const {
+    while (range.low < range.high) {
+      const std::uint32_t middle = range.high - (range.high - range.low) / 2;
+      if (sum_from<kMass>(middle) >= wanted) {
+        range.low = middle;
+      } else {
+        range.high = middle - 1;
+      }
+    }
+    return range.low;
+  }
+
+ private:
+  static constexpr int kMost = 256;
+
+  template <bool kMass>
+  WEFT_INLINE std::uint64_t sum_from(std::int64_t key) const {
+    std::uint64_t sum = 0;
+    for (int n = 0; n < count_; ++n) sum += keys_[n] >= key ? kMass ? masses_[n] : 1 : 0;
+    return sum;
+  }
+
+  int count_ = 0;
+  float x_[kMost + kBlock];
+  std::int64_t keys_[kMost + kBlock];  // as wide as the masses, so that a comparison is a mask for them
+  std::uint64_t masses_[kMost + kBlock];
+};
+
+}  // namespace weft

@@ -1,0 +1,167 @@
+#include "matcher/forced_text.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+namespace weft {
+namespace {
+
+constexpr std::int32_t kNoMerge = std::numeric_limits<std::int32_t>::max();
+// So many longer tokens are tried; where none of them is taken, that another would be is assumed.
+constexpr int kMaxTried = 64;
+
+// Bytes of the UTF-8 character that begins here; 1 for what begins none.
+int character_bytes(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  const int length = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  return static_cast<std::size_t>(length) <= text.size() ? length : 1;
+}
+
+}  // namespace
+
+TokenTexts::TokenTexts(const std::vector<std::string> &texts) {
+  starts_.reserve(texts.size() + 1);
+  for (const std::string &text : texts) {
+    starts_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+    bytes_ += text;
+    longest_ = std::max(longest_, text.size());
+  }
+  starts_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+  std::size_t size = 16;
+  while (size < 2 * texts.size()) size *= 2;
+  table_.assign(size, -1);
+  for (std::size_t token = 0; token < texts.size(); ++token)
+    if (!texts[token].empty()) insert(static_cast<std::int32_t>(token));
+  for (std::int32_t token : table_)
+    if (token >= 0) sorted_.push_back(token);
+  std::sort(sorted_.begin(), sorted_.end(),
+            [this](std::int32_t left, std::int32_t right) { return text(left) < text(right); });
+}
+
+// Of tokens with one text the first counts. But a single byte that is there twice is sentencepiece's byte, for text
+// that has no other token, and later the character, which is the one in use; such a vocabulary merges characters.
+void TokenTexts::insert(std::int32_t token) {
+  const std::string_view bytes = text(token);
+  std::size_t at = std::hash<std::string_view>()(bytes) & (table_.size() - 1);
+  while (table_[at] >= 0 && text(table_[at]) != bytes) at = (at + 1) & (table_.size() - 1);
+  const bool again = table_[at] >= 0;
+  if (again && bytes.size() == 1) spells_characters_ = true;
+  if (!again || bytes.size() == 1) table_[at] = token;
+}
+
+std::string_view TokenTexts::text(std::int32_t token) const {
+  const auto at = static_cast<std::size_t>(token);
+  if (at + 1 >= starts_.size()) return {};
+  return std::string_view(bytes_).substr(starts_[at], starts_[at + 1] - starts_[at]);
+}
+
+std::int32_t TokenTexts::find(std::string_view bytes) const {
+  if (bytes.empty() || bytes.size() > longest_) return -1;
+  std::size_t at = std::hash<std::string_view>()(bytes) & (table_.size() - 1);
+  while (table_[at] >= 0 && text(table_[at]) != bytes) at = (at + 1) & (table_.size() - 1);
+  return table_[at];
+}
+
+// Sorted by text, they stand behind the beginning itself, at once.
+TokenTexts::Range TokenTexts::longer(std::string_view beginning) const {
+  if (beginning.size() >= longest_) return {nullptr, nullptr};
+  const auto is_before = [&](std::int32_t token) { return text(token) <= beginning; };
+  const auto goes_on = [&](std::int32_t token) { return text(token).substr(0, beginning.size()) == beginning; };
+  const auto first = std::partition_point(sorted_.begin(), sorted_.end(), is_before);
+  const auto last = std::partition_point(first, sorted_.end(), goes_on);
+  return {sorted_.data() + (first - sorted_.begin()), sorted_.data() + (last - sorted_.begin())};
+}
+
+int TokenTexts::encode(std::string_view text, std::int32_t *tokens) const {
+  text = text.substr(0, kMaxBytes);
+  int ends[kMaxBytes];
+  const int count = first_units(text, tokens, ends);
+  return count < 0 ? encode_longest(text, tokens) : merge(text, tokens, ends, count);
+}
+
+// The pieces that merging begins with, token and end of each: bytes, or characters. -1: one is no token.
+int TokenTexts::first_units(std::string_view text, std::int32_t *tokens, int *ends) const {
+  int count = 0;
+  for (std::size_t at = 0; at < text.size(); ++count) {
+    std::size_t length = spells_characters_ ? static_cast<std::size_t>(character_bytes(text.substr(at))) : 1;
+    tokens[count] = find(text.substr(at, length));
+    if (tokens[count] < 0 && length > 1) tokens[count] = find(text.substr(at, length = 1));
+    if (tokens[count] < 0) return -1;
+    at += length;
+    ends[count] = static_cast<int>(at);
+  }
+  return count;
+}
+
+int TokenTexts::merge(std::string_view text, std::int32_t *tokens, int *ends, int count) const {
+  std::int32_t merged[kMaxBytes];  // of piece i with the one behind it
+  const auto look_up = [&](int i) {
+    if (i < 0 || i + 1 >= count) return;
+    const int begin = i == 0 ? 0 : ends[i - 1];
+    const std::int32_t token =
+        find(text.substr(static_cast<std::size_t>(begin), static_cast<std::size_t>(ends[i + 1] - begin)));
+    merged[i] = token < 0 ? kNoMerge : token;
+  };
+  for (int i = 0; i + 1 < count; ++i) look_up(i);
+  while (count > 1) {
+    const int at = static_cast<int>(std::min_element(merged, merged + count - 1) - merged);
+    if (merged[at] == kNoMerge) break;
+    tokens[at] = merged[at];
+    ends[at] = ends[at + 1];
+    std::copy(tokens + at + 2, tokens + count, tokens + at + 1);
+    std::copy(ends + at + 2, ends + count, ends + at + 1);
+    std::copy(merged + std::min(at + 2, count - 1), merged + count - 1, merged + at + 1);
+    --count;
+    look_up(at - 1);
+    look_up(at);
+  }
+  return count;
+}
+
+int TokenTexts::encode_longest(std::string_view text, std::int32_t *tokens) const {
+  int count = 0;
+  for (std::size_t at = 0; at < text.size(); ++count) {
+    std::size_t length = std::min(longest_, text.size() - at);
+    while (length > 0 && (tokens[count] = find(text.substr(at, length))) < 0) --length;
+    if (length == 0) break;
+    at += length;
+  }
+  return count;
+}
+
+namespace {
+
+// 1: the grammar takes a token that begins with `rest` and goes on, 0: it takes none, -1: it failed.
+int takes_longer(weft_matcher matcher, const TokenTexts &vocabulary, std::string_view rest) {
+  int tried = 0;
+  for (std::int32_t token : vocabulary.longer(rest)) {
+    if (++tried > kMaxTried) return 1;
+    const int outcome = matcher.ops->accept(matcher.self, token);
+    if (outcome < 0) return -1;
+    if (outcome == 1) return matcher.ops->rollback(matcher.self, 1) == 0 ? 1 : -1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int forced_tokens(weft_matcher matcher, const TokenTexts &vocabulary, std::string_view text, std::int32_t *tokens,
+                  int capacity) {
+  std::int32_t spelled[TokenTexts::kMaxBytes];
+  const bool is_cut = text.size() > TokenTexts::kMaxBytes;
+  const int count = vocabulary.encode(text, spelled) - (is_cut ? 1 : 0);
+  int taken = 0, outcome = 1;
+  while (taken < std::min(count, capacity)) {
+    const std::int32_t token = spelled[taken];
+    if (!is_cut && (outcome = takes_longer(matcher, vocabulary, text)) != 0) break;
+    if ((outcome = matcher.ops->accept(matcher.self, token)) != 1) break;
+    text.remove_prefix(vocabulary.text(token).size());
+    tokens[taken++] = token;
+  }
+  const int undone = taken > 0 ? matcher.ops->rollback(matcher.self, taken) : 0;
+  return outcome < 0 || undone < 0 ? -1 : taken;
+}
+
+}  // namespace weft

@@ -1,0 +1,1 @@
+"""Iterations: speed, overhead, acceptance."""

@@ -1,0 +1,1 @@
+"""What guides cost, and whether answers obey them."""

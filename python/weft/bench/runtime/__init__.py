@@ -1,0 +1,1 @@
+"""What replays, host functions and the mask kernel cost."""

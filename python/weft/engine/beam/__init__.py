@@ -1,0 +1,1 @@
+"""Beam search. A leaf: of the engine only its assembly imports it."""

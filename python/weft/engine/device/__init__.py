@@ -1,0 +1,1 @@
+"""What lies on the device by slot, and what an iteration leaves on the host."""

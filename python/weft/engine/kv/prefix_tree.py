@@ -1,0 +1,100 @@
+"""Pages that can be found again: a tree in which every path from the root spells the beginning of a text.
+
+A page is looked up by its tokens, under the page before it, and never by a hash of them, so what is found is what was
+asked for. Children are kept in the order of their tokens: of all children, one that shares the longest beginning with
+some tokens stands beside the place where these would stand.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from weft.engine.kv.retention import DEFAULT_PRIORITY
+
+Tokens = tuple[int, ...]
+
+
+class CachedPage:
+    """Page `number`, which holds the keys and values of `tokens` behind those of its parents.
+
+    `holders` sequences read this very page; `doubles` are pages in which other sequences wrote the same. A sequence
+    that holds a page, or a double of it, holds its parents too: of a page that nobody holds, nobody holds a child.
+    `released` is a stamp of when its last holder gave it back, 0 while it is held; at `expires`, if its priority is for
+    `duration_s` only, it has the default one.
+    """
+
+    __slots__ = (
+        "children",
+        "doubles",
+        "duration_s",
+        "expires",
+        "holders",
+        "keys",
+        "number",
+        "parent",
+        "priority",
+        "released",
+        "tokens",
+    )
+
+    def __init__(self, number: int, tokens: Tokens, parent: CachedPage | None) -> None:
+        self.number = number
+        self.tokens = tokens
+        self.parent = parent
+        self.keys: list[Tokens] = []
+        self.children: list[CachedPage] = []
+        self.holders = 0
+        self.doubles: list[int] = []
+        self.priority = DEFAULT_PRIORITY
+        self.duration_s: float | None = None
+        self.expires: float | None = None
+        self.released = 0
+
+    def child(self, tokens: Tokens) -> CachedPage | None:
+        """The child of exactly these tokens."""
+        place = bisect_left(self.keys, tokens)
+        return self.children[place] if place < len(self.keys) and self.keys[place] == tokens else None
+
+    def nearest(self, tokens: Tokens) -> tuple[CachedPage | None, int]:
+        """A child that begins like `tokens` for as long as any does, and for how many tokens; None and 0 if none
+        does."""
+        best, longest = None, 0
+        place = bisect_left(self.keys, tokens)
+        for near in range(max(place - 1, 0), min(place + 1, len(self.keys))):
+            common = num_common(self.keys[near], tokens)
+            if common > longest:
+                best, longest = self.children[near], common
+        return best, longest
+
+    def add(self, number: int, tokens: Tokens) -> CachedPage:
+        """A new child."""
+        page = CachedPage(number, tokens, self)
+        place = bisect_left(self.keys, tokens)
+        self.keys.insert(place, tokens)
+        self.children.insert(place, page)
+        return page
+
+    def remove(self, page: CachedPage) -> None:
+        """Forget a child."""
+        place = bisect_left(self.keys, page.tokens)
+        assert self.children[place] is page
+        del self.keys[place], self.children[place]
+
+    def descendants(self) -> Iterator[CachedPage]:
+        """All pages below, parents first."""
+        below = list(self.children)
+        while below:
+            page = below.pop()
+            below.extend(page.children)
+            yield page
+
+
+def num_common(some: Tokens, others: Tokens) -> int:
+    """How many tokens both begin with."""
+    common = 0
+    for mine, other in zip(some, others, strict=False):
+        if mine != other:
+            break
+        common += 1
+    return common

@@ -1,0 +1,1 @@
+"""What becomes of tokens that an iteration committed."""

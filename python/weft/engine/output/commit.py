@@ -1,0 +1,154 @@
+"""What becomes of the tokens that an iteration committed: which of them are the answer's, and whether it ends."""
+
+from __future__ import annotations
+
+from weft.core import FinishReason, OutputStats
+from weft.engine.device.results import StepResults
+from weft.engine.device.tensors import NOTHING
+from weft.engine.processors.base import check_processors
+from weft.engine.request import Request
+from weft.errors import GuideStateError, RequestError
+from weft.guided.state import GuidedState
+
+
+def commit(
+    request: Request, results: StepResults, room: int, end_tokens: frozenset[int], grammar: GuidedState | None
+) -> FinishReason | None:
+    """Append the iteration's tokens to the request's answer, which may grow to `room` tokens; why it ends, if it does.
+
+    `grammar` is the state that guides the request, if any. Raises `RequestError` for what ends the request; nothing of
+    the iteration is given out then.
+    """
+    output, slot = request.output, request.slot
+    check_processors(request)
+    count, tokens = results.count(slot), results.tokens(slot)
+    drawn = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
+    kept, reason = cut(request, tokens[:drawn], room, end_tokens)
+    if drawn < len(tokens) and reason is None:
+        raise RequestError(nothing_left(request, grammar))
+    if grammar is not None:
+        check_grammar(request, grammar, len(kept), is_last=reason is not None)
+    output.token_ids += kept
+    output.drafted += [i < count for i in range(len(kept))]
+    proposed = results.proposed(slot)
+    if proposed:  # behind the answer's end there is nothing that a draft could be held against
+        reached = proposed if reason is None else min(proposed, len(kept))
+        count_drafts(output.stats, reached, min(count, len(kept)), len(kept))
+    if output.logprobs is not None:
+        output.logprobs += results.logprobs(slot, len(kept), request.sampling.logprobs or 0)
+    if request.gather is not NOTHING:
+        request.gathered.add(output, results.outputs(slot, request.gather, len(kept)))
+    return reason
+
+
+def commit_plainly(
+    request: Request,
+    tokens: list[int],
+    proposed: int,
+    end_tokens: frozenset[int],
+    grammar: GuidedState | None,
+) -> bool:
+    """Append all of the iteration's tokens, which verified `proposed` drafts, where nothing ends with them; what most
+    iterations of most requests are. False: there is more to it, and nothing has changed."""
+    output = request.output
+    num_tokens = len(output.token_ids) + len(tokens)
+    ends = end_tokens if request.end_ids is None else request.end_ids
+    if num_tokens >= request.room or not ends.isdisjoint(tokens) or min(tokens) < 0:
+        return False
+    if grammar is not None:
+        check_grammar(request, grammar, len(tokens), is_last=False)
+    output.token_ids += tokens
+    if len(tokens) > 1:
+        output.drafted += [True] * (len(tokens) - 1)
+    output.drafted.append(False)
+    if proposed:
+        count_drafts(output.stats, proposed, len(tokens) - 1, len(tokens))
+    return True
+
+
+def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
+    """Note an iteration that verified `proposed` drafts, of which the first `accepted` are in the answer, and gave it
+    `num_tokens` tokens."""
+    stats.drafted_iterations += 1
+    stats.drafted_tokens += num_tokens
+    stats.proposed_drafts += proposed
+    stats.accepted_drafts += accepted
+
+
+def cut(
+    request: Request, tokens: list[int], room: int, end_tokens: frozenset[int]
+) -> tuple[list[int], FinishReason | None]:
+    """Of the tokens that come next those that are the answer's, which may grow to `room` tokens; and why it ends with
+    them, if it does."""
+    output = request.output
+    end_tokens = request.end_ids if request.end_ids is not None else end_tokens
+    last = next((i for i, token in enumerate(tokens, 1) if token in end_tokens), len(tokens))
+    kept = tokens[: min(last, room - len(output.token_ids))]
+    stopped = find_stop(request, kept, end_tokens)
+    if stopped is not None:
+        return kept[:stopped], "stop"
+    if kept and kept[-1] in end_tokens:
+        return kept, "stop"
+    return kept, "length" if len(output.token_ids) + len(kept) == room else None
+
+
+def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
+    """How many of `tokens` there are up to a stop word or stop token id; None without one. An end token ends the answer
+    by itself."""
+    sampling, output, stop_ids = request.sampling, request.output, request.stop_ids
+    if request.stop_words is None and not stop_ids:
+        return None
+    for i, token in enumerate(tokens, 1):
+        counts = len(output.token_ids) + i > sampling.min_tokens
+        word = request.stop_words.feed(token) if request.stop_words is not None else None
+        by = token if token in stop_ids and token not in end_tokens else word
+        if counts and by is not None:
+            output.stopped_by = by
+            return i
+    return None
+
+
+def check_grammar(request: Request, grammar: GuidedState, new_tokens: int, is_last: bool) -> None:
+    """What is about to be committed must have been accepted by the matcher. What goes wrong behind the answer's last
+    token is of no account: without drafts it would not have come to that."""
+    accepted = grammar.committed(request.slot)
+    expected = len(request.output.token_ids) + new_tokens - request.resumed_at
+    # With another iteration in flight the matcher may be ahead of what is committed here.
+    is_ahead = request.in_flight > 1
+    if accepted >= expected and (is_last or is_ahead):
+        return
+    if accepted == expected and not grammar.num_failed:
+        return
+    status, message = grammar.status(request.slot)
+    if status:
+        raise GuideStateError(message)
+    if accepted != expected:
+        raise GuideStateError(
+            f"the grammar accepted {accepted} tokens of {expected}; nothing more is given out. "
+            "A matcher of your own may end at the model's end tokens alone"
+        )
+
+
+def nothing_left(request: Request, grammar: GuidedState | None) -> str:
+    """Why no token could be drawn at the next position."""
+    sampling, bias = request.sampling, request.rules.bias
+    place = f"token {len(request.output.token_ids) + 1}"
+    forbidding = [
+        name
+        for name, is_set in (
+            ("the guide", grammar is not None),
+            ("bad_words", bool(sampling.bad_words)),
+            ("logit_bias", bool(sampling.logit_bias)),
+            ("embedding_bias", bias is not None and bool(bias.isneginf().any())),
+        )
+        if is_set
+    ]
+    if grammar is not None and grammar.status(request.slot)[0] not in ("", "refused"):
+        return grammar.status(request.slot)[1]
+    if forbidding:
+        verb = "forbids every one" if len(forbidding) == 1 else "forbid every one together"
+        return (
+            f"no token is left for {place} or one soon after: {' and '.join(forbidding)} {verb}; "
+            "allow more tokens, or another guide"
+        )
+    return f"the model's logits for {place} or one soon after are all NaN or -inf"

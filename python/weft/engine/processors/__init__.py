@@ -1,0 +1,1 @@
+"""Logits processors of users: in the graph, between its segments, and what checks both."""

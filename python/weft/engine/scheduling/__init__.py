@@ -1,0 +1,1 @@
+"""Who is served: waiting, admission, slots and pages, deadlines, ends. No device work."""

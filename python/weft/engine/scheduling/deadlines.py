@@ -1,0 +1,52 @@
+"""Whose time is up, and when the next one's will be, at a cost that does not grow with those who have time left."""
+
+from __future__ import annotations
+
+import itertools
+from heapq import heapify, heappop, heappush
+
+from weft.engine.request import Request
+
+MOST_STALE = 64
+"""Entries of requests that have ended, beyond as many as there are others, before they are dropped all at once."""
+
+
+class Deadlines:
+    """Requests that have a deadline, waiting or not, until they are forgotten."""
+
+    def __init__(self) -> None:
+        self._live: set[Request] = set()
+        self._entries: list[tuple[float, int, Request]] = []  # a heap: deadline, number
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, request: Request) -> None:
+        """Watch a request, if it has a deadline."""
+        if request.deadline is not None:
+            self._live.add(request)
+            heappush(self._entries, (request.deadline, next(self._numbers), request))
+
+    def forget(self, request: Request) -> None:
+        """The request ends. One that is not watched is left alone."""
+        if request not in self._live:
+            return
+        self._live.remove(request)
+        if not self._live or len(self._entries) > 2 * len(self._live) + MOST_STALE:
+            self._entries = [entry for entry in self._entries if entry[2] in self._live]
+            heapify(self._entries)
+
+    @property
+    def first(self) -> float | None:
+        """The first moment at which somebody's time is up; None without one."""
+        while self._entries and self._entries[0][2] not in self._live:
+            heappop(self._entries)
+        return self._entries[0][0] if self._entries else None
+
+    def late(self, now: float) -> list[Request]:
+        """Those whose time is up at the moment `now`, each once, the first first."""
+        late = []
+        while (first := self.first) is not None and first <= now:
+            late.append(heappop(self._entries)[2])
+        return late

@@ -1,0 +1,214 @@
+"""Requests whose matchers take long to begin and hold much (programs): they wait here until a slot is near.
+
+At most `ahead` of them have begun and have no slot, and all that have begun and not ended may hold `max_bytes` at most.
+They begin in the order of the queue. Sequences of one request are copies of its first start, which is kept until the
+last of them has begun, and counts like one more.
+
+Somebody can always go on: whoever is let in with siblings has room for the copy that is kept and for one sequence, so
+that the sequences of the request that came last may run one by one. Where the first that waits does not fit, only such
+siblings go before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+
+from weft.engine.beam.request import BeamRequest
+from weft.engine.request import Request
+from weft.engine.scheduling.policy import WaitingQueue
+from weft.errors import CapacityError
+from weft.grammar.base import Matcher
+from weft.grammar.starts import StartedGuide, Starts
+
+MOST_LOOKED_AT = 256
+"""Of those that wait for memory, in one turn, where others hold it."""
+
+Failures = list[tuple[Request, BaseException]]
+
+
+@dataclass(eq=False)
+class _Siblings:
+    """The sequences of one request that have not begun, and what is kept for them. One starts at a time."""
+
+    guide: StartedGuide
+    waiting: dict[Request, None] = field(default_factory=dict)
+    kept_bytes: int = 0
+    is_starting: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Orphan:
+    """A start whose request has ended. It can't be stopped, and holds its bytes until it is over."""
+
+    siblings: _Siblings
+    started: Future[Matcher]
+    num_bytes: int
+
+
+class Programs:
+    """Begins matchers ahead, in `starts`' threads. All methods are the engine thread's; `on_started` is called by
+    others, and may be set by whoever is to wake the engine."""
+
+    def __init__(self, starts: Starts, ahead: int, max_bytes: int) -> None:
+        self.held_bytes = 0
+        self.on_started: Callable[[], object] = lambda: None
+        self._starts, self._most_ahead, self._max_bytes = starts, ahead, max_bytes
+        self._waiting = WaitingQueue()
+        self._siblings: dict[StartedGuide, _Siblings] = {}
+        self._starting: dict[Request, Future[Matcher]] = {}
+        self._orphans: list[_Orphan] = []
+        self._ahead: set[Request] = set()
+        self._held: dict[Request, int] = {}
+        self._has_changed = False
+
+    def __len__(self) -> int:
+        """Requests that have not begun."""
+        return len(self._waiting) + len(self._starting)
+
+    def __iter__(self) -> Iterator[Request]:
+        yield from self._waiting
+        yield from self._starting
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `collect` might change something."""
+        return (
+            (self._has_changed and len(self._waiting) > 0)
+            or any(started.done() for started in self._starting.values())
+            or any(orphan.started.done() for orphan in self._orphans)
+        )
+
+    def add(self, request: Request) -> None:
+        """A request whose guide is a `StartedGuide`. Siblings are added before the next `collect`."""
+        self._waiting.add(request)
+        guide = _guide(request)
+        self._siblings.setdefault(guide, _Siblings(guide)).waiting[request] = None
+        self._has_changed = True
+
+    def collect(self) -> tuple[list[Request], Failures]:
+        """Let those begin for whom there is room. Gives those that have begun, and those that failed to, and why."""
+        ready, failed = self._take_started()
+        failed += self._begin()
+        return ready, failed
+
+    def admit(self, request: Request) -> None:
+        """A request got a slot."""
+        if request in self._ahead:
+            self._ahead.remove(request)
+            self._has_changed = True
+
+    def forget(self, request: Request) -> None:
+        """A request ends, wherever it is."""
+        if request.compiled is None or not isinstance(request.compiled, StartedGuide):
+            return
+        siblings = self._siblings.get(request.compiled)
+        num_bytes = self._held.pop(request, 0)
+        self.held_bytes -= num_bytes
+        self._ahead.discard(request)
+        self._has_changed = True
+        if siblings is None:
+            return
+        if request in siblings.waiting:
+            self._waiting.remove(request)
+            del siblings.waiting[request]
+        started = self._starting.pop(request, None)
+        if started is not None:
+            if started.cancel():
+                siblings.is_starting = False
+            else:
+                self._orphans.append(_Orphan(siblings, started, num_bytes))
+                self.held_bytes += num_bytes
+        self._settle(siblings)
+
+    def close(self) -> None:
+        """Begin no more."""
+        self._starts.close()
+
+    def _take_started(self) -> tuple[list[Request], Failures]:
+        ready: list[Request] = []
+        failed: Failures = []
+        for orphan in [one for one in self._orphans if one.started.done()]:
+            self._orphans.remove(orphan)
+            self.held_bytes -= orphan.num_bytes
+            self._end_start(orphan.siblings)
+        for request in [r for r, started in self._starting.items() if started.done()]:
+            started = self._starting.pop(request)
+            self._end_start(self._siblings[_guide(request)])
+            error = started.exception()
+            if error is not None:
+                failed.append((request, error))
+                continue
+            request.matcher = started.result()
+            ready.append(request)
+        return ready, failed
+
+    def _begin(self) -> Failures:
+        if not self._has_changed or not len(self._waiting):
+            return []
+        self._has_changed = False
+        begun: list[tuple[Request, bool]] = []
+        failed: Failures = []
+        is_open, num_passed = True, 0
+        for request in self._waiting:
+            if len(self._ahead) >= self._most_ahead or (num_passed >= MOST_LOOKED_AT and self._held):
+                break
+            siblings = self._siblings[_guide(request)]
+            if siblings.is_starting:
+                num_passed += 1
+                continue
+            own, kept = self._needs(request, siblings)
+            if own + kept > self._max_bytes:
+                failed.append((request, self._too_large(own + kept)))
+                continue
+            more = own + kept - siblings.kept_bytes
+            if self.held_bytes + more > self._max_bytes or not (is_open or siblings.kept_bytes):
+                is_open, num_passed = False, num_passed + 1
+                continue
+            self.held_bytes += more
+            self._held[request], siblings.kept_bytes, siblings.is_starting = own, kept, True
+            self._ahead.add(request)
+            begun.append((request, not kept))
+        for request, is_last in begun:
+            self._waiting.remove(request)
+            del self._siblings[_guide(request)].waiting[request]
+            started = self._starts.begin(partial(_guide(request).begin, is_last=is_last))
+            self._starting[request] = started
+            started.add_done_callback(self._tell)
+        return failed
+
+    def _needs(self, request: Request, siblings: _Siblings) -> tuple[int, int]:
+        """Bytes that a request may hold, and that stay with its siblings when it begins."""
+        each = _guide(request).sequence_bytes
+        # A beam's copy is made before the one that it takes the place of is gone.
+        own = each * (request.beam.width + 1 if isinstance(request, BeamRequest) else 1)
+        return own, each if len(siblings.waiting) > 1 else 0
+
+    def _end_start(self, siblings: _Siblings) -> None:
+        siblings.is_starting = False
+        self._has_changed = True
+        self._settle(siblings)
+
+    def _settle(self, siblings: _Siblings) -> None:
+        """Where nobody is left to begin, nothing is kept for it."""
+        if not siblings.waiting and not siblings.is_starting:
+            siblings.guide.drop()
+            self.held_bytes -= siblings.kept_bytes
+            del self._siblings[siblings.guide]
+
+    def _tell(self, _: object) -> None:
+        self.on_started()
+
+    def _too_large(self, needed: int) -> CapacityError:
+        return CapacityError(
+            f"the request's program may hold {needed} bytes, of itself, copies and what is kept to take tokens back, "
+            f"but max_program_bytes is {self._max_bytes}; lower WasmLimits.memory_bytes or undo_bytes, or raise "
+            "EngineConfig.max_program_bytes (of an executor: GuidedDecodingConfig.max_program_bytes)"
+        )
+
+
+def _guide(request: Request) -> StartedGuide:
+    assert isinstance(request.compiled, StartedGuide)
+    return request.compiled

@@ -1,0 +1,1 @@
+"""One iteration: the step itself, prompts, graphs of it, and what launches them."""

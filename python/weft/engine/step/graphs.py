@@ -1,0 +1,191 @@
+"""Graphs of `decode_step`, one for each kind of iteration in use.
+
+Capture is a wrapper: it calls the function of `step.py` while its streams capture. With `graphs="none"` the same
+function is called for every iteration; with `"split"` it is, too, and what it launches between two calls of the
+grammar's is a graph. An iteration in which the host has logits processors to call is split around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from weft.config import Graphs
+from weft.engine.device.state import DecodeParts, StepBuffers
+from weft.engine.processors.base import failure
+from weft.engine.processors.captured import CapturedProcessor
+from weft.engine.processors.host import HostProcessors, HostWork
+from weft.engine.request import Request
+from weft.engine.step.step import Iteration, Plan, decode_step
+from weft.guided.protocol import Lane
+from weft.runtime.buffers import PinnedRing
+from weft.runtime.dump import GraphDump, dump_graph
+from weft.runtime.interface import Graph, Runtime, Stream
+from weft.runtime.segments import SegmentedStream
+
+
+def bucket(rows: int, max_batch: int) -> int:
+    """The smallest batch size of a graph that holds `rows`: a power of two, or `max_batch`."""
+    return min(1 << (rows - 1).bit_length(), max_batch)
+
+
+class StepGraphs:
+    """Captures on first use, then replays."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        stream: Stream,
+        lane: Lane,
+        parts: DecodeParts,
+        graphs: Graphs,
+    ) -> None:
+        self._runtime, self._stream, self._lane, self._parts = runtime, stream, lane, parts
+        self._mode = graphs
+        self._host = HostProcessors(runtime)
+        self._num_replays = 0
+        self._slots: dict[int, PinnedRing] = {}  # rings around each batch size's `slots_B`
+        self._sent: dict[int, list[int]] = {}  # what the device has there
+        self._buffers: dict[tuple[int, int, bool], StepBuffers] = {}
+        self._graphs: dict[Plan, Graph] = {}
+        self._segments: dict[Plan, SegmentedStream] = {}
+
+    @property
+    def num_replays(self) -> int:
+        """Graphs launched so far."""
+        return self._num_replays + sum(segments.num_replays for segments in self._segments.values())
+
+    def buffers(self, plan: Plan) -> StepBuffers:
+        """The fixed buffers of an iteration; `slots_B` is shared by all of one batch size."""
+        key = (plan.batch, plan.num_drafts, plan.logprobs)
+        if key not in self._buffers:
+            parts = self._parts
+            if plan.batch not in self._slots:
+                slots_B = torch.full_like(parts.state.length[:1], parts.state.dummy).repeat(plan.batch)
+                self._slots[plan.batch] = PinnedRing(self._runtime, slots_B)
+            self._buffers[key] = StepBuffers.allocate(
+                self._slots[plan.batch].device_tensor,
+                plan.num_drafts + 1,
+                parts.model,
+                parts.state,
+                parts.drafter,
+                keeps_raw_logits=plan.logprobs,
+            )
+            self._runtime.publish()
+        return self._buffers[key]
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The kinds of iterations that are captured."""
+        return [*self._graphs, *self._segments]
+
+    def is_ready(self, plan: Plan) -> bool:
+        """Whether an iteration of this kind runs without a capture first."""
+        return self._mode == "none" or plan in self._graphs or plan in self._segments
+
+    def send_slots(self, plan: Plan, slots: list[int]) -> None:
+        """Say which slots the rows of the next iteration are; rows beyond them only pad."""
+        padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
+        self.buffers(plan)
+        if self._sent.get(plan.batch) != padded:
+            self._slots[plan.batch].send(self._stream, torch.tensor(padded))
+            self._sent[plan.batch] = padded
+
+    def prepare(self, plan: Plan) -> None:
+        """Warm up and capture. Needs an idle engine: the warm-up runs rows that only pad, under an empty snapshot.
+
+        Where that fails with captured processors in it, the fault is taken for theirs: of those that raised, else all.
+        """
+        if self.is_ready(plan):
+            return
+        self.send_slots(plan, [])
+        try:
+            self._capture(plan)
+        except Exception as error:
+            if not plan.captured:
+                raise
+            # What one raised may have ended the capture; the error then is that of whatever came next.
+            broken = [processor for processor in plan.captured if processor.failure is not None]
+            first = broken[0].failure if broken else error
+            assert first is not None
+            for processor in broken or plan.captured:
+                processor.failure = processor.failure or first
+            names = ", ".join(processor.name for processor in broken or plan.captured)
+            raise failure(names, first) from first
+
+    def _capture(self, plan: Plan) -> None:
+        takes_snapshot = plan.guided or self._parts.has_proposals
+        if self._is_split(plan):
+            segments = SegmentedStream(self._runtime, self._stream)
+            try:
+                for _ in range(2):
+                    if takes_snapshot:
+                        self._lane.push([], {})
+                    self._run_segments(plan, segments)
+                self._stream.synchronize()
+            except BaseException:
+                segments.close()  # its graphs hold what was launched, which may hold the exception that holds them
+                raise
+            segments.num_replays = 0
+            self._segments[plan] = segments
+            return
+        if takes_snapshot:
+            self._lane.push([], {})
+        iteration = self._iteration(plan, self._stream)
+        decode_step(iteration)
+        self._stream.synchronize()
+        with self._runtime.capture(self._stream) as graph:
+            decode_step(iteration)
+        self._graphs[plan] = graph
+
+    def run(self, plan: Plan, rows: Sequence[Request] = ()) -> None:
+        """Issue one iteration. `rows` are the requests of its rows, whose host processors are called on the way; what
+        they raise is left with them (`check_processors`)."""
+        if self._mode == "none":
+            decode_step(self._iteration(plan, self._stream, rows))
+        elif self._is_split(plan):
+            self._run_segments(plan, self._segments[plan], rows)
+        else:
+            self._graphs[plan].replay()
+            self._num_replays += 1
+
+    def forget(self, processor: CapturedProcessor) -> None:
+        """Let go of the graphs that hold a processor."""
+        for plan in [plan for plan in self._graphs if processor in plan.captured]:
+            self._graphs.pop(plan).close()
+        for plan in [plan for plan in self._segments if processor in plan.captured]:
+            self._num_replays += self._segments[plan].num_replays
+            self._segments.pop(plan).close()
+
+    def host_work(self, rows: Sequence[Request]) -> HostWork:
+        """What the host does to the logits of rows of these requests."""
+        return partial(self._host.apply, requests=rows)
+
+    def close(self) -> None:
+        """Let go of every graph."""
+        for graph in self._graphs.values():
+            graph.close()
+        for segments in self._segments.values():
+            segments.close()
+        self._graphs.clear()
+        self._segments.clear()
+
+    def dump(self, plan: Plan) -> GraphDump:
+        """The nodes and edges of this kind of iteration, captured afresh."""
+        self.prepare(plan)
+        iteration = self._iteration(plan, self._stream)
+        return dump_graph(self._runtime, self._stream, lambda: decode_step(iteration))
+
+    def _is_split(self, plan: Plan) -> bool:
+        return self._mode == "split" or (self._mode == "one" and plan.needs_host)
+
+    def _run_segments(self, plan: Plan, segments: SegmentedStream, rows: Sequence[Request] = ()) -> None:
+        segments.begin()
+        decode_step(self._iteration(plan, segments, rows))
+        segments.flush()
+
+    def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[Request] = ()) -> Iteration:
+        host = self.host_work(rows)
+        return Iteration(plan, stream, self._lane, self._parts, self.buffers(plan), host)

@@ -1,0 +1,349 @@
+"""Compiling guides beside everything else: a pool of threads, clients in turn, limits, and a bounded cache.
+
+A compile that outlives its time limit fails its own guide. A library can't be stopped, so its thread is left to finish
+alone and another takes its place; while `max_abandoned` of them are at it, or half as many of one client, new guides
+are refused. Refusals are remembered for a while.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from weft.errors import CapacityError, GuideError
+from weft.forks import Home
+from weft.grammar.base import CompiledGuide, Opening
+from weft.grammar.compile import dumps, stacks
+from weft.grammar.compile.cache import GuideCache
+from weft.grammar.compile.parts import Parts, make_backend
+from weft.grammar.compile.prepared import Handed
+from weft.grammar.compile.trial import Trial, TrialUnavailableError
+from weft.grammar.compile.turns import Refusals, Turns
+from weft.grammar.guide import Guide
+from weft.grammar.kinds.closing import Closes, prepare_closing
+from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
+from weft.grammar.starts import for_request
+from weft.grammar.vocabulary.tokenizer import Vocabulary
+
+
+@dataclass(eq=False)
+class _Job:
+    guide: Guide
+    future: Future[CompiledGuide]
+    compiled: CompiledGuide | None = None  # its ends are to be worked out
+    timer: threading.Timer | None = None
+    client: Hashable = None  # in whose turn it came
+    measured_bytes: int = 0  # that its trial found it to hold
+
+
+_open: weakref.WeakSet[GuideCompiler] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Native objects in the caches go before their types do."""
+    for compiler in list(_open):
+        compiler.close()
+
+
+class GuideCompiler:
+    """Compiles guides for one vocabulary, in `workers` threads of its own.
+
+    `backend` is a name of the registry's grammars; `"auto"` takes the library that enforces more of a guide. Guides
+    with the same content are compiled once, while the cache of `cache_limit_bytes` holds them. `untrusted`: guides come
+    from strangers; each is compiled in another process first, whichever library takes it, and the default `limits` are
+    `CompileLimits.untrusted()`. `close` when done, or use it with `with`.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        backend: str = "auto",
+        workers: int = 2,
+        limits: CompileLimits | None = None,
+        cache_limit_bytes: int = 256 << 20,
+        untrusted: bool = False,
+    ) -> None:
+        self._home = Home("guide compiler", GuideError)
+        self.vocabulary = vocabulary
+        self.limits = limits or (CompileLimits.untrusted() if untrusted else CompileLimits())
+        self.cache = GuideCache(cache_limit_bytes)
+        self.num_abandoned = 0
+        # First, as it starts beside what follows.
+        self._trial = Trial(vocabulary, backend, self.limits) if untrusted else None
+        try:
+            self._backend = make_backend(backend, vocabulary, self.limits, untrusted)
+        except BaseException:
+            self._end_trial()
+            raise
+        self._workers = workers
+        self._lock = threading.Condition()
+        self._jobs: Turns[_Job] = Turns(lambda job: len(job.guide.source))
+        self._refusals = Refusals()
+        self._abandoned: Counter[Hashable] = Counter()  # by client
+        self._in_flight: dict[Hashable, _Job] = {}
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._closed = False
+        _open.add(self)
+
+    def compile(self, guide: Guide) -> CompiledGuide:
+        """Compile and wait. Raises `GuideError`."""
+        return self.submit(guide).result()
+
+    def submit(self, guide: Guide, client: Hashable = None) -> Future[CompiledGuide]:
+        """Start compiling; the future's exception is a `GuideError` where that fails, and a `CapacityError` where
+        `client` has too many guides waiting (None: whoever has no name). Clients' guides come in turn. Shared by equal
+        guides, so that it can't be cancelled.
+        """
+        self._home.check()
+        future: Future[CompiledGuide] = Future()
+        future.set_running_or_notify_cancel()  # nobody may cancel what others wait for, too
+        try:
+            check_text(guide, self.limits)
+        except GuideError as error:
+            future.set_exception(error)
+            return future
+        with self._lock:
+            if self._closed:
+                raise GuideError("the compiler is closed")
+            cached = self.cache.get(guide.key) if guide.key is not None else None
+            if cached is not None:
+                future.set_result(cached)
+                return future
+            known = self._in_flight.get(guide.key) if guide.key is not None else None
+            if known is not None:
+                if known in self._jobs:
+                    self._jobs.add(client, known)  # it need not wait for the turns of who asked first
+                return known.future
+            problem = self._refusal(guide, client)
+            if problem is not None:
+                future.set_exception(problem)
+                return future
+            job = _Job(guide, future)
+            if guide.key is not None:
+                self._in_flight[guide.key] = job
+            self._queue(job, client)
+        return future
+
+    def dump(self, compiled: CompiledGuide) -> bytes:
+        """A compiled guide as bytes, for `load` of a compiler for the same vocabulary. Raises `GuideError` where its
+        library can't write it."""
+        return dumps.dump(compiled, self.vocabulary)
+
+    def load(self, data: bytes) -> CompiledGuide:
+        """What `dump` wrote, also into the cache, so that its guide is not compiled again. The bytes are trusted as
+        the program itself is. Raises `GuideError` for anything else, another vocabulary or version of the library.
+        """
+        compiled = dumps.load(data, self.vocabulary, self._backend)
+        check_memory(compiled.memory_bytes, self.limits)
+        with self._lock:
+            if compiled.guide.key is not None and not self._closed:
+                self.cache.put(compiled.guide.key, compiled)
+        return compiled
+
+    def submit_closing(
+        self, compiled: Future[CompiledGuide], client: Hashable = None
+    ) -> Future[CompiledGuide]:
+        """Work out how answers end, for `on_length="close"`, behind what `submit` gave. The future's exception is a
+        `GuideError` where that can't be known.
+        """
+        future: Future[CompiledGuide] = Future()
+        future.set_running_or_notify_cancel()
+
+        def go_on(done: Future[CompiledGuide]) -> None:
+            error = done.exception()
+            if error is None and self._is_others(done.result()):
+                try:
+                    again = self.submit(replace(done.result().guide, closes=True), client)
+                except GuideError as closed:
+                    future.set_exception(closed)
+                else:
+                    again.add_done_callback(go_on)
+                return
+            with self._lock:
+                if error is None and self._closed:
+                    error = GuideError("the compiler was closed")
+                if error is None:
+                    error = self._too_much(client)
+                if error is None:
+                    self._queue(_Job(done.result().guide, future, done.result()), client)
+            if error is not None:
+                future.set_exception(error)
+
+        compiled.add_done_callback(go_on)
+        return future
+
+    def _is_others(self, compiled: CompiledGuide) -> bool:
+        """Whether another library of the backend's would tell how its answers end."""
+        guide, libraries = compiled.guide, getattr(self._backend, "libraries", {})
+        return (
+            compiled.backend in libraries
+            and guide.payload is None
+            and not guide.closes
+            and not isinstance(compiled, Closes)
+        )
+
+    def check_size(self, text: str) -> None:
+        """Raises `GuideError` for a guide's text that is beyond the limits: before anything is made of it."""
+        check_size(text, self.limits)
+
+    def open(self, compiled: Future[CompiledGuide], opening: Opening) -> Future[CompiledGuide]:
+        """What was submitted, for the sequences of one request: where its matchers take long to begin, an engine begins
+        them when a slot is near."""
+        return for_request(compiled, opening)
+
+    def compile_part(self, guide: Guide) -> CompiledGuide:
+        """Compile on this thread, without trial or cache. Raises `GuideError`."""
+        return Parts(self.vocabulary, self._backend, self.limits).compile_part(guide)
+
+    def close(self) -> None:
+        """Fail what waits, end the threads, let go of the cache. A compile at work is left to finish
+        alone.
+        """
+        if not self._home.is_here:
+            return
+        with self._lock:
+            self._closed = True
+            waiting = self._jobs.clear()
+            self._in_flight.clear()
+            self.cache.clear()
+            self._lock.notify_all()
+            threads = list(self._threads)
+        for job in waiting:
+            job.future.set_exception(GuideError("the compiler was closed"))
+        self._end_trial()
+        for thread in threads:
+            if thread is not threading.current_thread():  # a collection there may drop the owner
+                thread.join(timeout=1.0)
+
+    def __enter__(self) -> GuideCompiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _end_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.close()
+
+    def _refusal(self, guide: Guide, client: Hashable) -> Exception | None:
+        """Why a guide is not compiled now."""
+        reason = self._refusals.get(guide)
+        return GuideError(reason) if reason is not None else self._too_much(client)
+
+    def _too_much(self, client: Hashable) -> Exception | None:
+        """Why a client's guides must wait outside."""
+        own, limits = self._abandoned[client], self.limits
+        if self.num_abandoned >= limits.max_abandoned or own >= max(1, limits.max_abandoned // 2):
+            return GuideError(f"{self.num_abandoned} compiles are past their time limit; try again later")
+        if self._jobs.num_waiting(client) >= limits.max_waiting:
+            return CapacityError(
+                f"{limits.max_waiting} guides of this client wait to be compiled already "
+                "(CompileLimits.max_waiting); send this one again later"
+            )
+        return None
+
+    def _queue(self, job: _Job, client: Hashable) -> None:
+        self._jobs.add(client, job)
+        if self._idle < len(self._jobs) and len(self._threads) < self._workers:
+            self._start_thread()
+        self._lock.notify()
+
+    def _start_thread(self) -> None:
+        # A daemon: a compile that can't be stopped must not hold up the end of the program.
+        thread = threading.Thread(target=self._work, name="weft-compile", daemon=True)
+        self._threads.add(thread)
+        stacks.start(thread, stacks.COMPILE_BYTES)
+
+    def _work(self) -> None:
+        me = threading.current_thread()
+        if self._trial is not None:
+            self._trial.wait()  # its start counts for no guide's time
+        while True:
+            with self._lock:
+                self._idle += 1
+                while not self._jobs and not self._closed:
+                    self._lock.wait()
+                self._idle -= 1
+                if not self._jobs:
+                    self._threads.discard(me)
+                    return
+                client, job = self._jobs.take()
+                job.client = client
+                job.timer = threading.Timer(self.limits.time_s, self._abandon, (job, me))
+                job.timer.daemon = True
+                job.timer.start()
+            self._compile(job)
+            with self._lock:
+                if me not in self._threads:
+                    self.num_abandoned -= 1
+                    self._abandoned[client] -= 1
+                    return
+                self._jobs.done(client)
+
+    def _compile(self, job: _Job) -> None:
+        try:
+            error, compiled = None, self._made(job)
+            check_memory(compiled.memory_bytes, self.limits)
+        except Exception as raised:
+            compiled, error = None, raised
+        with self._lock:
+            assert job.timer is not None
+            job.timer.cancel()
+            self._forget(job)
+            if compiled is not None and job.guide.key is not None and not self._closed:
+                self.cache.put(job.guide.key, compiled, job.measured_bytes)
+            if isinstance(error, GuideError) and not isinstance(error, TrialUnavailableError):
+                self._refuse(job, str(error))
+            abandoned = job.future.done()
+            if not abandoned and compiled is not None:
+                job.future.set_result(compiled)
+            elif not abandoned:
+                job.future.set_exception(error)
+
+    def _made(self, job: _Job) -> CompiledGuide:
+        """The job's guide, compiled, or its ends worked out. A stranger's is tried before, in another process; an
+        object of the program is no stranger's."""
+        if self._trial is None or job.guide.payload is not None:
+            if job.compiled is not None:
+                return prepare_closing(job.compiled)
+            return self.compile_part(job.guide)
+        verdict = self._trial.run(job.guide, self.limits, closes=job.compiled is not None)
+        job.measured_bytes = verdict.memory_bytes
+        handed = Handed(self.vocabulary, self._backend, self.limits, verdict.parts)
+        if job.compiled is not None:
+            return prepare_closing(job.compiled, handed.text(job.guide))
+        return handed.compile_part(job.guide)
+
+    def _abandon(self, job: _Job, thread: threading.Thread) -> None:
+        with self._lock:
+            if job.future.done():
+                return
+            self._threads.discard(thread)
+            self.num_abandoned += 1
+            self._abandoned[job.client] += 1
+            self._jobs.done(job.client)
+            self._forget(job)
+            if self._jobs and not self._closed:
+                self._start_thread()
+            late = GuideError(
+                f"the guide did not compile in {self.limits.time_s:g} s; simplify it or raise the limit"
+            )
+            self._refuse(job, str(late))
+            job.future.set_exception(late)
+
+    def _refuse(self, job: _Job, reason: str) -> None:
+        """Remember it, unless only how answers end is not known."""
+        if job.compiled is None:
+            self._refusals.put(job.guide, reason)
+
+    def _forget(self, job: _Job) -> None:
+        if self._in_flight.get(job.guide.key) is job:
+            del self._in_flight[job.guide.key]

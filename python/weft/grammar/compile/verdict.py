@@ -1,0 +1,106 @@
+"""Whether a finished answer obeys the JSON schema that it was asked for, by the `jsonschema` package.
+
+That is asked where a schema was not to be enforced whole (`strict=False`). A stranger's pattern may take Python's `re`
+for ever and hold the interpreter meanwhile; so it is asked in a process of its own (`verdict_worker.py`), which is
+started when it is first needed and ends by itself where one answer takes too long.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from weft.grammar.guide import Guide
+from weft.grammar.kinds.after import KIND as AFTER
+from weft.grammar.kinds.after import After
+from weft.grammar.vocabulary.tokenizer import Vocabulary
+
+CPU_S = 2.0
+MEMORY_BYTES = 512 << 20
+START = "import sys, runpy; sys.path[:] = {path!r}; sys.argv[1:] = {args!r}; "
+START += "runpy.run_path({file!r}, run_name='__main__')"
+WORKER = Path(__file__).with_name("verdict_worker.py")
+
+
+class Verdicts:
+    """Says whether answers obey their schemas. Threads may share one; `close` when done."""
+
+    def __init__(self, cpu_s: float = CPU_S) -> None:
+        self._args = [str(cpu_s), str(MEMORY_BYTES)]
+        self._lock = threading.Lock()
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+        self._end: Callable[[], object] = lambda: None
+
+    def obeys(self, guide: Guide, text: str) -> bool | None:
+        """Whether `text` is of the JSON schema of `guide`; None where `jsonschema` can't say, or not in its time."""
+        job = json.dumps([json.loads(guide.source), text]).encode() + b"\n"
+        with self._lock:
+            worker = self._started()
+            if worker is None or worker.stdin is None or worker.stdout is None:
+                return None
+            try:
+                worker.stdin.write(job)
+                worker.stdin.flush()
+                said: bool | None = json.loads(worker.stdout.readline())
+                return said
+            except (OSError, ValueError):  # it took too long, and has ended
+                self._end()
+                self._worker = None
+                return None
+
+    def close(self) -> None:
+        """End the process."""
+        self._is_closed = True
+        self._end()
+
+    def _started(self) -> subprocess.Popen[bytes] | None:
+        if self._is_closed:
+            return None
+        if self._worker is None:
+            command = START.format(path=sys.path, args=self._args, file=str(WORKER))
+            self._worker = subprocess.Popen(
+                [sys.executable, "-c", command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            self._end = weakref.finalize(self, _end, self._worker)
+        return self._worker
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    worker.kill()
+    worker.wait()
+    for pipe in (worker.stdin, worker.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+
+
+def asked_of(
+    guide: Guide,
+    text: str,
+    tokens: Sequence[int],
+    vocabulary: Vocabulary,
+    decode: Callable[[Sequence[int]], str],
+) -> tuple[Guide, str] | None:
+    """The schema that an answer was to obey as far as could be, and the part of the answer that it is about. None where
+    its guide was enforced whole, or is no JSON schema.
+    """
+    while guide.kind == AFTER:
+        after = After.of(guide)
+        guide, trigger = after.guide, after.trigger
+        token = vocabulary.special_names.get(trigger) if isinstance(trigger, str) else trigger
+        if token is not None:
+            tokens = tokens[tokens.index(token) + 1 :] if token in tokens else ()
+            text = decode(tokens)
+        else:
+            text = text.partition(str(trigger))[2]
+    return None if guide.kind != "json_schema" or guide.strict else (guide, text)

@@ -1,0 +1,173 @@
+"""Free text until a trigger, then a guide: what a model that reasons before it answers needs.
+
+The trigger is a token, or a text that is found in the bytes of the tokens, also inside of one
+(`csrc/grammar/after/rules.h`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+
+from weft import _core
+from weft.errors import GuideError
+from weft.grammar.base import NO_REQUEST, CompiledGuide, CompileParts, Matcher, Opening
+from weft.grammar.guide import Guide, Kind
+from weft.grammar.starts import opens_ahead
+from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
+
+KIND: Kind = "after"
+MAX_NESTED = 16
+LEFT_OUT = ("payload", "is_read")  # of a guide, in the source of one around it
+MAX_TRIGGER_BYTES = 256
+
+
+@dataclass(frozen=True)
+class After:
+    """What an "after" guide is made of."""
+
+    trigger: int | str
+    guide: Guide
+    max_free_tokens: int | None
+
+    @classmethod
+    def of(cls, guide: Guide) -> After:
+        """Read it back from its guide. Raises `GuideError` for a source that `made` did not write."""
+        try:
+            data = json.loads(guide.source)
+            inner = data["guide"]
+            if not isinstance(inner["source"], str):
+                inner["source"] = json.dumps(inner["source"])
+            return cls(data["trigger"], Guide(**inner, payload=guide.payload), data["max_free_tokens"])
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise GuideError(f"not the source of a guide after a trigger ({error!r})") from None
+
+    def made(self) -> Guide:
+        """The guide. Its source holds all of it, but for objects of the program."""
+        inner = self.guide
+        parts = {part.name: getattr(inner, part.name) for part in fields(inner) if part.name not in LEFT_OUT}
+        if inner.kind == KIND:  # not as a text within a text, whose escapes would double with each level
+            parts["source"] = json.loads(inner.source)
+        source = {"trigger": self.trigger, "max_free_tokens": self.max_free_tokens, "guide": parts}
+        return Guide(KIND, json.dumps(source), payload=inner.payload)
+
+    def check(self) -> None:
+        """Raise `GuideError` for what no vocabulary can make right."""
+        if isinstance(self.trigger, bool) or not isinstance(self.trigger, int | str):
+            raise GuideError(f"a trigger is a text or a token id, not {type(self.trigger).__name__}")
+        if isinstance(self.trigger, str):
+            _check_text(self.trigger)
+        elif self.trigger < 0:
+            raise GuideError(f"the trigger is token {self.trigger}; give an id of the vocabulary")
+        limit = self.max_free_tokens
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise GuideError(f"max_free_tokens is {limit!r}; it must be 0 or more, or None for no limit")
+        depth, inner = 1, self.guide
+        while inner.kind == KIND:
+            depth, inner = depth + 1, After.of(inner).guide
+            if depth > MAX_NESTED:
+                raise GuideError(f"at most {MAX_NESTED} triggers may stand one behind another")
+        if not inner.is_read:
+            inner.check()
+
+
+def _check_text(trigger: str) -> None:
+    try:
+        size = len(trigger.encode())
+    except UnicodeEncodeError as error:
+        raise GuideError(f"the trigger is not text that UTF-8 can hold: {error.reason}") from None
+    if not 1 <= size <= MAX_TRIGGER_BYTES:
+        raise GuideError(f"the trigger has {size} bytes; it must have 1 to {MAX_TRIGGER_BYTES}")
+
+
+class CompiledAfter:
+    """Free text and the compiled guide behind it."""
+
+    def __init__(self, guide: Guide, after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> None:
+        self.guide = guide
+        self.inner = inner
+        self.vocab_size = vocabulary.vocab_size
+        self.backend = inner.backend
+        self.notes = inner.notes
+        self._max_free_tokens = -1 if after.max_free_tokens is None else after.max_free_tokens
+        self._rules = _rules(after, inner, vocabulary)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its guide and its triggers hold."""
+        return int(self.inner.memory_bytes + self._rules.memory_bytes)
+
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
+        """A new matcher at the start of the free text."""
+        return self._behind(self.inner.matcher(opening))
+
+    @property
+    def opens_ahead(self) -> bool:
+        """Whether matchers of the guide behind the trigger take long to begin."""
+        return opens_ahead(self.inner)
+
+    @property
+    def sequence_bytes(self) -> int:
+        """What the matcher of one sequence may hold at most."""
+        return self.inner.sequence_bytes if opens_ahead(self.inner) else 0
+
+    def open(self, opening: Opening) -> Matcher:
+        """The matcher of a request's first sequence, begun ahead."""
+        assert opens_ahead(self.inner)
+        return self._behind(self.inner.open(opening))
+
+    def _behind(self, matcher: Matcher) -> Matcher:
+        return _core.after_matcher(self._rules, matcher, self._max_free_tokens)
+
+
+def compile_after(guide: Guide, parts: CompileParts) -> CompiledGuide:
+    """For `Guide.after`."""
+    after = After.of(guide)
+    after.check()
+    return CompiledAfter(guide, after, parts.compile_part(after.guide), parts.vocabulary)
+
+
+def _rules(after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> _core.AfterRules:
+    trigger = _resolve(after.trigger, vocabulary)
+    texts = token_texts(vocabulary)
+    if isinstance(trigger, int):
+        return _core.AfterRules(texts, vocabulary.vocab_size, trigger)
+    rules = _core.AfterRules(texts, vocabulary.vocab_size, trigger.encode())
+    rules.settle(inner.matcher())
+    if not rules.can_end():
+        raise GuideError(f"no token of this vocabulary can end the trigger {trigger!r}; choose another")
+    if after.max_free_tokens is not None and not rules.can_be_forced():
+        raise GuideError(
+            f"the tokens of this vocabulary can't spell the trigger {trigger!r} from everywhere, as max_free_tokens "
+            "needs it; give a token's id, or no limit"
+        )
+    return rules
+
+
+def _resolve(trigger: int | str, vocabulary: Vocabulary) -> int | str:
+    """The trigger as the vocabulary has it: the name of a special token is that token."""
+    if isinstance(trigger, str):
+        token = vocabulary.special_names.get(trigger)
+        if token is None:
+            held = next(
+                (name for name in vocabulary.special_names if len(name) > 2 and name in trigger), None
+            )
+            if held is not None:
+                raise GuideError(
+                    f"the trigger {trigger!r} holds the special token {held!r}, which is no text; use Guide.after "
+                    "within Guide.after, one for each part"
+                )
+            return trigger
+    else:
+        token = trigger
+    if token >= vocabulary.vocab_size:
+        raise GuideError(
+            f"the trigger is token {token}; the vocabulary's ids are 0 to {vocabulary.vocab_size - 1}"
+        )
+    if token in vocabulary.end_ids:
+        raise GuideError(
+            f"the trigger {trigger!r} is an end token, behind which nothing comes; choose another"
+        )
+    if not vocabulary.tokens[token] and token not in vocabulary.special_ids:
+        raise GuideError(f"the trigger is token {token}, which the tokenizer does not use")
+    return token

@@ -1,0 +1,1 @@
+"""LLGuidance, natively: guides in its words, and its matchers."""

@@ -1,0 +1,199 @@
+"""JSON schemas as LLGuidance takes them, with the meaning that weft gives them.
+
+LLGuidance keeps to the specification: an object may have properties that its schema does not name. weft closes such
+objects, as XGrammar does, where that does not change what schemas together mean: not among schemas that hold at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.grammar.notes import Found, Place
+from weft.grammar.schema import structure as json_schema
+from weft.grammar.schema.dates import spell_dates
+
+APPLICATORS = ("allOf", "anyOf", "oneOf", "$ref")
+UNKNOWN = {"not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems"}
+UNKNOWN |= {"propertyNames", "dependentRequired", "dependentSchemas", "dependencies"}
+UNKNOWN |= {"$dynamicRef", "$recursiveRef"}
+FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
+
+
+def not_enforced(
+    schema: Any, open_objects: bool = False, places: Mapping[int, Place | None] | None = None
+) -> Found:
+    """What LLGuidance would ignore, or refuse without saying where; `prepared` leaves it out. It refuses some more."""
+    for place, node in json_schema.subschemas(schema, places=places):
+        for key in node:
+            if key in UNKNOWN and not (key == "uniqueItems" and node[key] is False):
+                yield place, f"{key} is not enforced"
+        for key in _lost(node):
+            yield place, f"{key} is not enforced beside schemas that hold at once"
+        for key in _uncounted(node, open_objects):
+            yield (
+                place,
+                f"{key} is not enforced where properties may be missing, or have names that may come twice",
+            )
+        for key in _crossed(node):
+            yield place, f"{key} is not enforced so near to the other bound"
+        if node.get("format") in json_schema.FORMATS - FORMATS:
+            yield place, f"format {json_schema.shown(node['format'])} is not known"
+        if json_schema.looks_around(node.get("pattern")):
+            yield place, f"the look-around of pattern {json_schema.shown(node['pattern'])} is not enforced"
+
+
+def overlapping(schema: Any, places: Mapping[int, Place | None] | None = None) -> Found:
+    """What LLGuidance can't enforce if it says that it does not support a `oneOf`: it does not say which."""
+    for place, node in json_schema.subschemas(schema, places=places):
+        if "oneOf" in node and not json_schema.is_disjoint(node["oneOf"]):
+            yield place, "oneOf is enforced as anyOf, since its branches may overlap"
+
+
+def _lost(node: dict[str, Any]) -> Iterator[str]:
+    """What would have to know which schemas beside it held."""
+    for key in ("unevaluatedProperties", "unevaluatedItems"):
+        if node.get(key, True) not in (True, {}) and not set(node).isdisjoint(APPLICATORS):
+            yield key
+
+
+def _crossed(node: dict[str, Any]) -> Iterator[str]:
+    """A whole number that is excluded, which LLGuidance lets through where the other bound is less than 1 away."""
+    low, high = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
+    least, most = node.get("minimum", low), node.get("maximum", high)
+    if node.get("type") == "integer":
+        return
+    for key, bound, other in (("exclusiveMinimum", low, most), ("exclusiveMaximum", high, least)):
+        if not isinstance(bound, int | float) or not isinstance(other, int | float):
+            continue
+        if json_schema.is_whole(bound) and 0 < abs(other - bound) < 1:
+            yield key
+
+
+def _uncounted(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
+    """Bounds of how many properties an object has, which LLGuidance keeps only where all named ones must come."""
+    named = {name for name, schema in node.get("properties", {}).items() if schema is not False}
+    required, patterns = set(node.get("required", [])), bool(node.get("patternProperties"))
+    is_open = node.get("additionalProperties", open_objects or not named) is not False or patterns
+    least, most = max(node.get("minProperties", 0) - len(required), 0), node.get("maxProperties")
+    may_miss = not required.issuperset(named)
+    # At least one, or at most one, of the named ones alone can be said as alternatives, which it does itself.
+    if may_miss and not is_open and least <= 1 and most in (None, len(required) + 1):
+        return
+    if least and (may_miss or (is_open and least > 1)):
+        yield "minProperties"
+    if most is not None and may_miss:
+        yield "maxProperties"
+
+
+def prepared(
+    schema: Any,
+    max_whitespace: int | None,
+    separators: tuple[str, str] | None = None,
+    open_objects: bool = False,
+    coerce_one_of: bool = False,
+) -> str:
+    """The schema for LLGuidance, as JSON text; `separators` and `open_objects` as in `Guide.json_schema`.
+    `coerce_one_of` makes every `oneOf` an `anyOf`.
+    """
+    schema = json.loads(json.dumps(schema))
+    for _, node in json_schema.subschemas(schema):
+        _leave_out(node, open_objects)
+        spell_dates(node)
+    if not isinstance(schema, dict):
+        schema = {} if schema else {"not": {}}
+    held = _held_together(schema)
+    for _, node in json_schema.subschemas(schema):
+        _split(node)
+        if not open_objects and id(node) not in held:
+            _close(node)
+    if separators is None:
+        blanks = "+" if max_whitespace is None else f"{{1,{max_whitespace}}}"
+        schema["x-guidance"] = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{blanks}"}
+    else:
+        item, key = separators
+        schema["x-guidance"] = {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
+    if coerce_one_of:
+        schema["x-guidance"]["coerce_one_of"] = True
+    if any(_is_open(node) for _, node in json_schema.subschemas(schema)):
+        # A name could be spelled with escapes, and so be none of those that have schemas of their own.
+        schema["x-guidance"]["json_allowed_escapes"] = 'nrbtf"\\'
+    return json.dumps(schema)
+
+
+def _leave_out(node: dict[str, Any], open_objects: bool) -> None:
+    """Takes away what is not enforced, and what is an annotation that LLGuidance would not know as one."""
+    for key in UNKNOWN:
+        node.pop(key, None)
+    for key in (*_lost(node), *_uncounted(node, open_objects)):
+        del node[key]
+    if node.get("minProperties", 0) <= len(node.get("required", [])):
+        node.pop("minProperties", None)
+    if "format" in node and node["format"] not in FORMATS:
+        del node["format"]
+    if json_schema.looks_around(node.get("pattern")):
+        del node["pattern"]
+
+
+def _held_together(schema: Any) -> set[int]:
+    """The objects (by identity) that hold together with another one for the same value."""
+    held: set[int] = set()
+    pending = [node for _, node in json_schema.subschemas(schema) if _num_parts(node) > 1]
+    while pending:
+        node = pending.pop()
+        if id(node) in held:
+            continue
+        held.add(id(node))
+        pending += _applied(schema, node)
+    return held
+
+
+def _num_parts(node: dict[str, Any]) -> int:
+    """How many schemas hold at once for a value of `node`."""
+    own = any(
+        key in json_schema.CHECKS and key not in (*APPLICATORS, "$defs", "definitions", "type")
+        for key in node
+    )
+    return own + sum(len(node[key]) if key == "allOf" else 1 for key in APPLICATORS if key in node)
+
+
+def _applied(schema: Any, node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas that a node applies to the same value."""
+    for key in ("allOf", "anyOf", "oneOf"):
+        yield from (branch for branch in node.get(key, []) if isinstance(branch, dict))
+    target: Any = schema
+    reference = node.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return
+    for part in reference[1:].split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        target = target[int(name)] if isinstance(target, list) else target[name]
+    if isinstance(target, dict):
+        yield target
+
+
+def _split(node: dict[str, Any]) -> None:
+    """A oneOf whose branches exclude each other is an anyOf, which LLGuidance finds out by itself of types only."""
+    if "oneOf" in node and "anyOf" not in node and json_schema.is_disjoint(node["oneOf"]):
+        node["anyOf"] = node.pop("oneOf")
+
+
+def _is_open(node: dict[str, Any]) -> bool:
+    """Whether an object has schemas for names of its own, and others."""
+    if "patternProperties" in node:
+        return True
+    return bool(node.get("properties")) and node.get("additionalProperties", True) is not False
+
+
+def _close(node: dict[str, Any]) -> None:
+    if "unevaluatedProperties" in node and "additionalProperties" not in node:
+        node["additionalProperties"] = node.pop("unevaluatedProperties")
+    if "unevaluatedItems" in node and "items" not in node:
+        node["items"] = node.pop("unevaluatedItems")
+    named = set(node.get("properties", {}))
+    if (named or "patternProperties" in node) and "additionalProperties" not in node:
+        unknown = set(node.get("required", [])) - named
+        node["additionalProperties"] = bool(unknown)
+    if "prefixItems" in node and "items" not in node:
+        node["items"] = False

@@ -1,0 +1,1 @@
+"""A tokenizer's vocabulary as grammar libraries need it. Imports nothing else of the grammar."""

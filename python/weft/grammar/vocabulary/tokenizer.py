@@ -1,0 +1,203 @@
+"""What a grammar needs to know of a tokenizer: each token's bytes, and which tokens end a text.
+
+Special tokens have no bytes here: they are b"", so no grammar ever allows them inside a text, whatever the
+tokenizer says of them. Ids beyond the tokenizer's, where the model's vocabulary is padded, are blocked in the
+same way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from weft import _core
+from weft.errors import TokenizerError
+from weft.grammar.vocabulary.hugging_face import read_huggingface
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Tokens as bytes. `tokens[i]` is b"" for a special or unused id; `len(tokens)` is the model's vocabulary
+    size. `special_names` are the ids of special and end tokens by what the tokenizer calls them, as far as that is
+    known.
+    """
+
+    tokens: tuple[bytes, ...]
+    special_ids: frozenset[int]
+    end_ids: tuple[int, ...]
+    special_names: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_tokens(
+        cls,
+        tokens: Sequence[bytes],
+        *,
+        end_ids: Iterable[int],
+        special_ids: Iterable[int] = (),
+        special_names: Mapping[str, int] | None = None,
+        vocab_size: int | None = None,
+    ) -> Vocabulary:
+        """From the bytes of each id. `vocab_size` is the model's, if it is not `len(tokens)`. Of `special_names` those
+        of special and end tokens are kept.
+
+        Raises `TokenizerError` where there is no end id, an id is out of range, or the model's vocabulary is
+        too small for a token that is not special.
+        """
+        ends, specials = tuple(dict.fromkeys(end_ids)), frozenset(special_ids)
+        size = len(tokens) if vocab_size is None else vocab_size
+        if not ends:
+            raise TokenizerError("the vocabulary has no end token; give end_ids (often the eos_token_id)")
+        for name, ids in (("end_ids", ends), ("special_ids", specials)):
+            bad = next((i for i in ids if not 0 <= i < len(tokens) and not 0 <= i < size), None)
+            if bad is not None:
+                raise TokenizerError(f"{name} holds {bad}; the vocabulary's ids are 0 to {size - 1}")
+        beyond = next((i for i in range(size, len(tokens)) if i not in specials and tokens[i]), None)
+        if beyond is not None or any(i >= size for i in ends):
+            raise TokenizerError(
+                f"the tokenizer has token {beyond if beyond is not None else max(ends)}, but the model's "
+                f"vocabulary ends at {size - 1}; is this the model's tokenizer?"
+            )
+        blocked = specials | set(ends)
+        kept = tuple(b"" if i in blocked else bytes(token) for i, token in enumerate(tokens[:size]))
+        names = {name: i for name, i in (special_names or {}).items() if i in blocked and i < size}
+        return cls(
+            kept + (b"",) * (size - len(kept)), frozenset(i for i in specials if i < size), ends, names
+        )
+
+    @classmethod
+    def from_huggingface(
+        cls,
+        tokenizer: Any,
+        *,
+        model_path: str | Path | None = None,
+        vocab_size: int | None = None,
+        end_ids: Iterable[int] | None = None,
+    ) -> Vocabulary:
+        """From a Hugging Face fast tokenizer: transformers', a `tokenizers.Tokenizer`, or a directory with
+        tokenizer.json.
+
+        The end ids are `end_ids`, or else what generation_config.json and config.json of `model_path` (or of
+        the directory) and the tokenizer say. `vocab_size` is the model's (default: config.json's, or the
+        tokenizer's).
+        """
+        read = read_huggingface(tokenizer, None if model_path is None else Path(model_path))
+        return cls.from_tokens(
+            read.tokens,
+            end_ids=read.end_ids if end_ids is None else end_ids,
+            special_ids=read.special_ids,
+            special_names=read.special_names,
+            vocab_size=read.vocab_size if vocab_size is None else vocab_size,
+        )
+
+    @classmethod
+    def from_tiktoken(
+        cls, encoding: Any, *, vocab_size: int | None = None, end_ids: Iterable[int] | None = None
+    ) -> Vocabulary:
+        """From a `tiktoken.Encoding`. The end id is its `<|endoftext|>`, unless given."""
+        names = {name: encoding.encode_single_token(name) for name in encoding.special_tokens_set}
+        tokens = [b""] * encoding.n_vocab
+        for i in range(encoding.n_vocab):
+            try:
+                tokens[i] = encoding.decode_single_token_bytes(i)
+            except KeyError:
+                continue  # tiktoken numbers its special tokens with gaps
+        if end_ids is None:
+            end_ids = [encoding.eot_token] if "<|endoftext|>" in encoding.special_tokens_set else []
+        return cls.from_tokens(
+            tokens, end_ids=end_ids, special_ids=names.values(), special_names=names, vocab_size=vocab_size
+        )
+
+    @classmethod
+    def from_sentencepiece(
+        cls, processor: Any, *, vocab_size: int | None = None, end_ids: Iterable[int] | None = None
+    ) -> Vocabulary:
+        """From a `sentencepiece.SentencePieceProcessor` or the path of a model file."""
+        if isinstance(processor, str | Path):
+            from sentencepiece import SentencePieceProcessor
+
+            processor = SentencePieceProcessor(model_file=str(processor))
+        tokens: list[bytes] = []
+        names: dict[str, int] = {}
+        for i in range(processor.get_piece_size()):
+            piece: str = processor.id_to_piece(i)
+            if processor.is_control(i) or processor.is_unknown(i) or processor.is_unused(i):
+                names[piece] = i
+            if processor.is_byte(i):
+                tokens.append(bytes([int(piece[3:5], 16)]))
+            else:
+                tokens.append(piece.replace("\u2581", " ").encode())
+        if end_ids is None:
+            end_ids = [processor.eos_id()] if processor.eos_id() >= 0 else []
+        return cls.from_tokens(
+            tokens, end_ids=end_ids, special_ids=names.values(), special_names=names, vocab_size=vocab_size
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """The model's vocabulary size: the number of bits of a mask."""
+        return len(self.tokens)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for vocabularies with the same tokens and end ids, and only for them."""
+        digest = hashlib.sha256()
+        for token in self.tokens:
+            digest.update(len(token).to_bytes(4, "little") + token)
+        digest.update(repr(self.end_ids).encode())
+        return digest.hexdigest()
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """The bytes of a sequence of tokens; special tokens have none."""
+        return b"".join(self.tokens[i] for i in ids)
+
+    def dump(self, path: str | Path) -> None:
+        """Write it to one JSON file."""
+        data = {
+            "format": "weft-vocabulary-1",
+            "tokens": [b64encode(token).decode() for token in self.tokens],
+            "special_ids": sorted(self.special_ids),
+            "special_names": dict(self.special_names),
+            "end_ids": list(self.end_ids),
+        }
+        Path(path).write_text(json.dumps(data))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vocabulary:
+        """Read what `dump` wrote. Raises `TokenizerError` for anything else."""
+        try:
+            data = json.loads(Path(path).read_text())
+            if data["format"] != "weft-vocabulary-1":
+                raise KeyError("format")
+            return cls.from_tokens(
+                [b64decode(token) for token in data["tokens"]],
+                end_ids=data["end_ids"],
+                special_ids=data["special_ids"],
+                special_names=data.get("special_names"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, TokenizerError):
+                raise
+            raise TokenizerError(
+                f"{path}: not a vocabulary that Vocabulary.dump wrote ({error!r})"
+            ) from error
+
+
+def token_texts(vocabulary: Vocabulary) -> _core.TokenTexts:
+    """What spells forced text in a vocabulary; built once for each of the last few."""
+    return _token_texts(vocabulary.fingerprint, vocabulary)
+
+
+@functools.lru_cache(maxsize=4)
+def _token_texts(fingerprint: str, vocabulary: Vocabulary) -> _core.TokenTexts:
+    return _core.TokenTexts(vocabulary.tokens)
+
+
+atexit.register(_token_texts.cache_clear)  # native objects go before their types do

@@ -1,0 +1,184 @@
+"""XGrammar: guides to compiled grammars, and matchers that run without Python."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import xgrammar as xgr
+
+from weft import _core
+from weft.errors import GuideError, InterfaceError, TokenizerError
+from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, wrap_matcher
+from weft.grammar.compile.prepared import Prepared
+from weft.grammar.guide import Guide, words
+from weft.grammar.limits import CompileLimits, check_costs
+from weft.grammar.notes import Notes, refuse
+from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
+from weft.grammar.xgrammar.least import check_least
+from weft.grammar.xgrammar.native import NEEDED, XGrammarMatcher, native_is_usable, native_matcher
+from weft.grammar.xgrammar.rules import byte_rules
+from weft.grammar.xgrammar.translate import (
+    not_enforced,
+    parse_ebnf,
+    serialised,
+    tokenizer_info,
+    translated,
+)
+
+THREADS = 2
+GRAMMAR = "grammar"  # the only kind of text that is prepared
+
+
+class CompiledXGrammar:
+    """A guide's grammar compiled for a vocabulary."""
+
+    backend = "xgrammar"
+    library = "xgrammar"
+
+    def __init__(
+        self,
+        guide: Guide,
+        compiled: xgr.CompiledGrammar,
+        vocabulary: Vocabulary,
+        native: bool,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.guide = guide
+        self.notes = notes
+        self.compiled = compiled
+        self.vocabulary = vocabulary
+        self._native = native
+        self._closing: _core.ClosingTables | None = None
+        self._closing_lock = threading.Lock()
+
+    @property
+    def vocab_size(self) -> int:
+        """Bits of a mask row."""
+        return self.vocabulary.vocab_size
+
+    @property
+    def memory_bytes(self) -> int:
+        """What XGrammar says that it holds, and the tables that answers are closed with, once they are made."""
+        closing = 0 if self._closing is None else self._closing.num_bytes
+        return int(self.compiled.memory_size_bytes) + closing
+
+    def closing(self, text: str | None = None) -> _core.ClosingTables:
+        """What ends an answer soonest (`weft.grammar.kinds.closing`). Raises `GuideError` or `ValueError` for a grammar
+        that is too much for that.
+        """
+        with self._closing_lock:
+            if self._closing is None:
+                vocabulary = self.vocabulary
+                rules = byte_rules(text or self._serialised())
+                self._closing = _core.ClosingTables(
+                    rules, token_texts(vocabulary), vocabulary.vocab_size, list(vocabulary.end_ids)
+                )
+            return self._closing
+
+    def _serialised(self) -> str:
+        # A compiled grammar would be written with its automata, which grow with the square of its size.
+        if self.guide.kind == "compiled":
+            return str(parse_ebnf(str(self)).serialize_json())
+        return serialised(self.guide)
+
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
+        """A new matcher at the start of the guide."""
+        matcher = xgr.GrammarMatcher(self.compiled)
+        if self._native:
+            return native_matcher(matcher, self.vocabulary)
+        return wrap_matcher(XGrammarMatcher(matcher, self.vocabulary.end_ids))
+
+    def dumped(self) -> str:
+        """What it compiled to, as XGrammar writes it."""
+        return str(self.compiled.serialize_json())
+
+    def __str__(self) -> str:
+        return str(self.compiled.grammar)
+
+
+class XGrammarBackend:
+    """Compiles guides with XGrammar for one vocabulary.
+
+    `threads` is what one compile uses. Grammars share nothing: XGrammar 0.2.8 would take the masks of one guide's rules
+    for those of another's that only look alike, and let through what the second forbids.
+    `native` says how matchers are called: without Python where that is possible (None), only so (True, else
+    `InterfaceError`), or through Python (False). Guides that would take long are refused by `limits`.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        threads: int | None = None,
+        native: bool | None = None,
+        limits: CompileLimits | None = None,
+        untrusted: bool = False,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self._limits = limits or CompileLimits()
+        self._info = tokenizer_info(vocabulary)
+        self._threads = threads or THREADS
+        self._native = native is not False and native_is_usable()
+        if native and not self._native:
+            raise InterfaceError(f"XGrammar can't be called natively here; weft needs {NEEDED} for that")
+
+    def compile(self, guide: Guide) -> CompiledGuide:
+        """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
+        if guide.kind == "compiled":
+            self._check_vocabulary(guide.payload)
+            return self._compiled(guide, guide.payload, ())
+        return self.build(guide, self.prepare(guide))
+
+    def prepare(self, guide: Guide) -> Prepared:
+        """The guide's grammar, as XGrammar writes it. Raises `GuideError`."""
+        check_costs(guide, self._limits)  # before anything else reads it
+        notes = Notes.of(not_enforced(guide))
+        if guide.strict:
+            refuse(words(guide), "XGrammar", notes)
+        text = serialised(guide)
+        check_least(text, self._limits)
+        return Prepared(GRAMMAR, text, notes.told())
+
+    def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
+        """Compile what was prepared. Raises `GuideError`."""
+        grammar = translated("guide", lambda: xgr.Grammar.deserialize_json(prepared.text))
+        compiled = translated("guide", lambda: self._compile(grammar))
+        return self._compiled(guide, compiled, prepared.notes)
+
+    def _compiled(
+        self, guide: Guide, compiled: xgr.CompiledGrammar, notes: tuple[str, ...]
+    ) -> CompiledXGrammar:
+        result = CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
+        row = np.zeros(-(-self.vocabulary.vocab_size // 32), dtype=np.int32)
+        result.matcher().fill(row)
+        if not row.any():
+            raise GuideError("the guide can't be met: no token of this vocabulary may begin it")
+        return result
+
+    def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
+        """What `CompiledXGrammar.dumped` wrote. Raises `GuideError`."""
+        try:
+            compiled = xgr.CompiledGrammar.deserialize_json(text, self._info)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise GuideError(f"XGrammar can't read the compiled guide: {error}") from None
+        return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
+
+    def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
+        try:
+            return self._compiler(cache_enabled=True).compile_grammar(grammar)  # alike rules of one grammar
+        except RuntimeError as error:
+            # It can't hold some repetitions of more than about 128; a compiler without a cache can.
+            if "per_rule_fsm_hashes" not in str(error):
+                raise
+            return self._compiler(cache_enabled=False).compile_grammar(grammar)
+
+    def _compiler(self, cache_enabled: bool) -> xgr.GrammarCompiler:
+        return xgr.GrammarCompiler(self._info, max_threads=self._threads, cache_enabled=cache_enabled)
+
+    def _check_vocabulary(self, compiled: xgr.CompiledGrammar) -> None:
+        size = compiled.tokenizer_info.vocab_size
+        if size != self.vocabulary.vocab_size:
+            raise TokenizerError(
+                f"the CompiledGrammar is for {size} tokens, the model has {self.vocabulary.vocab_size}"
+            )

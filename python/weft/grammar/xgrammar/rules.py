@@ -1,0 +1,181 @@
+"""XGrammar's grammars as rules over bytes, for what reads them without XGrammar (`csrc/grammar/closing/grammar.h`).
+
+They are taken from its serialised form, which has the expressions as numbers; its printed form loses some characters.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import xgrammar as xgr
+
+from weft.errors import GuideError
+from weft.grammar.xgrammar.byte_ranges import byte_set, complement, utf8_sequences
+
+VERSION = "v16"
+"""Of the serialised form."""
+
+(
+    BYTES,
+    CHARACTERS,
+    CHARACTERS_STAR,
+    EMPTY,
+    RULE,
+    SEQUENCE,
+    CHOICES,
+    TAG_DISPATCH,
+    REPEAT,
+) = range(9)
+REGEX = 12
+PLAIN = [-1, -1, "", False, None]
+"""Of a rule, what follows its body and its look-ahead (which only helps XGrammar to fill masks): no limits."""
+
+LITERAL, SET = -1, -2
+"""In the place of a rule's number: the bytes themselves, or one byte of a set."""
+
+Element = tuple[int, bytes, int, int]
+Alternative = list[Element]
+Rule = list[Alternative]
+
+
+def read_serialised(serialised: str) -> dict[str, Any]:
+    """A grammar in XGrammar's serialised form. Raises `GuideError` for one that weft does not know."""
+    data: dict[str, Any] = json.loads(serialised)
+    if data.get("__VERSION__") != VERSION:
+        raise GuideError(
+            f"XGrammar writes grammars as {data.get('__VERSION__')!r}; {VERSION!r} is what can be read"
+        )
+    return data
+
+
+def byte_rules(serialised: str) -> list[Rule]:
+    """The rules of a grammar, the root first. Raises `GuideError` for one with parts that are no text."""
+    data = read_serialised(serialised)
+    if data["suffix_stop_infos"] or any(rule[4:] != PLAIN for rule in data["rules"]):
+        raise GuideError("it has rules with limits or stop texts of their own")
+    return _reachable(_Reader(data).rules)
+
+
+def _reachable(rules: list[Rule]) -> list[Rule]:
+    """The rules that the first leads to: others would count as places where a token may be taken."""
+    numbers, queue = {0: 0}, [0]
+    for number in queue:  # it grows meanwhile
+        for alternative in rules[number]:
+            for rule, *_ in alternative:
+                if rule >= 0 and rule not in numbers:
+                    numbers[rule] = len(queue)
+                    queue.append(rule)
+    return [
+        [[(numbers.get(e[0], e[0]), e[1], e[2], e[3]) for e in alternative] for alternative in rules[number]]
+        for number in queue
+    ]
+
+
+class _Reader:
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data: list[int] = data["grammar_expr_data"]
+        self._starts: list[int] = data["grammar_expr_indptr"]
+        root, bodies = data["root_rule_id"], [rule[1] for rule in data["rules"]]
+        # The root comes first; the others keep their order.
+        order = [root, *(i for i in range(len(bodies)) if i != root)]
+        self._numbers = {old: new for new, old in enumerate(order)}
+        self.rules: list[Rule] = [[] for _ in order]
+        self._classes: dict[tuple[int, ...], int] = {}
+        for old in order:
+            self.rules[self._numbers[old]] = self._alternatives(bodies[old])
+        for number in range(len(order)):
+            self._unroll(number)
+
+    def _expression(self, number: int) -> tuple[int, list[int]]:
+        start = self._starts[number]
+        kind, length = self._data[start : start + 2]
+        return kind, self._data[start + 2 : start + 2 + length]
+
+    def _alternatives(self, number: int) -> Rule:
+        kind, parts = self._expression(number)
+        if kind == CHOICES:
+            return [alternative for part in parts for alternative in self._alternatives(part)]
+        if kind == SEQUENCE:
+            return [[element for part in parts for element in self._element(part)]]
+        return [self._element(number)]
+
+    def _element(self, number: int) -> list[Element]:
+        kind, parts = self._expression(number)
+        if kind == EMPTY:
+            return []
+        if kind == BYTES:
+            return [(LITERAL, bytes(byte & 0xFF for byte in parts), 1, 1)] if parts else []
+        if kind in (CHARACTERS, CHARACTERS_STAR):
+            return [self._characters(tuple(parts), kind == CHARACTERS_STAR)]
+        if kind == RULE:
+            return [(self._numbers[parts[0]], b"", 1, 1)]
+        if kind == REPEAT:
+            return [(self._numbers[parts[0]], b"", parts[1], parts[2])]
+        if kind == REGEX:
+            return [(self._regex(bytes(parts[1:]).decode(), bool(parts[0])), b"", 1, 1)]
+        if kind in (SEQUENCE, CHOICES):
+            self.rules.append(self._alternatives(number))
+            return [(len(self.rules) - 1, b"", 1, 1)]
+        raise GuideError("it has tags or tokens that begin something else, not only text")
+
+    def _characters(self, parts: tuple[int, ...], is_star: bool) -> Element:
+        """One character of a class, or any number of them."""
+        pairs = list(zip(parts[1::2], parts[2::2], strict=True))
+        ranges = complement(pairs) if parts[0] else pairs
+        if not is_star and all(high < 0x80 for _, high in ranges):
+            return (SET, byte_set(ranges), 1, 1)
+        key = tuple(bound for pair in ranges for bound in pair)
+        if key not in self._classes:
+            self._classes[key] = len(self.rules)
+            self.rules.append(_character_rule(ranges))
+        return (self._classes[key], b"", 0 if is_star else 1, -1 if is_star else 1)
+
+    def _regex(self, pattern: str, in_json: bool) -> int:
+        """The rule of a regular expression: a rule for each state of its automaton."""
+        automaton, start, ends = _automaton(pattern, in_json)
+        starts, edges, base = automaton["indptr_"], automaton["data_"], len(self.rules)
+        for state in range(len(starts) - 1):
+            rule: Rule = [[]] if state in ends else []
+            for low, high, target in edges[starts[state] : starts[state + 1]]:
+                if low < -1:
+                    raise GuideError("it has a regular expression with parts that are no text")
+                byte: Alternative = [(SET, byte_set([(low, high)]), 1, 1)] if low >= 0 else []
+                rule.append([*byte, (base + target, b"", 1, 1)])
+            self.rules.append(rule)
+        return base + start
+
+    def _unroll(self, number: int) -> None:
+        """A rule that stands at its own beginning, as a beginning without it and a repetition."""
+        alternatives = self.rules[number]
+        again = [a[1:] for a in alternatives if a and a[0] == (number, b"", 1, 1)]
+        if not any(again):
+            return
+        begin, more = len(self.rules), len(self.rules) + 1
+        self.rules.append([a for a in alternatives if not a or a[0] != (number, b"", 1, 1)])
+        self.rules.append([a for a in again if a])
+        self.rules[number] = [[(begin, b"", 1, 1), (more, b"", 0, -1)]]
+
+
+def _automaton(pattern: str, in_json: bool) -> tuple[dict[str, Any], int, list[int]]:
+    """XGrammar's automaton of a regular expression: its edges (first and last byte, state; -1 for no byte), the state
+    that it starts in, and those that it may end in."""
+    macro = f"root ::= Regex({json.dumps(pattern)}, json_string={'true' if in_json else 'false'})"
+    info = xgr.TokenizerInfo([b"", b"a"], vocab_type=xgr.VocabType.RAW, vocab_size=2, stop_token_ids=[0])
+    compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    try:
+        compiled = compiler.compile_grammar(xgr.Grammar.from_ebnf(macro))
+    except RuntimeError as error:
+        raise GuideError("it has a regular expression that can't be read by itself") from error
+    data = json.loads(compiled.grammar.serialize_json())
+    (fsm, start, ends, *_), *_ = data["per_rule_fsms"][data["root_rule_id"]]
+    return fsm["edges"], start, ends
+
+
+def _character_rule(ranges: list[tuple[int, int]]) -> Rule:
+    single = [(low, min(high, 0x7F)) for low, high in ranges if low < 0x80]
+    rule: Rule = [[(SET, byte_set(single), 1, 1)]] if single else []
+    for low, high in ranges:
+        for sequence in utf8_sequences(max(low, 0x80), high) if high >= 0x80 else ():
+            rule.append([(SET, byte_set([byte]), 1, 1) for byte in sequence])
+    return rule

@@ -1,0 +1,189 @@
+"""JSON schemas as XGrammar takes them, and what it would ignore of them in silence."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.grammar.notes import Found, Place
+from weft.grammar.schema import structure as json_schema
+from weft.grammar.schema.dates import spell_dates
+from weft.grammar.xgrammar import utf8 as xgrammar_utf8
+
+FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+FORMATS |= {"uri", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"}
+IGNORED = {"not", "if", "then", "else", "contains", "minContains", "maxContains"}
+IGNORED |= {"dependentRequired", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef"}
+BOUNDS: tuple[str, ...] = (
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+)
+BOUNDS += ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+SILENT: tuple[str, ...] = (
+    "type",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$defs",
+    "definitions",
+    "$id",
+    "$schema",
+)
+SILENT += ("$comment", "deprecated", "readOnly", "writeOnly", "discriminator")
+
+# Negated classes leave out what JSON escapes by themselves.
+NEGATED = re.compile(r"\[\^(?:\\.|[^\]\\])*+\]?", re.DOTALL)
+ESCAPED = re.compile(r'["\x00-\x1f]|\\[\\nrtfv0cux"]')
+
+
+def not_enforced(
+    schema: Any,
+    any_order: bool = False,
+    open_objects: bool = False,
+    places: Mapping[int, Place | None] | None = None,
+) -> Found:
+    """What XGrammar does not enforce, and where; `places` are those of parts that come from elsewhere."""
+    for place, node in json_schema.subschemas(schema, places=places):
+        for what in _ignored(node, open_objects):
+            yield place, what
+        if any_order and (node.get("properties") or node.get("required")):
+            # Properties are only counted where they may come in any order.
+            yield place, "any_order: required is not enforced, and a property may come twice"
+
+
+CLOSED = {"properties", "patternProperties", "propertyNames"}
+SAID = {"additionalProperties", "unevaluatedProperties"}
+
+
+def opened_schema(schema: Any, open_objects: bool = False) -> Any:
+    """The schema with what XGrammar would close by itself left open: an object that names no properties may
+    have any, an array that says nothing of its items may hold any. With `open_objects` that goes for all objects and
+    arrays.
+    """
+    schema = json.loads(json.dumps(schema))
+    for _, node in json_schema.subschemas(schema):
+        if not {"minLength", "maxLength"} & set(node):
+            spell_dates(node)
+        xgrammar_utf8.spelled(node)
+        if not set(node) & (SAID if open_objects else SAID | CLOSED) and (
+            node.get("type") == "object" or (open_objects and "properties" in node)
+        ):
+            node["additionalProperties"] = True
+        first = set() if open_objects else {"prefixItems"}
+        if node.get("type") == "array" and not set(node) & {"items", "unevaluatedItems", *first}:
+            node["items"] = True
+    return schema
+
+
+def _ignored(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
+    yield from (f"{key} is not enforced" for key in node if key in IGNORED)
+    if node.get("uniqueItems"):
+        yield "uniqueItems is not enforced"
+    types = node.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if node.get("format") in json_schema.FORMATS - FORMATS and (not types or "string" in types):
+        yield f"format {json_schema.shown(node['format'])} is not known"
+    reference = node.get("$ref")
+    if reference is not None and reference != "#" and not reference.startswith("#/"):
+        yield f"$ref {json_schema.shown(reference)} is not followed"
+    if not types and not {"enum", "const", "$ref", "anyOf", "oneOf", "allOf"} & set(node):
+        yield from (f"{key} is not enforced without a type" for key in BOUNDS if key in node)
+    yield from _ignored_of_strings(node)
+    yield from _ignored_of_numbers(node, types)
+    yield from _ignored_combinations(node, types)
+    yield from _ignored_of_objects(node, open_objects)
+
+
+def _ignored_of_strings(node: dict[str, Any]) -> Iterator[str]:
+    pattern = node.get("pattern")
+    if json_schema.looks_around(pattern):
+        yield f"the look-around of pattern {json_schema.shown(pattern)} is not enforced"
+    elif pattern is not None and json_schema.has_inner_anchor(pattern):
+        yield f"pattern {json_schema.shown(pattern)} is enforced without the anchors in its midst"
+    elif pattern is not None and ESCAPED.search(NEGATED.sub("", pattern)):
+        yield f"pattern {json_schema.shown(pattern)} is not enforced on characters that JSON escapes"
+    bounds = [key for key in ("minLength", "maxLength") if key in node]
+    for key in ("pattern", "format"):
+        if bounds and (key == "pattern" or node.get("format") in FORMATS) and key in node:
+            yield f"{' and '.join(bounds)} beside {key} is not enforced"
+    if pattern is not None and node.get("format") in FORMATS:
+        yield "pattern beside format is not enforced"
+
+
+def _ignored_of_numbers(node: dict[str, Any], types: list[str]) -> Iterator[str]:
+    step = node.get("multipleOf")
+    if step is None:
+        return
+    if "number" in types:
+        yield "multipleOf is enforced on integers only"
+    elif not json_schema.is_whole(step):
+        yield "multipleOf is enforced only where it is an integer"
+    elif set(node) & {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}:
+        yield "multipleOf is not enforced beside bounds"
+
+
+def _is_open(node: dict[str, Any], open_objects: bool) -> bool:
+    """Whether an object may have names that its schema does not list."""
+    others = node.get("additionalProperties", open_objects or not node.get("properties"))
+    return others is not False or bool(node.get("patternProperties"))
+
+
+def names_and_others(schema: Any, open_objects: bool = False) -> bool:
+    """Whether some object has schemas for names, and may have others."""
+    return any(
+        (node.get("properties") or "patternProperties" in node) and _is_open(node, open_objects)
+        for _, node in json_schema.subschemas(schema)
+    )
+
+
+def _ignored_of_objects(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
+    named = node.get("properties", {})
+    missing = [name for name in node.get("required", []) if name not in named]
+    if missing:
+        yield f"required {json_schema.shown(missing[0])} is not enforced, it is not among the properties"
+    if (named or "patternProperties" in node) and node.get("propertyNames", True) not in (True, {}):
+        yield "propertyNames is not enforced on the properties"
+    if _is_open(node, open_objects) and node.get("minProperties", 0) > max(1, len(node.get("required", []))):
+        yield "minProperties is not enforced where names may come twice"
+    if "patternProperties" in node and (named or len(node["patternProperties"]) > 1):
+        yield "patternProperties is not enforced on names of the properties, or that two patterns match"
+
+
+def _ignored_combinations(node: dict[str, Any], types: list[str]) -> Iterator[str]:
+    if len(node.get("allOf", [])) > 1:
+        yield "allOf of more than one schema is not enforced"
+    if "oneOf" in node and not json_schema.is_disjoint(node["oneOf"]):
+        yield "oneOf is enforced as anyOf"
+    winner = next((key for key in ("$ref", "const", "enum", "anyOf", "oneOf", "allOf") if key in node), None)
+    if winner is None:
+        return
+    lost = [
+        key for key in node if key not in (winner, *SILENT) and (key in json_schema.CHECKS or key == "const")
+    ]
+    if types and not _is_implied(types, winner, node[winner]):
+        lost.append("type")
+    if lost:
+        yield f"{', '.join(lost)} beside {winner} is not enforced"
+
+
+def _is_implied(types: list[str], winner: str, value: Any) -> bool:
+    """Whether what is enforced instead of a `type` has that type anyway, as far as can be seen."""
+    if winner in ("const", "enum"):
+        return all(json_schema.is_of(item, types) for item in (value if winner == "enum" else [value]))
+    if winner == "$ref":
+        return False
+    return all(isinstance(branch, dict) and _is_within(branch.get("type"), types) for branch in value)
+
+
+def _is_within(inner: Any, types: list[str]) -> bool:
+    names = [inner] if isinstance(inner, str) else inner or [""]
+    return all(name in types or (name == "integer" and "number" in types) for name in names)

@@ -1,0 +1,192 @@
+"""Guides and vocabularies in XGrammar's terms, and what of a guide XGrammar would not enforce."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import xgrammar as xgr
+from pydantic import ValidationError
+
+from weft import _core, registry
+from weft.errors import GuideError
+from weft.grammar.guide import Guide
+from weft.grammar.notes import Found
+from weft.grammar.schema import structure as json_schema
+from weft.grammar.schema.rewritten import rewritten
+from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.grammar.xgrammar import schema as xgrammar_schema
+from weft.grammar.xgrammar import tags as xgrammar_tags
+from weft.grammar.xgrammar.utf8 import kept_to_utf8
+
+_core.hush_xgrammar()  # its warnings repeat what a client sent; notes and errors tell the client
+
+MAX_ERROR = 500
+T = TypeVar("T")
+
+
+def parse_regex(pattern: str) -> xgr.Grammar:
+    """Raises `GuideError` for a regular expression that XGrammar does not take, or takes for another."""
+    if json_schema.has_inner_anchor(pattern):
+        raise GuideError("regex: XGrammar would ignore a ^ or $ that does not stand at its ends")
+    return translated("regex", lambda: xgr.Grammar.from_regex(pattern))
+
+
+def parse_ebnf(grammar: str) -> xgr.Grammar:
+    """Raises `GuideError` for a grammar with a syntax error or without a root."""
+    return translated("EBNF", lambda: xgr.Grammar.from_ebnf(grammar))
+
+
+def check_structural_tag(tag: str) -> None:
+    """Raises `GuideError` for what is no structural tag, without translating its parts, which may take long."""
+    try:
+        data = json.loads(tag)
+        if not isinstance(data, dict) or "format" not in data:
+            raise GuideError("structural tag: it must have a format")
+        xgr.StructuralTag.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "/".join(map(str, first["loc"]))
+        raise GuideError(f"structural tag: at {place}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, GuideError):
+            raise
+        raise GuideError(f"structural tag: it is no JSON that can be read: {error}") from None
+
+
+def parse_choice(choices: list[str]) -> xgr.Grammar:
+    """Raises `GuideError` for a text that XGrammar's grammars can't spell."""
+    if any("\0" in choice for choice in choices):
+        raise GuideError("choice: XGrammar's grammars can't spell a NUL character")
+    return parse_ebnf("root ::= " + " | ".join(_ebnf_literal(choice) for choice in choices))
+
+
+def _ebnf_literal(text: str) -> str:
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    escaped = "".join(escapes.get(char, char) for char in text)
+    # A literal of its own ends behind each: XGrammar takes hexadecimal digits that follow for the escape's.
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f'\\x{ord(match[0]):02x}" "', escaped) + '"'
+
+
+def parse_structural_tag(tag: str) -> xgr.Grammar:
+    """Raises `GuideError` for what is no structural tag."""
+    return translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag))
+
+
+def parse_json_schema(guide: Guide) -> xgr.Grammar:
+    """Raises `GuideError` for a schema that XGrammar can't express."""
+    found = rewritten(guide)
+    opened = xgrammar_schema.opened_schema(found.schema, guide.open_objects or not found.reason)
+    if guide.separators is None:
+        blanks: dict[str, Any] = {"max_whitespace_cnt": guide.max_whitespace}
+    else:
+        blanks = {"any_whitespace": False, "separators": guide.separators}
+    return translated(
+        "JSON schema",
+        lambda: xgr.Grammar.from_json_schema(json.dumps(opened), any_order=guide.any_order, **blanks),
+    )
+
+
+def grammar_of(guide: Guide) -> xgr.Grammar:
+    """The guide, translated, with a root that no rule names. Raises `GuideError`.
+
+    XGrammar fills the masks of the root as if nothing could follow it. Where the root stands within itself,
+    tokens that close two of its levels at once ("]]") would be forbidden.
+    """
+    return translated("guide", lambda: xgr.Grammar.deserialize_json(serialised(guide)))
+
+
+def serialised(guide: Guide) -> str:
+    """`grammar_of`, as XGrammar writes it."""
+    grammar = _translate(guide)
+    if guide.kind in ("json_schema", "structural_tag"):
+        grammar = _kept_to_json(grammar, guide)
+    root_names = re.findall(r"\broot\b(?! ::=)", str(grammar))
+    return kept_to_utf8((xgr.Grammar.union(grammar) if root_names else grammar).serialize_json())
+
+
+# Of a string with bounds, and of every string's escapes: as XGrammar writes them, and as they are to be.
+BOUNDED, STRICT = r"([^\"\\\r\n])", r"([^\0-\x1f\"\\])"
+ESCAPE, OF_CONTROL = '("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9])', '("u00" [01] [A-Fa-f0-9])'
+
+
+def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
+    """XGrammar lets control characters into strings with bounds, which is no JSON; and names that a schema does not
+    list may spell a listed one with escapes. Left as it is where the grammar can't be written and read again, as that
+    of some tags.
+    """
+    text = str(grammar)
+    kept = text.replace(BOUNDED, STRICT)
+    if _names_and_others(guide):
+        kept = kept.replace(ESCAPE, OF_CONTROL)
+    if kept == text or (guide.kind != "json_schema" and str(xgr.Grammar.from_ebnf(text)) != text):
+        return grammar
+    return parse_ebnf(kept)
+
+
+def _names_and_others(guide: Guide) -> bool:
+    if guide.kind == "json_schema":
+        found = rewritten(guide)
+        return xgrammar_schema.names_and_others(found.schema, guide.open_objects or not found.reason)
+    return xgrammar_tags.read(guide.source, guide.open_objects).names_and_others
+
+
+def _translate(guide: Guide) -> xgr.Grammar:
+    if guide.kind in registry.GUIDES:
+        raise GuideError(f"a guide of the kind {guide.kind} is no grammar")
+    if guide.kind == "json_schema":
+        return parse_json_schema(guide)
+    if guide.kind == "regex":
+        return parse_regex(guide.source)
+    if guide.kind == "ebnf":
+        return parse_ebnf(guide.source)
+    if guide.kind == "choice":
+        return parse_choice(json.loads(guide.source))
+    if guide.kind == "lark":
+        raise GuideError("Lark: XGrammar has no Lark; use LLGuidance for it, or Guide.ebnf")
+    if guide.kind == "structural_tag":
+        return parse_structural_tag(xgrammar_tags.read(guide.source, guide.open_objects).text)
+    return guide.payload if guide.kind == "grammar" else guide.payload.grammar
+
+
+def not_enforced(guide: Guide) -> Found:
+    """What XGrammar does not enforce of a guide, and where."""
+    if guide.kind == "json_schema":
+        found = rewritten(guide)
+        is_open = guide.open_objects or not found.reason
+        return xgrammar_schema.not_enforced(found.schema, guide.any_order, is_open, places=found.places)
+    if guide.kind == "structural_tag":
+        return xgrammar_tags.read(guide.source, guide.open_objects).not_enforced()
+    return ()
+
+
+def translated(what: str, call: Callable[[], T]) -> T:
+    """Runs `call`; XGrammar's errors become `GuideError`, without the place in its sources."""
+    try:
+        return call()
+    except (RuntimeError, ValueError, TypeError) as error:
+        text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
+        if len(text) > MAX_ERROR:
+            text = f"{text[:MAX_ERROR]}..."  # XGrammar's texts may hold all that it was given
+        raise GuideError(f"{what}: {text}") from None  # the text says all
+
+
+@functools.lru_cache(maxsize=4)
+def _tokenizer_info(fingerprint: str, vocabulary: Vocabulary) -> xgr.TokenizerInfo:
+    return translated(
+        "vocabulary",
+        lambda: xgr.TokenizerInfo(
+            list(vocabulary.tokens),
+            vocab_type=xgr.VocabType.RAW,
+            vocab_size=vocabulary.vocab_size,
+            stop_token_ids=list(vocabulary.end_ids),
+        ),
+    )
+
+
+def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
+    """XGrammar's view of a vocabulary; built once for each of the last few."""
+    return _tokenizer_info(vocabulary.fingerprint, vocabulary)

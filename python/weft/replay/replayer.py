@@ -1,0 +1,227 @@
+"""A recording's turns, issued again to a grammar lane on the CPU driver, in the order of `engine/step/step.py`.
+
+Where the engine's model would write drafts and verified tokens, a launched function writes those of the recording;
+where it would read masks, one hashes them, behind the lane's own calls that let the model read them. Nothing else is
+waited for on the way but what the engine waits for: the turn before the last.
+
+S slots, K drafts, B rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from weft.grammar.base import Matcher
+from weft.guided.flight import Operation, SlotEntry, hash_rows
+from weft.guided.lane import GrammarLane
+from weft.guided.proposals import Proposals
+from weft.guided.recording import Recording
+from weft.guided.state import GuidedState
+from weft.replay.iterations import Shape, Turn, turns
+from weft.replay.slot_assignments import Place, Tenancies
+from weft.runtime.cpu import CpuRuntime
+from weft.runtime.interface import Event
+
+IN_FLIGHT = 2
+
+COLUMN = torch.zeros(1, dtype=torch.int64)
+"""The token that the one column of `Issuer`'s logits stands for, as offsets of a vocabulary."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Mask rows as the device had them: `hashes` int64 [N], row `positions[i]` of the slot of `places[i]`."""
+
+    places: list[Place]
+    positions: list[int]
+    hashes: Tensor
+
+
+class Issuer:
+    """Issues one replay. `lane.state` records it; `seen` is to be read when all is done."""
+
+    def __init__(self, recording: Recording, found: Tenancies) -> None:
+        self.runtime = CpuRuntime()
+        self.stream = self.runtime.stream()
+        self.lane = GrammarLane(
+            self.runtime,
+            recording.num_slots,
+            recording.max_drafts,
+            recording.vocab_size,
+            recording.end_ids,
+            make_proposals=self._proposals if "forced" in recording.sources else None,
+        )
+        self.seen: list[Seen] = []
+        self._found = found
+        self._turns = turns(recording.operations)
+        self._in_flight: deque[Event] = deque()
+        self._held: dict[int, bool] = {}  # slots, as of the last push: whether they have a matcher
+        self._first_epoch = 0
+        self.lane.state.record(8 * self._words_needed(recording))
+
+    def run(self) -> None:
+        """Issue everything, and wait for it. Raises `RefusedAnswer` for a matcher that can't be made."""
+        self._begin()
+        for turn in self._turns:
+            if len(self._in_flight) == IN_FLIGHT:
+                self._in_flight.popleft().synchronize()
+            self._turn(turn)
+            done = self.runtime.event()
+            self.stream.record(done)
+            self._in_flight.append(done)
+        self.stream.synchronize()
+        self.lane.close()
+
+    def _begin(self) -> None:
+        """The window's slots as they were: matchers at the committed text, drafts taken."""
+        first = self._turns[0].fetch
+        self._first_epoch = first.epoch if first.argument else first.epoch - 1
+        seeds = self._found.seeds
+        for slot, (_, entry) in seeds.items():
+            drafts = [*entry.taken, entry.refused][: self.lane.state.max_drafts]
+            self.lane.drafts[: len(drafts), slot] = torch.tensor(drafts, dtype=torch.int64)
+        self._push(list(seeds), {slot: tenant.matcher() for slot, (tenant, _) in seeds.items()})
+        self.lane.all_masks(self.stream, self._slots(list(seeds)))
+        self.lane.join(self.stream)
+
+    def _turn(self, turn: Turn) -> None:
+        fetch, place = turn.fetch, turn.first
+        if fetch.argument == 0:  # a snapshot was there
+            changes: dict[int, Matcher | None] = {}
+            for slot in fetch.attached:
+                tenant = self._found.comes.get((place, slot))
+                if tenant is not None:
+                    changes[slot] = tenant.matcher()
+                elif self._held.get(slot):
+                    changes[slot] = None
+            self._push(fetch.slots, changes, fetch.epoch)
+        if turn.shape is Shape.OTHER:
+            return self._one_by_one(turn)
+        lane, stream, slots_B = self.lane, self.stream, self._slots(fetch.slots)
+        verified = turn.num_verified
+        if turn.shape is Shape.FIRST:
+            lane.first_mask(stream, slots_B)
+            lane.apply_verify(stream, self._logits(slots_B, 1), slots_B, COLUMN)
+            self._look(place, fetch, [0])
+        else:
+            if verified:
+                self._write_drafts(turn.operations[1])
+            lane.verify_masks(stream, slots_B, verified)
+            lane.apply_verify(stream, self._logits(slots_B, verified + 1), slots_B, COLUMN)
+            if verified:
+                self._look(place + 1, turn.operations[1], range(1, verified + 1))
+        at = 2 if verified or turn.operations[1].name == "extend_through" else 1
+        self._write_verified(turn.operations[at])
+        lane.commit_masks(stream, slots_B)
+        if lane.proposals is not None:
+            lane.propose(stream, lane.state.max_drafts, is_committed=True)
+        extends = turn.operations[at + 1 :]
+        for j in range(1, len(extends) + 2 if extends else 1):  # drafts are made under the grammar
+            lane.apply_draft(stream, self._logits(slots_B, 1)[:, 0], slots_B, j, COLUMN)
+            self._look(place + at + j - 1, turn.operations[at + j - 1], [j - 1])
+            if j <= len(extends):
+                self._write_drafts(extends[j - 1])
+                lane.extend_masks(stream, j, slots_B)
+        lane.join(stream)
+        if not extends:
+            self._look(place + at, turn.operations[at], [0])
+
+    def _one_by_one(self, turn: Turn) -> None:
+        """Each operation by itself, as a host between captured parts has them done."""
+        lane, stream = self.lane, self.stream
+        for operation in turn.operations:
+            if operation.name == "release":
+                stream.synchronize()
+                lane.state.release(operation.argument)
+                continue
+            if operation.name == "commit":
+                self._write_verified(operation)
+                stream.copy(lane.verified_host, lane.verified)
+            elif operation.name != "fetch":
+                self._write_drafts(operation)
+                stream.copy(lane.drafts_host, lane.drafts)
+            stream.record(lane.token_event)
+            lane.stream.wait(lane.token_event)
+            argument = operation.argument if operation.name != "fetch" else 0
+            lane.stream.hostfunc(lane.state.task(operation.name, argument))
+            lane.join(stream)
+
+    # -- what the engine and its model do
+
+    def _push(
+        self, slots: Sequence[int], changes: dict[int, Matcher | None], epoch: int | None = None
+    ) -> None:
+        self._held |= {slot: matcher is not None for slot, matcher in changes.items()}
+        own = 1 if epoch is None else epoch - self._first_epoch + 1
+        self.lane.state.push(slots, changes, epoch=own)
+
+    def _slots(self, slots: Sequence[int]) -> Tensor:
+        return torch.tensor(list(slots) or [self.lane.state.num_slots], dtype=torch.int64)
+
+    def _logits(self, slots_B: Tensor, width: int) -> Tensor:
+        """Logits [B, T, 1] to be masked: of one token, which is nobody's."""
+        return torch.zeros(len(slots_B), width, 1)
+
+    def _write_drafts(self, operation: Operation) -> None:
+        first = operation.argument if operation.name == "extend" else 1
+        for length, entries in _by_length(operation.entries):
+            slots, values = _columns(entries, length)
+            self.stream.launch(write_drafts, self.lane.drafts, first - 1, slots, values)
+
+    def _write_verified(self, operation: Operation) -> None:
+        for length, entries in _by_length(operation.entries):
+            slots, values = _columns(entries, length)
+            self.stream.launch(write_verified, self.lane.verified, slots, values)
+
+    def _look(self, place: int, operation: Operation, positions: Sequence[int]) -> None:
+        """Hash what the device has of the rows that the operation answered for."""
+        width = self.lane.num_positions
+        looks = [
+            ((place, entry.slot), position)
+            for entry in operation.entries
+            for position in positions
+            if (place, entry.slot) in self._found.compared and position < len(entry.rows)
+        ]
+        if not looks:
+            return
+        rows = torch.tensor([slot * width + position for (_, slot), position in looks], dtype=torch.int32)
+        hashes = torch.zeros(len(looks), dtype=torch.int64)
+        lane = self.lane
+        self.stream.launch(hash_rows, lane.masks, lane.token_mask, rows, lane.state.vocab_size, hashes)
+        self.seen.append(Seen([p for p, _ in looks], [position for _, position in looks], hashes))
+
+    def _proposals(self, state: GuidedState) -> Proposals:
+        return Proposals(state, self.runtime.pinned, forced=True)
+
+    def _words_needed(self, recording: Recording) -> int:
+        """Room for all of it, and for the turn that begins it."""
+        entry = 3 * recording.max_drafts + 16
+        longest = 16 + (recording.num_slots + 1) * entry
+        return 2 * sum(operation.num_words for operation in recording.operations) + 8 * longest
+
+
+def write_drafts(drafts: Tensor, first: int, slots_N: Tensor, values_LN: Tensor) -> None:
+    """Drafts first+1, first+2, ... of some slots."""
+    drafts[first : first + values_LN.shape[0]].index_copy_(1, slots_N, values_LN)
+
+
+def write_verified(verified: Tensor, slots_N: Tensor, values_LN: Tensor) -> None:
+    """What was verified of some slots."""
+    verified[:, : values_LN.shape[0]].index_copy_(0, slots_N, values_LN.T)
+
+
+def _by_length(entries: Sequence[SlotEntry]) -> list[tuple[int, list[SlotEntry]]]:
+    """Entries by how many inputs they have, those without left out."""
+    lengths = sorted({len(entry.inputs) for entry in entries} - {0})
+    return [(length, [e for e in entries if len(e.inputs) == length]) for length in lengths]
+
+
+def _columns(entries: Sequence[SlotEntry], length: int) -> tuple[Tensor, Tensor]:
+    """Slots [N] and inputs [length, N]."""
+    slots = torch.tensor([entry.slot for entry in entries], dtype=torch.int64)
+    return slots, torch.tensor([entry.inputs for entry in entries], dtype=torch.int64).T.contiguous()

@@ -1,0 +1,161 @@
+"""Who had which slot in a recording, and which of them can be done again.
+
+A window begins in the middle of requests: their matchers are brought to the text that was committed by then, and take
+the drafts that had been taken. A slot is left out, with a note, while it holds what can't be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from weft.errors import WeftError
+from weft.grammar.base import CompiledGuide, Matcher, Opening
+from weft.grammar.compile.compiler import GuideCompiler
+from weft.grammar.kinds.closing import closing_matcher
+from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.guided.flight import SlotEntry
+from weft.guided.recording import RecordedRequest, Recording
+
+Place = tuple[int, int]
+"""An operation and a slot."""
+
+MAX_PUT = 1 << 16
+"""So many tokens at most a matcher puts at once, as in an engine."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A matcher to make: of `request`, with the first `position` tokens of its answer as that was in iteration
+    `epoch`."""
+
+    request: RecordedRequest
+    compiled: CompiledGuide
+    position: int
+    epoch: int
+
+    def matcher(self) -> Matcher:
+        """A new one. Raises `RefusedAnswer` where the guide does not take the answer."""
+        request = self.request
+        opening = Opening(request.prompt, request.room)
+        try:
+            closes = request.room is not None
+            matcher = closing_matcher(self.compiled, opening) if closes else self.compiled.matcher(opening)
+            for i, token in enumerate(self._taken()):
+                if not matcher.accept(token):
+                    raise RefusedAnswer(request, f"does not take token {i + 1} of its answer, {token}")
+                if matcher.has_replaced:
+                    matcher.splice(MAX_PUT)
+        except WeftError as error:
+            raise RefusedAnswer(request, f"fails while it reads its answer: {error}") from error
+        return matcher
+
+    def _taken(self) -> list[int]:
+        """What its matcher took until then: with tokens that it took back, without those that it put."""
+        tokens, taken, begin = self.request.tokens, [], 0
+        for splice in self.request.splices:
+            if splice.since < self.epoch:
+                taken += [*tokens[begin : splice.at], *splice.taken]
+                begin = splice.at + splice.num_put
+        return [*taken, *tokens[begin : self.position]]
+
+
+class RefusedAnswer(Exception):
+    """The guide of `request` does not do with its answer what it did."""
+
+    def __init__(self, request: RecordedRequest, what: str) -> None:
+        super().__init__(f"its guide {what}")
+        self.request = request
+
+
+@dataclass
+class Tenancies:
+    """`seeds` are the slots that were under way when the window began: as they were, and whose. `comes` are the
+    matchers that were attached in it, by operation and slot. `compared` are the places where what was done again is
+    compared. `notes` say what is left out, and why.
+    """
+
+    seeds: dict[int, tuple[Tenant, SlotEntry]] = field(default_factory=dict)
+    comes: dict[Place, Tenant] = field(default_factory=dict)
+    compared: dict[Place, Tenant] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
+    """Read who had which slot, and compile their guides."""
+    found = Tenancies()
+    guides = _compile(recording, vocabulary)
+    holders: dict[int, Tenant | None] = {}  # by slot; None: left out
+    for place, operation in enumerate(recording.operations):
+        for slot in operation.attached:
+            holders.pop(slot, None)
+        for entry in operation.entries:
+            if entry.matcher == 0:
+                continue
+            slot = entry.slot
+            if slot not in holders:
+                attaches = operation.attached.get(slot, False)
+                tenant, note = _tenant(recording, guides, entry, operation.epoch, attaches)
+                holders[slot] = tenant
+                if note:
+                    found.notes.append(f"iteration {operation.epoch}, slot {slot}: {note}; left out")
+                elif tenant is not None and attaches:
+                    found.comes[place, slot] = tenant
+                elif tenant is not None:
+                    found.seeds[slot] = tenant, entry
+            tenant = holders[slot]
+            if tenant is not None and entry.status == "time_limit":
+                found.notes.append(
+                    f"iteration {operation.epoch}, slot {slot}: request {tenant.request.id} ran into the time limit "
+                    "of guides, which is not done again; left out from here on"
+                )
+                holders[slot] = tenant = None
+            if tenant is not None:
+                found.compared[place, slot] = tenant
+    return found
+
+
+def _compile(recording: Recording, vocabulary: Vocabulary) -> Mapping[int, CompiledGuide | str]:
+    """Each guide compiled by the library that compiled it then, or why it can't be."""
+    compiled: dict[int, CompiledGuide | str] = {}
+    compilers: dict[str, GuideCompiler] = {}
+    with ExitStack() as stack:
+        for i, recorded in enumerate(recording.guides):
+            guide, backend = recorded.guide(), recorded.backend or "xgrammar"
+            if guide is None:
+                compiled[i] = (
+                    f"its guide is an object of the program ({recorded.kind}), which a file does not keep"
+                )
+                continue
+            try:
+                if backend not in compilers:
+                    compilers[backend] = stack.enter_context(GuideCompiler(vocabulary, backend=backend))
+                compiled[i] = compilers[backend].compile(guide)
+            except WeftError as error:
+                compiled[i] = f"its guide does not compile: {error}"
+    return compiled
+
+
+def _tenant(
+    recording: Recording,
+    guides: Mapping[int, CompiledGuide | str],
+    entry: SlotEntry,
+    epoch: int,
+    attaches: bool,
+) -> tuple[Tenant | None, str]:
+    """Who has a slot, or why that is not done again."""
+    request = recording.request_of(entry.matcher)
+    if request is None or request.guide is None:
+        return None, f"matcher {entry.matcher} belongs to no request that the recorder was told of"
+    compiled = guides[request.guide]
+    if isinstance(compiled, str):
+        return None, f"request {request.id}: {compiled}"
+    if not attaches and entry.status:
+        return None, f"request {request.id} had failed ({entry.status}) before the recording begins"
+    if entry.position > len(request.tokens):
+        return None, (
+            f"request {request.id} had ended before the recording begins: {entry.position} tokens were committed, its "
+            f"answer has {len(request.tokens)}"
+        )
+    return Tenant(request, compiled, entry.position, epoch), ""

@@ -1,0 +1,149 @@
+"""Programs that take a sampled token back and put others in its place: the same text as one request a token would give,
+however it is drafted, launched and scheduled."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+
+import pytest
+
+from e2e.guided.test_wasm import PROMPT, tokens_of
+from support.wasm.digits import splicing
+from weft import LLM, EngineConfig, Guide, Output, RequestError, SamplingParams, Speculation
+from weft.engine.request import Request
+
+PLACES = 12
+SAMPLING = [
+    SamplingParams(max_tokens=20, temperature=0.0),
+    *(SamplingParams(max_tokens=20, temperature=1.5, seed=seed) for seed in range(5)),
+]
+SPECULATIONS = {
+    "none": Speculation.none(),
+    "eagle3": Speculation.eagle3(num_draft_tokens=3),
+    "eagle3 unguided": Speculation.eagle3(num_draft_tokens=3, guide_drafts=False),
+    "ngram": Speculation.ngram(num_draft_tokens=4),
+    "forced+eagle3": Speculation.forced(Speculation.eagle3(num_draft_tokens=5)),
+}
+
+
+def taken_back() -> list[int]:
+    """Tokens that don't stay: even digits above 0."""
+    return [token for digit in "2468" for token in tokens_of(digit)]
+
+
+def replacing(tokens: list[int]) -> Guide:
+    """Digits; in the place of each of `taken_back` come `tokens`."""
+    return Guide.wasm(splicing(taken_back(), 1, tokens), str(PLACES), trusted=True)
+
+
+@cache
+def zeros() -> list[int]:
+    return tokens_of("0") * 2
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[int]]:
+    """One request for each sampled token, over the text as it was written anew."""
+    answers = []
+    with LLM(device="cpu", engine=EngineConfig(max_batch=1, graphs="none")) as llm:
+        prompt: list[int] = list(llm.tokenizer(PROMPT).input_ids)
+        size = {
+            token: len(llm.tokenizer.decode([token])) for token in range(llm.engine.lane.state.vocab_size)
+        }
+        for sampling in SAMPLING:
+            text: list[int] = []
+            while (left := PLACES - sum(size[token] for token in text)) > 0:
+                one = SamplingParams(max_tokens=1, temperature=sampling.temperature, seed=sampling.seed)
+                guide = Guide.regex(f"[0-9]{{1,{left}}}")
+                (token,) = llm.generate(prompt + text, guide=guide, sampling=one).token_ids
+                text += zeros() if token in taken_back() else [token]
+            answers.append(text)
+    assert sum(zeros() == [a, b] for text in answers for a, b in pairwise(text)) >= 6
+    return answers
+
+
+@pytest.fixture(params=sorted(SPECULATIONS))
+def speculation(request: pytest.FixtureRequest) -> Speculation:
+    return SPECULATIONS[request.param]
+
+
+@pytest.mark.parametrize("way", ["one", "split", "none", "overlap", "few pages"])
+def test_the_text_is_written_anew(expected: list[list[int]], speculation: Speculation, way: str) -> None:
+    settings = {
+        "overlap": EngineConfig(max_batch=4, overlap=True),
+        "few pages": EngineConfig(max_batch=4, max_seq_len=96, num_pages=24, policy="max_utilization"),
+    }
+    config = settings[way] if way in settings else EngineConfig(max_batch=4, graphs=way)  # type: ignore[arg-type]
+    with LLM(device="cpu", speculation=speculation, engine=config) as llm:
+        prompts = [PROMPT] * (len(SAMPLING) + 1)
+        guides = [*[replacing(zeros())] * len(SAMPLING), Guide.regex("[a-z]{9}")]
+        outputs: list[Output] = llm.generate(prompts, guide=guides, sampling=[*SAMPLING, SAMPLING[1]])
+        alone = llm.generate(PROMPT, guide=guides[-1], sampling=SAMPLING[1])
+    ends = [output.token_ids[-1:] for output in outputs]
+    assert [output.token_ids[:-1] for output in outputs[:-1]] == expected
+    assert ends[:-1] == [ends[0]] * len(SAMPLING)
+    assert all(output.finish_reason == "stop" and output.stats.guided_valid for output in outputs)
+    assert outputs[-1].token_ids == alone.token_ids
+    for (
+        output
+    ) in outputs:  # a draft that was taken back, or stood after one, was neither proposed nor accepted
+        stats = output.stats
+        assert stats.accepted_drafts == sum(output.drafted) <= stats.proposed_drafts
+        assert stats.drafted_tokens <= stats.accepted_drafts + stats.drafted_iterations
+
+
+def test_pages_run_out_where_the_text_is_written_anew(
+    expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that waits to be read again gives its pages back; it is not one to preempt."""
+    config = EngineConfig(max_batch=4, overlap=True, policy="max_utilization")
+    with LLM(device="cpu", engine=config) as llm:
+        landing, grow = llm.engine.landing, llm.engine.residents.grow
+        num_short = 0
+
+        def grow_unless_some_wait(request: Request) -> bool:
+            nonlocal num_short
+            num_short += bool(landing.rewritten)
+            return not landing.flights and not landing.rewritten and grow(request)
+
+        monkeypatch.setattr(llm.engine.residents, "grow", grow_unless_some_wait)
+        outputs = llm.generate(
+            [PROMPT] * len(SAMPLING), guide=[replacing(zeros())] * len(SAMPLING), sampling=SAMPLING
+        )
+    assert [output.token_ids[:-1] for output in outputs] == expected
+    assert num_short
+
+
+def test_a_program_that_only_takes_back_comes_to_an_end() -> None:
+    """What is forbidden by nothing is sampled again; the others go on."""
+    with LLM(device="cpu") as llm:
+        guides = [replacing([]), Guide.regex("[a-z]{9}")]
+        bias = dict.fromkeys(taken_back(), 1e4)
+        sampling = SamplingParams(max_tokens=20, logit_bias=bias)
+        outputs = llm.generate([PROMPT] * 2, guide=guides, sampling=sampling)
+    assert isinstance(outputs[0].error, RequestError)
+    assert "took back" in str(outputs[0].error)
+    assert outputs[0].token_ids == []
+    assert outputs[1].finish_reason == "stop"
+
+
+def test_what_is_put_ends_like_what_is_sampled() -> None:
+    """Stop words, the limit and log-probabilities."""
+    biased = SamplingParams(max_tokens=20, logit_bias={taken_back()[0]: 1e4})
+    with LLM(device="cpu") as llm:
+        whole = llm.generate(PROMPT, guide=replacing(zeros()), sampling=biased)
+        assert whole.text == "0" * PLACES
+        cut = llm.generate(
+            PROMPT,
+            guide=replacing(zeros()),
+            sampling=SamplingParams(max_tokens=3, logit_bias=biased.logit_bias),
+        )
+        assert (cut.token_ids, cut.finish_reason) == (tokens_of("0") * 3, "length")
+        stopped = llm.generate(
+            PROMPT,
+            guide=replacing(zeros()),
+            sampling=SamplingParams(max_tokens=20, logit_bias=biased.logit_bias, stop=["000"], logprobs=1),
+        )
+        assert (stopped.token_ids, stopped.finish_reason) == (tokens_of("0") * 3, "stop")
+        assert [entry.logprob for entry in stopped.logprobs or []] == [0.0] * 3

@@ -1,0 +1,46 @@
+"""Each call that waits, or records what is waited for, is removed in turn: something notices every one of them, so that
+one that is missing in the code is noticed, too. `tests/races` has what is removed, and what notices.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from races.sites import BASE, ordering_names, parsed, sites
+
+TESTS = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_removed_wait_is_noticed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "races"],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_calls_are_found_by_walking_the_code() -> None:
+    """By name, and through functions that do nothing else; a text that is joined is no such call."""
+    found = {(site.path, site.function, site.text) for site in sites()}
+    for expected in [
+        ("guided/lane.py", "GrammarLane.apply_draft", "stream.wait(self.mask_event)"),
+        ("guided/lane.py", "GrammarLane.extend_masks", "self._enter(stream)"),
+        ("guided/lane.py", "GrammarLane.wait_proposals", "stream.wait(self.proposal_event)"),
+        ("engine/step/step.py", "decode_step", "lane.wait_proposals(stream)"),
+        ("runtime/buffers.py", "PinnedRing._take", "slot[1].synchronize()"),
+    ]:
+        assert expected in found
+    assert BASE < ordering_names(parsed().values()) >= {"_enter", "wait_proposals", "join", "receive"}
+    assert not any("join(" in text and text.startswith(("'", '"')) for _, _, text in found)
+    assert len(found) > 60

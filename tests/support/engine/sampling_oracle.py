@@ -1,0 +1,146 @@
+"""The reference of sampling: transformers' logits, then every parameter one after another in plain torch.
+
+Written from the documentation of `SamplingParams`, with sorting and dictionaries where weft has kernels. The noise is
+`ops/sampling.py`'s own reference in double precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import xgrammar as xgr
+from torch import Tensor
+
+from support.engine.oracle import Reference
+from weft import SamplingParams
+from weft.ops.sampling import gumbel_noise_reference, noise_words_reference
+
+BOUNDARY = 1e-4
+"""A share of probability this near to a limit of truncation may fall on either side of it."""
+
+
+@dataclass
+class Words:
+    """Bad words in token ids."""
+
+    sequences: Sequence[tuple[int, ...]] = ()
+
+
+def penalise(
+    logits: Tensor, sampling: SamplingParams, prompt: Sequence[int], answer: Sequence[int]
+) -> Tensor:
+    """Penalties and bias on [V] float32."""
+    logits = logits.clone()
+    for token in {*prompt, *answer}:
+        value = float(logits[token])
+        r = sampling.repetition_penalty
+        logits[token] = value / r if value > 0 else value * r
+    for token, count in Counter(answer).items():
+        logits[token] -= sampling.presence_penalty + sampling.frequency_penalty * count
+    for token, bias in (sampling.logit_bias or {}).items():
+        logits[token] += bias
+    return logits
+
+
+def forbid(logits: Tensor, words: Words, context: Sequence[int]) -> Tensor:
+    """Bad words: the last token of each whose beginning stands at the end of the context."""
+    logits = logits.clone()
+    for *beginning, last in words.sequences:
+        if list(context[len(context) - len(beginning) :]) == beginning:
+            logits[last] = -math.inf
+    return logits
+
+
+def truncate(logits: Tensor, sampling: SamplingParams) -> tuple[Tensor, float]:
+    """Top-k, top-p and min-p; and how near a limit was to deciding otherwise."""
+    shares = (logits.double() / sampling.temperature).softmax(0)
+    order = shares.argsort(descending=True, stable=True).tolist()
+    near = math.inf
+    if sampling.top_k:
+        least = shares[order[min(sampling.top_k, len(order)) - 1]]
+        order = [i for i in order if shares[i] >= least]
+    if sampling.top_p < 1:
+        whole, total, kept = float(shares[order].sum()), 0.0, []
+        for i in order:
+            near = min(near, abs(total / whole - sampling.top_p))
+            if total / whole >= sampling.top_p and shares[i] < shares[kept[-1]]:
+                break
+            kept.append(i)
+            total += float(shares[i])
+        near = min(near, abs(total / whole - sampling.top_p))
+        order = kept
+    if sampling.min_p:
+        limit = sampling.min_p * float(shares.max())
+        near = min(near, *(abs(float(shares[i]) - limit) for i in order))
+        order = [i for i in order if shares[i] >= limit]
+    out = torch.full_like(logits, -math.inf)
+    out[order] = logits[order]
+    return out, near
+
+
+def choose(
+    logits: Tensor,
+    matcher: xgr.GrammarMatcher | None,
+    mask: Tensor,
+    ends: set[int],
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    sampling: SamplingParams,
+    words: Words,
+) -> tuple[int, float]:
+    """The token behind `answer`, of raw logits [V], and how far it is from the next best: 0 where a limit of truncation
+    was too near to tell. `mask` [1, V / 32] is where the matcher writes."""
+    logits = penalise(logits, sampling, prompt, answer)
+    logits = forbid(logits, words, [*prompt, *answer])
+    if matcher is not None:
+        matcher.fill_next_token_bitmask(mask)
+        xgr.apply_token_bitmask_inplace(logits[None], mask, vocab_size=len(logits))
+    if len(answer) < sampling.min_tokens:
+        without = logits.clone()
+        without[list(ends)] = -math.inf
+        logits = without if bool(without.isfinite().any()) else logits
+    near = math.inf
+    if sampling.temperature > 0:
+        logits, near = truncate(logits, sampling)
+        position = torch.tensor([len(prompt) + len(answer)])
+        words_1V = noise_words_reference(torch.tensor([sampling.seed]), position, torch.arange(len(logits)))
+        logits = logits / sampling.temperature + gumbel_noise_reference(words_1V)[0]
+    best = logits.topk(2)
+    gap = float(best.values[0] - best.values[1])
+    return int(best.indices[0]), gap if near > BOUNDARY else 0.0
+
+
+@torch.inference_mode()
+def decode(
+    model: Any,
+    prompt: Sequence[int],
+    compiled: xgr.CompiledGrammar | None,
+    end_ids: set[int],
+    sampling: SamplingParams,
+    words: Words = Words(),  # noqa: B008
+) -> Reference:
+    """Decode `prompt` token by token; `gaps` are 0 where a limit of truncation was too near to tell."""
+    matcher = xgr.GrammarMatcher(compiled) if compiled is not None else None
+    vocab_size = model.config.vocab_size
+    mask = xgr.allocate_token_bitmask(1, vocab_size)
+    ids, past = torch.tensor([list(prompt)]), None
+    tokens: list[int] = []
+    gaps: list[float] = []
+    ends = end_ids | set(sampling.stop_token_ids)
+    while len(tokens) < sampling.max_tokens:
+        out = model(ids, past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        token, gap = choose(out.logits[0, -1].float(), matcher, mask, ends, prompt, tokens, sampling, words)
+        tokens.append(token)
+        gaps.append(gap)
+        if matcher is not None:
+            assert matcher.accept_token(token)
+        if token in ends:
+            break
+        ids = torch.tensor([[token]])
+    return Reference(tokens, gaps)

@@ -1,0 +1,97 @@
+"""The exact distribution over whole outputs, from the model's own logits: every output is spelled out.
+
+The logits are `Model.forward`'s over each text from its start; the sampling is the reference's of the end-to-end
+tests, which has no kernels; the grammar is Python's `re`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from support.engine.sampling_oracle import Words, forbid, penalise, truncate
+from support.statistics.small_world import (
+    CONFIG,
+    END,
+    MAX_TOKENS,
+    PROMPT,
+    TOKENS,
+    VOCAB,
+    Case,
+    allowed,
+    target,
+)
+from weft.models.base import KVIndex, PagedKV
+
+NUM_OUTPUTS = VOCAB**MAX_TOKENS
+SHAPE = (VOCAB,) * MAX_TOKENS
+
+BOUNDARY = 1e-5
+"""A share of probability this near to a limit of truncation may fall on either side of it: cases keep clear of it."""
+
+Output = tuple[int, ...]
+
+
+def codes(outputs: Tensor) -> Tensor:
+    """[n, MAX_TOKENS] int64, END behind an end -> [n]: the number of each output, below NUM_OUTPUTS."""
+    weights = VOCAB ** torch.arange(MAX_TOKENS - 1, -1, -1)
+    return (outputs * weights).sum(1)
+
+
+def distribution(case: Case) -> Tensor:
+    """[VOCAB, ..., VOCAB] (MAX_TOKENS times) float64: the probability of each output, END behind an end."""
+    found = torch.zeros(NUM_OUTPUTS, dtype=torch.float64)
+    open_outputs: dict[Output, float] = {(): 1.0}
+    for length in range(1, MAX_TOKENS + 1):
+        longer: dict[Output, float] = {}
+        for output, probability in open_outputs.items():
+            shares = next_token(case, output)
+            for token in shares.nonzero().view(-1).tolist():
+                whole = (*output, token)
+                share = probability * float(shares[token])
+                if token in case.ends or length == MAX_TOKENS:
+                    padded = torch.tensor(whole + (END,) * (MAX_TOKENS - length))
+                    found[codes(padded[None])] += share
+                else:
+                    longer[whole] = share
+        open_outputs = longer
+    return found.view(SHAPE)
+
+
+def next_token(case: Case, output: Output) -> Tensor:
+    """[VOCAB] float64: the probability of each token behind an output."""
+    sampling = case.sampling
+    logits = penalise(model_logits()[output].float(), sampling, PROMPT, output)
+    logits = forbid(logits, Words(case.bad_words), [*PROMPT, *output])
+    if case.guided:
+        legal = allowed(b"".join(TOKENS[token] for token in output))
+        logits[[token for token in range(VOCAB) if token not in legal]] = -math.inf
+    if len(output) < sampling.min_tokens:
+        without = logits.clone()
+        without[list(case.ends)] = -math.inf
+        logits = without if bool(without.isfinite().any()) else logits
+    logits, margin = truncate(logits, sampling)
+    assert margin > BOUNDARY, f"{case}: a limit of truncation is too near to tell behind {output}"
+    return (logits.double() / sampling.temperature).softmax(0)
+
+
+@functools.cache
+@torch.inference_mode()
+def model_logits() -> dict[Output, Tensor]:
+    """The model's logits behind every output that is no end."""
+    model, found = target(), {}
+    for length in range(MAX_TOKENS):
+        outputs = list(itertools.product([t for t in range(VOCAB) if t != END], repeat=length))
+        tokens = torch.tensor([[*PROMPT, *output] for output in outputs])
+        rows, width = tokens.shape
+        kv = PagedKV.for_model(model, rows + 1, width)
+        pages = torch.arange(1, rows + 1, dtype=torch.int32)[:, None]
+        index = KVIndex.at(pages, torch.arange(width).expand(rows, width).contiguous())
+        logits = model.logits(model.forward(tokens, kv, index).last[:, -1])
+        found.update(zip(outputs, logits, strict=True))
+    assert logits.shape[1] == CONFIG.vocab_size
+    return found

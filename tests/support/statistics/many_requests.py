@@ -1,0 +1,230 @@
+"""Samples by the thousand: the engine's own iteration over slots that all hold the same prompt, with a seed each.
+
+One prompt is read, its pages are copied to every slot, and then `decode_step` runs, captured or eager, as the engine
+runs it. A slot whose output is whole begins the next one at once, so slots stand at different lengths; and they are in
+groups of one case each, so a batch mixes all of them.
+
+S slots, K drafts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from support.statistics.exact_outputs import NUM_OUTPUTS, SHAPE, codes
+from support.statistics.small_world import END, MAX_TOKENS, PAGE_SIZE, PROMPT, VOCAB, Case, compiled, target
+from weft.config import Graphs
+from weft.engine.device.sampling import SamplingRow, TokenRules, write_slot
+from weft.engine.device.state import DecodeParts, SlotState
+from weft.engine.step.graphs import StepGraphs
+from weft.engine.step.step import Plan
+from weft.grammar.base import Matcher
+from weft.guided.host_lane import HostLane
+from weft.guided.lane import GrammarLane
+from weft.guided.proposals import Proposals, Sources
+from weft.guided.state import GuidedState
+from weft.models.base import KVIndex, PagedKV
+from weft.runtime import get as get_runtime
+from weft.spec.base import Drafter
+
+MakeDrafter = Callable[[int], Drafter]
+"""Makes a drafter for so many pages."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """`outputs` [cases, n, MAX_TOKENS], END behind an end, in the order of their seeds; and which share of the drafts
+    that iterations verified was accepted."""
+
+    outputs: Tensor
+    accepted: float
+
+    def counts(self, case: int) -> Tensor:
+        """As `distribution`: how often each output came."""
+        return codes(self.outputs[case]).bincount(minlength=NUM_OUTPUTS).view(SHAPE)
+
+
+def seeds_of(cases: int, count: int, first_seed: int) -> Tensor:
+    """[cases, count]: the seeds of the outputs that are sampled, one after another; another high word for each case."""
+    return first_seed + (torch.arange(cases) << 32)[:, None] + torch.arange(count)
+
+
+class ManyRequests:
+    """Slots for `per_case` requests of each case at a time. `sources` draft on the host."""
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        per_case: int,
+        make_drafter: MakeDrafter | None = None,
+        num_drafts: int = 0,
+        *,
+        guided_drafts: bool = True,
+        graphs: Graphs = "one",
+        sources: Sources | None = None,
+    ) -> None:
+        self.cases, self.per_case, self.num_slots = cases, per_case, per_case * len(cases)
+        self.runtime = get_runtime("cpu")
+        self.stream = self.runtime.stream()
+        most = len(PROMPT) + MAX_TOKENS + 2 * num_drafts
+        pages_per_slot = -(-most // PAGE_SIZE)
+        num_pages = 1 + self.num_slots * pages_per_slot
+        drafter = make_drafter(num_pages) if make_drafter is not None else None
+        kv = PagedKV.for_model(target(), num_pages, PAGE_SIZE)
+        self.lane = self._make_lane(max(num_drafts, 1), graphs, sources)
+        state = SlotState(self.lane, pages_per_slot, most)
+        self.parts = DecodeParts(
+            target(), kv, drafter, state, has_proposals=sources is not None, max_drafts=num_drafts
+        )
+        with torch.inference_mode():
+            pages = torch.arange(1, num_pages, dtype=torch.int32)
+            state.page_table[:-1].copy_(pages.view(self.num_slots, pages_per_slot))
+            self._read_prompt()
+            is_shaped = self._write_parameters()
+        guided = any(case.guided for case in cases)
+        self.plan = Plan(
+            batch=self.num_slots,
+            num_drafts=num_drafts,
+            guided=guided,
+            guided_drafts=guided and guided_drafts and num_drafts > 0,
+            shaped=is_shaped,
+            logprobs=False,
+        )
+        self.graphs = StepGraphs(self.runtime, self.stream, self.lane, self.parts, graphs)
+        self.graphs.prepare(self.plan)
+        self.buffers = self.graphs.buffers(self.plan)
+        order = torch.randperm(self.num_slots, generator=torch.Generator().manual_seed(0))
+        self.stream.launch(self.buffers.slots_B.copy_, order)
+        self._order = order.tolist()
+        # Two matchers for each guided slot: one follows its output, the other may still belong to the one before.
+        self._matchers = {
+            slot: [compiled().matcher() for _ in range(2)]
+            for slot in range(self.num_slots)
+            if cases[slot // per_case].guided
+        }
+        self._attach: dict[int, Matcher] = {}  # with the next iteration
+
+    def sample(self, count: int, first_seed: int = 0) -> Samples:
+        """At least `count` outputs of each case: those of `seeds_of`."""
+        slots, turns, width = self.num_slots, -(-count // self.per_case), self.plan.num_drafts + 1
+        seeds = seeds_of(len(self.cases), self.per_case * turns, first_seed).view(slots, turns)
+        seeds = torch.cat(
+            (seeds, seeds[:, -1:]), 1
+        )  # what a slot does when it has done its turns does not count
+        outputs = torch.full((slots, turns + 1, MAX_TOKENS), END)
+        turn, length = torch.zeros(slots, dtype=torch.int64), torch.zeros(slots, dtype=torch.int64)
+        text = torch.full((slots, MAX_TOKENS + width), END)
+        every_end = self._every_end()
+        drafted = accepted = 0
+        self._begin(torch.arange(slots), seeds[:, 0])
+        while int(turn.min()) < turns:
+            verified = self._iterate()
+            has_drafts = length > 0
+            drafted += int(has_drafts.sum()) * (width - 1)
+            accepted += int(verified[has_drafts, 0].sum())
+            text.scatter_(1, length[:, None] + torch.arange(width), verified[:, 1:])
+            length += verified[:, 0] + 1
+            output = text[:, :MAX_TOKENS]
+            ended = every_end.gather(1, output) & (torch.arange(MAX_TOKENS) < length[:, None])
+            whole = (ended.any(1) | (length >= MAX_TOKENS)).nonzero().view(-1)
+            behind_end = ended.cumsum(1) - ended.long() > 0
+            outputs[whole, turn[whole]] = output.masked_fill(behind_end, END)[whole]
+            turn[whole] = (turn[whole] + 1).clamp(max=turns)
+            length[whole] = 0
+            self._begin(whole, seeds[whole, turn[whole]])
+        assert self.lane.state.num_failed == 0
+        found = outputs[:, :turns].reshape(len(self.cases), -1, MAX_TOKENS)
+        return Samples(found, accepted / max(drafted, 1))
+
+    def close(self) -> None:
+        """Let go of the graphs."""
+        self.stream.synchronize()
+        self.graphs.close()
+        self.lane.close()
+
+    def _make_lane(self, max_drafts: int, graphs: Graphs, sources: Sources | None) -> GrammarLane | HostLane:
+        def propose(state: GuidedState) -> Proposals:
+            assert sources is not None
+            return Proposals(state, self.runtime.pinned, forced=sources.forced, ngram=sources.ngram)
+
+        make_proposals = propose if sources is not None else None
+        shape = (self.num_slots, max_drafts, VOCAB, [END])
+        if graphs == "split":
+            return HostLane(self.runtime, self.stream, *shape, make_proposals=make_proposals)
+        return GrammarLane(self.runtime, *shape, make_proposals=make_proposals)
+
+    def _read_prompt(self) -> None:
+        """All but the prompt's last token is in every slot's KV, the drafter's too."""
+        parts, length = self.parts, len(PROMPT) - 1
+        table_1P = parts.state.page_table[:1]
+        index = KVIndex.at(table_1P, torch.arange(length)[None])
+        hidden = parts.model.forward(torch.tensor([PROMPT[:-1]]), parts.kv, index, parts.aux_layers)
+        caches = list(parts.kv.layers)
+        if parts.drafter is not None:
+            parts.drafter.prefill(torch.tensor([0]), torch.tensor([PROMPT]), 0, hidden.aux, table_1P)
+            caches += parts.drafter.kv.layers  # type: ignore[attr-defined]
+        table = parts.state.page_table[: self.num_slots].long()
+        for cache in caches:
+            cache[table] = cache[table[0]][None]
+
+    def _write_parameters(self) -> bool:
+        """Every slot has its case's sampling parameters, as the engine writes them; whether some need shaping."""
+        sampling, is_shaped = self.parts.state.sampling, False
+        for number, case in enumerate(self.cases):
+            rules = TokenRules(case.bad_words, case.ends if case.sampling.min_tokens else ())
+            row = SamplingRow(self.runtime, case.sampling, 0, rules, PROMPT, VOCAB)
+            is_shaped |= row.needs_shaping
+            first, stop = number * self.per_case, (number + 1) * self.per_case
+            write_slot(sampling, row, first)
+            for table in (sampling.floats, sampling.longs, sampling.ints):
+                table[:, first:stop] = table[:, first : first + 1].clone()
+            p = sampling.penalties
+            for table in (sampling.ends, p.prompt, p.bias, p.bad_words, p.history):
+                table[first:stop] = table[first].clone()
+        return is_shaped
+
+    def _every_end(self) -> Tensor:
+        """[S, V] bool: the tokens that end each slot's output."""
+        ends = torch.zeros(len(self.cases), VOCAB, dtype=torch.bool)
+        for number, case in enumerate(self.cases):
+            ends[number, list(case.ends)] = True
+        return ends.repeat_interleave(self.per_case, 0)
+
+    def _begin(self, slots: Tensor, seeds: Tensor) -> None:
+        """Put `slots` behind the prompt, with fresh matchers."""
+        self.stream.launch(self._reset, slots, seeds)
+        attach = self._attach
+        for slot in slots.tolist():
+            if slot in self._matchers:
+                self._matchers[slot].reverse()
+                attach[slot] = self._matchers[slot][0]
+                attach[slot].reset()
+            if self.lane.proposals is not None:
+                self.lane.proposals.open(slot, PROMPT, self.parts.state.verified.shape[1] + MAX_TOKENS)
+        if attach and isinstance(self.lane, GrammarLane):
+            self._attach = {}
+            self.lane.push(list(attach), attach)
+            self.lane.first_mask(self.stream, self.buffers.slots_B)
+            self.lane.join(self.stream)
+
+    def _reset(self, slots: Tensor, seeds: Tensor) -> None:
+        state = self.parts.state
+        state.sampling.seed.index_copy_(0, slots, seeds)
+        state.sampling.penalties.counts.index_fill_(0, slots, 0)
+        state.length.index_fill_(0, slots, len(PROMPT) - 1)
+        state.last_token.index_fill_(0, slots, PROMPT[-1])
+        state.drafts.index_fill_(1, slots, -1)
+
+    def _iterate(self) -> Tensor:
+        """One iteration of every slot: [S, K + 2], the drafts accepted and the target's tokens."""
+        if self.plan.guided or self.parts.has_proposals:
+            attach, self._attach = self._attach, {}
+            self.lane.push(self._order, attach, self.plan.num_drafts)
+        self.graphs.run(self.plan)
+        self.stream.synchronize()
+        self.runtime.check()
+        return self.parts.state.verified[: self.num_slots, : self.plan.num_drafts + 2].clone()

@@ -1,0 +1,275 @@
+"""Guides of strangers: each compiles, or fails with a `GuideError` within its limits, and leaves nothing running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.grammar.grammars import small_vocabulary
+from support.grammar.hostile import CASES, reference_tower, tower
+from weft.errors import GuideError
+from weft.grammar import CompileLimits, Guide, GuideCompiler
+from weft.grammar.compile.prepared import Prepared
+from weft.grammar.compile.trial import Trial
+from weft.grammar.limits import check_costs
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[GuideCompiler]:
+    with GuideCompiler(small_vocabulary(), backend="xgrammar", untrusted=True) as made:
+        made.compile(Guide.regex("ready"))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def trial() -> Iterator[Trial]:
+    """A trial without bounds in front."""
+    made = Trial(small_vocabulary(), "xgrammar")
+    made.wait()
+    yield made
+    made.close()
+
+
+def compile_guide(compiler: GuideCompiler, kind: str, argument: Any) -> None:
+    """What is left out of a schema is not the question here."""
+    options = {"strict": False} if kind == "json_schema" else {}
+    compiler.submit(getattr(Guide, kind)(argument, **options)).result(timeout=30)
+
+
+def helper(compiler: GuideCompiler) -> int:
+    trial = compiler._trial
+    assert isinstance(trial, Trial)
+    return trial.pid
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_ended(pid: int, limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while is_running(pid):
+        assert time.monotonic() < deadline, f"process {pid} still runs"
+        time.sleep(0.01)
+
+
+def wait_for_no_children(pid: int) -> None:
+    deadline = time.monotonic() + 5
+    while children(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("kind", "name", "argument", "text"), CASES, ids=[f"{c[0]}: {c[1]}" for c in CASES])
+def test_a_strangers_guide(
+    compiler: GuideCompiler, kind: str, name: str, argument: Any, text: str | None
+) -> None:
+    start = time.monotonic()
+    if text is None:
+        compile_guide(compiler, kind, argument)
+    else:
+        with pytest.raises(GuideError, match=text):
+            compile_guide(compiler, kind, argument)
+    assert time.monotonic() - start < compiler.limits.time_s + 1
+    assert compiler.num_abandoned == 0
+    wait_for_no_children(helper(compiler))
+
+
+@pytest.mark.parametrize("name", ["llguidance", "auto"])
+def test_the_other_backends_keep_the_limits(name: str) -> None:
+    """What one of them takes another may refuse; none takes long, or fails with anything else."""
+    with GuideCompiler(small_vocabulary(), backend=name, limits=CompileLimits.untrusted()) as compiler:
+        num_compiled = 0
+        for kind, case, argument, _ in CASES:
+            start = time.monotonic()
+            with contextlib.suppress(GuideError):
+                compile_guide(compiler, kind, argument)
+                num_compiled += 1
+            assert time.monotonic() - start < compiler.limits.time_s + 1, case
+        assert 15 < num_compiled < 35
+        assert compiler.num_abandoned == 0
+        compile_guide(compiler, "regex", "goes on")
+
+
+@pytest.mark.parametrize(
+    ("schema", "limits", "text"),
+    [
+        (
+            tower(14),
+            CompileLimits(time_s=1),
+            "did not compile in 0.5 s of trial, half of CompileLimits.time_s",
+        ),
+        (tower(12), CompileLimits(memory_bytes=20 << 20, time_s=120), "takes more than 20 MiB|the 20 MiB of"),
+        (
+            tower(5),
+            CompileLimits(mask_time_s=1e-9),
+            r"a mask of the guide takes .*CompileLimits\.mask_time_s",
+        ),
+        (tower(5), CompileLimits(memory_bytes=1 << 26), None),
+        (reference_tower(300), CompileLimits(), None),
+    ],
+)
+def test_trials_are_stopped(trial: Trial, schema: Any, limits: CompileLimits, text: str | None) -> None:
+    guide = Guide.json_schema(schema)
+    if text is None:
+        trial.run(guide, limits)
+    else:
+        with pytest.raises(GuideError, match=text):
+            trial.run(guide, limits)
+    wait_for_no_children(trial.pid)
+    trial.run(Guide.regex("goes on"), CompileLimits())
+
+
+def test_a_compiled_guide_that_holds_too_much() -> None:
+    with GuideCompiler(small_vocabulary(), limits=CompileLimits(memory_bytes=1000)) as compiler:
+        with pytest.raises(GuideError, match=r"bytes of memory; at most 1000 .*CompileLimits\.memory_bytes"):
+            compiler.compile(Guide.json())
+        assert not len(compiler.cache)
+
+
+@pytest.mark.parametrize("kind", ["regex", "ebnf"])
+@pytest.mark.parametrize(
+    "piece", ["[", "{", "{ ", "{1", "{1,", '"', "\\", "(", ")", '"\\', "[\\", "a", " ", "{" + " " * 999]
+)
+def test_bounds_are_checked_in_linear_time(kind: Any, piece: str) -> None:
+    """What any part of a text could be read as must not be looked for again from each of its characters."""
+    guide = Guide(kind, piece * (200_000 // len(piece)))
+    start = time.thread_time()
+    with contextlib.suppress(GuideError):  # many groups are too deep
+        check_costs(guide, CompileLimits())
+    assert time.thread_time() - start < 4
+
+
+def test_a_helper_that_does_not_start_says_so_and_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def raises(*_: object, **__: object) -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("subprocess.Popen", raises)
+    with pytest.raises(GuideError, match="does not start: planted"):
+        Trial(small_vocabulary())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_helper_that_is_lost_is_replaced_and_close_ends_what_it_tries(trial: Trial) -> None:
+    lost = trial.pid
+    os.kill(lost, signal.SIGKILL)
+    trial.run(Guide.regex("replaced"), CompileLimits())
+    assert trial.pid != lost
+    pid = trial.pid
+    errors: list[str] = []
+
+    def work() -> None:
+        try:
+            trial.run(Guide.json_schema(tower(14)), CompileLimits(time_s=200))
+        except GuideError as error:
+            errors.append(str(error))
+
+    at_work = threading.Thread(target=work)
+    at_work.start()
+    while not children(pid):
+        time.sleep(0.001)
+    child = children(pid)[0]
+    trial.close()
+    at_work.join(timeout=20)
+    assert errors == ["the compiler was closed"]
+    wait_until_ended(pid)
+    wait_until_ended(child)
+
+
+def test_nothing_outlives_a_process_that_is_killed() -> None:
+    program = f"""
+        import sys
+        sys.path[:0] = {[str(Path(__file__).parents[2])]!r}
+        from support.grammar.grammars import small_vocabulary
+        from support.grammar.hostile import tower
+        from weft.grammar import CompileLimits, Guide, GuideCompiler
+        compiler = GuideCompiler(
+            small_vocabulary(), backend="xgrammar", untrusted=True, limits=CompileLimits(time_s=600)
+        )
+        compiler.compile(Guide.regex("ready"))
+        print(compiler._trial.pid, flush=True)
+        compiler.compile(Guide.json_schema(tower(14)))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        while not children(pid):
+            time.sleep(0.01)
+        child = children(pid)[0]
+        process.kill()
+    wait_until_ended(pid)
+    wait_until_ended(child)
+
+
+def test_many_threads_share_one_cache(compiler: GuideCompiler) -> None:
+    """Counted: each content is compiled once, whoever asks, and every later request finds it."""
+    hits, misses = compiler.cache.num_hits, compiler.cache.num_misses
+    patterns = [f"shared{i}" for i in range(8)]
+    for pattern in patterns:
+        compile_guide(compiler, "regex", pattern)
+
+    def ask() -> None:
+        for pattern in patterns:
+            compile_guide(compiler, "regex", pattern)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (compiler.cache.num_hits - hits, compiler.cache.num_misses - misses) == (64, 8)
+
+
+def rule_chain(length: int) -> str:
+    rules = "\n".join(f"a{i}: a{i + 1}" for i in range(length))
+    return f'start: a0\n{rules}\na{length}: "a"\n'
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "auto"])
+def test_what_overflows_a_librarys_stack_ends_its_trial_alone(backend: str) -> None:
+    with GuideCompiler(
+        small_vocabulary(), backend=backend, untrusted=True, limits=CompileLimits(max_chain=10**6)
+    ) as compiler:
+        for guide in (Guide.lark(rule_chain(60_000)), Guide.after("</t>", Guide.lark(rule_chain(60_001)))):
+            with pytest.raises(GuideError, match="the grammar library crashed"):
+                compiler.compile(guide)
+        compiler.compile(Guide.lark('start: "goes on"'))
+
+
+def test_the_library_that_a_trial_settles_for_builds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLGuidance's parser is soon full; the trial finds that, and the other library is what is used."""
+    asked: list[str] = []
+    with GuideCompiler(small_vocabulary(), untrusted=True, limits=CompileLimits()) as compiler:
+        for name, library in compiler._backend.libraries.items():  # type: ignore[attr-defined]
+
+            def build(guide: Guide, prepared: Prepared, name: str = name, library: Any = library) -> Any:
+                asked.append(name)
+                return type(library).build(library, guide, prepared)
+
+            monkeypatch.setattr(library, "build", build)
+        assert compiler.compile(Guide.lark('start: "a"')).backend == "llguidance"
+        assert compiler.compile(Guide.ebnf('root ::= "a"+')).backend == "xgrammar"
+        assert compiler.compile(Guide.json_schema(tower(11))).backend == "xgrammar"
+    assert asked == ["llguidance", "xgrammar", "xgrammar"]

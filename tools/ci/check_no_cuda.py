@@ -1,0 +1,29 @@
+"""Run by `make no-cuda` with the folder of a build without nvcc: it imports, its CUDA kernels are named errors, and it
+has its data.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# The editable install's finder would find the other build first.
+sys.meta_path = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildRedirectingFinder"]
+folder = Path(sys.argv[1]).resolve()
+sys.path.insert(0, str(folder))
+
+import weft  # noqa: E402
+from weft import _core  # noqa: E402
+from weft.bench.grammar.wasm import example  # noqa: E402
+from weft.errors import InterfaceError  # noqa: E402
+from weft.ops.library import require_cuda_kernels  # noqa: E402
+
+assert Path(weft.__file__).is_relative_to(folder), weft.__file__
+assert example().is_relative_to(folder), "the program of `weft bench programs` is to be installed"
+assert _core.cuda_architectures() == "", "this build was to have no CUDA sources"
+try:
+    require_cuda_kernels()
+except InterfaceError as error:
+    print(f"weft {weft.__version__}, built without CUDA: {error}")
+else:
+    raise SystemExit("the CUDA kernels of a build without CUDA are to be a named error")
