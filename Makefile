@@ -3,6 +3,8 @@
 #   PYTHON      the Python that makes .venv (default: python3)
 #   TORCH       what pip installs as torch (default: torch==2.13.0); TORCH_PIP_ARGS are passed along with it, e.g.
 #               the index of PyTorch's CPU wheels, which saves gigabytes where there is no GPU
+#   JOBS        processes of the tests (default: 2)
+#   TESTS       files or folders of tests, for py-test (default: all)
 #   GPU_PYTHON  the Python, with a CUDA build of torch, of gpu-smoke, gpu-test and gpu-bench (default: python3)
 #   WHEEL       what these install in the place of a build: weft's wheel, or all of `make gpu-carry` (WHEEL=".gpu/*.whl")
 #   GPU_SITE    a folder into which they install, rather than into GPU_PYTHON's environment
@@ -22,6 +24,8 @@ GPU_TIMEOUT ?= 60
 GPU_BENCH_LIMIT ?= 900
 CARRY_PYTHON ?= python3.12
 CARRY_ARCH ?= 90
+JOBS ?= 2
+TESTS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
@@ -29,16 +33,29 @@ SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
 CPP_TESTS := $(shell find tests/cpp -type f)
 CPP_FILES := $(filter %.h %.cpp %.cu %.cuh,$(SOURCES) $(CPP_TESTS))
 
-.PHONY: demo test lint format stubs bench gpu-carry gpu-smoke gpu-test gpu-bench cpp-test-thread cpp-test-address no-cuda clean help
+.PHONY: demo test test-full lint format stubs bench gpu-carry gpu-smoke gpu-test gpu-bench no-cuda clean help
+.PHONY: py-test cpp-test cpp-test-thread cpp-test-address
 
 help:
-	@echo "make demo | test | lint | bench | gpu-carry | gpu-smoke | gpu-test | gpu-bench | clean"
+	@echo "make demo | test | test-full | lint | bench | gpu-carry | gpu-smoke | gpu-test | gpu-bench | clean"
 
 demo: $(VENV)/.weft-built
 	$(BIN)/weft demo
 
-test: $(VENV)/.weft-built cpp-test-thread cpp-test-address
-	$(BIN)/python -m pytest
+# Before a push: everything in some of its cases. Modules stay whole, since their fixtures are what takes time.
+PYTEST = $(BIN)/python -m pytest -q
+PARALLEL = -n $(JOBS) --dist loadfile
+QUICK = not (slow or statistics or soak or big_vocab or process or full or serial)
+
+test: cpp-test py-test
+
+py-test: $(VENV)/.weft-built
+	$(PYTEST) $(PARALLEL) -m "$(QUICK)" $(TESTS)
+
+# What CI runs: all of it. What depends on time comes last and alone.
+test-full: $(VENV)/.weft-built cpp-test cpp-test-thread cpp-test-address
+	$(PYTEST) $(PARALLEL) -m "not serial"
+	$(PYTEST) -m serial
 
 lint: $(VENV)/.weft-built
 	$(BIN)/ruff check .
@@ -53,6 +70,7 @@ format: $(VENV)/.weft-built
 
 bench: $(VENV)/.weft-built
 	$(BIN)/weft bench all --out benchmarks/results
+	for name in matchers workers programs rejection; do $(BIN)/python benchmarks/$$name.py --out benchmarks/results || exit 1; done
 
 # The stub of the extension, from what is built.
 stubs: $(VENV)/.weft-built
@@ -69,7 +87,7 @@ $(VENV)/bin/python:
 $(VENV)/.weft-packages: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "weft: installing packages (a few minutes, once)"
 	$(PIP) install $(TORCH_PIP_ARGS) "$(TORCH)"
-	$(PIP) install -c constraints.txt scikit-build-core nanobind cmake ninja
+	$(PIP) install -c constraints.txt scikit-build-core nanobind nlohmann-json cmake ninja
 	$(BIN)/python tools/print_requirements.py | $(PIP) install -c constraints.txt -r /dev/stdin
 	@touch $@
 
@@ -78,16 +96,18 @@ $(VENV)/.weft-built: $(VENV)/.weft-packages $(SOURCES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
 
-# -- C++ tests of the CPU runtime, under sanitizers
+# -- C++ tests of the CPU runtime: plainly, and under sanitizers
 
+cpp-test: SANITIZE :=
 cpp-test-thread: SANITIZE := thread
 cpp-test-address: SANITIZE := address,undefined
-cpp-test-thread cpp-test-address: $(VENV)/.weft-packages $(CPP_TESTS)
+cpp-test cpp-test-thread cpp-test-address: $(VENV)/.weft-packages $(CPP_TESTS)
 	$(BIN)/cmake -S . -B build/$@ -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DWEFT_TESTS=ON -DWEFT_CUDA=OFF \
-	  -DWEFT_SANITIZE=$(SANITIZE) -DCMAKE_BUILD_TYPE=RelWithDebInfo > build-$@.log || { cat build-$@.log; exit 1; }
+	  -DWEFT_SANITIZE=$(SANITIZE) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	  > build-$@.log || { cat build-$@.log; exit 1; }
 	@rm -f build-$@.log
 	$(BIN)/cmake --build build/$@
-	$(BIN)/ctest --test-dir build/$@ --output-on-failure
+	$(BIN)/ctest --test-dir build/$@ -j $(JOBS) --output-on-failure
 
 # The extension without CUDA sources, as where there is no nvcc.
 no-cuda: $(VENV)/.weft-packages
@@ -121,6 +141,7 @@ gpu-bench:
 	$(GPU_INSTALL)
 	status=0; \
 	$(GPU_RUN) -m weft.cli bench all --device cuda --out benchmarks/results/gpu --time-limit $(GPU_BENCH_LIMIT) || status=1; \
+	$(GPU_RUN) benchmarks/rejection.py --device cuda --out benchmarks/results/gpu || status=1; \
 	$(GPU_RUN) -m weft.cli bench step --device cuda --shape llama-8b-eagle3 --out benchmarks/results/gpu/llama-8b-shape \
 	  || status=1; \
 	$(GPU_RUN) -m weft.cli bench overhead --device cuda --shape llama-8b-eagle3 --no-random \

@@ -17,7 +17,7 @@ using namespace nb::literals;
 namespace weft {
 
 void bind_after(nb::module_ &m) {
-  nb::class_<AfterRules>(m, "AfterRules", "Where free text ends: at a token, or behind a text.")
+  nb::class_<AfterRules>(m, "AfterRules", "Where free text ends: at a token, or after a text.")
       .def(
           "__init__",
           [](AfterRules *self, std::shared_ptr<TokenTexts> texts, int vocab_size, std::int32_t token) {
@@ -49,7 +49,7 @@ void bind_after(nb::module_ &m) {
         return own(after_matcher(std::move(rules), guide.ref, max_free_tokens), guide.needs_python);
       },
       "rules"_a, "guide"_a, "max_free_tokens"_a,
-      "A matcher of free text, then of what `guide` takes, which nobody else may use. A negative number: any.");
+      "A matcher of free text, then of what `guide` takes, which nothing else may use. A negative number: any.");
 }
 
 }  // namespace weft

@@ -7,13 +7,14 @@
 NB_MODULE(_core, m) {
   m.doc() = "weft's native code: drivers, host tasks, the mask kernel, sampling, attention, guided state.";
   weft::outlive_finalisation();
-  // Whoever keeps an engine in a global variable until the program ends has not leaked it.
+  // A program that keeps an engine in a global variable until it ends has not leaked it.
   nanobind::set_leak_warnings(false);
   weft::bind_driver(m);
   weft::bind_hostfunc(m);
   weft::bind_token_mask(m);
   weft::bind_sampling(m);
   weft::bind_penalties(m);
+  weft::bind_slots(m);
   weft::bind_attention(m);
   weft::bind_matcher(m);
   weft::bind_guided(m);

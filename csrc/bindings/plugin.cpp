@@ -23,7 +23,7 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-// Whoever lets go of it last may not hold the GIL.
+// The thread that releases it last may not hold the GIL.
 std::shared_ptr<nb::object> keep(nb::object object) {
   return {new nb::object(std::move(object)), [](nb::object *kept) {
             GilForCallback gil("destroy", "recogniser");

@@ -23,7 +23,8 @@ ApplyCall apply_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::i
 
 CopyCall copy_call(std::uintptr_t dst, std::uintptr_t src, std::int64_t mask_rows, std::int64_t words,
                    std::int64_t dst_stride, std::int64_t src_stride, std::uintptr_t dst_flags, std::uintptr_t src_flags,
-                   std::uintptr_t row_list, bool row_list_is64, std::int64_t count) {
+                   std::uintptr_t row_list, bool row_list_is64, std::int64_t count, std::uintptr_t dst_temperatures,
+                   std::uintptr_t src_temperatures) {
   return {pointer<std::uint32_t>(dst),
           pointer<const std::uint32_t>(src),
           mask_rows,
@@ -33,7 +34,9 @@ CopyCall copy_call(std::uintptr_t dst, std::uintptr_t src, std::int64_t mask_row
           pointer<std::int32_t>(dst_flags),
           pointer<const std::int32_t>(src_flags),
           {pointer<const void>(row_list), row_list_is64},
-          count};
+          count,
+          pointer<float>(dst_temperatures),
+          pointer<const float>(src_temperatures)};
 }
 
 }  // namespace
@@ -63,17 +66,18 @@ void bind_token_mask(nb::module_ &m) {
   m.def("copy_mask_rows_cpu",
         [](std::uintptr_t dst, std::uintptr_t src, std::int64_t mask_rows, std::int64_t words, std::int64_t dst_stride,
            std::int64_t src_stride, std::uintptr_t dst_flags, std::uintptr_t src_flags, std::uintptr_t row_list,
-           bool row_list_is64, std::int64_t count) {
+           bool row_list_is64, std::int64_t count, std::uintptr_t dst_temperatures, std::uintptr_t src_temperatures) {
           const CopyCall call = copy_call(dst, src, mask_rows, words, dst_stride, src_stride, dst_flags, src_flags,
-                                          row_list, row_list_is64, count);
+                                          row_list, row_list_is64, count, dst_temperatures, src_temperatures);
           return run(count * words, [&] { return copy_mask_rows_cpu(call); });
         });
   m.def("copy_mask_rows_cuda",
         [](std::uintptr_t dst, std::uintptr_t src, std::int64_t mask_rows, std::int64_t words, std::int64_t dst_stride,
            std::int64_t src_stride, std::uintptr_t dst_flags, std::uintptr_t src_flags, std::uintptr_t row_list,
-           bool row_list_is64, std::int64_t count, std::uintptr_t stream) {
+           bool row_list_is64, std::int64_t count, std::uintptr_t dst_temperatures, std::uintptr_t src_temperatures,
+           std::uintptr_t stream) {
           const CopyCall call = copy_call(dst, src, mask_rows, words, dst_stride, src_stride, dst_flags, src_flags,
-                                          row_list, row_list_is64, count);
+                                          row_list, row_list_is64, count, dst_temperatures, src_temperatures);
           const nb::gil_scoped_release release;
           return copy_mask_rows_cuda(call, pointer<void>(stream));
         });

@@ -126,7 +126,7 @@ void bind_wasm(nb::module_ &m) {
         return nb::make_tuple(nb::bytes(report->log.data(), report->log.size()), variables);
       },
       "matcher"_a, "num_tokens"_a,
-      "A program's log and variables (name, value) behind so many tokens of its text; None: it is no program's.");
+      "A program's log and variables (name, value) after so many tokens of its text; None: it is no program's.");
 
   m.def(
       "wasm_undo_bytes", [](const Matcher &matcher) { return wasm_undo_bytes(matcher.ref->native()); }, "matcher"_a,

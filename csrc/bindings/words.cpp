@@ -68,7 +68,7 @@ void bind_words(nb::module_ &m) {
             return std::tuple(found.state, found.word, found.begin);
           },
           "state"_a, "text"_a, "seen"_a = "",
-          "A text in `state` goes on with `text`: its state then, the word (-1: none) that ends behind what `text`\n"
+          "A text in `state` goes on with `text`: its state then, the word (-1: none) that ends after what `text`\n"
           "shares with `seen` and begins first, of those the shortest, and the character of `text` that it begins\n"
           "at, which is negative before `text`.")
       .def(

@@ -29,7 +29,7 @@ void GivenSource::commit(int slot, const std::int64_t *tokens, int count) {
 
 int GivenSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
   const GivenText *text = texts_.of(slot);
-  // It goes on behind the committed text, not behind other sources' drafts.
+  // It goes on after the committed text, not after other sources' drafts.
   if (!text || have > 0) return 0;
   const int count = text->next(tokens, capacity);
   if (count == 0 || !guided_.is_on() || !state_.is_guided(slot)) return count;
@@ -37,7 +37,7 @@ int GivenSource::propose(int slot, std::int32_t *tokens, int have, int capacity)
 }
 
 int ForcedSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
-  // The matcher is at the committed text, not behind other sources' drafts.
+  // The matcher is at the committed text, not after other sources' drafts.
   return have > 0 ? 0 : state_.forced(slot, tokens, capacity);
 }
 
@@ -72,7 +72,7 @@ int NgramSource::propose(int slot, std::int32_t *tokens, int have, int capacity)
   return capacity - have;
 }
 
-// Of a few places the one whose continuation the grammar takes for longest, up to what it refuses.
+// The one of a few places whose continuation the grammar takes for longest, up to what it refuses.
 int NgramSource::choose(int slot, const NgramIndex &text, std::int32_t *tokens, int have, int capacity) const {
   std::int32_t places[kMaxCandidates], tried[kMaxProposed];
   const int count = text.find(tokens, have, places, settings_.candidates);

@@ -22,7 +22,7 @@ class DraftSource {
   virtual void begin() {}
   // The tokens that were committed to the slot since the last call.
   virtual void commit(int /*slot*/, const std::int64_t * /*tokens*/, int /*count*/) {}
-  // Goes on behind `tokens[0..have)`, drafts that follow the committed text: writes tokens up to `tokens[capacity)` and
+  // Goes on after `tokens[0..have)`, drafts that follow the committed text: writes tokens up to `tokens[capacity)` and
   // returns how many.
   virtual int propose(int slot, std::int32_t *tokens, int have, int capacity) = 0;
 };

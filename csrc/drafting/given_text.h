@@ -9,7 +9,7 @@
 namespace weft {
 
 // The answer may leave the text. It is back in it when its last kRejoin tokens, all of them said since it left, stand
-// in the text no more than kReach tokens behind the place where it left; the nearest such place counts.
+// in the text no more than kReach tokens after the place where it left; the nearest such place counts.
 class GivenText {
  public:
   static constexpr int kRejoin = 4, kReach = 1024;

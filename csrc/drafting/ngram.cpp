@@ -54,7 +54,7 @@ std::size_t NgramIndex::locate(const Table &table, const Suffix &suffix, int len
 }
 
 void NgramIndex::append(std::int32_t token) {
-  // The n-grams that the text ends with have something behind them from now on.
+  // The n-grams that the text ends with have something after them from now on.
   const auto place = static_cast<std::int32_t>(text_.size());
   const Suffix suffix = suffix_of(text_.size(), nullptr, 0);
   text_.push_back(token);

@@ -8,28 +8,29 @@
 namespace weft {
 
 // Appending and finding cost one look-up for each length, however long the text is: every length of n-gram has a table
-// from the n-gram to the last place behind it, and each place leads to the one before.
+// from the n-gram to the last place after it, and each place leads to the one before.
 class NgramIndex {
  public:
   static constexpr int kMaxLength = 16;
 
-  // Of n-grams of `min_length` to `max_length` tokens (1..kMaxLength), with room for `reserve` tokens; it grows beyond.
+  // For n-grams of `min_length` to `max_length` tokens (1..kMaxLength), with room for `reserve` tokens; it grows
+  // beyond.
   NgramIndex(int min_length, int max_length, std::size_t reserve);
 
   void append(std::int32_t token);
   std::size_t size() const { return text_.size(); }
 
-  // Places in the text behind earlier occurrences of what the text and `extra[0..num_extra)` end with: of the longest
+  // Places in the text after earlier occurrences of what the text and `extra[0..num_extra)` end with: of the longest
   // such n-gram first, of one length the latest first, each place once, `limit` at most. Returns their number.
   int find(const std::int32_t *extra, int num_extra, std::int32_t *places, int limit) const;
 
-  // What stands at `place` and behind it, `count` tokens to `out`. Where the text ends, `extra` and then `out` itself
+  // What stands at `place` and after it, `count` tokens to `out`. Where the text ends, `extra` and then `out` itself
   // go on, so that what repeats goes on repeating.
   void copy(std::int32_t place, const std::int32_t *extra, int num_extra, std::int32_t *out, int count) const;
 
  private:
   struct Table {
-    std::vector<std::int32_t> last;      // open addressing by n-gram: the last place behind it; -1 empty
+    std::vector<std::int32_t> last;      // open addressing by n-gram: the last place after it; -1 empty
     std::vector<std::int32_t> previous;  // by place: the place before with the same n-gram, or -1
     std::size_t used = 0;
   };

@@ -1,8 +1,8 @@
 // Drafts that the host proposes: what was given with the request, what the grammar forces, what followed the same
 // tokens before. Python-free.
 //
-// `run` is a task of the grammar's stream, behind the `commit` of an iteration. Sources are asked in order; each goes
-// on behind what those before it gave.
+// `run` is a task of the grammar's stream, after the `commit` of an iteration. Sources are asked in order; each goes
+// on after what those before it gave.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ class Proposals {
             std::vector<std::unique_ptr<DraftSource>> sources);
 
   // Tells the sources what was committed to the slots of the snapshot in work, and writes up to `num_drafts` drafts for
-  // each; behind them -1. Runs once for every commit, with 0 where no draft is wanted: what is verified is read only
+  // each; after them -1. Runs once for every commit, with 0 where no draft is wanted: what is verified is read only
   // here.
   void run(int num_drafts);
   // `run(num_drafts)`, 0..K, as a host task that lives as long as the proposals.

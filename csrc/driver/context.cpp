@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<int> used_device{0};
 
-// Retained once, and never released: whoever destroys an event late in the life of the process needs it still.
+// Retained once, and never released: a thread that destroys an event late in the life of the process still needs it.
 CUresult primary_context(const Driver &d, int ordinal, CUcontext *context) {
   static std::mutex mutex;
   static auto *retained = new std::map<int, CUcontext>;

@@ -53,7 +53,7 @@ void GuideClock::lap(Part part) {
   std::int64_t work = passed;
   if (now - base_.passed_ns >= kGrainNs) {
     const Reading reading = read_at(now);
-    // What passed between the base and the lap counts as work of somebody else's.
+    // What passed between the base and the lap counts as other work.
     const std::int64_t before = lap_began_ns_ - base_.passed_ns;
     if (passed >= kGrainNs) work = std::clamp<std::int64_t>(reading.work_ns - base_.work_ns - before, 0, passed);
     base_ = reading;

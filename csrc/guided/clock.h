@@ -1,7 +1,7 @@
 // What a slot's guide takes within one token: a stopwatch around everything that calls its matcher. Python-free.
 //
 // Work is the processor's time, of the calling thread and of threads that work for it. It alone is held against the
-// limit, so that a busy machine ends nobody's request. A matcher that waits keeps its neighbours waiting all the same,
+// limit, so that a busy machine ends no request. A matcher that waits keeps its neighbours waiting all the same,
 // so that work and waiting together have a limit too, which is never below kLeastTotal.
 //
 // A guide that stays just below the limit with each token would keep its neighbours waiting all the same. So what a

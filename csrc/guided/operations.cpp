@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "guided/state.h"
+#include "support/held_slot.h"
 #include "support/timer.h"
 
 namespace weft {
@@ -130,7 +131,7 @@ void GuidedState::extend_slot(int number, int draft) {
   if (outcome < 0) return fail_matcher(number, "accepting a draft");
   if (outcome == 0) return stop(number, draft, token);
   if (outcome == 2) {
-    // Whether the text is written anew is decided when the token is committed.
+    // Whether the text is rewritten is decided when the token is committed.
     if (slot.matcher->rollback(1) != 0) return fail_matcher(number, "rolling back a draft");
     stop(number, draft, token);
     slot.splices = true;
@@ -147,7 +148,7 @@ void GuidedState::extend_slot(int number, int draft) {
 }
 
 // Whether draft `draft` is the next that the slot's matcher is to take. A draft that was taken, or refused, and has
-// been replaced since is forgotten first; rows behind one that is not to be taken are made defined.
+// been replaced since is forgotten first; rows after one that is not to be taken are made defined.
 bool GuidedState::takes_next(int number, int draft, std::int64_t token) {
   Slot &slot = slots_[number];
   const int extended = slot.extended.load(std::memory_order_relaxed);
@@ -176,6 +177,7 @@ void GuidedState::commit_slot(int number) {
   Slot &slot = slots_[number];
   const std::int64_t *verified = buffers_.verified + static_cast<std::size_t>(number) * (shape_.max_drafts + 2);
   const std::int64_t accepted = verified[0];
+  if (accepted == kHeldSlot) return;
   const int extended = slot.extended.load(std::memory_order_relaxed);
   if (accepted < 0 || accepted > shape_.max_drafts)
     return fail(number, SlotStatus::kVerified, std::to_string(accepted) + " accepted drafts are not in 0..K");
@@ -193,7 +195,7 @@ void GuidedState::commit_slot(int number) {
     slot.ended.store(true, std::memory_order_release);
     end_rows(number, 0);
   };
-  // Tokens behind the end are not the grammar's business.
+  // Tokens after the end are not the grammar's business.
   if (kept > 0 && slot.matcher->is_terminated()) return end();
   if (accepted > extended && splices) {
     const int outcome = slot.matcher->accept(static_cast<std::int32_t>(verified[1 + kept]));
@@ -239,7 +241,7 @@ void GuidedState::fail(int number, SlotStatus status, std::string message) {
   end_rows(number, 0);
 }
 
-// The matcher has taken a token at which it writes the end of the text anew. The slot rests until the host has done so.
+// The matcher has taken a token at which it rewrites the end of the text. The slot rests until the host has done so.
 void GuidedState::take_splice(int number) {
   constexpr int kMaxTokens = 1 << 16;
   Slot &slot = slots_[number];

@@ -50,7 +50,7 @@ enum class SlotStatus : int {
   kTimeLimit,  // the guide took longer than its limit within one token
   kEpoch,      // iterations and snapshots are out of step
   kVerified,   // the verified tensor contradicts what was extended
-  kSpliced,    // the matcher writes the end of the text anew: the host is to do so, and to attach it again
+  kSpliced,    // the matcher rewrites the end of the text: the host is to do so, and to attach it again
 };
 const char *status_name(SlotStatus status);
 
@@ -58,7 +58,7 @@ struct OperationCounters {
   std::uint64_t calls = 0, fills = 0, nanoseconds = 0, max_nanoseconds = 0;
 };
 
-// What a matcher puts in the place of the end of a text: of the first `committed` tokens since it was attached, the
+// What a matcher puts in place of the end of a text: of the first `committed` tokens since it was attached, the
 // last `backtrack` go, and `tokens` come.
 struct Splice {
   std::int64_t committed = 0;
@@ -97,7 +97,7 @@ class GuidedState {
   // do. Both are 0 for a slot without a matcher, one that has ended and one that has failed, and change no state; a
   // matcher that fails here fails its slot.
   //
-  // How many of the tokens the grammar takes one after another behind the committed text.
+  // How many of the tokens the grammar takes, one by one, after the committed text.
   int validate(int slot, const std::int32_t *tokens, int count);
   // Tokens that spell what must follow the committed text (weft_matcher_ops.forced), or else the only token that may
   // follow it.
@@ -135,7 +135,7 @@ class GuidedState {
 
   // Readable at any time.
   std::pair<SlotStatus, std::string> status(int slot) const;
-  // Of a slot whose status is kSpliced.
+  // For a slot whose status is kSpliced.
   std::optional<Splice> splice(int slot) const;
   // Slots whose status is not kOk.
   int num_failed() const { return num_failed_.load(std::memory_order_acquire); }
@@ -143,7 +143,7 @@ class GuidedState {
   int extended(int slot) const { return slots_.at(slot).extended.load(std::memory_order_acquire); }
   bool is_terminated(int slot) const { return slots_.at(slot).ended.load(std::memory_order_acquire); }
   bool is_guided(int slot) const { return slots_.at(slot).guided.load(std::memory_order_acquire); }
-  // Of the last snapshot that was fetched, and (host side) of the last that was pushed.
+  // The epochs of the last snapshot that was fetched and (host side) of the last that was pushed.
   std::uint64_t epoch() const { return fetched_epoch_.load(std::memory_order_acquire); }
   std::uint64_t pushed_epoch() const { return pushed_epoch_; }
   int num_pending() const;
@@ -160,10 +160,10 @@ class GuidedState {
     std::atomic<std::int64_t> committed{0};
     std::atomic<int> extended{0};
     std::atomic<SlotStatus> status{SlotStatus::kOk};
-    bool stopped = false;               // the draft behind the taken ones was refused:
+    bool stopped = false;               // the draft after the taken ones was refused:
     std::int64_t refused = 0;           // ... this one
     bool dead_end = false;              // ... because nothing could have followed it
-    bool splices = false;               // ... because the matcher writes the text anew where it is committed
+    bool splices = false;               // ... because the matcher rewrites the text where it is committed
     std::vector<std::int64_t> taken;    // the drafts that the matcher took, [K]
     std::vector<Row> rows;              // [K+1]
     std::vector<std::uint64_t> hashes;  // [K+1] of filled rows, while recording

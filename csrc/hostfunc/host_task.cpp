@@ -166,7 +166,7 @@ void disown(HostTask *task) {
 
 void drain() {
   Tasks &all = tasks();
-  // One at a time, since releasing an object can let go of the GIL: whoever drains meanwhile takes a share. Only
+  // One at a time, since releasing an object can let go of the GIL: a thread that drains meanwhile takes a share. Only
   // holders of the GIL pop, so the head can't come back between the load and the exchange.
   while (HostTask *task = all.released.load(std::memory_order_acquire)) {
     if (all.released.compare_exchange_weak(task, task->next_released, std::memory_order_acquire)) destroy(task);

@@ -5,8 +5,8 @@
 // callback on stderr, and raises a signal for which faulthandler has a handler, which prints every Python stack
 // without the GIL.
 //
-// A callback that is inside Python may let go of the GIL and wait to get it back. CPython tells nobody, so while a
-// callback stays inside, a second native thread asks for the GIL: if it gets none for as long as the limit, neither
+// A callback that is inside Python may let go of the GIL and wait to get it back. CPython does not report it, so while
+// a callback stays inside, a second native thread asks for the GIL: if it gets none for as long as the limit, neither
 // did the callback.
 #pragma once
 

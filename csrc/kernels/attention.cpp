@@ -32,7 +32,7 @@ struct Group {
   const std::int64_t *lengths;  // keys that each query sees
   float *const *outs;
   std::int64_t count;
-  const float *const *tokens;  // [length] each token's key; its value is `values` floats behind
+  const float *const *tokens;  // [length] each token's key; its value is `values` floats further on
   std::int64_t length, values, head_dim;
   float scale;
   float *keys;    // room for [head_dim, kTile]

@@ -11,7 +11,7 @@ namespace weft {
 constexpr std::int64_t kPanel = 64;  // outputs of a panel
 
 // out[m, n] = sum_i x[m, i] w[i, n], or is added to with `add`. `panels` holds w as [ceil(outputs / kPanel), inputs,
-// kPanel], zeros behind the last output, aligned to 64 bytes; `x_row` and `out_row` are the floats between rows.
+// kPanel], zeros after the last output, aligned to 64 bytes; `x_row` and `out_row` are the floats between rows.
 struct FewRowsCall {
   const float *x;
   const float *panels;

@@ -40,7 +40,7 @@ TokenTexts::TokenTexts(const std::vector<std::string> &texts) {
             [this](std::int32_t left, std::int32_t right) { return text(left) < text(right); });
 }
 
-// Of tokens with one text the first counts. But a single byte that is there twice is sentencepiece's byte, for text
+// Among tokens with one text the first counts. But a single byte that is there twice is sentencepiece's byte, for text
 // that has no other token, and later the character, which is the one in use; such a vocabulary merges characters.
 void TokenTexts::insert(std::int32_t token) {
   const std::string_view bytes = text(token);
@@ -64,7 +64,7 @@ std::int32_t TokenTexts::find(std::string_view bytes) const {
   return table_[at];
 }
 
-// Sorted by text, they stand behind the beginning itself, at once.
+// Sorted by text, they stand after the beginning itself, at once.
 TokenTexts::Range TokenTexts::longer(std::string_view beginning) const {
   if (beginning.size() >= longest_) return {nullptr, nullptr};
   const auto is_before = [&](std::int32_t token) { return text(token) <= beginning; };
@@ -96,7 +96,7 @@ int TokenTexts::first_units(std::string_view text, std::int32_t *tokens, int *en
 }
 
 int TokenTexts::merge(std::string_view text, std::int32_t *tokens, int *ends, int count) const {
-  std::int32_t merged[kMaxBytes];  // of piece i with the one behind it
+  std::int32_t merged[kMaxBytes];  // of piece i with the one after it
   const auto look_up = [&](int i) {
     if (i < 0 || i + 1 >= count) return;
     const int begin = i == 0 ? 0 : ends[i - 1];

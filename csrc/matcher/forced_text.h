@@ -26,7 +26,7 @@ class TokenTexts {
   std::int32_t find(std::string_view bytes) const;
   // "" for an id that is none, too.
   std::string_view text(std::int32_t token) const;
-  // All of them, one behind another, and where each begins: [V+1].
+  // All of them, one after another, and where each begins: [V+1].
   const char *bytes() const { return bytes_.data(); }
   const std::vector<std::uint32_t> &starts() const { return starts_; }
 

@@ -16,7 +16,7 @@ class TokenTrie {
 
   // Depth first, so that a node's children follow it.
   struct Node {
-    std::uint32_t behind;       // the node behind all that begins with this one
+    std::uint32_t behind;       // the node after all that begins with this one
     std::uint32_t first_token;  // into `tokens()`; up to the next node's
     std::uint32_t depth;        // bytes up to here, at least 1
     std::uint8_t byte;

@@ -9,7 +9,7 @@
 namespace weft {
 
 struct Walk {
-  int taken = 0;          // tokens that the matcher took; it stands behind them
+  int taken = 0;          // tokens that the matcher took; it stands after them
   int disagreements = 0;  // tokens of which the mask said otherwise than `accept`
   bool failed = false;    // `error` of the matcher has the text
   // Nanoseconds of this thread's processor time, of each fill and each accept; empty unless timed.

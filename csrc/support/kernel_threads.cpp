@@ -41,7 +41,7 @@ class RowPool {
     wake_.notify_all();
     job.work();
     std::unique_lock<std::mutex> lock(mutex_);
-    places_ = 0;  // who has not come by now need not come
+    places_ = 0;  // a helper that has not come by now need not come
     done_.wait(lock, [this] { return active_ == 0; });
     return true;
   }

@@ -1,6 +1,6 @@
 // Shares out the rows of one call over a few persistent threads.
 //
-// The caller works too, and helpers only take rows that nobody has begun, so a helper that comes late is not waited
+// The caller works too, and helpers only take rows that are not begun, so a helper that comes late is not waited
 // for; one that loses its core amid its rows is. One call at a time has the helpers; a second one that comes meanwhile
 // does its rows alone. Safe after fork.
 #pragma once

@@ -14,7 +14,7 @@ inline std::int64_t thread_cpu_ns() {
   return static_cast<std::int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-// What other threads have worked for this one while it waited for them; they are added by who waits.
+// What other threads have worked for this one while it waited for them; the waiting thread adds them.
 inline thread_local std::int64_t worked_for_thread_ns = 0;
 
 }  // namespace weft

@@ -22,7 +22,7 @@ class WordAutomaton {
   // A text that nothing is known of is in state 0. The state of a text with one more symbol:
   std::int32_t next(std::int32_t state, Symbol symbol) const;
 
-  // Of the words that a text in this state ends with, the longest, and the first of those given; kNone without one.
+  // The longest of the words that a text in this state ends with, and the first of those given; kNone without one.
   std::int32_t longest_word(std::int32_t state) const { return states_[index(state)].longest; }
   std::int32_t first_word(std::int32_t state) const { return states_[index(state)].first; }
 

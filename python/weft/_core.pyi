@@ -111,6 +111,8 @@ def copy_mask_rows_cpu(
     arg8: int,
     arg9: bool,
     arg10: int,
+    arg11: int,
+    arg12: int,
     /,
 ) -> int: ...
 def copy_mask_rows_cuda(
@@ -126,6 +128,8 @@ def copy_mask_rows_cuda(
     arg9: bool,
     arg10: int,
     arg11: int,
+    arg12: int,
+    arg13: int,
     /,
 ) -> str: ...
 def sample_cpu(
@@ -303,6 +307,118 @@ def suppress_ends_cuda(
     arg11: int,
     /,
 ) -> str: ...
+
+class SlotTables:
+    def __init__(
+        self,
+        arg0: int,
+        arg1: int,
+        arg2: int,
+        arg3: int,
+        arg4: int,
+        arg5: int,
+        arg6: int,
+        arg7: int,
+        arg8: int,
+        arg9: int,
+        arg10: int,
+        arg11: int,
+        arg12: int,
+        arg13: int,
+        /,
+    ) -> None: ...
+
+class SlotCall:
+    pass
+
+def target_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: SlotTables,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    /,
+) -> SlotCall: ...
+def draft_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: SlotTables,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    arg15: int,
+    /,
+) -> SlotCall: ...
+def sample_slots_cpu(arg0: SlotCall, arg1: int, /) -> None: ...
+def sample_slots_workspace_cuda(arg0: SlotCall, arg1: int, /) -> int: ...
+def sample_slots_cuda(arg0: SlotCall, arg1: int, arg2: int, arg3: int, /) -> str: ...
+
+class AdvanceCall:
+    pass
+
+def advance_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: bool,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    arg15: int,
+    arg16: int,
+    arg17: int,
+    arg18: int,
+    arg19: int,
+    arg20: int,
+    arg21: int,
+    /,
+) -> AdvanceCall: ...
+def advance_slots_cpu(arg: AdvanceCall, /) -> None: ...
+def advance_slots_cuda(arg0: AdvanceCall, arg1: int, /) -> str: ...
+
+class KeepCall:
+    pass
+
+def keep_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    /,
+) -> KeepCall: ...
+def keep_logits_cpu(arg: KeepCall, /) -> None: ...
+def keep_logits_cuda(arg0: KeepCall, arg1: int, /) -> str: ...
 def paged_attention_cpu(
     arg0: int,
     arg1: int,
@@ -547,7 +663,7 @@ class Proposals:
     def counters(self) -> tuple: ...
 
 class AfterRules:
-    """Where free text ends: at a token, or behind a text."""
+    """Where free text ends: at a token, or after a text."""
 
     @overload
     def __init__(self, texts: TokenTexts, vocab_size: int, token: int) -> None: ...
@@ -565,7 +681,7 @@ class AfterRules:
 
 def after_matcher(rules: AfterRules, guide: Matcher, max_free_tokens: int) -> Matcher:
     """
-    A matcher of free text, then of what `guide` takes, which nobody else may use. A negative number: any.
+    A matcher of free text, then of what `guide` takes, which nothing else may use. A negative number: any.
     """
 
 class TokenTrie:
@@ -616,7 +732,7 @@ def wasm_logs(matcher: Matcher) -> str:
 
 def wasm_report(matcher: Matcher, num_tokens: int) -> object:
     """
-    A program's log and variables (name, value) behind so many tokens of its text; None: it is no program's.
+    A program's log and variables (name, value) after so many tokens of its text; None: it is no program's.
     """
 
 def wasm_undo_bytes(matcher: Matcher) -> int:
@@ -737,7 +853,7 @@ class WordAutomaton:
     def of_tokens(words: Sequence[Sequence[int]]) -> WordAutomaton: ...
     def find(self, state: int, text: str, seen: str = "") -> tuple[int, int, int]:
         """
-        A text in `state` goes on with `text`: its state then, the word (-1: none) that ends behind what `text`
+        A text in `state` goes on with `text`: its state then, the word (-1: none) that ends after what `text`
         shares with `seen` and begins first, of those the shortest, and the character of `text` that it begins
         at, which is negative before `text`.
         """

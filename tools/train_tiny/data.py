@@ -25,7 +25,7 @@ def build(path: Path, examples: int, seed: int) -> None:
 
 
 def write(path: Path, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> None:
-    """Save token ids; an end token is put behind each answer."""
+    """Save token ids; an end token is put after each answer."""
     rows = [p + a + [EOS] for p, a in zip(prompts, answers, strict=True)]
     np.savez(
         path,

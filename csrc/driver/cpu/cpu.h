@@ -17,10 +17,10 @@
 namespace weft::cpu {
 
 enum class Schedule {
-  kInline,   // whoever waits or queries runs what is ready; costly host nodes go to a native worker
+  kInline,   // a thread that waits or queries runs what is ready; costly host nodes go to a native worker
   kThreads,  // one thread per stream or branch of a graph, and one for host functions: nothing needs a waiter
   kRandom,   // one node at a time in any legal order, drawn from a seed, on the threads that call
-  kAhead,  // nothing before somebody waits; then one stream goes as far as it can before another: the oldest (seed 0),
+  kAhead,  // nothing before a thread waits; then one stream goes as far as it can before another: the oldest (seed 0),
            // the newest (seed 1), or one and the other in turn, at places that the seed draws
 };
 

@@ -1,4 +1,4 @@
-// Who runs what, and when: streams advance, and the three schedules take nodes from the ready lists.
+// Which thread runs what, and when: streams advance, and the three schedules take nodes from the ready lists.
 #include "driver/cpu/state.h"
 
 namespace weft::cpu {
@@ -148,7 +148,7 @@ Runnable *pick_at_random(State &s) {
   return nullptr;
 }
 
-// Of the streams that can go on, the oldest or the newest; so whatever a missing wait lets run too early, does.
+// The oldest or the newest of the streams that can go on, so that what a missing wait lets run early does run early.
 Runnable *pick_one_sided(State &s) {
   if (s.changes_sides && draw(s) % 16 == 0) s.newest_first = !s.newest_first;
   List *of = nullptr;
@@ -324,7 +324,7 @@ void wait_for_all(State &s, Lock &lock) {
 
 void poke(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint64_t point) {
   if (s.schedule == Schedule::kRandom) return play_some(s, lock);
-  std::size_t steps = s.schedule == Schedule::kAhead ? 1 : ~std::size_t(0);  // whoever asks again and again gets on
+  std::size_t steps = s.schedule == Schedule::kAhead ? 1 : ~std::size_t(0);  // a caller that polls gets on
   play_if_free(s, lock, [&stream, &steps, point] { return stream->completed >= point || steps-- == 0; });
 }
 

@@ -1,9 +1,9 @@
 // The CPU driver's objects and its one lock. Internal to this folder.
 //
 // A stream is a queue of operations. Its first operation is started when the one before it is done: a node goes to the
-// ready lists, a wait looks at its target, a graph launch sends the graph's first nodes to the ready lists. Who takes
-// nodes from the ready lists is the schedule's business (driver/cpu/run.cpp). A point in a stream is its number of
-// operations so far, so an event is a stream and a count.
+// ready lists, a wait looks at its target, a graph launch sends the graph's first nodes to the ready lists. Which
+// thread takes nodes from the ready lists is the schedule's business (driver/cpu/run.cpp). A point in a stream is its
+// number of operations so far, so an event is a stream and a count.
 //
 // Everything here is guarded by State::mutex, which is never held while a callback runs.
 #pragma once
@@ -65,7 +65,7 @@ struct List {
   Runnable *take(std::size_t index);
 };
 
-// Schedule kThreads: the thread of a stream, or of a branch of a graph. Never freed, but used again.
+// Schedule kThreads: the thread of a stream, or of a branch of a graph. It is never freed, but used again.
 struct Lane {
   List ready;
   std::condition_variable wake;
@@ -218,7 +218,7 @@ void dispatch(State &s, Runnable *node);     // to the ready lists
 void finish_head(State &s, Stream &stream);  // the first operation is done
 void settle(State &s);                       // starts what can start
 void complete(State &s, Runnable *node);     // after a node ran
-void notify(State &s);                       // tells those who wait
+void notify(State &s);                       // wakes waiting threads
 bool can_pick(const State &s);
 void order_with_default_stream(State &s, Stream &stream);
 void enqueue(State &s, Lock &lock, Stream &stream, Op op);

@@ -37,7 +37,7 @@ struct AfterMatcher {
   int fail() { return error = guide->error(), -1; }
 };
 
-// The guide takes the tokens that stand behind the trigger in one token.
+// The guide takes the tokens that stand after the trigger in one token.
 int begin(AfterMatcher &matcher, const std::vector<std::int32_t> &tokens) {
   int taken = 0, outcome = 1;
   for (std::int32_t token : tokens) {

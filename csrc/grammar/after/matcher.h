@@ -9,11 +9,11 @@
 
 namespace weft {
 
-// Free text as `rules` have it, then what `guide` takes; `guide` is at its start and used by nobody else. Behind
+// Free text as `rules` have it, then what `guide` takes; `guide` is at its start, and nothing else uses it. After
 // `max_free_tokens` tokens (negative: any number) only the trigger may come.
 weft_matcher after_matcher(std::shared_ptr<const AfterRules> rules, MatcherRef guide, int max_free_tokens);
 
-// The matcher behind the free text of such a one, if it is one; `num_tokens` of the whole text become those that this
+// The matcher after the free text of such a one, if it is one; `num_tokens` of the whole text become those that this
 // guide was given. At any time, on any thread.
 std::optional<weft_matcher> guide_after(const weft_matcher &matcher, std::int64_t &num_tokens);
 

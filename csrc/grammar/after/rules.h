@@ -26,7 +26,7 @@ class AfterRules {
   // It ends with `trigger`, of 1 to kMaxTriggerBytes bytes.
   AfterRules(std::shared_ptr<const TokenTexts> texts, int vocab_size, std::string trigger);
 
-  // Finds out which tokens may hold the trigger's end: those behind whose rest `guide`, a matcher at its start, may
+  // Finds out which tokens may hold the trigger's end: those after whose rest `guide`, a matcher at its start, may
   // go on. Its state does not change. Returns "" or the matcher's error.
   std::string settle(MatcherHandle &guide);
 

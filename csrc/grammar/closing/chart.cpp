@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t kFew = 24;  // so many are found by looking at each
+constexpr std::size_t kFew = 24;  // up to this many are found by looking at each
 
 }  // namespace
 
@@ -55,7 +55,7 @@ int ClosingChart::push(int at, int count, int parent) {
   return found->second;
 }
 
-// All places that can be reached without a byte; those that take `byte` go on behind it. False: too many.
+// All places that can be reached without a byte; those that take `byte` go on after it. False: too many.
 bool ClosingChart::step(const std::vector<Reading> &from, unsigned char byte, std::vector<Reading> &to) {
   using Place = ClosingGrammar::Place;
   visits_.clear();

@@ -35,7 +35,7 @@ class ClosingChart {
 
   // The state of no text.
   StateRef start();
-  // The state behind `text`, which follows what led to `from`; null unless it is taken.
+  // The state after `text`, which follows what led to `from`; null unless it is taken.
   Outcome advance(const State &from, std::string_view text, StateRef &to);
   // A shortest end of the state known: its text, and the tokens that `cheapest` counts.
   void spell(const State &state, std::string &text, std::vector<std::int32_t> &tokens) const;
@@ -43,7 +43,7 @@ class ClosingChart {
   std::size_t num_frames() const { return frames_.size(); }
 
  private:
-  // Where a rule returns to: a place before a rule of which `count` times are behind it by then.
+  // Where a rule returns to: a place before a rule of which `count` times are done by then.
   struct Frame {
     int at, count, parent, cost;
   };

@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 constexpr int kMaxPlaces = 1 << 18;
-constexpr int kMaxPiece = 64;  // bytes: what is behind them is spelled by itself
+constexpr int kMaxPiece = 64;  // bytes: what comes after them is spelled by itself
 
 }  // namespace
 
@@ -141,7 +141,7 @@ void ClosingGrammar::find_costs() {
   }
 }
 
-// A rule that stands at its own beginning, with something behind it, would be entered without end.
+// A rule that stands at its own beginning, with something after it, would be entered without end.
 void ClosingGrammar::check_recursion() const {
   struct Edge {
     int rule;

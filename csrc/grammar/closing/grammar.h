@@ -48,7 +48,7 @@ class ClosingGrammar {
   const std::vector<int> &alternatives(int rule) const { return first_[static_cast<std::size_t>(rule)]; }
   const TokenTexts &texts() const { return *texts_; }
 
-  // Fewest tokens from a place to the end of its alternative. Before a rule, `count` times are behind it.
+  // Fewest tokens from a place to the end of its alternative. Before a rule, `count` of its times are done.
   int cost(int at) const { return cost_[static_cast<std::size_t>(at)]; }
   int cost(int at, int count) const;
   int rule_cost(int rule) const { return rule_cost_[static_cast<std::size_t>(rule)]; }

@@ -169,7 +169,7 @@ void ClosingGrowth::find(const ClosingGrammar &grammar) {
   std::sort(tokens.begin(), tokens.end(), [&](std::int32_t left, std::int32_t right) {
     return grammar.texts().text(left) < grammar.texts().text(right);
   });
-  std::vector<Walk::Step> path{{0, 0}};  // behind each beginning of the last text
+  std::vector<Walk::Step> path{{0, 0}};  // after each beginning of the last text
   std::string_view last;
   for (const std::int32_t token : tokens) {
     const std::string_view text = grammar.texts().text(token);

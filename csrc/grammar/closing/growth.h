@@ -1,7 +1,7 @@
 // How much each token can add to what it costs to end, wherever in the grammar it is taken. Python-free.
 //
-// Of a reading that takes a token the cost grows by choices alone: an alternative that is not the cheapest, one more
-// time of a rule, a byte that breaks up literal text. What a rule returns to costs the same whoever called it, so that
+// When a reading takes a token, its cost grows by choices alone: an alternative that is not the cheapest, one more
+// time of a rule, a byte that breaks up literal text. What a rule returns to costs the same for every caller, so that
 // a bound over all places, with returns to any caller, holds for each reading.
 #pragma once
 
@@ -20,7 +20,7 @@ class ClosingGrowth {
 
   // It is kNever of a token that no text of the grammar holds.
   int growth(std::int32_t token) const { return growth_[static_cast<std::size_t>(token)]; }
-  // Of the token that adds most, of those that may occur; kNever where one may lead to what has no end.
+  // The growth of the token that adds most, of those that may occur; kNever where one may lead to what has no end.
   int most() const { return most_; }
 
   // The mask of the tokens that add at most `growth`, and of the end tokens: int32 [words].

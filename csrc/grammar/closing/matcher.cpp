@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// Beyond so many ways to read a text, it follows the end that is known, which takes none of them further.
+// Beyond this many ways to read a text, it follows the end that is known, which takes none of them further.
 constexpr std::size_t kManyReadings = 256;
 
 // The tokens of an end, from `at` on.
@@ -25,7 +25,7 @@ struct End {
   std::int32_t next() const { return at < tokens->size() ? (*tokens)[at] : -1; }
 };
 
-// Behind each token: where the text stands, and its end, if somebody asked for it.
+// After each token: where the text stands, and its end, if it was asked for.
 struct Step {
   ClosingChart::StateRef state;
   End end;
@@ -62,7 +62,7 @@ struct ClosingMatcher {
   int fail(const char *text) { return error = text, -1; }
   int fail_inner() { return error = inner.ops->error(inner.self), -1; }
 
-  // How much the next token may add to what it costs to end, so that an end fits behind it whichever it is.
+  // How much the next token may add to what it costs to end, so that an end fits after it whichever it is.
   int slack() const {
     const ClosingChart::State &state = *steps.back().state;
     const bool is_lost = state.readings.size() > kManyReadings || chart.num_frames() > ClosingChart::kMaxFrames / 2;
@@ -119,7 +119,7 @@ struct ClosingMatcher {
     return fail("the grammar does not take the end of the answer that is known");
   }
 
-  // Whether an end fits behind a token. -1: that failed.
+  // Whether an end fits after a token. -1: that failed.
   int allows(std::int32_t token) {
     if (token < 0 || token >= growth().vocab_size()) return 0;
     const int slack = this->slack();
@@ -204,7 +204,7 @@ int closing_reset(ClosingMatcher &matcher) {
   return 0;
 }
 
-// The inner matcher's guess, as far as an end fits behind it.
+// The inner matcher's guess, as far as an end fits after it.
 int closing_forced(ClosingMatcher &matcher, std::int32_t *tokens, int capacity) {
   const int count = matcher.inner.ops->forced(matcher.inner.self, tokens, capacity);
   if (count < 0) return matcher.fail_inner();

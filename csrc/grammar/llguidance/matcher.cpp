@@ -20,7 +20,7 @@ namespace {
 // Fewer masks than this find their own states too many.
 constexpr int kMasksToBeginAnew = 256;
 
-// Forced text is looked for so many bytes ahead for each token that is asked for.
+// Forced text is looked for this many bytes ahead for each token that is asked for.
 constexpr std::size_t kForcedBytesPerToken = 16;
 
 // End tokens are weft's business: LLGuidance never sees one, so that nothing it does after an end can matter. An

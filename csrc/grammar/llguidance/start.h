@@ -18,7 +18,7 @@ struct LexerWork {
 };
 
 // Where a grammar's matchers begin: one that is copied for each. LLGuidance finds its lexer's states as texts come to
-// them, in each matcher anew, and its C interface can't share them; so a matcher that ends is brought back to the
+// them, in each matcher again, and its C interface can't share them; so a matcher that ends is brought back to the
 // start, and the next are copied from it with the states that it found. Threads may share it.
 class LlguidanceStart {
  public:
@@ -48,7 +48,7 @@ class LlguidanceStart {
     return clone(cold_);
   }
 
-  // Whether a matcher with so much behind it would make later ones faster.
+  // Whether a matcher that has done so much work would make later ones faster.
   bool wants(const LexerWork &work) const {
     return !is_done_ && work.masks > known_ && work.masks <= kMostMasks && work.time <= kMostTime;
   }

@@ -14,7 +14,7 @@ namespace weft {
 class Recognizing {
  public:
   virtual ~Recognizing() = default;
-  // Before and behind a run of calls: 0, or -1, and then there are none and no `leave`.
+  // Before and after a run of calls: 0, or -1, and then there are none and no `leave`.
   virtual int enter() { return 0; }
   virtual void leave() {}
   virtual int pop_bytes(int count) = 0;

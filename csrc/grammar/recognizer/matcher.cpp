@@ -16,7 +16,7 @@ struct RecognizerMatcher {
   std::unique_ptr<Recognizing> recognizer;
   std::vector<std::int32_t> taken;
   bool has_ended = false;
-  bool is_lost = false;  // bytes could not be taken back, or not be taken anew
+  bool is_lost = false;  // bytes could not be taken back, or not taken again
   std::string error;
 
   bool is_end(std::int32_t token) const {
@@ -75,7 +75,7 @@ struct RecognizerMatcher {
   }
 };
 
-// Runs `body` between enter and leave. Where it throws it leaves bytes pushed that nobody counts, if it `pushes` any.
+// Runs `body` between enter and leave. Where it throws it leaves bytes pushed that are not counted, if it `pushes` any.
 template <class Body>
 int with(RecognizerMatcher &matcher, Body body, bool pushes = true) {
   if (matcher.is_lost) return -1;
@@ -167,7 +167,7 @@ int walk(RecognizerMatcher &matcher, std::int32_t *row) {
       if (matcher.pop(static_cast<int>(depth - node.depth + 1)) < 0) return -1;
       depth = node.depth - 1;
     }
-    // Behind a leaf comes nothing to push for.
+    // After a leaf there is nothing to push for.
     const bool is_leaf = node.behind == at + 1;
     const int outcome =
         is_leaf ? matcher.recognizer->byte_allowed(node.byte) : matcher.recognizer->try_push_byte(node.byte);

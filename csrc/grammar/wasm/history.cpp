@@ -90,7 +90,7 @@ WasmHistory::Extent WasmHistory::extent() const {
   return {merged_extent_.num_tokens + taken_.size(), merged_extent_.num_bytes + num_bytes_};
 }
 
-// The limits under which so many tokens would not have been merged, at any time since they were taken.
+// The limits under which that many tokens would not have been merged, at any time since they were taken.
 std::string WasmHistory::what_to_raise(std::size_t num_tokens) const {
   const auto oldest = merged_tokens_.end() - static_cast<std::ptrdiff_t>(num_tokens);
   Extent most;

@@ -53,7 +53,7 @@ class WasmHistory {
   bool take_back(int count);
   bool take_back_all();
 
-  // Makes the instance what it was behind the last token. `has_run`: it may have changed since, beside what was taken
+  // Makes the instance what it was after the last token. `has_run`: it may have changed since, beside what was taken
   // back. `needs_guest`: it may run the program's start function, and so belongs on a guest thread.
   bool needs_guest(const WasmInstance &instance) const { return shadow_.needs_instance(instance); }
   void restore(WasmInstance &instance, bool has_run) { shadow_.restore(instance, has_run); }

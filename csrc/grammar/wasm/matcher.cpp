@@ -88,7 +88,7 @@ class WasmMatcher {
 
   int fill(std::int32_t *row, int words) const { return position().fill(*program_, row, words), 1; }
 
-  // It writes the pages that a step's time was enough to save; an instance that is made anew has the time of a start.
+  // It writes the pages that a step's time was enough to save; a new instance has the time of a start.
   int rollback(int count) {
     return take_back([&] { return history_.take_back(count); }), 0;
   }
@@ -167,13 +167,13 @@ class WasmMatcher {
     return position().takes(*program_, token);
   }
 
-  // Of a step that has not ended.
+  // The state of a step that has not ended.
   void take_back_writes() {
     instance_.host.variables->undo(instance_.host.writes);
     instance_.host.writes.clear();
   }
 
-  // Asks the program; on failure all is as it was before, but for the instance: it is restored when it is used again.
+  // Asks the program; on failure all is as it was before, except the instance, which is restored when it is used again.
   void run(WasmTurn &turn) {
     run_as_guest([&] {
       try {
@@ -269,12 +269,13 @@ class WasmMatcher {
   WasmInstance instance_;
   WasmHistory history_;
 
-  std::vector<std::int32_t> spliced_;  // what came in the place of the last token,
+  std::vector<std::int32_t> spliced_;  // what came in place of the last token,
   bool is_spliced_ = false;            // ... if it was replaced
   bool is_stale_ = false;              // a step failed, and what it did to the instance is still there
   std::string broken_;                 // why the instance is of no use any more
 
-  // Where the log ended behind so many tokens. Of as many tokens as iterations in flight may be ahead of the answer.
+  // Where the log ended, by number of tokens. It covers as many tokens as iterations in flight may be ahead of the
+  // answer.
   struct Mark {
     std::int64_t num_tokens = 0;
     std::uint64_t log_total = 0;

@@ -1,5 +1,5 @@
-// A program as a matcher. Its code runs on threads of its own (grammar/wasm/host/guest_pool.h); who calls the matcher
-// waits.
+// A program as a matcher. Its code runs on threads of its own (grammar/wasm/host/guest_pool.h); the matcher's
+// caller waits.
 #pragma once
 
 #include <weft/matcher.h>
@@ -27,7 +27,7 @@ std::size_t wasm_undo_bytes(const weft_matcher &matcher);
 // What the program wrote to its log, as far as it is kept. At any time, on any thread. False: not a program's matcher.
 bool wasm_log(const weft_matcher &matcher, std::string &log);
 
-// What a program leaves of a text of `num_tokens` tokens behind the prompt: the end of its log, log_bytes at most, and
+// What a program leaves of a text of `num_tokens` tokens after the prompt: the end of its log, log_bytes at most, and
 // the request's variables, without what its steps beyond these tokens wrote. At any time, on any thread. None: it is
 // not a program's matcher.
 struct WasmReport {

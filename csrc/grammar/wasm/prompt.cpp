@@ -43,7 +43,7 @@ std::string text_of(const Tokens &tokens, const TokenTexts &texts) {
   return text;
 }
 
-// The last tokens of a prompt, behind so many bytes of its text.
+// The last tokens of a prompt, after so many bytes of its text.
 Tokens behind_text(const Tokens &prompt, std::size_t size, const TokenTexts &texts) {
   std::size_t count = prompt.size(), end = text_of(prompt, texts).size();
   while (end > size) end -= texts.text(prompt[--count]).size();

@@ -1,7 +1,7 @@
 // What a program made of the request's prompt, and its first step. Python-free.
 //
-// AICI's programs may put another prompt in the place of the request's. The request's has been read by then, so what
-// they do to its end is done by other means: text behind it is forced, and of tokens that they took away, to let the
+// AICI's programs may put another prompt in place of the request's. The request's has been read by then, so what
+// they do to its end is done by other means: text after it is forced, and of tokens that they took away, to let the
 // model write them together with what follows, they are told as if they had been sampled.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace weft {
 
 struct WasmPrompt {
-  std::vector<std::int32_t> added;  // behind the request's
+  std::vector<std::int32_t> added;  // after the request's
   std::vector<std::int32_t> taken;  // the request's last ones, which the program's lacks
 };
 

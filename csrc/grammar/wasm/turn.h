@@ -1,5 +1,5 @@
-// Where a program's sequence stands, and what taking a token makes of it: who has the turn, the program, or the tokens
-// that it forced. Python-free.
+// Where a program's sequence stands, and what taking a token makes of it: whether the program has the turn, or the
+// tokens that it forced. Python-free.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct WasmPosition {
   bool is_terminated = false;
   std::uint32_t num_steps = 0;
   std::uint64_t log_total = 0;
-  std::int64_t num_tokens = 0;  // of the text, behind the prompt
+  std::int64_t num_tokens = 0;  // of the text, after the prompt
 
   bool takes(const WasmProgram &program, std::int32_t token) const;
   // Writes the mask. Throws WasmError for a row that is too short.

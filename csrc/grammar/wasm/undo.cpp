@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 // Smaller memories are compared in less time than the kernel takes; and so are those of which a step writes more than
-// one page of so many.
+// one page of this many.
 constexpr std::size_t kLeastWatched = 1 << 20, kWatchedShare = 16;
 
 // Half a millisecond's work, about.
@@ -103,7 +103,7 @@ std::vector<WrittenPages::Range> GuestShadow::written_in(const WasmInstance &ins
     if (num_bytes > size / kWatchedShare) written_.stop();
     return written;
   }
-  // Nobody knows, or no more. A memory that grows is watched when it stays as it is.
+  // It is not known, or no longer. A memory that grows is watched when it stays as it is.
   const bool is_new = size != size_ || watched_ != instance.num_memories();
   watched_ = size == size_ ? instance.num_memories() : 0;
   if (is_new && size == size_ && size >= kLeastWatched) written_.watch(instance.memory(), size);

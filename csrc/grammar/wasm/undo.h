@@ -1,5 +1,5 @@
 // Taking back what a step of a program changed: the memory is compared with a copy, and the pages that differ are kept
-// as they were. Of a large memory only the pages are compared that the kernel says were written, where it does.
+// as they were. In a large memory only the pages that the kernel reports as written are compared, where it does.
 // Python-free.
 #pragma once
 

@@ -87,7 +87,7 @@ struct XGrammarMatcher {
 
   ~XGrammarMatcher() { binding.api.ObjectDecRef(handle); }
 
-  // The error slot of the thread is emptied, so that a later call of somebody else does not find it.
+  // The error slot of the thread is emptied, so that a later call from elsewhere does not find it.
   int fail() {
     void *raised = nullptr;
     binding.api.ErrorMoveFromRaised(&raised);

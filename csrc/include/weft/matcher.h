@@ -15,7 +15,7 @@ extern "C" {
 
 typedef struct weft_matcher_ops {
   uint32_t abi; /* WEFT_MATCHER_ABI */
-  /* Takes `token`: 1 taken, 2 taken and the end of the text is to be written anew (see `splice`), 0 refused with the
+  /* Takes `token`: 1 taken, 2 taken and the end of the text is to be rewritten (see `splice`), 0 refused with the
    * state unchanged, -1 error. */
   int (*accept)(void *self, int32_t token);
   /* How many of `tokens[0..count)` would be taken one after another; the state does not change. -1 error. */
@@ -44,7 +44,7 @@ typedef struct weft_matcher_ops {
   /* The temperature for the token that is sampled next, or a negative number: the request's own. */
   float (*temperature)(void *self);
   /* After an `accept` that gave 2: how many of the last tokens go (at most 1, the one just taken) to `backtrack`, and
-   * which come in their place, at most `capacity`, to `tokens`: their number, or -1 error. The matcher stands behind
+   * which come in their place, at most `capacity`, to `tokens`: their number, or -1 error. The matcher stands after
    * them already; `rollback(1)` undoes the whole. */
   int (*splice)(void *self, int *backtrack, int32_t *tokens, int capacity);
 } weft_matcher_ops;

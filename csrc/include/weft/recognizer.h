@@ -1,7 +1,7 @@
 /* A recogniser: what texts may be, byte by byte. weft makes a matcher of it by walking the tokens of the vocabulary.
  * Plain C.
  *
- * It is a stack of states: a byte that is pushed puts the state behind it on top, popping takes states off again. It is
+ * It is a stack of states: a byte that is pushed puts the state after it on top, popping takes states off again. It is
  * used by one thread at a time. What goes wrong is a return value of -1 and a text from `error`. */
 #ifndef WEFT_RECOGNIZER_H
 #define WEFT_RECOGNIZER_H
@@ -33,11 +33,11 @@ typedef struct weft_recognizer_ops {
   /* Pushes `byte` if it is allowed, in one: 1, 0 or -1. */
   int (*try_push_byte)(void *self, uint8_t byte);
   /* The bytes up to here belong to a token that was taken: no more than the state on top has to be kept, 0 or -1. With
-   * it, taking a token back means a new recogniser and all bytes anew; without it, tokens are popped. */
+   * it, taking a token back means a new recogniser and all bytes again; without it, tokens are popped. */
   int (*collapse)(void *self);
   /* A mask is done, and the stack as it was before: 0 or -1. */
   int (*trie_finished)(void *self);
-  /* An independent recogniser in the same state, or null. Without it, one is made anew and gets all bytes. */
+  /* An independent recogniser in the same state, or null. Without it, a new one is made and gets all bytes. */
   void *(*fork)(void *self);
 } weft_recognizer_ops;
 

@@ -251,6 +251,7 @@ std::int64_t copy_mask_rows_cpu(const CopyCall &call) {
   for (std::int64_t i = 0; i < call.count; ++i) {
     const std::int64_t row = row_at(call.rows, i);
     call.dst_token_mask[row] = call.src_token_mask[row];
+    if (call.dst_temperatures) call.dst_temperatures[row] = call.src_temperatures[row];
     if (!call.src_token_mask[row]) continue;
     std::memcpy(call.dst_masks + row * call.dst_stride, call.src_masks + row * call.src_stride,
                 static_cast<std::size_t>(call.words) * sizeof(std::uint32_t));

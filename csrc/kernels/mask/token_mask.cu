@@ -3,7 +3,7 @@
 // only store.
 #include <cuda_runtime.h>
 
-#include "kernels/launch.cuh"
+#include <kernels/launch.cuh>
 
 #include "kernels/mask/token_mask.h"
 
@@ -145,7 +145,10 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const CopyCall call) {
     const std::int64_t row = row_at(call.rows, i);
     if (row < 0 || row >= call.mask_rows) continue;
     const std::int32_t flag = __ldcv(call.src_token_mask + row);
-    if (blockIdx.x == 0 && threadIdx.x == 0) call.dst_token_mask[row] = flag;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      call.dst_token_mask[row] = flag;
+      if (call.dst_temperatures) call.dst_temperatures[row] = __ldcv(call.src_temperatures + row);
+    }
     if (!flag) continue;
     const auto *src = reinterpret_cast<const V *>(call.src_masks + row * call.src_stride);
     auto *dst = reinterpret_cast<V *>(call.dst_masks + row * call.dst_stride);

@@ -29,7 +29,8 @@ struct ApplyCall {
   const std::int64_t *d2t;         // or null
 };
 
-// Copies the flags and, where the source's flag is not 0, the mask rows that `rows` lists.
+// Copies the flags and the temperatures, if any, and, where the source's flag is not 0, the mask rows that `rows`
+// lists.
 struct CopyCall {
   std::uint32_t *dst_masks;
   const std::uint32_t *src_masks;
@@ -38,6 +39,8 @@ struct CopyCall {
   const std::int32_t *src_token_mask;
   RowList rows;
   std::int64_t count;  // of rows
+  float *dst_temperatures = nullptr;
+  const float *src_temperatures = nullptr;
 };
 
 // On the CPU: returns -1, or the first i whose rows[i] is out of bounds, before anything was written.

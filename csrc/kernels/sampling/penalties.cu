@@ -2,7 +2,7 @@
 // the bad words' last tokens.
 #include <cuda_runtime.h>
 
-#include "kernels/launch.cuh"
+#include <kernels/launch.cuh>
 
 #include "kernels/columns.cuh"
 #include "kernels/sampling/penalties.h"

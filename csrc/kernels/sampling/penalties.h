@@ -21,7 +21,7 @@ struct PenaltyTables {
   const std::int32_t *history;    // prompt and output by position
 };
 
-// Logits row i belongs to slot[i], and stands behind history_length[i] tokens of its history and, of the
+// Logits row i belongs to slot[i], and stands after history_length[i] tokens of its history and, of the
 // `extra_width` in its row of `extra`, the first num_extra[i] tokens that are not -1. With `d2t`, column c stands for
 // token c + d2t[c].
 struct PenalizeCall {

@@ -5,7 +5,7 @@
 // block so far; what other threads have found by then decides how much is computed, never what is chosen.
 #include <cuda_runtime.h>
 
-#include "kernels/launch.cuh"
+#include <kernels/launch.cuh>
 
 #include "kernels/columns.cuh"
 #include "kernels/sampling/gumbel.h"

@@ -9,8 +9,8 @@
 namespace weft {
 
 // Row i: temperature[i], seed[i], position[i]. With `d2t`, column c stands for token c + d2t[c]. Writes target ids to
-// `out`; -1 where every logit is -inf or NaN. Of equal sums the lowest token id wins. A logit below its row's floor is
-// as -inf.
+// `out`; -1 where every logit is -inf or NaN. Among equal sums the lowest token id wins. A logit below its row's floor
+// is as -inf.
 struct SampleCall {
   Logits logits;
   const float *temperature;

@@ -1,7 +1,7 @@
 // min_tokens on CUDA: a block per row, which looks at kThreads columns at a time until one of them is left to be drawn.
 #include <cuda_runtime.h>
 
-#include "kernels/launch.cuh"
+#include <kernels/launch.cuh>
 
 #include "kernels/columns.cuh"
 #include "kernels/sampling/suppress_ends.h"

@@ -2,7 +2,7 @@
 // the row, which the first leaves in the L2 cache, into a histogram in shared memory.
 #include <cuda_runtime.h>
 
-#include "kernels/launch.cuh"
+#include <kernels/launch.cuh>
 
 #include "kernels/columns.cuh"
 #include "kernels/sampling/truncation.h"

@@ -28,7 +28,7 @@ struct Func {
   void *code;
 };
 
-// The C struct nests the first two members, so that the third begins behind their padding.
+// The C struct nests the first two members, so that the third begins after their padding.
 struct Memory {
   struct {
     std::uint64_t store;

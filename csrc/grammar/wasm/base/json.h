@@ -1,4 +1,5 @@
-// A reader of small JSON texts that strangers wrote: bounded in depth and in size.
+// Reads small JSON texts that strangers wrote, with nlohmann-json: bounded in depth and in size. The values are weft's
+// own, because the library's allocate where they are destroyed, which ends the process when there is no memory.
 #pragma once
 
 #include <string>
@@ -20,11 +21,8 @@ struct JsonValue {
   const JsonValue *find(std::string_view key) const;
 };
 
-// Throws WasmError, which begins with `what` and says where, for a text that is not JSON, nests deeper than 16, or has
-// more than 16384 values beside the numbers of arrays.
+// Throws WasmError, which begins with `what`, for a text that is not JSON, nests deeper than 16, or has more than 16384
+// values beside the numbers of arrays. An array has numbers alone, or none.
 JsonValue parse_json(std::string_view text, const char *what);
-
-// `text` as a JSON string, with its quotes.
-std::string json_string(std::string_view text);
 
 }  // namespace weft

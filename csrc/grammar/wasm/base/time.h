@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// Of the thread that does it, so that a program is not ended for what a busy machine does.
+// The time of the working thread, so that a busy machine does not end a program.
 class WasmTime {
  public:
   // What comes from here on may take so long together; `limit` is the limit's name.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uintptr_t kPage = 4096;
 
-// Of linux/userfaultfd.h and linux/fs.h, which are older where weft is built.
+// From linux/userfaultfd.h and linux/fs.h, which are older where weft is built.
 struct Api {
   std::uint64_t api, features, ioctls;
 };
@@ -61,7 +61,7 @@ struct Kernel {
     Span span{begin, end - begin};
     ioctl(faults, kUnregister, &span);
   }
-  // The pages that were written, which are protected anew.
+  // The pages that were written, which are protected again.
   bool scan(std::uintptr_t begin, std::uintptr_t end, std::vector<WrittenPages::Range> &ranges) const {
     if (getpid() != process) return false;
     std::array<Region, 64> regions;

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Watches one mapping at a time. It is used by one thread at a time, and nobody writes meanwhile.
+// Watches one mapping at a time. One thread uses it at a time, and no other writes meanwhile.
 class WrittenPages {
  public:
   struct Range {
@@ -18,7 +18,7 @@ class WrittenPages {
   // From now on. A memory that is not of whole pages can't be watched, nor any where the kernel does not tell.
   void watch(const std::uint8_t *memory, std::size_t size);
   void stop();
-  // Where the memory may have been written since `watch`, or since the last call; false: nobody knows.
+  // Where the memory may have been written since `watch`, or since the last call; false: it is not known.
   bool take(std::vector<Range> &ranges);
 
  private:

@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-// On the stack of who waits for it.
+// On the stack of the thread that waits for it.
 struct Job {
   const std::function<void()> *work;
   std::exception_ptr raised;

@@ -13,7 +13,7 @@ using wasm::Caller;
 using wasm::Raw;
 using wasm::Trap;
 
-// What one function sees: who calls, and its memory.
+// What one function sees: its caller, and the caller's memory.
 class Call {
  public:
   explicit Call(Caller *caller)

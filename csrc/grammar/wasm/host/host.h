@@ -29,12 +29,12 @@ const std::vector<HostFunction> &host_functions();
 struct WasmHost {
   std::shared_ptr<const WasmProgram> program;
   std::shared_ptr<WasmVariables> variables;
-  std::string argument;        // the program's, from who uploaded it
+  std::string argument;        // the program's, from its uploader
   std::uint32_t sequence = 1;  // the number of the sequence
   bool is_muted = false;       // a copy is being made: what it does leaves no trace
   WasmTime time;               // of the step at work, or the start
 
-  // Of the call at work.
+  // The state of the call at work.
   std::string call_argument, tokenized, storage_reply, result;
   bool has_result = false, has_mask = false;
   std::uint32_t ticket = 0;        // of the call's mask
@@ -43,7 +43,7 @@ struct WasmHost {
   std::int64_t num_tokens = 0;     // of the sequence's text that it is told of, all in all
   std::string problem;             // why a function trapped
 
-  // Since who takes tokens back last emptied it.
+  // Since the caller, which takes tokens back, last emptied it.
   WasmVariables::Writes writes;
 
   // All that was written and is kept.
@@ -51,7 +51,7 @@ struct WasmHost {
   std::uint64_t log_dropped = 0;  // bytes before it
 
   void begin_call(std::string argument_text);
-  // Forget what was written to the log behind its first `total` bytes.
+  // Forget what was written to the log after its first `total` bytes.
   void cut_log(std::uint64_t total);
   std::uint64_t log_total() const { return log_dropped + log.size(); }
 };

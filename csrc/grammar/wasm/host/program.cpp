@@ -38,7 +38,7 @@ bool WasmProgram::is_end(std::int32_t token) const {
   return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
 }
 
-// The encoder looks at so many bytes at a time; what a cut may have torn apart is encoded with what follows.
+// The encoder looks at this many bytes at a time; what a cut may have torn apart is encoded with what follows.
 std::vector<std::int32_t> WasmProgram::tokenize(std::string_view text, const std::function<void()> &check) const {
   constexpr auto kMaxBytes = static_cast<std::size_t>(TokenTexts::kMaxBytes);
   std::vector<std::int32_t> tokens;

@@ -52,7 +52,7 @@ std::string answer(const WasmVariables::Value *value) {
 constexpr std::size_t kWriteBytes = 64;  // what a write takes beside its name and its bytes
 std::size_t size_of(const WasmVariables::Write &write) { return kWriteBytes + write.name.size() + write.bytes.size(); }
 
-// `later` behind `first`, as one.
+// `later` after `first`, as one.
 void join(WasmVariables::Write &first, const WasmVariables::Write &later) {
   if (later.appends) {
     first.bytes += later.bytes;
@@ -152,7 +152,7 @@ WasmVariables::Value WasmVariables::value_of(const Variable &variable, IsGone is
   return value;
 }
 
-// Takes away the writes that nobody holds and nobody kept; `left` is what the variable is without them.
+// Removes the writes that no sequence holds and none kept; `left` is what the variable is without them.
 void WasmVariables::retract(Variables::iterator variable, Value left) noexcept {
   auto &[name, old] = *variable;
   const auto gone = std::remove_if(old.writes.begin(), old.writes.end(), [&](const auto &write) {

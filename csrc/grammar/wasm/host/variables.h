@@ -1,8 +1,8 @@
 // The variables that the sequences of one request share: the programs' storage commands. Python-free.
 //
-// A variable is what was written to it, one write behind another, without the writes that were taken back. So taking
-// one back leaves what others wrote since, also what they appended behind it; and its version, the number of its
-// writes, is the old one where nobody wrote since. Copies of a sequence share the writes before the copy: such a write
+// A variable is what was written to it, one write after another, without the writes that were taken back. So taking
+// one back leaves what others wrote since, also what they appended after it; and its version, the number of its
+// writes, is the old one where none wrote since. Copies of a sequence share the writes before the copy: such a write
 // goes when all of them have taken it back, and stays for good as soon as one can't any more.
 #pragma once
 
@@ -27,13 +27,13 @@ class WasmVariables {
     std::shared_ptr<const std::string> bytes;
   };
   using Values = std::map<std::string, Value, std::less<>>;
-  // Who writes: the number of a sequence, in the step that was told of the last of so many tokens of its text.
+  // The writer: the number of a sequence, in the step that was told of the last of so many tokens of its text.
   struct Origin {
     std::uint32_t sequence = 0;
     std::int64_t num_tokens = 0;
   };
-  // One write, or several for which nobody needs to tell them apart. Under the mutex, but for whoever wrote it until
-  // its step has ended. One that nobody may take back any more may become a part of one that was before it.
+  // One write, or several that need not be told apart. Under the mutex, except for its writer until the step has
+  // ended. A write that can't be taken back any more may become a part of one that was before it.
   struct Write {
     std::string name;
     bool appends;
@@ -41,7 +41,7 @@ class WasmVariables {
     Origin origin;
     std::uint64_t count = 1;
     int num_holders = 1;   // sequences that may take it back
-    bool is_kept = false;  // for good, whoever takes it back
+    bool is_kept = false;  // for good, even if a sequence takes it back
   };
   using Writes = std::vector<std::shared_ptr<Write>>;
   // What a step's writes take, as long as it has not ended.

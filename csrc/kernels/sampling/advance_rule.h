@@ -1,0 +1,36 @@
+// What verification does to one row: the same on every device.
+#pragma once
+
+#include "kernels/sampling/slots.h"
+
+namespace weft {
+
+WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
+  const std::int64_t width = call.width, slot = call.slot[b];
+  if (slot < 0 || slot >= call.slots) return;
+  const std::int64_t *drafts = call.inputs + b * width + 1, *sampled = call.sampled + b * width;
+  std::int64_t *tokens = call.tokens + b * width, *row = call.verified + slot * call.verified_width;
+  std::int64_t count = 0, proposed = 0;
+  while (count < width - 1 && drafts[count] == sampled[count]) ++count;
+  while (proposed < width - 1 && drafts[proposed] >= 0) ++proposed;
+  if (call.is_counted) count = call.count[b];
+  call.count[b] = row[0] = count;
+  for (std::int64_t t = 0; t < width; ++t) tokens[t] = row[1 + t] = sampled[t];
+  if (call.held[slot]) {
+    row[0] = kHeldSlot;
+    return;
+  }
+  call.last_token[slot] = sampled[count];
+  call.length[slot] = slot == call.padding_slot ? 0 : call.base[b] + count + 1;
+  if (width > 1) call.proposed[slot] = proposed;
+  for (std::int64_t k = width - 1; k < call.max_drafts; ++k) call.drafts[k * call.slots + slot] = -1;
+  if (!call.active[slot]) return;
+  std::int32_t *counts = call.counts + slot * call.vocab, *history = call.history + slot * call.history_width;
+  for (std::int64_t t = 0; t <= count; ++t) {
+    const std::int64_t at = call.base[b] + 1 + t, token = sampled[t];
+    if (at >= 0 && at < call.history_width) history[at] = static_cast<std::int32_t>(token);
+    if (token >= 0 && token < call.vocab) ++counts[token];
+  }
+}
+
+}  // namespace weft

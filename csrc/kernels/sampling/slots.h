@@ -1,0 +1,119 @@
+// Sampling by slot: what a request asks of its logits lies on the device in its slot's row, so that one captured call
+// serves every mix of requests. A slot that asks for nothing costs a look at its flags.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/floats.h"
+#include "kernels/logits.h"
+#include "kernels/sampling/penalties.h"
+#include "support/held_slot.h"
+
+namespace weft {
+
+// By slot, R = penalties.slots rows each; what each means is said at the calls that take it one by one.
+struct SlotTables {
+  PenaltyTables penalties;
+  const float *temperature, *top_p, *min_p;
+  const std::int64_t *seed, *until;
+  const std::int32_t *top_k, *max_drafts;
+  const std::int32_t *ends;  // `ends_width` by slot
+  std::int64_t ends_width;
+};
+
+// Logits row b * positions + t is of batch row b, whose slot is slot[b]: it stands after base[b] + count[b] + offset
+// tokens of the slot's text and the first first_extra + t of its row of `extra`, drafts that are not committed. In this
+// order: penalties, bias and bad words; min_tokens, where `keeps_min_tokens`; truncation; the draw. The logits keep
+// what the first two changed. Writes target ids to `out`; -1 where there is no token.
+//
+// A call for drafts goes on: what the host `proposed` for a slot goes before; a draft beyond the slot's max_drafts is
+// none; the draft is written to its slot's place in `drafts`, too.
+struct SlotCall {
+  Logits logits;
+  std::int64_t positions;
+  SlotTables tables;
+  const std::int64_t *slot, *base;
+  const std::int64_t *count;  // or null: 0
+  std::int64_t offset;
+  const std::int64_t *extra;  // extra[b * row_stride + e * token_stride], or by slot instead of b
+  std::int64_t num_extra, row_stride, token_stride;
+  bool extra_by_slot;
+  std::int64_t first_extra;
+  const float *wanted;  // temperatures by slot that go before the request's where they are >= 0; or null
+  std::int64_t wanted_width;
+  bool keeps_min_tokens;
+  const std::int64_t *d2t;  // or null
+  std::int64_t *out;
+  std::int64_t draft_number;     // from 1; 0: these are no drafts
+  const std::int64_t *proposed;  // by slot, or null
+  std::int64_t *drafts;          // by slot
+
+  WEFT_HD std::int64_t slot_of(std::int64_t i) const {
+    const std::int64_t s = slot[i / positions];
+    return s >= 0 && s < tables.penalties.slots ? s : 0;
+  }
+  WEFT_HD std::int64_t length_of(std::int64_t i) const {
+    const std::int64_t b = i / positions;
+    return base[b] + (count ? count[b] : 0) + offset;
+  }
+  WEFT_HD std::int64_t seen_by(std::int64_t i) const { return first_extra + i % positions; }
+  WEFT_HD float temperature_of(std::int64_t i) const {
+    const std::int64_t s = slot_of(i);
+    // Drafts are guesses: the temperature of the first position will do for all.
+    const float other = wanted ? wanted[s * wanted_width + i % positions] : -1.0f;
+    return other >= 0 ? other : tables.temperature[s];
+  }
+  WEFT_HD std::int64_t extra_of(std::int64_t i, std::int64_t e) const {
+    return extra[(extra_by_slot ? slot_of(i) : i / positions) * row_stride + e * token_stride];
+  }
+  WEFT_HD std::int64_t draft_of(std::int64_t b) const {
+    const std::int64_t s = slot_of(b), own = proposed ? proposed[s] : -1;
+    return draft_number > tables.max_drafts[s] ? -1 : own >= 0 ? own : out[b];
+  }
+};
+
+void sample_slots_cpu(const SlotCall &call, int threads);
+
+// How many bytes `workspace` needs.
+std::int64_t sample_slots_workspace_cuda(const SlotCall &call, int sms);
+
+// Enqueued to `stream` of the current device. Returns null, or what CUDA said.
+const char *sample_slots_cuda(const SlotCall &call, int sms, void *workspace, void *stream);
+
+// Verification, and what it moves: of batch row b, `width` tokens were sampled at its positions, the drafts among
+// `inputs` [b * width + 1 ...] but one; those that equal what was sampled before them are accepted. Where `is_counted`,
+// `count` holds how many are taken instead. Writes count and tokens, moves the slot to the end of the accepted drafts
+// and the token after them, notes how many drafts there were, clears the drafts from number `width` on, and counts the
+// tokens for slots with penalties. The slot that only pads stays at length 0.
+struct AdvanceCall {
+  std::int64_t rows, width, slots, padding_slot;
+  const std::int64_t *slot, *base, *inputs, *sampled;
+  bool is_counted;
+  std::int64_t *count, *tokens;  // tokens [rows, width] are `sampled`, unless they are the same memory
+  std::int64_t *verified;        // [slots, verified_width]: count, then tokens
+  std::int64_t verified_width;
+  std::int64_t *last_token, *length, *proposed;  // by slot
+  std::int64_t *drafts;                          // [max_drafts, slots]
+  std::int64_t max_drafts;
+  const std::int32_t *active;
+  const std::int32_t *held;  // slots that stay where they are: their count becomes kHeldSlot
+  std::int32_t *counts, *history;
+  std::int64_t vocab, history_width;
+};
+
+void advance_slots_cpu(const AdvanceCall &call);
+const char *advance_slots_cuda(const AdvanceCall &call, void *stream);
+
+// Copies the rows of logits whose slot wants its log-probabilities; both tensors have the same shape and dtype.
+struct KeepCall {
+  Logits from;
+  void *to;  // contiguous
+  std::int64_t positions, slots;
+  const std::int64_t *slot;
+  const std::int32_t *wanted;  // by slot
+};
+
+void keep_logits_cpu(const KeepCall &call);
+const char *keep_logits_cuda(const KeepCall &call, void *stream);
+
+}  // namespace weft
