@@ -110,14 +110,15 @@ class FlightRecorder:
             since = self.state.pushed_epoch
             watched = self._watched.get(request.id)
             if watched is None:
-                compiled = request.compiled
+                compiled = request.guide.compiled if request.guide is not None else None
                 guide = None if compiled is None else RecordedGuide.of(compiled.guide, compiled.backend)
-                room = request.room if request.sampling.on_length == "close" else None
+                room = request.guide.room if request.guide is not None else None
                 prompt = request.prompt if guide is not None and guide.program is not None else ()
                 watched = _Watched(request.id, request.output, guide, slot, since, [], room, prompt)
                 self._watched[request.id] = watched
             watched.slot, watched.since = slot, since
-            new = request.splices[len(watched.splices) :]
+            splices = request.guide.splices if request.guide is not None else []
+            new = splices[len(watched.splices) :]
             watched.splices += [RecordedSplice(since, *splice) for splice in new]
             if matcher is not None and matcher.serial not in watched.matchers:
                 watched.matchers.append(matcher.serial)

@@ -1,4 +1,4 @@
-"""No garbage is collected within a turn of the engine."""
+"""No garbage is collected within a step of the engine."""
 
 from __future__ import annotations
 

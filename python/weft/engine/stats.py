@@ -1,4 +1,4 @@
-"""What the engine tells of one turn: whom it served, and what that took. Everything statistics are made of."""
+"""What the engine tells of one step: whom it served, and what that took. Everything statistics are made of."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ class KvUsage:
 
 
 @dataclass(slots=True)
-class TurnRecord:
-    """One turn of the engine. Times in seconds, `time.perf_counter`'s clock.
+class StepRecord:
+    """One step of the engine. Times in seconds, `time.perf_counter`'s clock.
 
     `context` and `generation` are ids of the requests that read a part of their prompt and that decoded; `paused` of
     those that were preempted. `context_tokens` prompt tokens were read. `new_active` requests were admitted, having
     waited `new_active_queue_s` in sum; `completed` ended. What was read of an earlier iteration counts here:
     `generated_tokens`; of `speculating` requests `proposed_drafts` were verified, `accepted_drafts` of them are in the
     answers, and these got `speculated_tokens` from it (as `OutputStats` counts them). `active` and `queued` are
-    numbers of requests at the turn's end (`queued` ones wait for a guide, a slot or pages; `compiling` of them for a
+    numbers of requests at the step's end (`queued` ones wait for a guide, a slot or pages; `compiling` of them for a
     guide).
 
-    `model_s` is how long the turn waited for the device, `grammar_s` what grammar tasks took meanwhile, on any
-    thread; `total_s` is the turn.
+    `model_s` is how long the step waited for the device, `grammar_s` what grammar tasks took meanwhile, on any
+    thread; `total_s` is the step. `prompt_tokens_read` is how far the
+    prompts are that are being read, by request id.
     """
 
     number: int
@@ -61,3 +62,4 @@ class TurnRecord:
     queued: int = 0
     compiling: int = 0
     kv: KvUsage = field(default_factory=KvUsage)
+    prompt_tokens_read: dict[int, int] = field(default_factory=dict)

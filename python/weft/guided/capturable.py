@@ -37,7 +37,7 @@ class CapturableGuidedDecoder:
     """Masks for `num_slots` requests (S) with up to `max_drafts` drafts each (K), in iterations of
     `batch_size` rows (B).
 
-    All work goes to `stream` and, ordered by events, to a stream of the decoder's own. `drafts` int64 [K,
+    All work goes to `stream` and, ordered by events, to the decoder's own stream. `drafts` int64 [K,
     S+1] on the device holds each slot's drafts (-1: none) for the target's forward, and `slots` int64 [B] the
     slot of each row; rows that only pad have slot S.
     """
@@ -87,14 +87,14 @@ class CapturableGuidedDecoder:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One iteration: the masks are begun when it is entered, beside what comes first in it."""
+        """One iteration. Entering it begins the masks, beside the work that comes first in it."""
         self._num_drafts = 0
         self.lane.all_masks(self._stream, self.slots)
         yield
         self.lane.join(self._stream)
 
     def execute(self, logits: Tensor, d2t: Tensor | None = None) -> None:
-        """Mask the target's logits in place: [B, V], or [B, T, V] with position t behind the first t drafts.
+        """Mask the target's logits in place: [B, V], or [B, T, V] with position t after the first t drafts.
 
         `d2t` int64 [V] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
@@ -103,7 +103,7 @@ class CapturableGuidedDecoder:
 
     def rollback_rejected_tokens(self, num_accepted: Tensor | None, new_tokens: Tensor) -> None:
         """What verification said, int64 [B]: how many drafts stay (None: there were none; the others are
-        taken back), and the token sampled behind them.
+        taken back), and the token sampled after them.
         """
         self._stream.launch(
             _write_verified, self.lane.verified, self.drafts, self.slots, num_accepted, new_tokens
@@ -157,7 +157,7 @@ def _write_draft(draft_S: Tensor, slots_B: Tensor, tokens_B: Tensor) -> None:
 def _write_verified(
     verified_SK: Tensor, drafts_KS: Tensor, slots_B: Tensor, accepted_B: Tensor | None, tokens_B: Tensor
 ) -> None:
-    """[n, the first n drafts, the token behind them] for each row's slot; the drafts are spent."""
+    """[n, the first n drafts, the token after them] for each row's slot; the drafts are spent."""
     if accepted_B is None:
         accepted_B = torch.zeros_like(slots_B)
     drafts_BK = drafts_KS[:, slots_B].T

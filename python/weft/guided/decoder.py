@@ -2,7 +2,7 @@
 
 An iteration, with B requests in the batch::
 
-    decoder.add_batch(requests)                        # who is in it, in which order
+    decoder.add_batch(requests)                        # the requests of the batch, in its order
     logits = model(...)                                # enqueued; the device is busy now
     decoder.execute(logits)                            # makes the masks meanwhile, then applies them
     accepted, tokens = ...                             # sample, compare with the drafts
@@ -42,7 +42,7 @@ class _Row:
     verified: list[int] = field(default_factory=list)
 
     def commit(self, token: int) -> None:
-        """The token behind the kept drafts (all of them, where nobody said) is known."""
+        """The token after the kept drafts (all of them, unless verification said otherwise) is known."""
         accepted = len(self.drafts) if self.accepted is None else self.accepted
         self.verified = [accepted, *self.drafts[:accepted], token]
         self.drafts = []
@@ -53,7 +53,7 @@ class GuidedDecoder:
     """Masks for `num_slots` requests at a time (S), with up to `max_drafts` drafts each (K), on a runtime's
     device.
 
-    `vocab_size` is the target's, `end_token_ids` what a request gets that can get nothing else. Masks are
+    `vocab_size` is the target's, `end_token_ids` are allowed where nothing else is. Masks are
     applied in the order of `stream`; without one, of the calling thread's work. A request whose grammar fails
     has a `status`; the others do not notice.
     """
@@ -109,7 +109,7 @@ class GuidedDecoder:
         return sum(1 + len(self._rows[request.slot].drafts) for request in self._batch)
 
     def execute(self, logits: Tensor, d2t: Tensor | None = None) -> None:
-        """Mask the target's logits [num_rows, V] in place: each request's next token, then behind each draft.
+        """Mask the target's logits [num_rows, V] in place: each request's next token, then after each draft.
 
         `d2t` int64 [V] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
@@ -127,7 +127,7 @@ class GuidedDecoder:
     ) -> None:
         """What verification said, by place in the batch: how many drafts stay; the others are taken back.
 
-        `new_tokens` are the tokens sampled behind the accepted ones; without them the next `add_batch` brings
+        `new_tokens` are the tokens sampled after the accepted ones; without them the next `add_batch` brings
         each `new_token`.
         """
         self._check_length("num_accepted", num_accepted)

@@ -27,7 +27,7 @@ class SlotEntry:
     """A slot, as an operation left it.
 
     `matcher` is its matcher's serial number (0: unguided), and `position` how many tokens that has taken for good from
-    the start of its guide. `taken` are drafts beyond them, `refused` the draft behind those (-1: none was). `rows` are
+    the start of its guide. `taken` are drafts beyond them, `refused` the draft after those (-1: none was). `rows` are
     hashes of the mask rows 0, 1, ..., in hex (or `UNKNOWN`, `END_ONLY`). `inputs` are what the operation read: the
     drafts, or the count of accepted drafts and the tokens that were verified.
     """

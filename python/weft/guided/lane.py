@@ -1,4 +1,4 @@
-"""The grammar's lane: a stream of its own on which matchers advance while the model computes.
+"""The grammar's lane: its own stream, on which matchers advance while the model computes.
 
 An iteration's calls, in order, on the engine's `stream`: `verify_masks`, (target forward), `apply_verify`,
 (sample and verify), `commit_masks`, `propose` where the host drafts, then for each draft j (forward), `apply_draft`,
@@ -30,7 +30,7 @@ from weft.runtime.interface import Runtime, Stream
 
 def default_workers() -> int:
     """How many threads help with the matchers of a phase that turns out long: a quarter of the cores, since a helper
-    pays from some 32 rows on and takes a core from what else runs (`weft bench workers`).
+    pays from some 32 rows on and takes a core from what else runs (`benchmarks/workers.py`).
     """
     return min((os.cpu_count() or 1) // 4, 8)
 
@@ -38,11 +38,12 @@ def default_workers() -> int:
 class GrammarLane:
     """Masks for `num_slots` request slots (S) with at most `max_drafts` drafts (K), on a runtime's device.
 
-    `make_proposals` makes what drafts on the host over the lane's state; `proposed` int64 [K, S+1] is its device side.
+    `make_proposals` makes the host's drafting over the lane's state; `proposed` int64 [K, S+1] is its device side.
 
     Device tensors, by slot: `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none) and `verified`
     int64 [S+1, K+2] (accepted drafts, then the tokens of positions 0..K) are the engine's to write; `masks`
-    int32 [(S+1)*(K+1), W] and `token_mask` int32 [(S+1)*(K+1)] are the lane's. `state` is the host's side;
+    int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] and `temperatures` float32 [(S+1)*(K+1)] (what matchers
+    want; negative: nothing) are the lane's, one row for each position. `state` is the host's side;
     its pinned tensors are those named `*_host`.
     """
 
@@ -78,11 +79,12 @@ class GrammarLane:
         self.verified_host = self.state.verified_host
         self.masks_host = self.state.masks_host
         self.token_mask_host = self.state.token_mask_host
+        self.temperatures_host = self.state.temperatures_host
         self.drafts = torch.full_like(self.drafts_host, -1, device=runtime.device)
         self.verified = torch.zeros_like(self.verified_host, device=runtime.device)
         self.masks = torch.zeros_like(self.masks_host, device=runtime.device)
         self.token_mask = torch.zeros_like(self.token_mask_host, device=runtime.device)
-        self.temperatures = torch.full_like(self.state.temperatures_host, -1, device=runtime.device)
+        self.temperatures = torch.full_like(self.temperatures_host, -1, device=runtime.device)
         self.proposals = make_proposals(self.state) if make_proposals is not None else None
         self.proposed = torch.full_like(self.drafts, -1)
         self._offsets_P1 = torch.arange(self.num_positions, device=runtime.device)[:, None]
@@ -100,7 +102,7 @@ class GrammarLane:
             )
             self._runtime.publish()
 
-    def push(self, slots: Sequence[int], attach: Mapping[int, Matcher | None], num_drafts: int = 0) -> int:
+    def push(self, slots: Sequence[int], attach: Mapping[int, Matcher | None]) -> int:
         """Leave the next iteration's snapshot, before it is launched (`GuidedState.push`); returns its
         epoch.
         """
@@ -124,7 +126,7 @@ class GrammarLane:
         self._copy_masks(slots_B, 0, self.num_positions)
 
     def verify_masks(self, stream: Stream, slots_B: Tensor, num_drafts: int) -> None:
-        """Beside the target's forward: take the snapshot and the drafts still owed, and send the masks behind drafts.
+        """Beside the target's forward: take the snapshot and the drafts still owed, and send the masks after drafts.
 
         Drafts that were taken while they were made cost nothing here.
         """
@@ -136,7 +138,7 @@ class GrammarLane:
     def apply_verify(
         self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor, d2t: Tensor | None = None
     ) -> None:
-        """Mask the target's logits [B, T, V] in place, T up to K+1: position t under the mask behind t
+        """Mask the target's logits [B, T, V] in place, T up to K+1: position t under the mask after t
         drafts.
 
         `d2t` int64 [V] as in `apply_draft`, for a target with a pruned vocabulary.
@@ -145,16 +147,8 @@ class GrammarLane:
         rows_PB = self._rows_of(slots_B)
         stream.launch(_apply_verify, logits_BTV, self.masks, self.token_mask, rows_PB, d2t)
 
-    def set_temperatures(self, stream: Stream, temperature_BT: Tensor, slots_B: Tensor) -> None:
-        """Behind `apply_verify`: write the temperatures that matchers want to `temperature_BT` float32 [B, T], T up to
-        K+1; the others stay.
-        """
-        # The host writes them again behind the next event that this stream records.
-        stream.copy(self.temperatures, self.state.temperatures_host)
-        stream.launch(put_temperatures, temperature_BT, self.temperatures, slots_B, self.num_positions)
-
     def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
-        """After `verified` was written: commit it, and send the masks behind the committed text."""
+        """After `verified` was written: commit it, and send the masks after the committed text."""
         self._enter(stream)
         self.stream.copy(self.verified_host, self.verified)
         self.stream.hostfunc(self.state.task("commit"))
@@ -178,7 +172,7 @@ class GrammarLane:
         stream.wait(self.proposal_event)
 
     def extend_masks(self, stream: Stream, j: int, slots_B: Tensor) -> None:
-        """After draft j was written: take it, and send the masks behind it. The last one stays owed."""
+        """After draft j was written: take it, and send the masks after it. The last one stays owed."""
         self._enter(stream)
         self.stream.copy(self.drafts_host[j - 1], self.drafts[j - 1])
         self.stream.hostfunc(self.state.task("extend", j))
@@ -187,7 +181,7 @@ class GrammarLane:
     def apply_draft(
         self, stream: Stream, logits_BD: Tensor, slots_B: Tensor, j: int, d2t: Tensor | None = None
     ) -> None:
-        """Mask the drafter's logits [B, Vd] of draft j in place, under the mask behind j-1 drafts.
+        """Mask the drafter's logits [B, Vd] of draft j in place, under the mask after j-1 drafts.
 
         `d2t` int64 [Vd] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
@@ -195,7 +189,7 @@ class GrammarLane:
         rows_B = self._rows_of(slots_B)[j - 1]
         stream.launch(_apply_rows, logits_BD, self.masks, self.token_mask, rows_B, d2t)
 
-    def join(self, stream: Stream, num_drafts: int = 0) -> None:
+    def join(self, stream: Stream) -> None:
         """Let `stream` wait for the lane; a capture ends after it."""
         self.stream.record(self.mask_event)
         stream.wait(self.mask_event)
@@ -224,7 +218,10 @@ class GrammarLane:
         if first < stop:
             rows_N = self._rows_of(slots_B)[first:stop].view(-1)
             self.stream.launch(
-                _copy_rows, self.masks, self.masks_host, self.token_mask, self.token_mask_host, rows_N
+                _copy_rows,
+                (self.masks, self.token_mask, self.temperatures),
+                (self.masks_host, self.token_mask_host, self.temperatures_host),
+                rows_N,
             )
         self.stream.record(self.mask_event)
 
@@ -238,14 +235,10 @@ def _compute_rows(slots_B: Tensor, offsets_P1: Tensor, rows_PB: Tensor) -> None:
     torch.add(offsets_P1, slots_B, alpha=rows_PB.shape[0], out=rows_PB)
 
 
-def put_temperatures(temperature_BT: Tensor, wanted: Tensor, slots_B: Tensor, num_positions: int) -> None:
-    """Where `wanted` float32 [(S+1)*(K+1)] is not negative, it is the row's temperature at the position."""
-    wanted_BT = wanted.view(-1, num_positions).index_select(0, slots_B)[:, : temperature_BT.shape[1]]
-    temperature_BT.copy_(torch.where(wanted_BT >= 0, wanted_BT, temperature_BT))
-
-
-def _copy_rows(masks: Tensor, masks_host: Tensor, flags: Tensor, flags_host: Tensor, rows: Tensor) -> None:
-    copy_mask_rows(masks, masks_host, flags, flags_host, rows)
+def _copy_rows(to: tuple[Tensor, Tensor, Tensor], host: tuple[Tensor, Tensor, Tensor], rows: Tensor) -> None:
+    masks, flags, temperatures = to
+    masks_host, flags_host, temperatures_host = host
+    copy_mask_rows(masks, masks_host, flags, flags_host, rows, temperatures, temperatures_host)
 
 
 def _apply_rows(logits: Tensor, masks: Tensor, flags: Tensor, rows: Tensor, d2t: Tensor | None) -> None:

@@ -2,8 +2,8 @@
 the same tokens before.
 
 They are made in C++ (`csrc/drafting/proposals.h`); here they get their host memory, and become host tasks. A task
-runs on the grammar's stream behind the `commit` of an iteration, for the slots of its snapshot. Given text comes
-first, forced text where there is none; n-grams go on behind either.
+runs on the grammar's stream after the `commit` of an iteration, for the slots of its snapshot. Given text comes
+first, forced text where there is none; n-grams go on after either.
 
 S slots and one more for padding, K drafts.
 """
@@ -71,11 +71,11 @@ class Proposals:
     """Proposes drafts for the slots of `state`, up to its `max_drafts` (K).
 
     `proposed_host` int64 [K, S+1], from `pinned`, is written by `task`: draft j of slot s in [j-1, s], -1 where
-    there is none, and then behind it, too. The padding slot's stay -1. What was verified is read from the state's
+    there is none, and then after it, too. The padding slot's stay -1. What was verified is read from the state's
     `verified_host`.
 
     `given`, `forced` and `ngram` (None: none) are the sources. With `guided`, what n-grams propose for a guided slot is
-    chosen and cut by its grammar, and given text is cut. Raises `InputError` for settings that make no sense.
+    chosen and cut by its grammar, and given text is cut. Raises `InputError` for settings that contradict each other.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Proposals:
 
         `given` is the text that the request expects as its answer, from the answer's beginning; () for none. While the
         answer is in it, what comes next in it are the drafts. An answer that has left it is back where its last 4
-        tokens stand in it, up to 1024 tokens behind the place where it left.
+        tokens stand in it, up to 1024 tokens after the place where it left.
 
         A request that goes on after a pause has its prompt and its answer so far as `tokens`, of which the last
         `num_answered` are the answer.
@@ -147,7 +147,7 @@ class Proposals:
         self._native.run(num_drafts)
 
     def task(self, num_drafts: int) -> NativeTask:
-        """Reads what was committed, and proposes up to `num_drafts` (0..K) drafts; a host task behind each `commit`.
+        """Reads what was committed, and proposes up to `num_drafts` (0..K) drafts; a host task after each `commit`.
 
         What is committed is read nowhere else, so an iteration that wants no drafts has it, too, with 0.
         """

@@ -1,4 +1,4 @@
-"""Guides as a recording keeps them: their text, and the program of those that are one."""
+"""Guides as a recording keeps them: their text, or their program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEPT_KINDS: tuple[Kind, ...] = (
 @dataclass(frozen=True)
 class RecordedGuide:
     """A guide as a recording has it, and the name of the grammar library that compiled it (None: XGrammar). `program`
-    is what it has of WASM. Of one that is another object of the program, `source` is None.
+    is what it has of WASM. For a guide that is another object of the program, `source` is None.
     """
 
     kind: str

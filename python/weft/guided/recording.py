@@ -1,6 +1,6 @@
 """The file of a recording: operations of a guided state, the requests they were for, what it takes to do them again.
 
-JSON, compressed where the name ends in `.gz`. The answers are in it; of the prompts those that a program has read.
+JSON, compressed where the name ends in `.gz`. It holds the answers, and of the prompts those that a program has read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = "weft-flight-1"
 
 @dataclass(frozen=True)
 class RecordedSplice:
-    """Where a request's matcher wrote the end of its text anew: behind the first `at` tokens of the answer it had taken
+    """Where a request's matcher rewrote the end of its text: after the first `at` tokens of the answer it had taken
     `taken` and took them back, and put the next `num_put` tokens. The request had that text in the slots that it got
     after epoch `since`.
     """
@@ -40,8 +40,8 @@ class RecordedRequest:
 
     It had `slot` last, from the first iteration after epoch `since`; `matchers` are the serial numbers of those it had,
     `guide` is an index into the recording's guides. `tokens` is its answer so far. `error` is what it failed with.
-    With `room` its answer was to be whole within so many tokens. `prompt` is what a program was started with (empty:
-    its guide has none), `splices` are what it wrote anew, in order.
+    With `room` its answer was to be whole within that many tokens. `prompt` is what a program was started with (empty:
+    its guide has none), `splices` are what it rewrote, in order.
     """
 
     id: int
@@ -80,7 +80,7 @@ class Recording:
     operations: tuple[Operation, ...]
 
     def request_of(self, matcher: int) -> RecordedRequest | None:
-        """Whose a matcher was."""
+        """The request that had a matcher."""
         return next((r for r in self.requests if matcher in r.matchers), None)
 
     @property
@@ -139,7 +139,7 @@ class Recording:
         return recording
 
     def _check(self) -> None:
-        """Raise `InputError` for numbers that fit nothing."""
+        """Raise `InputError` for numbers that can't be right."""
         if self.num_slots < 1 or self.max_drafts < 0 or self.vocab_size < 1 or not self.end_ids:
             raise InputError("it needs slots, a vocabulary and end tokens, and no negative number of drafts")
         for request in self.requests:
@@ -163,7 +163,7 @@ class Recording:
             raise InputError("its iterations are not in order")
 
     def _check_lengths(self, operation: Operation) -> None:
-        """Raise `InputError` for an operation on drafts that there are not, or entries of wrong lengths."""
+        """Raise `InputError` for an operation on drafts that do not exist, or entries of wrong lengths."""
         where, drafts = f"iteration {operation.epoch}", self.max_drafts
         lowest = {"extend": 1, "extend_through": 0}.get(operation.name)
         if lowest is not None and not lowest <= operation.argument <= drafts:

@@ -45,5 +45,5 @@ def check_batch(requests: Sequence[GuidedRequest], num_slots: int, max_drafts: i
 
 
 def attach_of(requests: Sequence[GuidedRequest]) -> dict[int, Matcher | None]:
-    """What the batch changes about who has which matcher."""
+    """What the batch changes about which slot has which matcher."""
     return {request.slot: request.matcher for request in requests if request.begins}

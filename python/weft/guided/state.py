@@ -27,7 +27,7 @@ HostMemory = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 @dataclass(frozen=True)
 class OperationCounters:
-    """Of one operation since the state was made: calls, mask rows filled, seconds in total and of the longest
+    """The cost of one operation since the state was made: calls, mask rows filled, seconds in total and of the longest
     call.
     """
 
@@ -156,7 +156,7 @@ class GuidedState:
         self.native.record(max_bytes)
 
     def recorded(self) -> bytes:
-        """Those records, oldest first; `weft.guided.flight.operations` reads them. At any time, on any thread."""
+        """The records, oldest first; `weft.guided.flight.operations` reads them. At any time, on any thread."""
         return self.native.recorded()
 
     def task(self, operation: str, draft: int = 0) -> NativeTask:
@@ -171,19 +171,19 @@ class GuidedState:
 
         Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow),
         "matcher" (it failed), "time_limit" (it took too long), "epoch" (snapshots and iterations out of step),
-        "verified" (the verified tensor contradicts the drafts), "spliced" (the matcher writes the end of the text anew:
+        "verified" (the verified tensor contradicts the drafts), "spliced" (the matcher rewrites the end of the text:
         `splice`).
         """
         code, message = self.native.status(slot)
         return ("" if code == "ok" else code), escaped(message)
 
     def splice(self, slot: int) -> Splice | None:
-        """How the slot's matcher writes the end of the text anew; None where it does not."""
+        """How the slot's matcher rewrites the end of the text; None where it does not."""
         found = self.native.splice(slot)
         return None if found is None else Splice(*found)
 
     def committed(self, slot: int) -> int:
-        """Tokens that the slot's matcher took for good since it was attached; behind an end token none
+        """Tokens that the slot's matcher took for good since it was attached; after an end token none
         count.
         """
         count: int = self.native.committed(slot)

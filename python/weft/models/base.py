@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,27 +15,28 @@ from torch import Tensor
 from weft.models.config import ModelConfig
 
 
+class KVShape(NamedTuple):
+    """How much a `PagedKV` holds."""
+
+    num_layers: int
+    num_pages: int
+    page_size: int
+    num_kv_heads: int
+    head_dim: int
+
+
 class PagedKV:
-    """Keys and values of every layer, in pages. Page 0 is nobody's: padding writes there.
+    """Keys and values of every layer, in pages. Page 0 belongs to no request: padding writes there.
 
     `layers[i]` is layer i's cache [num_pages, page_size, 2, num_kv_heads, head_dim]; `k` and `v` view the
     same memory as [num_layers, num_pages, page_size, num_kv_heads, head_dim].
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_pages: int,
-        page_size: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-    ) -> None:
-        self.num_pages = num_pages
-        self.page_size = page_size
-        shape = (num_layers, num_pages, page_size, 2, num_kv_heads, head_dim)
-        data = torch.zeros(shape, dtype=dtype, device=device)
+    def __init__(self, shape: KVShape, dtype: torch.dtype, device: torch.device | str) -> None:
+        self.num_pages = shape.num_pages
+        self.page_size = shape.page_size
+        num_layers, *page, num_kv_heads, head_dim = shape
+        data = torch.zeros((num_layers, *page, 2, num_kv_heads, head_dim), dtype=dtype, device=device)
         self.layers = data.unbind(0)
         self.k, self.v = data.unbind(3)
 
@@ -48,15 +49,8 @@ class PagedKV:
     def for_model(cls, model: Model, num_pages: int, page_size: int) -> PagedKV:
         """Room for all layers of `model`, where it is and in its dtype."""
         config = model.config
-        return cls(
-            config.num_layers,
-            num_pages,
-            page_size,
-            config.num_kv_heads,
-            config.head_dim,
-            config.dtype,
-            model.device,
-        )
+        shape = KVShape(config.num_layers, num_pages, page_size, config.num_kv_heads, config.head_dim)
+        return cls(shape, config.dtype, model.device)
 
 
 @dataclass(frozen=True)

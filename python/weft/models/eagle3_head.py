@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from weft.errors import ModelError
 from weft.files import read_json
-from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.base import KVIndex, KVShape, Model, PagedKV
 from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder
 from weft.models.layers import MLP, Attention, Linear, Place, norms
 from weft.models.weights import Checkpoint
@@ -84,7 +84,8 @@ class Eagle3Head:
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
         """KV of the head's one layer."""
         config = self.config
-        return PagedKV(1, num_pages, page_size, config.num_kv_heads, config.head_dim, self.dtype, self.device)
+        shape = KVShape(1, num_pages, page_size, config.num_kv_heads, config.head_dim)
+        return PagedKV(shape, self.dtype, self.device)
 
     def combine(self, aux: Tensor) -> Tensor:
         """Features [B, T, H] of the target's hidden states `aux` [B, T, len(aux_layers) * H]."""

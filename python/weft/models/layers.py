@@ -98,7 +98,7 @@ class Place:
 class Attention:
     """Grouped-query attention over paged KV, from input [N, input_size] to heads [N, num_heads * head_dim].
 
-    The output projection is `output`, left to the caller, who adds it to the residual.
+    The output projection is `output`, left to the caller, which adds it to the residual.
     """
 
     def __init__(

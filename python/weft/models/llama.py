@@ -1,9 +1,9 @@
-"""Llama and those that differ from it by flags: Mistral, Qwen2, Qwen3, MiMo."""
+"""Llama. Models that differ from it by flags are classes of their own, which name them (`traits`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,14 +17,6 @@ from weft.models.outputs import mark_output, wants_output
 TOP_K_LOGITS = 10
 """How many of the largest logits of a position `TopKLogits` has, largest first."""
 
-_TRAITS: dict[str, dict[str, bool]] = {
-    "LlamaForCausalLM": {},
-    "MistralForCausalLM": {"attention_bias": False, "output_bias": False, "mlp_bias": False},
-    "Qwen2ForCausalLM": {"attention_bias": True, "output_bias": False, "mlp_bias": False},
-    "Qwen3ForCausalLM": {"mlp_bias": False, "qk_norm": True},
-    "MiMoForCausalLM": {"attention_bias": True, "output_bias": False, "mlp_bias": False},
-}
-
 
 class Llama:
     """A pre-norm decoder with rotary embedding, grouped-query attention and SwiGLU.
@@ -32,6 +24,9 @@ class Llama:
     It marks `hidden_states.{i}` [B * T, H], what enters layer i (for i the number of layers, what leaves the last one,
     before the final norm), and `TopKLogits` and `TopKLogitsIndices` [B, T, min(10, V)].
     """
+
+    traits: ClassVar[Mapping[str, bool]] = {}
+    """The flags of `ModelConfig` that the architecture fixes, whatever config.json says."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
         self.config = config
@@ -48,7 +43,7 @@ class Llama:
 
     @classmethod
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        return parse_decoder(data, where, **_TRAITS[data["architectures"][0]])
+        return parse_decoder(data, where, **cls.traits)
 
     def embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.embedding)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MtpLayout:
-    """Names behind a module's prefix. `embedding_first` tells the halves of the projection's input. `copies` are
+    """Names after a module's prefix. `embedding_first` tells the halves of the projection's input. `copies` are
     tensors that repeat the target's own.
     """
 
@@ -37,7 +37,7 @@ DEEPSEEK = MtpLayout(
     embedding_first=True,
     copies=("embed_tokens.weight", "shared_head.head.weight"),
 )
-"""Behind the layers of the target's own checkpoint, as DeepSeek-V3's."""
+"""After the layers of the target's own checkpoint, as DeepSeek-V3 has them."""
 
 MIMO = MtpLayout(
     "model.mtp_layers.{module}.",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weft.errors import ModelError
 from weft.files import read_json
-from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.base import KVIndex, KVShape, Model, PagedKV
 from weft.models.config import MTP_KEY, Fields, ModelConfig, fit_target
 from weft.models.layers import DecoderLayer, Linear, Place, norms
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
@@ -72,7 +72,7 @@ class MtpModules:
 
     @classmethod
     def load(cls, path: str | Path, target: Model) -> MtpModules:
-        """The modules in a directory of their own or in a target's checkpoint, in `target`'s dtype on its device;
+        """The modules in their own directory or in a target's checkpoint, in `target`'s dtype on its device;
         `ModelError` if they do not fit `target`.
         """
         directory = Path(path)
@@ -92,8 +92,8 @@ class MtpModules:
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
         """KV with a layer for each module."""
         config = self.config
-        sizes = (num_pages, page_size, config.num_kv_heads, config.head_dim)
-        return PagedKV(len(self.modules), *sizes, self.dtype, self.device)
+        shape = KVShape(len(self.modules), num_pages, page_size, config.num_kv_heads, config.head_dim)
+        return PagedKV(shape, self.dtype, self.device)
 
     def combine(self, aux: Tensor) -> Tensor:
         """The hidden states [B, T, H] that the first module reads, of the target's at `aux_layers`: the same."""
@@ -127,7 +127,7 @@ def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:
 
 
 def _apart_config(data: Mapping[str, Any], where: str) -> ModelConfig:
-    """The config of modules in a directory of their own: `architectures` is that of their layers with "MTP" behind."""
+    """The config of modules that have their own directory: `architectures` is their layers' with "MTP" appended."""
     names = data.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     known = sorted(f"{model}{_SUFFIX}" for model in MODELS)

@@ -1,7 +1,7 @@
 """Tensors that a model gives out by name: those that it marks while it computes.
 
-`mark_output` is a device function's: it hands the tensor, as it is at that moment, to whoever collects on this thread.
-Nobody does unless a request asked, and then nothing happens. The rows of a marked tensor are positions: [B * T, ...] or
+`mark_output` is a device function's: it hands the tensor, as it is at that moment, to this thread's collector. There is
+none unless a request asked, and then nothing happens. The rows of a marked tensor are positions: [B * T, ...] or
 [B, T, ...] for tokens [B, T].
 """
 
@@ -28,20 +28,20 @@ _current = _Current()
 
 
 def mark_output(name: str, tensor: Tensor) -> None:
-    """Give `tensor` out under `name`, if somebody collects it."""
+    """Give `tensor` out under `name`, if it is collected."""
     collector = _current.collector
     if collector is not None and collector.wants(name):
         collector.take(name, tensor)
 
 
 def wants_output(name: str) -> bool:
-    """Whether somebody collects `name`: asked before a tensor is computed for this alone."""
+    """Whether `name` is collected: asked before a tensor is computed for this alone."""
     collector = _current.collector
     return collector is not None and collector.wants(name)
 
 
 class collecting:
-    """Context in which `collector` has what is marked on this thread; None: nobody has."""
+    """Context in which `collector` has what is marked on this thread; None: nothing has."""
 
     def __init__(self, collector: Collector | None) -> None:
         self._collector = collector

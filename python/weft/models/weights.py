@@ -87,7 +87,7 @@ class Checkpoint:
         self._left = {name for name in self._left if not name.startswith(prefix)}
 
     def finish(self, prefix: str = "") -> None:
-        """Raise `ModelError` if the files hold tensors, with names that begin with `prefix`, that nobody took."""
+        """Raise `ModelError` if the files hold tensors that were not taken, with names that begin with `prefix`."""
         left = sorted(
             name for name in self._left if name.startswith(prefix) and not name.endswith(_IGNORABLE)
         )

@@ -1,7 +1,7 @@
 """Paged attention: where tokens go, rotation and writing, and attending. Each op runs on the CPU and on CUDA.
 
 Shapes: B rows, T new tokens per row, N = B * T, H query heads, Hkv key/value heads, D head size, P pages per
-row. One layer's cache is [pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 is nobody's:
+row. One layer's cache is [pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 belongs to no request:
 positions beyond a row's page table land there. `positions` [B, T] ascend by one within a row; the query at
 position p sees keys 0..p.
 

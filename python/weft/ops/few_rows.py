@@ -20,7 +20,7 @@ PANEL = 64
 
 
 def panels_of(weight: Tensor) -> Tensor:
-    """`weight` [out, in] float32 as [ceil(out / 64), in, 64], zeros behind the last output."""
+    """`weight` [out, in] float32 as [ceil(out / 64), in, 64], zeros after the last output."""
     outputs, inputs = weight.shape
     padded = F.pad(weight, (0, 0, 0, -outputs % PANEL))
     return padded.view(-1, PANEL, inputs).transpose(1, 2).contiguous()

@@ -2,7 +2,7 @@
 
 What a request asks for lies on the device, in its slot's row of `Penalties`, and so does what it is judged by: how
 often each token stands in its output, which ones its prompt has, and all its tokens by position. A row of logits
-that stands behind drafted tokens sees those too, though they are not committed yet, so that a penalty means the
+that stands after drafted tokens sees those too, though they are not committed yet, so that a penalty means the
 same with speculation as without.
 """
 
@@ -119,7 +119,7 @@ def penalize_(
         `d2t` column c stands for token c, and columns beyond the tables' vocabulary are left alone.
     slot: [n] int64. A row whose slot is out of bounds is left alone.
     history_length: [n] int64, at most L: how many tokens of the slot's history stand before the row's position.
-    extra, num_extra: [n, E] and [n] int64; behind these stand the row's first num_extra tokens of `extra`, drafted
+    extra, num_extra: [n, E] and [n] int64; after these stand the row's first num_extra tokens of `extra`, drafted
         and not committed; -1 is no token. They count as output.
     d2t: [V] int64; column c stands for token c + d2t[c].
     A bad word's last token is blocked where the tokens before it are those that the context ends with; that of a

@@ -53,7 +53,7 @@ def sample(
     d2t: [vocab] int64; column i stands for token i + d2t[i], at least 0 and below 2^32, and draws with that
         token's noise.
     floor: [n] float32, as truncation_floor gives it: a logit below its row's floor can't be drawn.
-    A row whose logits are all -inf or NaN gives -1: no token. A NaN never wins. Of equal sums that of the
+    A row whose logits are all -inf or NaN gives -1: no token. A NaN never wins. Among equal sums that of the
     lowest token id wins.
     """
     if logits.dtype is torch.float64:

@@ -28,7 +28,7 @@ _INTEGERS = (torch.int32, torch.int64)
 
 # What the extension is called with, before the threads or the stream.
 _ApplyArguments = tuple[int, int, int, int, int, int, int, int, int, int, bool, int, int]
-_CopyArguments = tuple[int, int, int, int, int, int, int, int, int, bool, int]
+_CopyArguments = tuple[int, int, int, int, int, int, int, int, int, bool, int, int, int]
 
 
 def allocate_token_bitmask(batch_size: int, vocab_size: int, *, pinned: bool = False) -> Tensor:
@@ -66,18 +66,24 @@ def apply_token_bitmask_(
 
 
 def copy_mask_rows(
-    dst_masks: Tensor, src_masks: Tensor, dst_token_mask: Tensor, src_token_mask: Tensor, rows: Tensor
+    dst_masks: Tensor,
+    src_masks: Tensor,
+    dst_token_mask: Tensor,
+    src_token_mask: Tensor,
+    rows: Tensor,
+    dst_temperatures: Tensor | None = None,
+    src_temperatures: Tensor | None = None,
 ) -> None:
     """Copy the mask rows that `rows` lists, and their flags, from host memory to the device.
 
     dst_masks, src_masks: [m, words] int32, the last dimension contiguous.
-    dst_token_mask, src_token_mask: [m] int32.
+    dst_token_mask, src_token_mask: [m] int32. dst_temperatures, src_temperatures: [m] float32, copied as flags are.
     rows: [n] int32 or int64 on the device of dst. Of a row whose source flag is 0 only the flag is copied. A
         number out of [0, m) raises InputError on the CPU; on CUDA it is skipped.
     On CUDA the sources are pinned host memory, which the kernel reads itself: they may be written again once
     the stream is past this.
     """
-    _COPY(dst_masks, src_masks, dst_token_mask, src_token_mask, rows)
+    _COPY(dst_masks, src_masks, dst_token_mask, src_token_mask, rows, dst_temperatures, src_temperatures)
 
 
 def apply_token_bitmask_reference_(
@@ -188,7 +194,15 @@ def _refuse_row(rows: Tensor | None, index: int, masks: Tensor) -> None:
     )
 
 
-def _check_copy(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor) -> None:
+def _check_copy(
+    dst: Tensor,
+    src: Tensor,
+    dst_flags: Tensor,
+    src_flags: Tensor,
+    rows: Tensor,
+    dst_temperatures: Tensor | None = None,
+    src_temperatures: Tensor | None = None,
+) -> None:
     if not (dst.dtype is torch.int32 and dst.dim() == 2 and dst.stride(1) == 1):
         _refuse_masks("dst_masks", dst)
     if not (src.dtype is torch.int32 and src.dim() == 2 and src.stride(1) == 1):
@@ -204,12 +218,21 @@ def _check_copy(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, 
     check_vector("dst_token_mask", dst_flags, (torch.int32,), dst.shape[0], dst)
     check_vector("src_token_mask", src_flags, (torch.int32,), dst.shape[0], src)
     check_vector("rows", rows, _INTEGERS, rows.numel(), dst)
+    if dst_temperatures is not None and src_temperatures is not None:
+        check_vector("dst_temperatures", dst_temperatures, (torch.float32,), dst.shape[0], dst)
+        check_vector("src_temperatures", src_temperatures, (torch.float32,), src.shape[0], src)
 
 
 def _copy_arguments(
-    dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor
+    dst: Tensor,
+    src: Tensor,
+    dst_flags: Tensor,
+    src_flags: Tensor,
+    rows: Tensor,
+    dst_temperatures: Tensor | None = None,
+    src_temperatures: Tensor | None = None,
 ) -> _CopyArguments:
-    _check_copy(dst, src, dst_flags, src_flags, rows)
+    _check_copy(dst, src, dst_flags, src_flags, rows, dst_temperatures, src_temperatures)
     mask_rows, words = dst.shape
     return (
         dst.data_ptr(),
@@ -223,18 +246,24 @@ def _copy_arguments(
         rows.data_ptr(),
         rows.dtype is torch.int64,
         rows.shape[0],
+        0 if dst_temperatures is None else dst_temperatures.data_ptr(),
+        0 if src_temperatures is None else src_temperatures.data_ptr(),
     )
 
 
-def _copy_cpu(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor) -> None:
-    bad = _core.copy_mask_rows_cpu(*_copy_arguments(dst, src, dst_flags, src_flags, rows))
+def _copy_cpu(
+    dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor, *temperatures: Tensor | None
+) -> None:
+    bad = _core.copy_mask_rows_cpu(*_copy_arguments(dst, src, dst_flags, src_flags, rows, *temperatures))
     if bad >= 0:
         _refuse_row(rows, bad, dst)
 
 
-def _copy_cuda(dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor) -> None:
+def _copy_cuda(
+    dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor, *temperatures: Tensor | None
+) -> None:
     require_cuda_kernels()
-    arguments = _copy_arguments(dst, src, dst_flags, src_flags, rows)
+    arguments = _copy_arguments(dst, src, dst_flags, src_flags, rows, *temperatures)
     if not (src.is_pinned() and src_flags.is_pinned()):
         raise InputError(
             "src_masks and src_token_mask must be pinned for a copy to CUDA; allocate them with pin_memory"
@@ -252,7 +281,7 @@ _APPLY = register(
 )
 _COPY = register(
     "copy_mask_rows(Tensor(a!) dst_masks, Tensor src_masks, Tensor(b!) dst_token_mask, Tensor src_token_mask,"
-    " Tensor rows) -> ()",
+    " Tensor rows, Tensor(c!)? dst_temperatures=None, Tensor? src_temperatures=None) -> ()",
     cpu=_copy_cpu,
     cuda=_copy_cuda,
     fake=_check_copy,

@@ -38,7 +38,7 @@ def truncation_floor(
         at most 2^23. Unchanged. -inf and NaN never count.
     temperature: [n] float32; a row that is greedy, below LOWEST_TEMPERATURE or NaN, is not cut.
     top_k: [n] int32; the k largest logits stay, and those equal to the k-th. <= 0 or >= vocab cuts nothing.
-    top_p: [n] float32; of what top-k left, with probabilities softmax(logits / temperature) anew, the largest
+    top_p: [n] float32; of what top-k left, with probabilities softmax(logits / temperature) of these, the largest
         stay until their sum is at least p, the one that reaches it and its equals included. >= 1 cuts nothing, and
         <= 0 leaves the largest alone.
     min_p: [n] float32; those with a probability of at least m times the largest stay. <= 0 cuts nothing, and

@@ -8,14 +8,12 @@ from weft.errors import InputError
 from weft.runtime.cpu import CpuRuntime
 from weft.runtime.cuda import cuda_runtime, unavailable_reason
 from weft.runtime.current import Current, current
-from weft.runtime.hostfunc import (
-    check,
-    free_hostfunc_user_data,
-    hostfunc,
-    hostfunc_handles,
-    launch_hostfunc,
-    set_watchdog,
-)
+from weft.runtime.hostfunc import check as check  # this one and those like it are public in `weft`
+from weft.runtime.hostfunc import free_hostfunc_user_data as free_hostfunc_user_data
+from weft.runtime.hostfunc import hostfunc as hostfunc
+from weft.runtime.hostfunc import hostfunc_handles as hostfunc_handles
+from weft.runtime.hostfunc import launch_hostfunc as launch_hostfunc
+from weft.runtime.hostfunc import set_watchdog
 from weft.runtime.interface import Event, Graph, NativeTask, Runtime, Stream
 
 DeviceName = Literal["cpu", "cuda", "auto"]
@@ -45,13 +43,12 @@ __all__ = [
     "NativeTask",
     "Runtime",
     "Stream",
-    "check",
     "cuda_runtime",
     "current",
-    "free_hostfunc_user_data",
     "get",
-    "hostfunc",
-    "hostfunc_handles",
-    "launch_hostfunc",
     "set_watchdog",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -29,7 +29,7 @@ class Received:
 
     @property
     def values(self) -> torch.Tensor:
-        """What `wait` gives, for who has waited for a later copy in the same stream."""
+        """What `wait` gives, for a caller that has waited for a later copy in the same stream."""
         return self._buffer
 
     def wait(self) -> torch.Tensor:

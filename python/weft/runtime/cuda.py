@@ -82,7 +82,7 @@ _idle_streams: dict[tuple[int, int], list[int]] = {}  # by device and priority
 
 
 def _take_stream(idle: list[int], priority: int) -> int:
-    """A stream that nobody else has. Streams are used again rather than destroyed: torch keeps memory and cuBLAS
+    """A stream that nothing else has. Streams are used again rather than destroyed: torch keeps memory and cuBLAS
     workspaces by their handles."""
     while True:
         try:
@@ -94,9 +94,9 @@ def _take_stream(idle: list[int], priority: int) -> int:
 
 
 class CudaStream(TableStream):
-    """A stream that torch works on: one of weft's own, or one that is given (any object with `__cuda_stream__`).
+    """A stream that torch works on: one of weft's, or one that is given (any object with `__cuda_stream__`).
 
-    torch hands out its own 32 in turns, so that another's work could be on them, even in a capture. `priority` is for
+    torch hands out its own 32 in turn, so other work could be on them, even in a capture. `priority` is for
     weft's own. What is captured from the stream has its temporary memory in `graph_memory`.
     """
 

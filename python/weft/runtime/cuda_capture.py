@@ -1,7 +1,7 @@
 """Captures of torch's CUDA graphs: one that fails leaves nothing behind, and graphs that take turns share their memory.
 
-`torch.cuda.graph` synchronises the device and empties torch's caches at every capture, gives each graph a pool of its
-own, and where the capture can't be ended leaves the captured stream torch's current one.
+`torch.cuda.graph` synchronises the device and empties torch's caches at every capture, gives each graph its own
+pool, and where the capture can't be ended leaves the captured stream as torch's current one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who hears of what callbacks raise."""
+"""Where what callbacks raise is raised again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _numbers = itertools.count(1)
 
 
 class FailureScope:
-    """Keeps failures apart: what work that was launched inside raises is raised inside only, by `check`, a wait, a
-    launch or a replay; and nothing else is raised there.
+    """Keeps failures apart. What work launched inside raises is raised only inside, by `check`, a wait, a launch or a
+    replay, and nothing else is raised there.
 
-    An engine issues its work in a scope of its own, so that its failures end its requests, and a callback of its
-    user's that raises does not. Enter it on one thread at a time; it may be entered again.
+    An engine issues its work in its own scope: its failures end its requests, and a callback of the user that raises
+    does not. Enter it on one thread at a time; it may be entered again.
     """
 
     def __init__(self) -> None:

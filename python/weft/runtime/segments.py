@@ -31,7 +31,7 @@ class SegmentedStream:
         self._pending: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def begin(self) -> None:
-        """Start the next round. What one that failed did not issue is dropped."""
+        """Start the next round. What a failed round did not issue is dropped."""
         self._pending.clear()
         self._rounds += 1
         self._next = 0
@@ -49,22 +49,22 @@ class SegmentedStream:
         return self.inner.handle
 
     def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
-        """Host work behind what was collected."""
+        """Host work after what was collected."""
         self.flush()
         self.inner.hostfunc(task, *args)
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
-        """A copy behind what was collected."""
+        """A copy after what was collected."""
         self.flush()
         self.inner.copy(dst, src)
 
     def record(self, event: Event) -> None:
-        """Record behind what was collected."""
+        """Record after what was collected."""
         self.flush()
         self.inner.record(event)
 
     def wait(self, event: Event) -> None:
-        """Wait behind what was collected."""
+        """Wait after what was collected."""
         self.flush()
         self.inner.wait(event)
 

@@ -83,7 +83,7 @@ class Drafter(Protocol):
     @property
     def reuse_margin(self) -> int:
         """How many of the last positions of a prefix that was found again it must read anew: its entries there depend
-        on tokens behind them, or it needs them to go on."""
+        on tokens after them, or it needs them to go on."""
 
     def draft_buffers(self, batch: int) -> DraftBuffers:
         """Buffers for graphs of `batch` rows."""
@@ -111,7 +111,7 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Proposer(Protocol):
-    """Drafts on the host, natively (`guided/proposals.py`); a drafter may continue behind it."""
+    """Drafts on the host, natively (`guided/proposals.py`); a drafter may continue after it."""
 
     @property
     def sources(self) -> Sources:

@@ -1,4 +1,4 @@
-"""The drafters of a `Speculation`, loaded: at most one on the device, and what proposes on the host before it."""
+"""The drafters of a `Speculation`, loaded: at most one on the device, and proposers on the host before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.spec.base import Drafter, DrafterContext, Proposer
 
 @dataclass(frozen=True)
 class Drafting:
-    """What drafts for an engine. `proposers` come first, in order; the `drafter` continues behind them."""
+    """What drafts for an engine. `proposers` come first, in order; the `drafter` continues after them."""
 
     speculation: Speculation
     drafter: Drafter | None = None
@@ -51,7 +51,7 @@ class Drafting:
         return cls(speculation, drafters[0] if drafters else None, tuple(proposers))
 
     def proposals_maker(self, runtime: Runtime) -> Callable[[GuidedState], Proposals] | None:
-        """What makes the host's proposals over a grammar's state; None where nothing proposes."""
+        """A function that makes the host's proposals over a grammar's state; None where nothing proposes."""
         if not self.proposers:
             return None
         sources = reduce(or_, (proposer.sources for proposer in self.proposers))

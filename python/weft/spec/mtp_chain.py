@@ -4,13 +4,13 @@ Module k's entry at position i holds the (k-1)th hidden state at i and the token
 at position L, all K drafts come from entry L - 1 of the K modules; entry i of module k holds a drafted token, and
 not yet the truth, where i + k > L.
 
-So those entries are made anew once the truth is known. Every module runs over one window, which begins K - 1
+So those entries are made again once the truth is known. Every module runs over one window, which begins K - 1
 positions before what was verified: at an entry that reads no draft in any module. What the window reads of positions
-before the verified ones, the target's hidden states and the tokens behind them, is kept by slot. Behind the window's
-last true entry are others of refused drafts; the next window overwrites them before they are read.
+before the verified ones, the target's hidden states and the tokens after them, is kept by slot. After the window's
+last true entry are entries of refused drafts; the next window overwrites them before they are read.
 
 Suffixes: S slots and one that only pads, N = K - 1 positions kept, W = N + T entries of a window, X = W + N tokens
-behind them.
+after them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MtpChain:
         self.kept = kept = num_drafts - 1
         self.reuse_margin = (
             2 * num_drafts
-        )  # K tokens behind an entry, and the window that the next iteration reads
+        )  # K tokens after an entry, and the window that the next iteration reads
         self.aux_layers = modules.aux_layers
         sizes = (num_slots + 1, kept)
         hidden = modules.hidden_size
@@ -106,7 +106,7 @@ class MtpChain:
         self._keep(verified.slots_B, hidden_BWH, tokens_BW, verified.count_B)
         torch.clamp(base_B - kept, min=0, out=start_B)
         torch.sub(base_B + verified.count_B, start_B, out=buffers.last_B)
-        # A row nearer to the beginning than the window is long begins at 0; behind its end, entries repeat.
+        # A row nearer to the beginning than the window is long begins at 0; after its end, entries repeat.
         width = tokens_BW.shape[1]
         index_BX = row_positions(start_B - base_B + kept, width + kept).clamp(max=width - 1)
         buffers.tokens_BX.narrow(1, 0, width + kept).copy_(tokens_BW.gather(1, index_BX))
@@ -121,7 +121,7 @@ class MtpChain:
         self._draft(verified, buffers, step)
 
     def _draft(self, verified: Verified, buffers: ChainBuffers, step: int) -> None:
-        """Run module `step` and write its logits; after an iteration's last draft, run the modules behind it, too.
+        """Run module `step` and write its logits; after an iteration's last draft, run the modules after it, too.
 
         An iteration makes as many drafts as it verified. Where that is less than K, what further modules read of the
         text is written all the same, so that a later iteration of more drafts finds their KV whole.
@@ -144,7 +144,7 @@ class MtpChain:
         )
 
     def _with_kept(self, slots: Tensor, aux: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states from N positions before `aux` [n, T, H], and the tokens behind them."""
+        """Hidden states from N positions before `aux` [n, T, H], and the tokens after them."""
         hidden = torch.cat((self.hidden_SNH.index_select(0, slots), self.modules.combine(aux)), 1)
         return hidden, torch.cat((self.tokens_SN.index_select(0, slots), tokens.clamp(min=0)), 1)
 

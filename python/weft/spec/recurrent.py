@@ -30,7 +30,7 @@ class DraftHead(Protocol):
         """What entries read [B, T, H], of the target's hidden states `aux` [B, T, F] at `aux_layers`."""
 
     def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, index: KVIndex) -> Tensor:
-        """Read entries of `features` [B, T, H] and the tokens behind them [B, T]: what the entries behind read."""
+        """Read entries of `features` [B, T, H] and the tokens after them [B, T]: what the next entries read."""
 
     def logits(self, x: Tensor) -> Tensor:
         """[..., H] (what `forward` gave) -> [..., draft_vocab_size]."""
@@ -39,7 +39,7 @@ class DraftHead(Protocol):
 class RecurrentDrafter:
     """Drafter of a head over its own one-layer paged KV, with the target's page numbers."""
 
-    reuse_margin = 1  # an entry holds the token behind it
+    reuse_margin = 1  # an entry holds the token after it
 
     def __init__(self, head: DraftHead, kv: PagedKV) -> None:
         self.head = head

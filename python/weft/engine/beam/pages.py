@@ -10,12 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 
-def beam_pages_needed(prompt: int, room: int, width: int, page_size: int) -> int:
-    """Pages for `width` beams behind `prompt` tokens, each with `room` tokens: full pages of the prompt are common."""
-    common = prompt // page_size
-    return common + width * (-(-(prompt + room) // page_size) - common)
-
-
 class BeamPages:
     """Pages of the beams of one request. `tables[b]` are beam b's, in the order of positions.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 
 import torch
 from torch import Tensor
 
 from weft.core import TokenLogprob
+from weft.engine.device.offers import OfferBuffers
 from weft.engine.device.state import SlotState
 from weft.engine.device.tensors import Gather, OutputBuffers
 from weft.runtime.buffers import PinnedRing, Received
@@ -22,17 +24,23 @@ class ResultRings:
     ) -> None:
         by_slot = outputs.by_slot if outputs is not None else {}
         self._outputs = {name: PinnedRing(runtime, tensor) for name, tensor in by_slot.items()}
-        self._stream = stream
+        self._runtime, self._stream = runtime, stream
+        self._offers: dict[int, tuple[PinnedRing, PinnedRing]] = {}
         self._verified = PinnedRing(runtime, state.verified)
         self._proposed = PinnedRing(runtime, state.proposed)
         self._logprobs = PinnedRing(runtime, state.logprobs)
         self._ids = PinnedRing(runtime, state.logprob_ids)
 
     def start(
-        self, logprobs: bool, gather: Mapping[int, Gather] | None = None, drafts: bool = False
+        self,
+        logprobs: bool,
+        gather: Mapping[int, Gather] | None = None,
+        drafts: bool = False,
+        offers: Mapping[int, OfferBuffers] | None = None,
     ) -> StepResults:
         """Copy the results of the work issued so far, log-probabilities too if asked for, and what each slot in
-        `gather` wants besides; does not wait. `drafts`: whether the work verified some."""
+        `gather` wants besides; does not wait. `drafts`: whether the work verified some. `offers` are the continuations
+        that it offers, by how many each row has."""
         extra = (
             (self._logprobs.start_receive(self._stream), self._ids.start_receive(self._stream))
             if logprobs
@@ -46,7 +54,15 @@ class ResultRings:
             name: self._outputs[name].start_receive(self._stream, rows) for name, rows in slots.items()
         }
         proposed = self._proposed.start_receive(self._stream) if drafts else None
-        return StepResults(self._verified.start_receive(self._stream), extra, outputs, proposed)
+        found = {count: self._receive_offers(buffers) for count, buffers in (offers or {}).items()}
+        return StepResults(self._verified.start_receive(self._stream), extra, outputs, proposed, found)
+
+    def _receive_offers(self, buffers: OfferBuffers) -> tuple[Received, Received]:
+        rings = self._offers.get(buffers.ids.shape[1])
+        if rings is None:
+            rings = PinnedRing(self._runtime, buffers.values), PinnedRing(self._runtime, buffers.ids)
+            self._offers[buffers.ids.shape[1]] = rings
+        return rings[0].start_receive(self._stream), rings[1].start_receive(self._stream)
 
 
 class StepResults:
@@ -59,13 +75,16 @@ class StepResults:
         logprobs: tuple[Received, Received] | None,
         outputs: Mapping[str, Received] | None = None,
         drafts: Received | None = None,
+        offers: Mapping[int, tuple[Received, Received]] | None = None,
     ) -> None:
         self._received = verified
         self._extra = logprobs
         self._gathered = dict(outputs or {})
         self._drafts = drafts
+        self._offers = dict(offers or {})
         self._verified: list[list[int]] = []
         self._proposed: list[int] = []
+        self._num_tokens: dict[int, int] = {}  # of slots of which only a beginning counts
         self._logprobs = self._ids = torch.empty(0)
 
     def wait(self) -> StepResults:
@@ -77,10 +96,27 @@ class StepResults:
             self._logprobs, self._ids = (received.values.clone() for received in self._extra)
         return self
 
+    def beginning(self, slot: int, count: int) -> StepResults:
+        """The same as if the slot had committed its first `count` tokens only, with no draft after them."""
+        part = copy(self)
+        part._verified = list(self._verified)
+        part._proposed = list(self._proposed)
+        part._verified[slot] = [min(self.count(slot), count), *self.tokens(slot)]
+        part._num_tokens = {**self._num_tokens, slot: count}
+        if part._proposed:
+            part._proposed[slot] = min(self.proposed(slot), count)
+        return part
+
     def outputs(self, slot: int, gather: Gather, count: int) -> dict[str, Tensor]:
         """What the slot gathered at the positions of the first `count` committed tokens: rows [count, ...] by name,
         in memory that is used again."""
         return {name: self._gathered[name].values[slot, :count] for name in gather.generated}
+
+    def offers(self, slot: int, count: int) -> list[tuple[int, float]]:
+        """The slot's likeliest continuations, of `count` that each row offers: tokens and the logarithms of their
+        probabilities, without those that can't be."""
+        values, ids = (received.values[slot].tolist() for received in self._offers[count])
+        return [(token, value) for token, value in zip(ids, values, strict=True) if value > float("-inf")]
 
     def count(self, slot: int) -> int:
         """Accepted drafts."""
@@ -93,7 +129,7 @@ class StepResults:
     def tokens(self, slot: int) -> list[int]:
         """The committed tokens: accepted drafts and the one behind them."""
         row = self._verified[slot]
-        return row[1 : row[0] + 2]
+        return row[1 : self._num_tokens.get(slot, row[0] + 1) + 1]
 
     def logprobs(self, slot: int, count: int, top: int) -> list[TokenLogprob]:
         """Of the first `count` committed tokens: each one's own, and the `top` likeliest."""

@@ -1,7 +1,5 @@
-"""Each slot's sampling parameters on the device, and what penalties need to know of its text.
-
-R = S + 1 rows, V vocabulary, L positions. A request that sets nothing but temperature and seed leaves most of this
-untouched: only batches with a request that `needs_shaping` read it.
+"""A request's sampling parameters on their way to its slot (`ops/slots.py`), and what penalties need to know of its
+text.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from weft.core import SamplingParams
 from weft.errors import InputError
-from weft.ops.penalties import Penalties
+from weft.ops.slots import SlotParams
 from weft.runtime.interface import Runtime
 
 MAX_BAD_WORD_TOKENS = 1024
@@ -46,38 +44,10 @@ class TokenRules:
             )
 
 
-class SamplingState:
-    """Sampling parameters by slot, and how many drafts each may have; `write_slot` makes a slot a request's."""
-
-    def __init__(self, rows: int, vocab_size: int, max_seq_len: int, device: torch.device) -> None:
-        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
-            return torch.zeros(*shape, dtype=dtype, device=device)
-
-        self.floats = zeros(6, rows, dtype=torch.float32)
-        self.longs = zeros(2, rows, dtype=torch.int64)
-        self.ints = zeros(4, rows, dtype=torch.int32)
-        self.temperature, self.top_p, self.min_p, repetition, presence, frequency = self.floats.unbind(0)
-        self.seed, self.until = self.longs.unbind(0)
-        self.top_k, active, biased, self.max_drafts = self.ints.unbind(0)
-        self.ends = zeros(rows, MAX_END_TOKENS, dtype=torch.int32) - 1
-        self.penalties = Penalties(
-            active=active,
-            repetition=repetition,
-            presence=presence,
-            frequency=frequency,
-            counts=zeros(rows, vocab_size, dtype=torch.int32),
-            prompt=zeros(rows, -(-vocab_size // 32), dtype=torch.int32),
-            bias=zeros(rows, vocab_size, dtype=torch.float32),
-            biased=biased,
-            bad_words=zeros(rows, MAX_BAD_WORD_TOKENS, dtype=torch.int32) - 1,
-            history=zeros(rows, max_seq_len, dtype=torch.int32),
-        )
-
-
 class SamplingRow:
     """One request's sampling parameters in pinned memory: what `write_slot` copies to the device. `answer` is what a
     request has said that goes on after a pause, `max_drafts` its own limit of drafts (None: as many as the engine
-    makes).
+    makes). Where `is_searched`, the host chooses its tokens.
     """
 
     def __init__(
@@ -90,6 +60,7 @@ class SamplingRow:
         vocab_size: int,
         answer: Sequence[int] = (),
         max_drafts: int | None = None,
+        is_searched: bool = False,
     ) -> None:
         def pinned(values: object, dtype: torch.dtype) -> Tensor:
             given = torch.as_tensor(values, dtype=dtype)
@@ -99,18 +70,16 @@ class SamplingRow:
 
         s = sampling
         bias, has_bias = dict(s.logit_bias or {}), bool(s.logit_bias) or rules.bias is not None
-        penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
-        active = bool(penalised or has_bias or rules.bad_words)
-        self.needs_shaping = bool(
-            active or s.min_tokens or (s.temperature and s.truncates) or max_drafts is not None
-        )
-        self.temperature, self.seed = s.temperature, seed
+        is_penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
+        changes_logits = bool(is_penalised or has_bias or rules.bad_words)
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         self.floats = pinned((s.temperature, s.top_p, s.min_p, *penalties), torch.float32)
         self.longs = pinned((seed, len(prompt) + s.min_tokens), torch.int64)
         limit = max_drafts if max_drafts is not None else _NO_LIMIT
-        self.ints = pinned((s.top_k, active, has_bias, limit), torch.int32)
-        self.text = _Text(runtime, prompt, answer, vocab_size) if active else None
+        self.ints = pinned(
+            (s.top_k, changes_logits, has_bias, limit, s.logprobs is not None, is_searched), torch.int32
+        )
+        self.text = _Text(runtime, prompt, answer, vocab_size) if changes_logits else None
         self.bad_words: Tensor | None = None
         self.ends: Tensor | None = None
         self.bias: Tensor | None = None
@@ -143,25 +112,24 @@ class _Text:
         self.bits.copy_(torch.from_numpy(words))
 
 
-def write_slot(state: SamplingState, row: SamplingRow, slot: int) -> None:
+def write_slot(params: SlotParams, row: SamplingRow, slot: int) -> None:
     """Make `slot` the request's; its text so far is its prompt. A device function."""
-    state.floats[:, slot].copy_(row.floats, non_blocking=True)
-    state.longs[:, slot].copy_(row.longs, non_blocking=True)
-    state.ints[:, slot].copy_(row.ints, non_blocking=True)
-    penalties = state.penalties
+    params.floats[:, slot].copy_(row.floats, non_blocking=True)
+    params.longs[:, slot].copy_(row.longs, non_blocking=True)
+    params.ints[:, slot].copy_(row.ints, non_blocking=True)
     if row.ends is not None:
-        state.ends[slot].copy_(row.ends, non_blocking=True)
+        params.ends[slot].copy_(row.ends, non_blocking=True)
     if row.text is None:
         return
     if row.text.counts is None:
-        penalties.counts[slot].zero_()
+        params.counts[slot].zero_()
     else:
-        penalties.counts[slot].copy_(row.text.counts, non_blocking=True)
-    penalties.prompt[slot].copy_(row.text.bits, non_blocking=True)
-    penalties.history[slot, : row.text.tokens.shape[0]].copy_(row.text.tokens, non_blocking=True)
+        params.counts[slot].copy_(row.text.counts, non_blocking=True)
+    params.prompt[slot].copy_(row.text.bits, non_blocking=True)
+    params.history[slot, : row.text.tokens.shape[0]].copy_(row.text.tokens, non_blocking=True)
     if row.bad_words is None:
-        penalties.bad_words[slot].fill_(-1)
+        params.bad_words[slot].fill_(-1)
     else:
-        penalties.bad_words[slot].copy_(row.bad_words, non_blocking=True)
+        params.bad_words[slot].copy_(row.bad_words, non_blocking=True)
     if row.bias is not None:
-        penalties.bias[slot].copy_(row.bias, non_blocking=True)
+        params.bias[slot].copy_(row.bias, non_blocking=True)

@@ -6,16 +6,18 @@ graphs hold its address.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from weft.core import MAX_LOGPROBS
-from weft.engine.device.sampling import SamplingState
+from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS
 from weft.engine.device.tensors import OutputBuffers
-from weft.guided.protocol import Lane
+from weft.guided.lane import GrammarLane
 from weft.models.base import Model, PagedKV
+from weft.ops.slots import SlotParams, advance_slots_
 from weft.spec.base import DraftBuffers, Drafter, Verified
 
 
@@ -29,7 +31,7 @@ class SlotState:
     `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest.
     """
 
-    def __init__(self, lane: Lane, pages_per_slot: int, max_seq_len: int) -> None:
+    def __init__(self, lane: GrammarLane, pages_per_slot: int, max_seq_len: int) -> None:
         self.drafts, self.verified, device = lane.drafts, lane.verified, lane.drafts.device
         rows = self.verified.shape[0]
         self.dummy = rows - 1
@@ -40,21 +42,27 @@ class SlotState:
         self.processors = torch.zeros(rows, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
         written = max_seq_len + 2 * self.verified.shape[1]  # an iteration may go beyond the end
-        self.sampling = SamplingState(rows, lane.state.vocab_size, written, device)
-        likeliest = min(MAX_LOGPROBS, lane.state.vocab_size)
+        vocab_size = lane.state.vocab_size
+        self.params = SlotParams.neutral(
+            rows, vocab_size, MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, written, device
+        )
+        likeliest = min(MAX_LOGPROBS, vocab_size)
         logprobs = (rows, self.verified.shape[1] - 1, 1 + likeliest)
         self.logprobs = torch.zeros(logprobs, dtype=torch.float32, device=device)
         self.logprob_ids = torch.zeros(logprobs, dtype=torch.int64, device=device)
+
+    @property
+    def advancing(self) -> tuple[Tensor, ...]:
+        """What verification moves, in the order of `advance_slots_`."""
+        return self.verified, self.last_token, self.length, self.proposed, self.drafts
 
 
 @dataclass(frozen=True)
 class StepBuffers:
     """What crosses the nodes of one iteration over B rows that verifies T - 1 drafts. `raw_logits_BTV` are the target's
-    before anything acted on them, kept in iterations that give log-probabilities."""
+    before anything acted on them, of the rows that want log-probabilities."""
 
     slots_B: Tensor
-    temperature_BT: Tensor
-    seed_B: Tensor
     tokens_BT: Tensor
     logits_BTV: Tensor
     raw_logits_BTV: Tensor
@@ -69,25 +77,20 @@ class StepBuffers:
         model: Model,
         state: SlotState,
         drafter: Drafter | None,
-        *,
-        keeps_raw_logits: bool,
     ) -> StepBuffers:
         """Buffers of `width` positions around `slots_B`, which graphs of one batch size share."""
         config, device, batch = model.config, state.length.device, slots_B.shape[0]
         aux = len(drafter.aux_layers) if drafter is not None else 0
         logits = (batch, width, config.vocab_size)
-        raw_logits = logits if keeps_raw_logits else (0, width, config.vocab_size)
 
         def integers(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.int64, device=device)
 
         return cls(
             slots_B=slots_B,
-            temperature_BT=torch.zeros(batch, width, dtype=torch.float32, device=device),
-            seed_B=integers(batch),
             tokens_BT=integers(batch, width),
             logits_BTV=torch.zeros(logits, dtype=config.dtype, device=device),
-            raw_logits_BTV=torch.zeros(raw_logits, dtype=config.dtype, device=device),
+            raw_logits_BTV=torch.zeros(logits, dtype=config.dtype, device=device),
             verified=Verified(
                 slots_B=slots_B,
                 tokens_BT=integers(batch, width),
@@ -102,11 +105,23 @@ class StepBuffers:
         )
 
 
-@dataclass(frozen=True)
+Verify = Callable[[SlotState, StepBuffers, Tensor], None]
+
+
+def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
+    """Accept the drafts that are the target's own tokens (`spec/verify.py` says why that is enough)."""
+    verified = buf.verified
+    advance_slots_(
+        sampled_BT, buf.slots_B, verified.base_B, buf.tokens_BT, verified.count_B, verified.tokens_BT,
+        state.advancing, state.params,
+    )  # fmt: skip
+
+
+@dataclass
 class DecodeParts:
     """What an engine decodes with. `drafter` drafts on the device, `has_proposals` says that the host does, too; of
-    either at most `max_drafts`. `outputs` is what can be gathered besides tokens. `simulated` tokens per iteration are
-    accepted whatever they are, if it is set."""
+    either at most `max_drafts`. `outputs` is what can be gathered besides tokens. `verify` takes an iteration's sampled
+    tokens int64 [B, T] and moves the slots; a benchmark may put another in its place before anything is captured."""
 
     model: Model
     kv: PagedKV
@@ -114,8 +129,8 @@ class DecodeParts:
     state: SlotState
     has_proposals: bool
     max_drafts: int
-    simulated: float | None = None
     outputs: OutputBuffers = field(default_factory=OutputBuffers)
+    verify: Verify = verify_coupled
 
     @property
     def aux_layers(self) -> tuple[int, ...]:

@@ -130,15 +130,18 @@ class OutputBuffers:
         """Whether one of them needs the logits of every position."""
         return any(self.marked[name].of_logits for name in names)
 
-    def decoding(self, slots_B: Tensor) -> Collector:
-        """Collects an iteration's outputs by slot. For device functions."""
-        return _Iteration(self.by_slot, slots_B)
+    def decoding(self, slots_B: Tensor) -> Collector | None:
+        """Collects an iteration's outputs by slot; None where the engine gathers none. For device functions."""
+        return _Iteration(self.by_slot, slots_B) if self.by_slot else None
 
-    def reading(self, slot: int, context: Mapping[str, Tensor], start: int, stop: int, end: int) -> Collector:
+    def reading(
+        self, slot: int, context: Mapping[str, Tensor], start: int, stop: int, end: int
+    ) -> Collector | None:
         """Collects the outputs of positions start..stop-1 of a text of `end` tokens: into `context`, which has a
         row for each of them, and those of the last position, from which the next token is sampled, by slot. For device
         functions."""
-        return _Chunk(self.by_slot if stop == end else {}, slot, context, start, stop)
+        by_slot = self.by_slot if stop == end else {}
+        return _Chunk(by_slot, slot, context, start, stop) if by_slot or context else None
 
 
 @dataclass(frozen=True)
@@ -236,9 +239,11 @@ class _Rows:
 
 
 class Gathered:
-    """What one request has gathered so far. `context` is memory that the reading of its prompt fills."""
+    """What one request has gathered so far of what is `wanted`. `context` is memory that the reading of its prompt
+    fills."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Gather = NOTHING) -> None:
+        self.wanted = wanted
         self.context: dict[str, Tensor] = {}
         self._generated: dict[str, _Rows] = {}
 

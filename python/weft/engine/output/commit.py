@@ -5,33 +5,35 @@ from __future__ import annotations
 from weft.core import FinishReason, OutputStats
 from weft.engine.device.results import StepResults
 from weft.engine.device.tensors import NOTHING
-from weft.engine.processors.base import check_processors
 from weft.engine.request import Request
+from weft.engine.scheduling.running import Running
 from weft.errors import GuideStateError, RequestError
 from weft.guided.state import GuidedState
 
 
 def commit(
-    request: Request, results: StepResults, room: int, end_tokens: frozenset[int], grammar: GuidedState | None
+    running: Running, results: StepResults, end_tokens: frozenset[int], grammar: GuidedState | None
 ) -> FinishReason | None:
-    """Append the iteration's tokens to the request's answer, which may grow to `room` tokens; why it ends, if it does.
+    """Append the iteration's tokens to the request's answer; why it ends, if it does.
 
     `grammar` is the state that guides the request, if any. Raises `RequestError` for what ends the request; nothing of
     the iteration is given out then.
     """
-    output, slot = request.output, request.slot
-    check_processors(request)
+    request, slot = running.request, running.slot
+    output = request.output
+    if request.processor is not None:
+        request.processor.check()
     count, tokens = results.count(slot), results.tokens(slot)
     drawn = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
-    kept, reason = cut(request, tokens[:drawn], room, end_tokens)
+    kept, reason = cut(running, tokens[:drawn], end_tokens)
     if drawn < len(tokens) and reason is None:
-        raise RequestError(nothing_left(request, grammar))
+        raise RequestError(nothing_left(running, grammar))
     if grammar is not None:
-        check_grammar(request, grammar, len(kept), is_last=reason is not None)
+        check_grammar(running, grammar, len(kept), is_last=reason is not None)
     output.token_ids += kept
     output.drafted += [i < count for i in range(len(kept))]
     proposed = results.proposed(slot)
-    if proposed:  # behind the answer's end there is nothing that a draft could be held against
+    if proposed:  # after the answer's end there is nothing that a draft could be held against
         reached = proposed if reason is None else min(proposed, len(kept))
         count_drafts(output.stats, reached, min(count, len(kept)), len(kept))
     if output.logprobs is not None:
@@ -42,7 +44,7 @@ def commit(
 
 
 def commit_plainly(
-    request: Request,
+    running: Running,
     tokens: list[int],
     proposed: int,
     end_tokens: frozenset[int],
@@ -50,13 +52,13 @@ def commit_plainly(
 ) -> bool:
     """Append all of the iteration's tokens, which verified `proposed` drafts, where nothing ends with them; what most
     iterations of most requests are. False: there is more to it, and nothing has changed."""
-    output = request.output
+    output = running.request.output
     num_tokens = len(output.token_ids) + len(tokens)
-    ends = end_tokens if request.end_ids is None else request.end_ids
-    if num_tokens >= request.room or not ends.isdisjoint(tokens) or min(tokens) < 0:
+    ends = running.request.stops.ends(end_tokens)
+    if num_tokens >= running.max_new_tokens or not ends.isdisjoint(tokens) or min(tokens) < 0:
         return False
     if grammar is not None:
-        check_grammar(request, grammar, len(tokens), is_last=False)
+        check_grammar(running, grammar, len(tokens), is_last=False)
     output.token_ids += tokens
     if len(tokens) > 1:
         output.drafted += [True] * (len(tokens) - 1)
@@ -76,15 +78,14 @@ def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: i
 
 
 def cut(
-    request: Request, tokens: list[int], room: int, end_tokens: frozenset[int]
+    running: Running, tokens: list[int], end_tokens: frozenset[int]
 ) -> tuple[list[int], FinishReason | None]:
-    """Of the tokens that come next those that are the answer's, which may grow to `room` tokens; and why it ends with
-    them, if it does."""
-    output = request.output
-    end_tokens = request.end_ids if request.end_ids is not None else end_tokens
+    """Of the tokens that come next those that are the answer's, and why it ends with them, if it does."""
+    output, room = running.request.output, running.max_new_tokens
+    end_tokens = running.request.stops.ends(end_tokens)
     last = next((i for i, token in enumerate(tokens, 1) if token in end_tokens), len(tokens))
     kept = tokens[: min(last, room - len(output.token_ids))]
-    stopped = find_stop(request, kept, end_tokens)
+    stopped = find_stop(running.request, kept, end_tokens)
     if stopped is not None:
         return kept[:stopped], "stop"
     if kept and kept[-1] in end_tokens:
@@ -95,31 +96,31 @@ def cut(
 def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
     """How many of `tokens` there are up to a stop word or stop token id; None without one. An end token ends the answer
     by itself."""
-    sampling, output, stop_ids = request.sampling, request.output, request.stop_ids
-    if request.stop_words is None and not stop_ids:
+    sampling, output, words = request.sampling, request.output, request.stops.words
+    if words is None and not sampling.stop_token_ids:
         return None
     for i, token in enumerate(tokens, 1):
         counts = len(output.token_ids) + i > sampling.min_tokens
-        word = request.stop_words.feed(token) if request.stop_words is not None else None
-        by = token if token in stop_ids and token not in end_tokens else word
+        word = words.feed(token) if words is not None else None
+        by = token if token in sampling.stop_token_ids and token not in end_tokens else word
         if counts and by is not None:
             output.stopped_by = by
             return i
     return None
 
 
-def check_grammar(request: Request, grammar: GuidedState, new_tokens: int, is_last: bool) -> None:
+def check_grammar(running: Running, grammar: GuidedState, new_tokens: int, is_last: bool) -> None:
     """What is about to be committed must have been accepted by the matcher. What goes wrong behind the answer's last
     token is of no account: without drafts it would not have come to that."""
-    accepted = grammar.committed(request.slot)
-    expected = len(request.output.token_ids) + new_tokens - request.resumed_at
+    accepted = grammar.committed(running.slot)
+    expected = len(running.request.output.token_ids) + new_tokens - running.resumed_at
     # With another iteration in flight the matcher may be ahead of what is committed here.
-    is_ahead = request.in_flight > 1
+    is_ahead = running.in_flight > 1
     if accepted >= expected and (is_last or is_ahead):
         return
     if accepted == expected and not grammar.num_failed:
         return
-    status, message = grammar.status(request.slot)
+    status, message = grammar.status(running.slot)
     if status:
         raise GuideStateError(message)
     if accepted != expected:
@@ -129,8 +130,9 @@ def check_grammar(request: Request, grammar: GuidedState, new_tokens: int, is_la
         )
 
 
-def nothing_left(request: Request, grammar: GuidedState | None) -> str:
+def nothing_left(running: Running, grammar: GuidedState | None) -> str:
     """Why no token could be drawn at the next position."""
+    request = running.request
     sampling, bias = request.sampling, request.rules.bias
     place = f"token {len(request.output.token_ids) + 1}"
     forbidding = [
@@ -143,8 +145,9 @@ def nothing_left(request: Request, grammar: GuidedState | None) -> str:
         )
         if is_set
     ]
-    if grammar is not None and grammar.status(request.slot)[0] not in ("", "refused"):
-        return grammar.status(request.slot)[1]
+    status, message = grammar.status(running.slot) if grammar is not None else ("", "")
+    if status not in ("", "refused"):
+        return message
     if forbidding:
         verb = "forbids every one" if len(forbidding) == 1 else "forbid every one together"
         return (

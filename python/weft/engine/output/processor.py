@@ -1,183 +1,217 @@
-"""Reading what turns launched: what was committed goes to requests, what failed ends those who were in it."""
+"""Output processing: what batches committed goes to requests, and what failed ends those that were in it."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from weft.engine.device.results import ResultRings, StepResults
+from weft.core import FinishReason
+from weft.engine.device.results import StepResults
 from weft.engine.output.commit import commit, commit_plainly
+from weft.engine.output.finish import Finisher
 from weft.engine.output.splice import commit_splice
-from weft.engine.request import Request, Stage
-from weft.engine.scheduling.finish import Ends
-from weft.engine.scheduling.running import Residents
-from weft.engine.stats import TurnRecord
-from weft.engine.step.in_flight import Flight
-from weft.engine.step.runner import Launcher
+from weft.engine.recording import Recorder
+from weft.engine.request import Request
+from weft.engine.scheduling.running import Running
+from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduling.waiting import Waiting
+from weft.engine.stats import StepRecord
+from weft.engine.step.in_flight import InFlightBatch
 from weft.guided.state import GuidedState, Splice
 from weft.runtime.interface import Runtime
 
 
-class Landing:
-    """What is in flight, the oldest first: at most two. `rewritten` are those whose text is to be read again; they may
-    have ended since."""
+class Launched(Protocol):
+    """What the processor tells the runner."""
+
+    def observe(self, batch: InFlightBatch, seconds: float, tokens: int) -> None:
+        """A batch took `seconds` and gave its guided rows so many tokens."""
+
+    def drop_snapshots(self) -> None:
+        """Take what launches that failed left behind."""
+
+
+CommitSearch = Callable[[Running, StepResults], FinishReason | None]
+
+
+class OutputProcessor:
+    """Reads batches in the order of their launches; at most two are in flight. `commit_search` commits what a search
+    found."""
 
     def __init__(
         self,
         runtime: Runtime,
-        rings: ResultRings,
+        scheduler: Scheduler,
+        finisher: Finisher,
+        runner: Launched,
         state: GuidedState,
-        residents: Residents,
-        launcher: Launcher,
-        ends: Ends,
         end_tokens: frozenset[int],
     ) -> None:
-        self.flights: deque[Flight] = deque()
-        self.rewritten: list[Request] = []
-        self._runtime, self._rings, self._state = runtime, rings, state
-        self._residents, self._launcher, self._ends = residents, launcher, ends
-        self._end_tokens = end_tokens
+        self.in_flight: deque[InFlightBatch] = deque()
+        self.commit_search: CommitSearch | None = None
+        self._runtime, self._scheduler, self._finisher = runtime, scheduler, finisher
+        self._runner, self._state, self._end_tokens = runner, state, end_tokens
         self._last_read = 0.0
 
-    def depart(self, flight: Flight) -> None:
-        """A flight was launched; its results are under way."""
-        flight.results = self._rings.start(
-            flight.wants_logprobs, flight.gathers, drafts=flight.num_drafts > 0
-        )
-        self.flights.append(flight)
+    @property
+    def num_finished(self) -> int:
+        """How many requests have ended so far."""
+        return self._finisher.count
 
-    def land(self, turn: TurnRecord) -> None:
-        """Read all that is in flight."""
-        while self.flights:
-            self.read(turn)
+    def set_recorder(self, recorder: Recorder) -> None:
+        """Let `recorder` hear of requests that fail."""
+        self._finisher.recorder = recorder
 
-    def read(self, turn: TurnRecord) -> None:
-        """Wait for the oldest flight, and hand out what it committed."""
-        flight = self.flights.popleft()
-        assert flight.results is not None
-        waiting_since = time.perf_counter()
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """End a request, wherever it is."""
+        self._finisher.finish(request, reason)
+
+    def begin(self, waiting: Waiting) -> None:
+        """Before a step: end requests whose time is up or whose guide can't be had, and hear of what failed in flight
+        before anything else is launched, which would be blamed for it."""
+        for request in waiting.late():
+            self._finisher.finish(request, "timeout")
+        for request, error in waiting.collect():
+            self._finisher.finish(request, "error", error)
         try:
-            results = flight.results.wait()
             self._runtime.check()
         except Exception as error:
-            self._fail_flight(flight, error)
+            self._finisher.fail(self._requests_in_flight(), error)
+
+    def process(self, batch: InFlightBatch, record: StepRecord, keep: int) -> None:
+        """Take a batch that was launched, and read those in flight but for `keep`."""
+        for requests, error in batch.failures:
+            self._fail_launch(requests, error, record)
+        if batch:
+            self.in_flight.append(batch)
+        self.drain(record, keep if batch else 0)
+
+    def drain(self, record: StepRecord, keep: int = 0) -> None:
+        """Read what is in flight, but for the last `keep` batches."""
+        while len(self.in_flight) > keep:
+            self._read(record)
+
+    # -- a batch
+
+    def _read(self, record: StepRecord) -> None:
+        """Wait for the oldest batch, and hand out what it committed."""
+        batch = self.in_flight.popleft()
+        assert batch.results is not None
+        waiting_since = time.perf_counter()
+        try:
+            results = batch.results.wait()
+            self._runtime.check()
+        except Exception as error:
+            self._fail_batch(batch, error)
             return
         now = time.perf_counter()
-        turn.model_s += now - waiting_since
-        seconds, self._last_read = now - max(flight.began, self._last_read), now
-        self._observe(flight, results, seconds)
-        for request in flight.first:
-            if not request.is_finished:
-                self._take_first(request, results, turn)
-        for request in flight.rows:
-            if request.stage is not Stage.FINISHED and not request.is_rewritten:
-                self._take(request, results, turn)
-        for request in flight.reading:
-            if not request.is_finished and request.row is not None and request.row.error is not None:
-                self._ends.end(request, "error", request.row.error)
-        self._disembark(flight)
+        record.model_s += now - waiting_since
+        seconds, self._last_read = now - max(batch.began, self._last_read), now
+        self._observe(batch, results, seconds)
+        for running in (*batch.first, *batch.reading):
+            failure = batch.prompts[running].error
+            if failure is not None and not running.request.is_finished:
+                self._finisher.finish(running.request, "error", failure)
+        for running in batch.first:
+            if not running.request.is_finished:
+                if not running.resumed_at:
+                    running.request.output.stats.reused_tokens = batch.prompts[running].first
+                self._commit(running, results, record)
+        for running in batch.decoding:
+            if not running.request.is_finished and not running.is_spliced:
+                self._commit_iteration(running, results, record)
+        self._retire(batch)
 
-    def _observe(self, flight: Flight, results: StepResults, seconds: float) -> None:
-        """Tell whoever decides about masked drafts what the iteration cost and gave."""
-        plan = flight.plan
-        if plan is None or not plan.guided or not plan.num_drafts:
-            return
-        rows = [r for r in flight.rows if r.compiled is not None and not r.is_finished]
-        committed = sum(results.count(request.slot) + 1 for request in rows)
-        kind = (plan.batch, plan.num_drafts)
-        self._launcher.guidance.observe(kind, flight.masks_drafts, seconds, committed)
+    def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
+        plan = batch.plan
+        if plan is not None and plan.guides and plan.num_drafts:
+            guided = [r for r in batch.decoding if r.is_guided and not r.request.is_finished]
+            self._runner.observe(batch, seconds, sum(results.count(r.slot) + 1 for r in guided))
 
-    def _take_first(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
-        assert request.row is not None
-        if request.row.error is not None:
-            self._ends.end(request, "error", request.row.error)
-            return
-        if not request.resumed_at:
-            request.output.stats.reused_tokens = request.row.first
-        self._commit(request, results, turn)
-
-    def _take(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
-        stats = request.output.stats
+    def _commit_iteration(self, running: Running, results: StepResults, record: StepRecord) -> None:
+        stats = running.request.output.stats
         stats.iterations += 1
         iterations, tokens = stats.drafted_iterations, stats.drafted_tokens
         proposed, accepted = stats.proposed_drafts, stats.accepted_drafts
-        self._commit(request, results, turn)
-        turn.speculating += stats.drafted_iterations - iterations
-        turn.speculated_tokens += stats.drafted_tokens - tokens
-        turn.proposed_drafts += stats.proposed_drafts - proposed
-        turn.accepted_drafts += stats.accepted_drafts - accepted
+        self._commit(running, results, record)
+        record.speculating += stats.drafted_iterations - iterations
+        record.speculated_tokens += stats.drafted_tokens - tokens
+        record.proposed_drafts += stats.proposed_drafts - proposed
+        record.accepted_drafts += stats.accepted_drafts - accepted
 
-    def _commit(self, request: Request, results: StepResults, turn: TurnRecord) -> None:
+    def _commit(self, running: Running, results: StepResults, record: StepRecord) -> None:
         """Append what the iteration committed to the request, and end it where it ends."""
-        grammar = self._state if request.compiled is not None else None
-        output, reason = request.output, None
+        request = running.request
+        output = request.output
         before = len(output.token_ids)
         try:
-            splice = self._splice_of(request, results) if grammar is not None and grammar.num_failed else None
-            if splice is not None:
-                reason = commit_splice(request, results, splice, self._end_tokens)
-                self.rewritten += [request] if request.is_rewritten else []
-            elif not (
-                request.is_plain
-                and commit_plainly(
-                    request,
-                    results.tokens(request.slot),
-                    results.proposed(request.slot),
-                    self._end_tokens,
-                    grammar,
-                )
-            ):
-                reason = commit(request, results, request.room, self._end_tokens, grammar)
+            reason = self._append(running, results)
         except Exception as error:  # whatever it is, the others' tokens are committed on the device
-            self._ends.end(request, "error", error)
+            self._finisher.finish(request, "error", error)
             return
         num_tokens = len(output.token_ids)
-        turn.generated_tokens += num_tokens - before
-        if num_tokens > before:
-            output.stats.note_tokens(self._last_read, turn.number)
-        if num_tokens >= request.stores_at and not request.is_rewritten:
-            self._residents.store(request)
+        has_more = num_tokens > before or running.search is not None
+        record.generated_tokens += num_tokens - before if running.search is None else 1
+        if has_more:
+            output.stats.note_tokens(self._last_read, record.number)
+        if num_tokens >= running.next_cache_at and not running.is_spliced:
+            self._scheduler.capacity.cache(running)
         if reason is not None:
-            self._ends.end(request, reason)
-        elif request.is_watched and request.on_progress is not None:
-            request.on_progress(request)
+            self._finisher.finish(request, reason)
+        elif request.watcher.is_streaming:
+            request.report()
 
-    def _splice_of(self, request: Request, results: StepResults) -> Splice | None:
+    def _append(self, running: Running, results: StepResults) -> FinishReason | None:
+        """Append the tokens to the answer; why it ends, if it does."""
+        if running.search is not None:
+            assert self.commit_search is not None
+            return self.commit_search(running, results)
+        grammar = self._state if running.is_guided else None
+        if grammar is not None and grammar.num_failed:
+            splice = self._splice_of(running, results)
+            if splice is not None:
+                reason = commit_splice(running, results, splice, self._end_tokens)
+                if reason is None:
+                    self._scheduler.splice(running)
+                return reason
+        slot = running.slot
+        if running.is_plain and commit_plainly(
+            running, results.tokens(slot), results.proposed(slot), self._end_tokens, grammar
+        ):
+            return None
+        return commit(running, results, self._end_tokens, grammar)
+
+    def _splice_of(self, running: Running, results: StepResults) -> Splice | None:
         """Where the iteration is the one in which the request's matcher wrote the end of its text anew."""
-        splice = self._state.splice(request.slot)
-        behind = len(request.output.token_ids) - request.resumed_at
-        return splice if splice and splice.committed <= behind + results.count(request.slot) + 1 else None
+        splice = self._state.splice(running.slot)
+        before = len(running.request.output.token_ids) - running.resumed_at
+        return splice if splice and splice.committed <= before + results.count(running.slot) + 1 else None
 
-    def _disembark(self, flight: Flight) -> None:
-        """The flight is over: what waited for it is given back."""
-        for request in flight.end():
-            self._residents.give_back(request)
+    def _retire(self, batch: InFlightBatch) -> None:
+        batch.end()
+        self._scheduler.retire(list(batch))
 
-    def _aboard(self) -> list[Request]:
-        """Who is in flight; a request in two flights stands there twice."""
-        return [request for flight in self.flights for request in flight.requests]
+    # -- failures
 
-    def _fail_flight(self, flight: Flight, error: BaseException) -> None:
+    def _requests_in_flight(self) -> list[Request]:
+        """A request in two batches stands there twice."""
+        return [request for batch in self.in_flight for request in batch.requests]
+
+    def _fail_batch(self, batch: InFlightBatch, error: BaseException) -> None:
         """What was launched together fails together, and with it what later work can't go on without."""
-        self._ends.fail(flight.requests, error)
+        self._finisher.fail(batch.requests, error)
         try:
             self._runtime.synchronize()
         except Exception as later:
-            self._ends.fail(self._aboard(), later)
-        self._launcher.drop_snapshots()
-        self._disembark(flight)
+            self._finisher.fail(self._requests_in_flight(), later)
+        self._runner.drop_snapshots()
+        self._retire(batch)
 
-    def fail_launch(self, requests: Sequence[Request], error: BaseException, turn: TurnRecord) -> None:
-        """Who was to be launched fails; and what is in flight, since a launch also raises what failed there."""
-        self._ends.fail(self._aboard(), error)
-        self._ends.fail(requests, error)
-        self.land(turn)
-        self._launcher.drop_snapshots()
-
-    def check(self) -> None:
-        """Hear of what failed in flight before anything else is launched, which would be blamed for it."""
-        try:
-            self._runtime.check()
-        except Exception as error:
-            self._ends.fail(self._aboard(), error)
+    def _fail_launch(self, requests: Sequence[Request], error: BaseException, record: StepRecord) -> None:
+        """What was to be launched fails; and what is in flight, since a launch also raises what failed there."""
+        self._finisher.fail(self._requests_in_flight(), error)
+        self._finisher.fail(requests, error)
+        self.drain(record)
+        self._runner.drop_snapshots()

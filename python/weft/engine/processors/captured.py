@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.engine.device.state import SlotState, StepBuffers
-from weft.engine.processors.base import LogitsProcessor, ProcessorRows, kind_of
+from weft.engine.logits_processors import CapturedProcessor, LogitsProcessor, ProcessorRows, kind_of
 from weft.errors import CapacityError
 from weft.runtime.interface import Stream
 
 MAX_CAPTURED = 8
 """Processors that are captured and in use at a time: graphs are kept for each set of them."""
-
-
-@dataclass(eq=False)
-class CapturedProcessor:
-    """A device function in use: `number` marks its slots on the device, `users` requests have it. `failure` is what it
-    raised."""
-
-    name: str
-    function: Callable[..., Any]
-    number: int
-    users: int = 0
-    failure: BaseException | None = field(default=None, repr=False)
 
 
 class CapturedProcessors:

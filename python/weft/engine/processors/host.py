@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from weft.engine.device.state import StepBuffers
-from weft.engine.processors.base import LogitsProcessor, failure, kind_of, request_id
+from weft.engine.logits_processors import RequestProcessor, failure, kind_of
 from weft.engine.request import Request
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream
@@ -35,13 +35,26 @@ class StreamHandle(int):
 
 
 @dataclass(frozen=True)
+class HostRow:
+    """A row of an iteration, of `request`, whose answer so far is `answer`."""
+
+    request: Request
+    answer: Sequence[int]
+
+
+@dataclass(frozen=True)
 class _Position:
     """One call of a host processor."""
 
     request: Request
-    processor: LogitsProcessor
+    own: RequestProcessor
     logits_11V: Tensor
     tokens: list[int]
+
+    @property
+    def request_id(self) -> int:
+        """What the function is told as the request's id."""
+        return self.own.number_for(self.request.id)
 
     def take(self, result: object) -> None:
         """Take what the function returned for the logits."""
@@ -61,23 +74,30 @@ class HostProcessors:
         self._runtime = runtime
         self._rings: dict[int, PinnedRing] = {}
 
-    def apply(self, stream: Stream, buf: StepBuffers, requests: Sequence[Request]) -> None:
-        """Wait for the forward, then call the processors of `requests`, the batch's rows in order. What one raises is
-        its requests' `failure`."""
+    def apply(
+        self,
+        stream: Stream,
+        buf: StepBuffers,
+        rows: Sequence[HostRow],
+        failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Wait for the forward, then call the processors of `rows`, in their order, unless the forward has `failed`.
+        What one raises is its requests' `failure`."""
         # Also for no request: every round of a split iteration has the same parts.
         drafts = self._ring(buf).receive(stream)[:, 1:].tolist()
+        if failed() is not None:
+            return
         inner = inner_stream(stream)
         handle = StreamHandle.of(inner)
         batches: dict[int, list[_Position]] = {}
         with self._runtime.use(inner):
-            for row, request in enumerate(requests):
-                processor = request.processor
-                unread = request.row is not None and request.row.error is not None
-                if processor is None or request.captured is not None or unread:
+            for number, row in enumerate(rows):
+                own = row.request.processor
+                if own is None or not own.is_on_host:
                     continue
-                positions = _positions(request, processor, buf.logits_BTV[row], drafts[row])
-                if processor.is_batched:
-                    batches.setdefault(id(processor.function), []).extend(positions)
+                positions = _positions(row, own, buf.logits_BTV[number], drafts[number])
+                if own.processor.is_batched:
+                    batches.setdefault(id(own.processor.function), []).extend(positions)
                 else:
                     _call_each(positions, handle)
             for positions in batches.values():
@@ -90,38 +110,34 @@ class HostProcessors:
         return self._rings[address]
 
 
-def _positions(
-    request: Request, processor: LogitsProcessor, logits_TV: Tensor, drafts: list[int]
-) -> list[_Position]:
+def _positions(row: HostRow, own: RequestProcessor, logits_TV: Tensor, drafts: list[int]) -> list[_Position]:
     """The positions of a row up to the first draft that is none."""
-    text = request.prompt + request.output.token_ids
+    text = [*row.request.prompt, *row.answer]
     count = next((t for t, draft in enumerate(drafts) if draft < 0), len(drafts))
     return [
-        _Position(request, processor, logits_TV[None, t : t + 1], text + drafts[:t]) for t in range(count + 1)
+        _Position(row.request, own, logits_TV[None, t : t + 1], text + drafts[:t]) for t in range(count + 1)
     ]
 
 
 def _call_each(positions: list[_Position], stream: StreamHandle) -> None:
     for p in positions:
         try:
-            p.take(
-                p.processor.function(
-                    request_id(p.request), p.logits_11V, [p.tokens], stream, p.processor.client_id
-                )
-            )
+            processor = p.own.processor
+            client = processor.client_id
+            p.take(processor.function(p.request_id, p.logits_11V, [p.tokens], stream, client))
         except BaseException as error:
-            p.request.failure = failure(p.processor.name, error)
+            p.own.failure = failure(p.own.processor.name, error)
             return
 
 
 def _call_batched(positions: list[_Position], stream: StreamHandle) -> None:
     try:
-        results = positions[0].processor.function(
-            [request_id(p.request) for p in positions],
+        results = positions[0].own.processor.function(
+            [p.request_id for p in positions],
             [p.logits_11V for p in positions],
             [[p.tokens] for p in positions],
             stream,
-            [p.processor.client_id for p in positions],
+            [p.own.processor.client_id for p in positions],
         )
         if results is None:
             return
@@ -133,7 +149,7 @@ def _call_batched(positions: list[_Position], stream: StreamHandle) -> None:
             p.take(result)
     except BaseException as error:
         for p in positions:
-            p.request.failure = failure(p.processor.name, error)
+            p.own.failure = failure(p.own.processor.name, error)
 
 
 def inner_stream(stream: Stream) -> Stream:

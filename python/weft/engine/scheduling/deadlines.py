@@ -24,9 +24,10 @@ class Deadlines:
 
     def add(self, request: Request) -> None:
         """Watch a request, if it has a deadline."""
-        if request.deadline is not None:
+        deadline = request.queueing.deadline
+        if deadline is not None:
             self._live.add(request)
-            heappush(self._entries, (request.deadline, next(self._numbers), request))
+            heappush(self._entries, (deadline, next(self._numbers), request))
 
     def forget(self, request: Request) -> None:
         """The request ends. One that is not watched is left alone."""

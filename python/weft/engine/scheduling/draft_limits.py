@@ -10,14 +10,14 @@ from weft.guided.proposals import NO_GIVEN_TEXT
 
 def check_drafts(request: Request, speculation: Speculation, vocab_size: int) -> None:
     """Raise `InputError` for what an engine that drafts by `speculation` can't do for the request."""
-    limit = request.max_drafts
+    limit = request.drafts.max_drafts
     if limit is not None and limit < 0:
         raise InputError(f"max_drafts is {limit}; it must be at least 0, or None for the engine's")
-    if not request.given:
+    if not request.drafts.given:
         return
     if "given" not in speculation.drafters:
         raise InputError(NO_GIVEN_TEXT)
-    bad = next((token for token in request.given if not 0 <= token < vocab_size), None)
+    bad = next((token for token in request.drafts.given if not 0 <= token < vocab_size), None)
     if bad is not None:
         raise InputError(
             f"the given text (of an executor's request: external_draft_tokens_config) holds token id {bad}; ids of "
@@ -27,5 +27,5 @@ def check_drafts(request: Request, speculation: Speculation, vocab_size: int) ->
 
 def draft_limit(request: Request, max_drafts: int) -> int | None:
     """The request's own limit of drafts, where it is below the engine's `max_drafts`; else None."""
-    limit = request.max_drafts
+    limit = request.drafts.max_drafts
     return limit if limit is not None and limit < max_drafts else None

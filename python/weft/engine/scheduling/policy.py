@@ -1,7 +1,7 @@
-"""Who is served in a turn: the order of those who wait, and how a turn's tokens are shared among prompts.
+"""Which request comes first, and how a step's tokens are shared among prompts.
 
-Pure decisions; `loop.py` carries them out. Whoever waits stands in the order of priority; of equals, clients take
-turns, and the requests of one stand in the order of their arrival. A request that was preempted keeps its place.
+Pure decisions; `scheduler.py` carries them out. Waiting requests stand in the order of priority; of equals, clients
+take turns, and the requests of one stand in the order of their arrival. A request that was preempted keeps its place.
 """
 
 from __future__ import annotations
@@ -13,11 +13,64 @@ from dataclasses import dataclass
 from weft.config import Chunking
 from weft.engine.request import Request
 
+Place = tuple[float, int, int]
+"""What orders requests: the least is served first."""
 
-class WaitingQueue:
-    """Requests without a slot, the most important first."""
+
+@dataclass
+class _Line:
+    """The requests of one client that wait."""
+
+    last: int
+    length: int = 0
+
+
+class FairTurns:
+    """Numbers turns so that clients go one after another (fair queuing): a client's next request has the turn after its
+    last one's that waits, but never one that was over when it came. Requests that name no client are one's."""
 
     def __init__(self) -> None:
+        self._now = 0
+        self._lines: dict[int | None, _Line] = {}
+        self._turns: dict[Request, int] = {}  # of requests that have not ended
+        self._waiting: set[Request] = set()
+
+    def place(self, request: Request) -> Place:
+        """Where a request stands among others."""
+        return (-request.queueing.priority, self._turns.get(request, 0), request.id)
+
+    def take(self, request: Request) -> None:
+        """A request came."""
+        line = self._lines.setdefault(request.queueing.client, _Line(self._now))
+        line.last, line.length = max(line.last, self._now) + 1, line.length + 1
+        self._turns[request] = line.last
+        self._waiting.add(request)
+
+    def admit(self, request: Request) -> None:
+        """A request is served."""
+        self._now = max(self._now, self._turns.get(request, 0))
+        self._stop_waiting(request)
+
+    def forget(self, request: Request) -> None:
+        """A request has ended."""
+        self._stop_waiting(request)
+        self._turns.pop(request, None)
+
+    def _stop_waiting(self, request: Request) -> None:
+        if request not in self._waiting:
+            return
+        self._waiting.remove(request)
+        line = self._lines[request.queueing.client]
+        line.length -= 1
+        if not line.length:
+            del self._lines[request.queueing.client]
+
+
+class WaitingQueue:
+    """Requests without a slot, in the order of `turns`."""
+
+    def __init__(self, turns: FairTurns) -> None:
+        self._place = turns.place
         self._requests: list[Request] = []
 
     def __len__(self) -> int:
@@ -37,7 +90,7 @@ class WaitingQueue:
 
     def add(self, request: Request) -> None:
         """Queue a request at its place."""
-        bisect.insort(self._requests, request, key=place)
+        bisect.insort(self._requests, request, key=self._place)
 
     def remove(self, request: Request) -> None:
         """Take a request out, which is there."""
@@ -46,67 +99,20 @@ class WaitingQueue:
 
     def _index(self, request: Request) -> int:
         """Where a request stands, if it is there."""
-        i = bisect.bisect_left(self._requests, place(request), key=place)
+        place = self._place(request)
+        i = bisect.bisect_left(self._requests, place, key=self._place)
         # Requests of several sources may have the same number.
         while i + 1 < len(self._requests) and self._requests[i] is not request:
-            if place(self._requests[i + 1]) != place(request):
+            if self._place(self._requests[i + 1]) != place:
                 break
             i += 1
         return i
 
 
-def place(request: Request) -> tuple[float, int, int]:
-    """What orders requests: the least is served first."""
-    return (-request.priority, request.turn, request.id)
-
-
-@dataclass
-class _Line:
-    """The requests of one client that wait."""
-
-    last: int
-    length: int = 0
-
-
-class Turns:
-    """Numbers turns so that clients go one after another (fair queuing): a client's next request has the turn after its
-    last one's that waits, but never one that was over when it came. Those who name no client are one."""
-
-    def __init__(self) -> None:
-        self._now = 0
-        self._lines: dict[int | None, _Line] = {}
-
-    def take(self, request: Request) -> None:
-        """A request came."""
-        line = self._lines.setdefault(request.client, _Line(self._now))
-        line.last, line.length = max(line.last, self._now) + 1, line.length + 1
-        request.turn, request.has_turn = line.last, True
-
-    def admit(self, request: Request) -> None:
-        """A request is served."""
-        self._now = max(self._now, request.turn)
-        self.forget(request)
-
-    def forget(self, request: Request) -> None:
-        """A request waits no longer. One that was forgotten before, or is preempted, changes nothing."""
-        if not request.has_turn:
-            return
-        request.has_turn = False
-        line = self._lines[request.client]
-        line.length -= 1
-        if not line.length:
-            del self._lines[request.client]
-
-
-def victim(requests: Sequence[Request]) -> Request:
-    """Who is preempted: the least important, of those the last that came."""
-    return max(requests, key=place)
-
-
 def share_tokens(
     remaining: Sequence[int], budget: int, chunking: Chunking, unit: int, *, whole: bool = False
 ) -> list[int]:
-    """How many of its `remaining` tokens each prompt reads in a turn that may read `budget`.
+    """How many of its `remaining` tokens each prompt reads in a step that may read `budget`.
 
     `"first_come"`: one after another; `"equal_progress"`: all get the same, in steps of `unit`. `whole`: a prompt is
     read at once or not at all.

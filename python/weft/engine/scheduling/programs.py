@@ -16,9 +16,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
-from weft.engine.beam.request import BeamRequest
 from weft.engine.request import Request
-from weft.engine.scheduling.policy import WaitingQueue
+from weft.engine.scheduling.policy import FairTurns, WaitingQueue
 from weft.errors import CapacityError
 from weft.grammar.base import Matcher
 from weft.grammar.starts import StartedGuide, Starts
@@ -50,13 +49,13 @@ class _Orphan:
 
 class Programs:
     """Begins matchers ahead, in `starts`' threads. All methods are the engine thread's; `on_started` is called by
-    others, and may be set by whoever is to wake the engine."""
+    others, and set by what wakes the engine. The order of `turns` is that of the queue."""
 
-    def __init__(self, starts: Starts, ahead: int, max_bytes: int) -> None:
+    def __init__(self, starts: Starts, ahead: int, max_bytes: int, turns: FairTurns) -> None:
         self.held_bytes = 0
         self.on_started: Callable[[], object] = lambda: None
         self._starts, self._most_ahead, self._max_bytes = starts, ahead, max_bytes
-        self._waiting = WaitingQueue()
+        self._waiting = WaitingQueue(turns)
         self._siblings: dict[StartedGuide, _Siblings] = {}
         self._starting: dict[Request, Future[Matcher]] = {}
         self._orphans: list[_Orphan] = []
@@ -102,9 +101,10 @@ class Programs:
 
     def forget(self, request: Request) -> None:
         """A request ends, wherever it is."""
-        if request.compiled is None or not isinstance(request.compiled, StartedGuide):
+        compiled = request.guide.compiled if request.guide is not None else None
+        if not isinstance(compiled, StartedGuide):
             return
-        siblings = self._siblings.get(request.compiled)
+        siblings = self._siblings.get(compiled)
         num_bytes = self._held.pop(request, 0)
         self.held_bytes -= num_bytes
         self._ahead.discard(request)
@@ -141,7 +141,8 @@ class Programs:
             if error is not None:
                 failed.append((request, error))
                 continue
-            request.matcher = started.result()
+            assert request.guide is not None
+            request.guide.matcher = started.result()
             ready.append(request)
         return ready, failed
 
@@ -183,7 +184,7 @@ class Programs:
         """Bytes that a request may hold, and that stay with its siblings when it begins."""
         each = _guide(request).sequence_bytes
         # A beam's copy is made before the one that it takes the place of is gone.
-        own = each * (request.beam.width + 1 if isinstance(request, BeamRequest) else 1)
+        own = each * (request.beam.width + 1 if request.beam is not None else 1)
         return own, each if len(siblings.waiting) > 1 else 0
 
     def _end_start(self, siblings: _Siblings) -> None:
@@ -210,5 +211,5 @@ class Programs:
 
 
 def _guide(request: Request) -> StartedGuide:
-    assert isinstance(request.compiled, StartedGuide)
-    return request.compiled
+    assert request.guide is not None and isinstance(request.guide.compiled, StartedGuide)
+    return request.guide.compiled

@@ -1,121 +1,224 @@
-"""Who is served: what can be at all, who gets in, and who is put back among those who wait."""
+"""Who runs: requests get slots and pages, prompts their share of a step, and what others need more is taken back.
+
+Decides only, and knows no device: the runner launches what a `Schedule` says, the output processor tells what became of
+it. A request that runs holds what its `Running` says.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 from weft.config import EngineConfig, Speculation
-from weft.engine.beam.scheduling import check_beams, fits_width
-from weft.engine.device.state import DecodeParts
 from weft.engine.request import Request, Stage
-from weft.engine.scheduling.draft_limits import check_drafts
-from weft.engine.scheduling.finish import Ends
-from weft.engine.scheduling.running import Residents
-from weft.engine.scheduling.waiting import Arrivals
-from weft.engine.stats import TurnRecord
-from weft.errors import CapacityError, InputError
+from weft.engine.scheduling.capacity import Capacity
+from weft.engine.scheduling.policy import share_tokens
+from weft.engine.scheduling.running import Running, Search
+from weft.engine.scheduling.schedule import Schedule
+from weft.engine.scheduling.waiting import Waiting
+from weft.engine.stats import StepRecord
 
 
-def check_length(num_tokens: int, max_seq_len: int) -> None:
-    """Raise `CapacityError` for a prompt that leaves no room for an answer."""
-    if num_tokens + 1 > max_seq_len:
-        raise CapacityError(
-            f"the prompt has {num_tokens} tokens, but max_seq_len is {max_seq_len} (prompt and answer); shorten the "
-            "prompt or raise max_seq_len (of an executor: ExecutorConfig.max_seq_len)"
-        )
-
-
-class Admission:
-    """Gives those who wait what they need to be served, in their order, and takes it back where others need it more."""
+class Scheduler:
+    """Waiting and running requests of an engine; `running` in the order of their admission. `begin_search` begins the
+    search of a request by beams."""
 
     def __init__(
         self,
         config: EngineConfig,
         speculation: Speculation,
-        parts: DecodeParts,
-        arrivals: Arrivals,
-        residents: Residents,
-        ends: Ends,
+        waiting: Waiting,
+        capacity: Capacity,
+        begin_search: Callable[[Running], Search] | None = None,
     ) -> None:
-        self._config, self._speculation, self._parts = config, speculation, parts
-        self._arrivals, self._residents, self._ends = arrivals, residents, ends
+        assert config.max_num_tokens is not None
+        self.waiting = waiting
+        self.capacity = capacity
+        self.running: list[Running] = []
+        self._of: dict[Request, Running] = {}
+        self._config, self._speculation = config, speculation
+        self._max_num_tokens = config.max_num_tokens
+        self._begin_search = begin_search
+        self._spliced: list[Running] = []
+        self._grown: list[Running] = []
+        self._released: list[Running] = []
 
-    def check(self, request: Request) -> None:
-        """Raise `InputError` or `CapacityError` for a request that can never be served."""
-        check_drafts(request, self._speculation, self._parts.model.config.vocab_size)
-        if request.sampling.on_length == "close" and request.guide is None and request.compiled is None:
-            raise InputError('on_length is "close", which needs a guide: without one no answer has an end')
-        self._parts.outputs.check(request.gather)
-        check_beams(request, self._config.max_beam_width)
-        longest, num_pages = self._config.max_seq_len, self._residents.kv.num_pages - 1
-        assert longest is not None
-        if not request.prompt:
-            raise InputError("the prompt is empty; give at least one token")
-        check_length(len(request.prompt), longest)
-        pages = self._ends.home(request).pages_needed(request)
-        if pages > num_pages:
-            raise CapacityError(
-                f"the request needs {pages} pages, but there are {num_pages}; lower max_tokens or raise "
-                "EngineConfig.num_pages (of an executor: KvCacheConfig.max_tokens, to "
-                f"{pages * self._config.page_size})"
-            )
+    # -- requests come and go
 
-    def admit(self, turn: TurnRecord, budget: int) -> None:
+    def add(self, request: Request) -> None:
+        """A new request."""
+        if request.guide is not None:
+            request.guide.bound(self.capacity.max_new_tokens(request))
+        self.waiting.add(request)
+
+    def running_of(self, request: Request) -> Running | None:
+        """What a request holds; None while it waits, and when it has ended."""
+        return self._of.get(request)
+
+    def remove(self, request: Request) -> None:
+        """The request ends, wherever it is. What it holds is free now, or when no batch in flight names it."""
+        self.waiting.forget(request)
+        running = self._of.get(request)
+        if running is not None:
+            self._leave(running)
+
+    def retire(self, batch: Sequence[Running]) -> None:
+        """A batch is over: what ended meanwhile, and is in no other, gives back what it holds."""
+        for running in batch:
+            if not running.in_flight and not self._holds(running):
+                self._release(running)
+
+    def splice(self, running: Running) -> None:
+        """The request's matcher wrote the end of its text anew: it is to be read again."""
+        running.is_spliced = True
+        self._spliced.append(running)
+
+    def prompt_tokens_read(self) -> dict[int, int]:
+        """How far the prompts are that are being read, by request id."""
+        return {r.request.id: r.num_read for r in self.running if r.request.stage is Stage.CONTEXT}
+
+    def take_released(self) -> list[Running]:
+        """Slots that were given back since the last call."""
+        released, self._released = self._released, []
+        return released
+
+    # -- one step
+
+    def schedule_decoding(self, record: StepRecord, in_flight: bool) -> Schedule | None:
+        """Which requests decode next. None: what is in flight must be read first, for the pages that it may give
+        back."""
+        self._read_spliced_again()
+        decoding = self._decoding()
+        while decoding and not self._grow(decoding):
+            if in_flight:
+                return None
+            if not self._read_spliced_again():  # those give pages back, which no longer hold their text
+                self._preempt(max(self.running, key=lambda r: self.waiting.turns.place(r.request)), record)
+            decoding = self._decoding()
+        return Schedule(decoding, self._num_drafts(decoding))
+
+    def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
+        """Which requests come in, and which prompts are read, with the tokens that those that decode leave."""
+        num_rows = sum(running.num_rows for running in schedule.decoding)
+        budget = self._max_num_tokens - num_rows * (schedule.num_drafts + 1)
+        schedule.admitted = self._admit(record, budget)
+        grown, self._grown = self._grown, []
+        schedule.grown = [running for running in grown if self._holds(running)]
+        if len(schedule.decoding) < len(self.running):
+            schedule.reading = self._share(budget)
+        schedule.released = self.take_released()
+
+    def _decoding(self) -> list[Running]:
+        return [r for r in self.running if r.request.stage is Stage.GENERATION and r.wants_tokens]
+
+    def _grow(self, decoding: Sequence[Running]) -> bool:
+        """Pages for what each may write next. False: there are not as many."""
+        if self.capacity.reserves_all:
+            return True
+        for running in decoding:
+            has_more = self.capacity.grow(running)
+            if has_more is None:
+                return False
+            if has_more:
+                self._grown.append(running)
+        return True
+
+    def _num_drafts(self, decoding: Sequence[Running]) -> int:
+        num_drafts = self._speculation.draft_tokens(len(decoding)) if decoding else 0
+        own = [running.request.drafts.max_drafts for running in decoding]
+        if num_drafts and any(limit is not None for limit in own):
+            return min(num_drafts, max(num_drafts if limit is None else limit for limit in own))
+        return num_drafts
+
+    def _admit(self, record: StepRecord, budget: int) -> list[Running]:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
-        active = self._residents.active
-        if (
-            not self._residents.free_slots
-            or turn.paused
-            or (self._config.policy == "static_batch" and active)
-        ):
-            return
-        while len(self._arrivals.queue):
-            request = self._arrivals.queue.first
-            if not self._can_read(request, budget) or not fits_width(request, active):
-                return
-            if not self._ends.home(request).take(request):
-                return
-            self._arrivals.admit(request)
-            if not request.paused_at:  # who was preempted is not new
-                turn.new_active += 1
-                turn.new_active_queue_s += time.perf_counter() - request.output.stats.submitted_at
-            try:
-                self._ends.home(request).open(request)
-            except Exception as error:
-                self._ends.end(request, "error", error)
+        admitted: list[Running] = []
+        queue, config = self.waiting.queue, self._config
+        if record.paused or (config.policy == "static_batch" and self.running):
+            return admitted
+        while len(queue) and self.capacity.free_slots:
+            request = queue.first
+            if not self._can_read(request, budget) or not self._fits_width(request):
+                break
+            running = self.capacity.take(request, len(self.running))
+            if running is None:
+                break
+            if request.beam is not None:
+                assert self._begin_search is not None
+                running.search = self._begin_search(running)
+            self.running.append(running)
+            self._of[request] = running
+            admitted.append(running)
+            if self.waiting.admit(request):
+                record.new_active += 1
+                record.new_active_queue_s += time.perf_counter() - request.output.stats.submitted_at
+        return admitted
 
     def _can_read(self, request: Request, budget: int) -> bool:
-        """Whether one more prompt should be begun, where `budget` tokens may be read in this turn."""
+        """Whether one more prompt should be begun, where `budget` tokens may be read in this step."""
         config = self._config
         if config.policy == "static_batch":  # who does not come now waits until all the others are done
             return True
         if config.chunked and config.chunking == "equal_progress":
             return budget > 0
-        unread = sum(r.row.remaining for r in self._residents.active if r.row is not None)
+        unread = sum(running.num_unread for running in self.running)
         return unread < budget and (config.chunked or unread + request.num_tokens <= budget)
 
-    def preempt(self, request: Request, turn: TurnRecord) -> None:
+    def _fits_width(self, request: Request) -> bool:
+        """All that run are searched with one number of beams; a request of another width waits until they are done."""
+        return not self.running or self.running[0].request.width == request.width
+
+    def _share(self, budget: int) -> list[tuple[Running, int]]:
+        """How many tokens of which prompts are read."""
+        config = self._config
+        reading = [r for r in self.running if r.request.stage is Stage.CONTEXT]
+        shares = share_tokens(
+            [r.num_unread for r in reading],
+            budget,
+            config.chunking,
+            config.page_size,
+            whole=not config.chunked,
+        )
+        for running, count in zip(reading, shares, strict=True):
+            running.num_read += count
+        return [(running, count) for running, count in zip(reading, shares, strict=True) if count]
+
+    # -- taking back
+
+    def _preempt(self, running: Running, record: StepRecord) -> None:
         """Take slot and pages back from a request that nothing in flight names. Its text and its matcher stay."""
-        assert not request.in_flight
-        turn.paused.append(request.id)
-        self._residents.store(request)
-        self._put_back(request)
+        assert not running.in_flight
+        record.paused.append(running.request.id)
+        self.capacity.cache(running)
+        self._queue_again(running)
 
-    def read_again(self, rewritten: list[Request]) -> list[Request]:
-        """Queue those whose text was written anew, and who have not ended since; who has to wait for that, because work
-        in flight names him."""
-        waiting = []
-        for request in rewritten:
-            if request.is_finished:
-                continue
-            if request.in_flight:
-                waiting.append(request)
-                continue
-            request.is_rewritten = False
-            self._put_back(request)
-        return waiting
+    def _read_spliced_again(self) -> bool:
+        """Queue those whose text was written anew and that nothing in flight names; whether there were some."""
+        if not self._spliced:
+            return False
+        live = [running for running in self._spliced if self._holds(running)]
+        self._spliced = [running for running in live if running.in_flight]
+        again = [running for running in live if not running.in_flight]
+        for running in again:
+            self._queue_again(running)
+        return bool(again)
 
-    def _put_back(self, request: Request) -> None:
-        self._residents.leave(request)
-        request.move(Stage.QUEUED)
-        self._arrivals.add_again(request)
+    def _queue_again(self, running: Running) -> None:
+        self._leave(running)
+        running.request.move(Stage.QUEUED)
+        self.waiting.add_again(running.request)
+
+    def _leave(self, running: Running) -> None:
+        self.running.remove(running)
+        del self._of[running.request]
+        if not running.in_flight:
+            self._release(running)
+
+    def _release(self, running: Running) -> None:
+        self.capacity.release(running)
+        self._released.append(running)
+        if running.request.is_finished:
+            running.request.let_go()
+
+    def _holds(self, running: Running) -> bool:
+        return self._of.get(running.request) is running

@@ -1,4 +1,4 @@
-"""Who waits: for a guide to be compiled, for a program to start, or for a slot and pages; and whose time is up."""
+"""Waiting requests: for a guide to be compiled, for a program to start, or for a slot and pages; and their clocks."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from concurrent.futures import Future
 
 from weft.engine.request import Request, Stage
 from weft.engine.scheduling.deadlines import Deadlines
-from weft.engine.scheduling.policy import Turns, WaitingQueue
+from weft.engine.scheduling.policy import FairTurns, WaitingQueue
 from weft.engine.scheduling.programs import Failures, Programs
 from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide
 
 
-class Arrivals:
+class Waiting:
     """Requests without a slot, and the clocks of all. `max_idle_s`: how long one that was preempted may wait."""
 
-    def __init__(self, max_idle_s: float, programs: Programs) -> None:
+    def __init__(self, max_idle_s: float, turns: FairTurns, programs: Programs) -> None:
         self._max_idle_s = max_idle_s
         self.programs = programs
-        self.queue = WaitingQueue()
-        self._turns = Turns()
+        self.turns = turns
+        self.queue = WaitingQueue(turns)
         self._compiling: dict[Future[CompiledGuide], dict[Request, None]] = {}
         self._compiled: deque[Future[CompiledGuide]] = deque()  # other threads add to it
         self._timed = Deadlines()
-        self._paused: dict[Request, None] = {}  # those that were preempted and wait
+        self._preempted: dict[Request, float] = {}  # and since when
 
     def __len__(self) -> int:
         return len(self.queue) + self.num_compiling
@@ -55,28 +55,28 @@ class Arrivals:
     def add(self, request: Request) -> None:
         """A new request."""
         self._timed.add(request)
-        self._turns.take(request)
+        self.turns.take(request)
         if request.stage is not Stage.COMPILING:
             self.queue.add(request)
             return
         assert request.guide is not None
-        alike = self._compiling.setdefault(request.guide, {})
+        compiling = request.guide.compiling
+        alike = self._compiling.setdefault(compiling, {})
         alike[request] = None
         if len(alike) == 1:
-            request.guide.add_done_callback(self._compiled.append)
+            compiling.add_done_callback(self._compiled.append)
 
     def add_again(self, request: Request) -> None:
         """A request that was preempted."""
-        request.paused_at = time.perf_counter()
-        self._paused[request] = None
+        self._preempted[request] = time.perf_counter()
         self.queue.add(request)
 
-    def admit(self, request: Request) -> None:
-        """The request got what it waited for."""
+    def admit(self, request: Request) -> bool:
+        """The request got what it waited for; whether for the first time."""
         self.queue.remove(request)
-        self._paused.pop(request, None)
-        self._turns.admit(request)
+        self.turns.admit(request)
         self.programs.admit(request)
+        return self._preempted.pop(request, None) is None
 
     def forget(self, request: Request) -> None:
         """The request ends, wherever it is."""
@@ -85,25 +85,26 @@ class Arrivals:
         elif request.stage is Stage.QUEUED and request in self.queue:
             self.queue.remove(request)
         self.programs.forget(request)
-        self._turns.forget(request)
+        self.turns.forget(request)
         self._timed.forget(request)
-        self._paused.pop(request, None)
+        self._preempted.pop(request, None)
 
     def collect(self) -> Failures:
         """Queue the requests whose guide is compiled, and whose program has started; those that failed, and why."""
         failed: Failures = []
         while self._compiled:
-            guide = self._compiled.popleft()
-            error = guide.exception()
-            for request in list(self._compiling.get(guide, ())):
+            compiling = self._compiled.popleft()
+            error = compiling.exception()
+            for request in list(self._compiling.get(compiling, ())):
+                assert request.guide is not None
                 request.output.stats.note_guide_ready()  # where its own callback was not called yet
                 if error is not None:
                     failed.append((request, error))
                     continue
                 self._stop_compiling(request)
-                request.compiled = guide.result()
-                request.output.guide_notes = request.compiled.notes
-                if isinstance(request.compiled, StartedGuide):
+                request.guide.compiled = compiled = compiling.result()
+                request.output.guide_notes = compiled.notes
+                if isinstance(compiled, StartedGuide):
                     self.programs.add(request)
                 else:
                     self._queue(request)
@@ -119,16 +120,19 @@ class Arrivals:
         self.queue.add(request)
 
     def _stop_compiling(self, request: Request) -> None:
-        alike = self._compiling.get(request.guide) if request.guide is not None else None
+        assert request.guide is not None
+        compiling = request.guide.compiling
+        alike = self._compiling.get(compiling)
         if alike is not None:
             alike.pop(request, None)
             if not alike:
-                del self._compiling[request.guide]  # type: ignore[arg-type]
+                del self._compiling[compiling]
 
     def late(self) -> list[Request]:
         """Those whose time is up."""
-        if not self._timed and not self._paused:
+        if not self._timed and not self._preempted:
             return []
         now = time.perf_counter()
         late = self._timed.late(now)
-        return late + [r for r in self._paused if r not in late and now - r.paused_at > self._max_idle_s]
+        idle = [r for r, since in self._preempted.items() if now - since > self._max_idle_s]
+        return late + [request for request in idle if request not in late]

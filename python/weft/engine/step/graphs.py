@@ -7,19 +7,17 @@ grammar's is a graph. An iteration in which the host has logits processors to ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
 from weft.config import Graphs
 from weft.engine.device.state import DecodeParts, StepBuffers
-from weft.engine.processors.base import failure
-from weft.engine.processors.captured import CapturedProcessor
-from weft.engine.processors.host import HostProcessors, HostWork
-from weft.engine.request import Request
+from weft.engine.logits_processors import CapturedProcessor, failure
+from weft.engine.processors.host import HostProcessors, HostRow, HostWork
 from weft.engine.step.step import Iteration, Plan, decode_step
-from weft.guided.protocol import Lane
+from weft.guided.lane import GrammarLane
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.dump import GraphDump, dump_graph
 from weft.runtime.interface import Graph, Runtime, Stream
@@ -38,7 +36,7 @@ class StepGraphs:
         self,
         runtime: Runtime,
         stream: Stream,
-        lane: Lane,
+        lane: GrammarLane,
         parts: DecodeParts,
         graphs: Graphs,
     ) -> None:
@@ -48,7 +46,7 @@ class StepGraphs:
         self._num_replays = 0
         self._slots: dict[int, PinnedRing] = {}  # rings around each batch size's `slots_B`
         self._sent: dict[int, list[int]] = {}  # what the device has there
-        self._buffers: dict[tuple[int, int, bool], StepBuffers] = {}
+        self._buffers: dict[tuple[int, int], StepBuffers] = {}
         self._graphs: dict[Plan, Graph] = {}
         self._segments: dict[Plan, SegmentedStream] = {}
 
@@ -59,7 +57,7 @@ class StepGraphs:
 
     def buffers(self, plan: Plan) -> StepBuffers:
         """The fixed buffers of an iteration; `slots_B` is shared by all of one batch size."""
-        key = (plan.batch, plan.num_drafts, plan.logprobs)
+        key = (plan.batch, plan.num_drafts)
         if key not in self._buffers:
             parts = self._parts
             if plan.batch not in self._slots:
@@ -71,7 +69,6 @@ class StepGraphs:
                 parts.model,
                 parts.state,
                 parts.drafter,
-                keeps_raw_logits=plan.logprobs,
             )
             self._runtime.publish()
         return self._buffers[key]
@@ -104,19 +101,20 @@ class StepGraphs:
         try:
             self._capture(plan)
         except Exception as error:
-            if not plan.captured:
+            captured = plan.processors.captured
+            if not captured:
                 raise
             # What one raised may have ended the capture; the error then is that of whatever came next.
-            broken = [processor for processor in plan.captured if processor.failure is not None]
+            broken = [processor for processor in captured if processor.failure is not None]
             first = broken[0].failure if broken else error
             assert first is not None
-            for processor in broken or plan.captured:
+            for processor in broken or captured:
                 processor.failure = processor.failure or first
-            names = ", ".join(processor.name for processor in broken or plan.captured)
+            names = ", ".join(processor.name for processor in broken or captured)
             raise failure(names, first) from first
 
     def _capture(self, plan: Plan) -> None:
-        takes_snapshot = plan.guided or self._parts.has_proposals
+        takes_snapshot = plan.guides or self._parts.has_proposals
         if self._is_split(plan):
             segments = SegmentedStream(self._runtime, self._stream)
             try:
@@ -140,8 +138,8 @@ class StepGraphs:
             decode_step(iteration)
         self._graphs[plan] = graph
 
-    def run(self, plan: Plan, rows: Sequence[Request] = ()) -> None:
-        """Issue one iteration. `rows` are the requests of its rows, whose host processors are called on the way; what
+    def run(self, plan: Plan, rows: Sequence[HostRow] = ()) -> None:
+        """Issue one iteration. `rows` are those whose host processors are called on the way, if it has some; what
         they raise is left with them (`check_processors`)."""
         if self._mode == "none":
             decode_step(self._iteration(plan, self._stream, rows))
@@ -153,15 +151,15 @@ class StepGraphs:
 
     def forget(self, processor: CapturedProcessor) -> None:
         """Let go of the graphs that hold a processor."""
-        for plan in [plan for plan in self._graphs if processor in plan.captured]:
+        for plan in [plan for plan in self._graphs if processor in plan.processors.captured]:
             self._graphs.pop(plan).close()
-        for plan in [plan for plan in self._segments if processor in plan.captured]:
+        for plan in [plan for plan in self._segments if processor in plan.processors.captured]:
             self._num_replays += self._segments[plan].num_replays
             self._segments.pop(plan).close()
 
-    def host_work(self, rows: Sequence[Request]) -> HostWork:
-        """What the host does to the logits of rows of these requests."""
-        return partial(self._host.apply, requests=rows)
+    def host_work(self, rows: Sequence[HostRow], failed: Callable[[], object] = lambda: None) -> HostWork:
+        """What the host does to the logits of these rows, unless the forward has `failed`."""
+        return partial(self._host.apply, rows=rows, failed=failed)
 
     def close(self) -> None:
         """Let go of every graph."""
@@ -181,11 +179,11 @@ class StepGraphs:
     def _is_split(self, plan: Plan) -> bool:
         return self._mode == "split" or (self._mode == "one" and plan.needs_host)
 
-    def _run_segments(self, plan: Plan, segments: SegmentedStream, rows: Sequence[Request] = ()) -> None:
+    def _run_segments(self, plan: Plan, segments: SegmentedStream, rows: Sequence[HostRow] = ()) -> None:
         segments.begin()
         decode_step(self._iteration(plan, segments, rows))
         segments.flush()
 
-    def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[Request] = ()) -> Iteration:
+    def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[HostRow] = ()) -> Iteration:
         host = self.host_work(rows)
         return Iteration(plan, stream, self._lane, self._parts, self.buffers(plan), host)

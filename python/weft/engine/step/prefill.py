@@ -8,21 +8,22 @@ prepare the next chunk at once. Prompts may be read in turns: what is kept betwe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.engine.device.logits import limit_drafts
 from weft.engine.device.sampling import SamplingRow, write_slot
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.device.tensors import LOGITS
 from weft.engine.processors.host import HostWork
-from weft.engine.step.step import Plan, act_on_logits, sample_and_verify
-from weft.guided.protocol import Lane
+from weft.engine.step.step import Plan, process_logits, sample_and_verify, take_proposals
+from weft.guided.lane import GrammarLane
 from weft.models.base import KVIndex
 from weft.models.outputs import collecting, mark_output
+from weft.ops.slots import keep_logits_
 from weft.runtime.interface import Runtime, Stream
 
 
@@ -34,63 +35,71 @@ class PrefillBuffers:
         width = len(parts.aux_layers) * config.hidden_size
         self.chunk = chunk
         slot_1 = torch.full_like(parts.state.length[:1], parts.state.dummy)
-        self.step = StepBuffers.allocate(slot_1, 1, parts.model, parts.state, None, keeps_raw_logits=True)
+        self.step = StepBuffers.allocate(slot_1, 1, parts.model, parts.state, None)
         self.aux_1CF = torch.zeros(1, chunk, width, dtype=config.dtype, device=device)
 
 
+@dataclass(eq=False)
 class PromptRow:
-    """One request's inputs in pinned memory of its own: what `open_slot` writes to the device.
+    """One request's inputs in pinned memory of its own: what `open_slot` writes to the device, for each of its `slots`.
 
-    `tokens` is the text so far; reading begins at `first`, once the pages `copies` (from, to) are copied. `error` is
-    what went wrong while it was read: the work behind it then leaves the slot alone. `context` is memory for outputs of
-    the prompt's positions, by name; `request_id` and `processor` are `SlotState`'s.
+    `tokens` int64 is the text so far; reading begins at `first`, once the pages `copies` (from, to) are copied, and has
+    come to `position`. `pages` int32 are the request's. `error` is what went wrong while it was read: the work after it
+    then leaves the slot alone. `context` is memory for outputs of the prompt's positions, by name; `request_id` and
+    `processor` are `SlotState`'s.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        slot: int,
-        tokens: Sequence[int],
-        pages: Sequence[int],
-        sampling: SamplingRow,
-        first: int = 0,
-        copies: Sequence[tuple[int, int]] = (),
-        context: Mapping[str, Tensor] | None = None,
-        request_id: int = 0,
-        processor: int = 0,
-    ) -> None:
-        def pinned(values: Sequence[int], dtype: torch.dtype) -> Tensor:
-            tensor = runtime.pinned((len(values),), dtype)
-            tensor.copy_(torch.tensor(values, dtype=dtype))
-            return tensor
+    slots: Sequence[int]
+    tokens: Tensor
+    pages: Tensor
+    sampling: SamplingRow
+    first: int = 0
+    copies: tuple[Tensor, Tensor] | None = None
+    context: Mapping[str, Tensor] = field(default_factory=dict)
+    request_id: int = 0
+    processor: int = 0
+    position: int = field(init=False)
+    error: BaseException | None = None
 
-        self.slot = slot
-        self.length = len(tokens)
-        self.first = self.position = first
-        self.sampling = sampling
-        self.context = context or {}
-        self.request_id, self.processor = request_id, processor
-        self.error: BaseException | None = None
-        self.tokens = pinned(tokens, torch.int64)
-        self.pages = pinned(pages, torch.int32)
-        self.copies = [pinned(side, torch.int64) for side in zip(*copies, strict=True)] if copies else None
+    def __post_init__(self) -> None:
+        self.position = self.first
 
     @property
-    def remaining(self) -> int:
-        """Tokens not read yet."""
-        return self.length - self.position
+    def slot(self) -> int:
+        """The slot into which the prompt is read."""
+        return self.slots[0]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text."""
+        return self.tokens.shape[0]
 
 
-def open_row(stream: Stream, lane: Lane, parts: DecodeParts, row: PromptRow) -> None:
-    """Make the row's slot its own."""
-    stream.launch(guarded, row, open_slot, parts.state, lane.token_mask, row)
+def pinned(runtime: Runtime, values: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The values in pinned memory, [n]."""
+    tensor = runtime.pinned((len(values),), dtype)
+    tensor.copy_(torch.tensor(values, dtype=dtype))
+    return tensor
+
+
+def pinned_pairs(runtime: Runtime, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
+    """Pairs of pages, (from, to), as two tensors int64 [n]; None where there are none."""
+    if not pairs:
+        return None
+    sources, targets = zip(*pairs, strict=True)
+    return pinned(runtime, sources, torch.int64), pinned(runtime, targets, torch.int64)
+
+
+def open_row(stream: Stream, lane: GrammarLane, parts: DecodeParts, row: PromptRow) -> None:
+    """Make the row's slots its own."""
+    stream.launch(guarded, row, open_slot, parts.state, lane.token_mask, lane.temperatures, row)
     if row.copies is not None:
         stream.launch(guarded, row, copy_pages, parts, *row.copies)
 
 
 def read_prompt(
     stream: Stream,
-    lane: Lane,
+    lane: GrammarLane,
     parts: DecodeParts,
     buf: PrefillBuffers,
     row: PromptRow,
@@ -110,23 +119,21 @@ def read_prompt(
     launch = partial(stream.launch, guarded, row)
     for start in range(row.position, end, buf.chunk):
         stop = min(start + buf.chunk, end)
-        launch(read_chunk, plan, parts, buf, row, start, stop)
+        launch(read_chunk, parts, buf, row, start, stop)
         if stop == row.length:
-            act_on_logits(stream, plan, parts, buf.step, host, launch)
-            if plan.guided or has_proposals:
+            process_logits(stream, plan, parts, buf.step, host, launch)
+            if plan.guides or has_proposals:
                 push_snapshot()
-            if plan.guided:
+            if plan.guides:
                 lane.first_mask(stream, slot_1)
                 lane.apply_verify(stream, buf.step.logits_BTV, slot_1)
-                if plan.tempered:
-                    lane.set_temperatures(stream, buf.step.temperature_BT, slot_1)
             elif has_proposals:
                 lane.follow(stream)
-            launch(sample_and_verify, plan, parts, buf.step)
-            if plan.guided:
+            launch(sample_and_verify, parts, buf.step, lane.temperatures if plan.guides else None)
+            if plan.guides:
                 lane.commit_masks(stream, slot_1)
             if has_proposals:
-                lane.propose(stream, parts.max_drafts, is_committed=plan.guided)
+                lane.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))
         if parts.drafter is not None:
             launch(draft_chunk, parts, buf, row, start, stop)
     row.position = end
@@ -134,8 +141,8 @@ def read_prompt(
         return
     if has_proposals:
         lane.wait_proposals(stream)
-        launch(take_first_proposals, plan, parts.state, lane.proposed, slot_1)
-    if plan.guided or has_proposals:
+        launch(take_proposals, parts.state, lane.proposed, slot_1, parts.max_drafts)
+    if plan.guides or has_proposals:
         lane.join(stream)
 
 
@@ -149,9 +156,13 @@ def guarded(row: PromptRow, fn: Callable[..., None], *args: Any) -> None:
         row.error = error
 
 
-def open_slot(state: SlotState, token_mask: Tensor, row: PromptRow) -> None:
-    """Make the slot the request's: its pages and parameters, no drafts, no mask yet."""
-    slot = row.slot
+def open_slot(state: SlotState, token_mask: Tensor, temperatures: Tensor, row: PromptRow) -> None:
+    """Make the slots the request's: its pages and parameters, no drafts, no mask yet."""
+    for slot in row.slots:
+        _open_slot(state, token_mask, temperatures, row, slot)
+
+
+def _open_slot(state: SlotState, token_mask: Tensor, temperatures: Tensor, row: PromptRow, slot: int) -> None:
     state.page_table[slot].zero_()
     state.page_table[slot, : row.pages.shape[0]] = row.pages.to(state.page_table.device, non_blocking=True)
     # Where the prompt can't be read, an iteration that was launched already decodes behind it all the same: it must not
@@ -160,9 +171,10 @@ def open_slot(state: SlotState, token_mask: Tensor, row: PromptRow) -> None:
     state.request_ids[slot].fill_(row.request_id)
     state.proposed[slot].fill_(0)
     state.processors[slot].fill_(row.processor)
-    write_slot(state.sampling, row.sampling, slot)
+    write_slot(state.params, row.sampling, slot)
     state.drafts[:, slot].fill_(-1)
     token_mask.view(state.length.shape[0], -1)[slot].zero_()
+    temperatures.view(state.length.shape[0], -1)[slot].fill_(-1)
 
 
 def write_pages(state: SlotState, slot: int, pages: Tensor) -> None:
@@ -179,9 +191,7 @@ def copy_pages(parts: DecodeParts, sources: Tensor, targets: Tensor) -> None:
         parts.drafter.kv.copy_pages(sources, targets)
 
 
-def read_chunk(
-    plan: Plan, parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int
-) -> None:
+def read_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int) -> None:
     """The target's forward over the prompt's positions start..stop-1, and the raw logits of the last."""
     step, device = buf.step, parts.state.length.device
     step.slots_B.fill_(row.slot)
@@ -189,11 +199,10 @@ def read_chunk(
     positions_1T = torch.arange(start, stop, device=device)[None]
     index = KVIndex.at(parts.state.page_table[row.slot][None], positions_1T)
     outputs, is_last = parts.outputs, stop == row.length
-    collector = outputs.reading(row.slot, row.context, start, stop, row.length) if plan.gathers else None
-    with collecting(collector):
+    with collecting(outputs.reading(row.slot, row.context, start, stop, row.length)):
         hidden = parts.model.forward(tokens_1T, parts.kv, index, parts.aux_layers)
         buf.aux_1CF[:, : stop - start] = hidden.aux
-        needs_all = plan.gathers and outputs.of_logits(row.context)
+        needs_all = outputs.of_logits(row.context)
         if not (is_last or needs_all):
             return
         logits_1TV = parts.model.logits(hidden.last if needs_all else hidden.last[:, -1:])
@@ -202,11 +211,10 @@ def read_chunk(
         return
     step.tokens_BT.copy_(tokens_1T[:, -1:])
     step.verified.base_B.fill_(row.length - 1)
-    step.temperature_BT.fill_(row.sampling.temperature)
-    step.seed_B.fill_(row.sampling.seed)
     step.logits_BTV.copy_(logits_1TV[:, -1:])
-    if plan.logprobs:
-        step.raw_logits_BTV.copy_(step.logits_BTV)
+    keep_logits_(
+        step.logits_BTV.flatten(0, 1), step.raw_logits_BTV.flatten(0, 1), step.slots_B, parts.state.params
+    )
 
 
 def draft_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int) -> None:
@@ -220,11 +228,3 @@ def draft_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: 
     parts.drafter.prefill(
         slot_1, tokens[None], start, buf.aux_1CF[:, : stop - start], page_table_1P, row.first
     )
-
-
-def take_first_proposals(plan: Plan, state: SlotState, proposed: Tensor, slot_1: Tensor) -> None:
-    """What the host proposed behind the first token is the first iteration's drafts, up to the request's own limit."""
-    proposed_K1 = proposed.index_select(1, slot_1)
-    if plan.shaped:
-        proposed_K1 = limit_drafts(state.sampling, slot_1, proposed_K1)
-    state.drafts.index_copy_(1, slot_1, proposed_K1)

@@ -1,147 +1,127 @@
-"""Launching iterations and parts of prompts: which kind, with which snapshot, on which streams."""
+"""The model runner: launches what a schedule says. Nothing here waits, but where something failed or was never
+captured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from weft.config import EngineConfig, Speculation
-from weft.core import SamplingParams
-from weft.engine.device.sampling import SamplingRow, TokenRules
+import torch
+
+from weft.config import EngineConfig
+from weft.engine.device.offers import OfferBuffers, note_offers
+from weft.engine.device.results import ResultRings
 from weft.engine.device.state import DecodeParts
-from weft.engine.processors.captured import CapturedProcessor
-from weft.engine.processors.host import HostWork
-from weft.engine.request import Request, Stage
-from weft.engine.scheduling.running import Residents
+from weft.engine.processors.host import HostRow
+from weft.engine.recording import Recorder
+from weft.engine.request import Stage
+from weft.engine.scheduling.running import Branching, Running
+from weft.engine.scheduling.schedule import Schedule
+from weft.engine.step.attachments import Attachments
+from weft.engine.step.branching import BranchInputs, branch
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs, bucket
-from weft.engine.step.in_flight import Flight
-from weft.engine.step.prefill import PrefillBuffers, PromptRow, open_row, read_prompt
-from weft.engine.step.step import Plan
-from weft.guided.protocol import Lane
+from weft.engine.step.in_flight import InFlightBatch
+from weft.engine.step.opening import SlotOpener
+from weft.engine.step.prefill import (
+    PrefillBuffers,
+    PromptRow,
+    guarded,
+    open_row,
+    pinned,
+    read_prompt,
+    write_pages,
+)
+from weft.engine.step.step import Guides, Plan, Processors, note_logprobs
+from weft.grammar.base import Matcher
+from weft.guided.lane import GrammarLane
 from weft.runtime.interface import Runtime, Stream
 
-SHORT_PROMPT = 8
-"""Tokens of the shorter of the two prompts that are read to warm up: another attention kernel is for few rows."""
+
+@dataclass(frozen=True)
+class Decoder:
+    """What an engine decodes with: its device, streams, state and graphs."""
+
+    runtime: Runtime
+    stream: Stream
+    lane: GrammarLane
+    parts: DecodeParts
+    graphs: StepGraphs
+    config: EngineConfig
 
 
-class Launcher:
-    """Issues work; nothing here waits, but where something failed or was never captured. `graphs` may be replaced by
-    others of the same engine, while it is idle."""
+class ModelRunner:
+    """Issues the work of steps. `guidance` decides whether drafts are masked."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        eager: Stream,
-        lane: Lane,
-        parts: DecodeParts,
-        graphs: StepGraphs,
-        residents: Residents,
-        speculation: Speculation,
-        config: EngineConfig,
-    ) -> None:
-        self._runtime, self._eager, self._lane, self._parts = runtime, eager, lane, parts
-        self.graphs, self._residents = graphs, residents
-        self._speculation = speculation
-        assert config.max_seq_len is not None
-        self._max_batch, self._max_prompt = config.max_batch, config.max_seq_len - 1
-        self._rows: list[Request] = []
-        self._plans: dict[bool, Plan] = {}  # of `_rows`, by whether drafts are masked
-        self._prefill = PrefillBuffers(parts, config.prefill_chunk)
-        self.guidance = DraftGuidance(speculation.guide_drafts)
+    def __init__(self, decoder: Decoder, guidance: DraftGuidance) -> None:
+        self.guidance = guidance
+        self.num_iterations = 0
+        self._runtime, self.stream = decoder.runtime, decoder.stream
+        self._lane, self._parts, self.graphs = decoder.lane, decoder.parts, decoder.graphs
+        self._max_batch = decoder.config.max_batch
+        self._rings = ResultRings(self._runtime, self.stream, self._parts.state, self._parts.outputs)
+        self._prefill = PrefillBuffers(self._parts, decoder.config.prefill_chunk)
+        self._attachments = Attachments(self._runtime, self._lane)
+        self._opener = SlotOpener(self._runtime, self._lane, self._parts, self.graphs.forget)
+        self._prompts: dict[Running, PromptRow] = {}
+        self._offers: dict[int, OfferBuffers] = {}
 
-    def plan_for(self, rows: list[Request]) -> tuple[Plan, bool]:
-        """The kind of iteration that decodes `rows`, and whether the grammar has a say in its drafts."""
-        if rows != self._rows:  # most iterations are of the rows of the one before
-            self._rows, self._plans = rows, {}
-        num_drafts = self._speculation.draft_tokens(len(rows))
-        if any(request.max_drafts is not None for request in rows):
-            most = max(num_drafts if r.max_drafts is None else r.max_drafts for r in rows)
-            num_drafts = min(num_drafts, most)
-        batch = bucket(len(rows), self._max_batch)
-        masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
-        if masks_drafts not in self._plans:
-            self._plans[masks_drafts] = self._plan(rows, batch, num_drafts, masks_drafts)
-        return self._plans[masks_drafts], masks_drafts
+    def set_recorder(self, recorder: Recorder) -> None:
+        """Let `recorder` see what gets a slot."""
+        self._opener.recorder = recorder
 
-    def forget(self) -> None:
-        """Nobody decodes: let go of those who did last."""
-        self._rows, self._plans = [], {}
+    # -- a step
 
-    def is_ready(self, plan: Plan) -> bool:
-        """Whether an iteration may be launched while another is in flight."""
-        return not plan.needs_host and self.graphs.is_ready(plan)
+    def waits_for_results(self, schedule: Schedule) -> bool:
+        """Whether what is in flight must be read before this is launched: for a capture, or for logits processors on
+        the host."""
+        if not schedule.decoding:
+            return False
+        plan, _ = self._plan(schedule.decoding, schedule.num_drafts)
+        return plan.needs_host or not self.graphs.is_ready(plan)
 
-    def decode(self, flight: Flight, rows: list[Request], plan: Plan, masks_drafts: bool) -> None:
-        """Launch an iteration over `rows`."""
-        slots = [request.slot for request in rows]
-        if self._lane.proposals is not None and plan.num_drafts:
-            self._lane.proposals.set_guided(masks_drafts)
-        self._prepare(plan)
-        self.graphs.send_slots(plan, slots)
-        if plan.guided or self._parts.has_proposals:
-            self._push(slots, plan.num_drafts)
-        self.graphs.run(plan, rows)
-        flight.plan, flight.masks_drafts = plan, masks_drafts
-        flight.wants_logprobs, flight.wants_outputs = plan.logprobs, plan.gathers
-        flight.add_rows(rows)
+    def calls_host(self, schedule: Schedule) -> bool:
+        """Whether a logits processor on the host is called for a prompt, so that the launch waits for it."""
+        return any(_on_host(running) for running, _ in schedule.reading)
 
-    def read_part(self, flight: Flight, request: Request, count: int) -> None:
-        """Launch the reading of `count` more tokens of a prompt; behind the last one, the first token is sampled."""
-        row = request.row
-        assert row is not None
-        is_last = count == row.remaining
-        plan = self._plan([request], 1, 0, masks_drafts=False)
-        if is_last and request.matcher is not None:
-            self._residents.attach[request.slot] = request.matcher
-        self._read(row, count, plan, lambda: self._push([request.slot]), self.graphs.host_work([request]))
-        flight.wants_logprobs |= is_last and plan.logprobs
-        flight.wants_outputs |= is_last and plan.gathers
-        flight.add(request, flight.first if is_last else flight.reading, surely=int(is_last))
-        if is_last:
-            request.move(Stage.GENERATION)
+    def launch(self, schedule: Schedule) -> InFlightBatch:
+        """Launch an iteration of those that decode, and parts of prompts. What can't be launched is in `failures`."""
+        batch = InFlightBatch()
+        self.release(schedule.released)
+        if schedule.decoding:
+            self._launch_decoding(batch, schedule)
+        for running in schedule.admitted:
+            self._open(batch, running)
+        for running, count in schedule.reading:
+            if running in self._prompts:
+                self._launch_prompt(batch, running, count)
+        if batch:
+            self._start_results(batch)
+        return batch
 
-    def warm_up(self) -> None:
-        """Read a short prompt and one as long as a chunk, and capture the graphs of every batch size and number of
-        drafts in use. What kernels need is loaded and compiled then, for this thread. Needs an idle engine.
+    def observe(self, batch: InFlightBatch, seconds: float, tokens: int) -> None:
+        """A batch took `seconds` and gave its guided rows so many tokens."""
+        assert batch.plan is not None
+        self.guidance.observe((batch.plan.batch, batch.plan.num_drafts), batch.masks_drafts, seconds, tokens)
 
-        The prompts are of the slot that only pads, whose pages are nobody's: nothing of them is left.
-        """
-        self._read_nothing(SHORT_PROMPT, guided=True)
-        self._read_nothing(self._prefill.chunk, guided=False)
-        for rows in range(1, self._max_batch + 1):
-            batch, num_drafts = bucket(rows, self._max_batch), self._speculation.draft_tokens(rows)
-            self._prepare(self._plan_of(batch, num_drafts, guided=False, masks_drafts=False))
-            for masks_drafts in self.guidance.ways:
-                self._prepare(self._plan_of(batch, num_drafts, guided=True, masks_drafts=masks_drafts))
+    def release(self, released: Sequence[Running]) -> None:
+        """Slots that requests gave back: their matchers leave with the next snapshot."""
+        for running in released:
+            self._attachments.release(running)
+            self._opener.release(running)
+            self._prompts.pop(running, None)
 
-    def _read(
-        self, row: PromptRow, count: int, plan: Plan, push: Callable[[], object], host: HostWork | None = None
-    ) -> None:
-        read_prompt(self._eager, self._lane, self._parts, self._prefill, row, count, plan, push, host)
-
-    def _read_nothing(self, length: int, guided: bool) -> None:
-        """Read a prompt in the slot that only pads, and sample behind it. Waits for it."""
-        self.drop_snapshots()
-        tokens = [0] * min(length, self._max_prompt)
-        vocab = self._parts.model.config.vocab_size
-        sampling = SamplingRow(self._runtime, SamplingParams(), 0, TokenRules(), tokens, vocab)
-        row = PromptRow(self._runtime, self._parts.state.dummy, tokens, (), sampling)
-        plan = self._plan_of(1, 0, guided=guided, masks_drafts=False)
-        open_row(self._eager, self._lane, self._parts, row)
-        self._read(row, len(tokens), plan, lambda: self._lane.push([], {}))
-        self._eager.synchronize()
-        if row.error is not None:
-            raise row.error
-
-    def vacate(self) -> None:
-        """Let go of the matchers of requests that have ended, with nothing in flight. Without, they would stay until
-        the next iteration with a guide."""
-        if self._lane.state.num_pending:
+    def vacate(self, is_idle: bool) -> None:
+        """Let go of matchers of requests that have ended, with nothing in flight, where that is worth a wait for the
+        device: large ones, or nothing else runs."""
+        if not self._attachments.may_vacate(is_idle):
             return
-        slots = [slot for slot, matcher in self._residents.attach.items() if matcher is None]
-        self._lane.state.vacate(slots)
-        self._residents.holds_ended = self._residents.holds_program = False
+        try:
+            self.stream.synchronize()
+            self._lane.synchronize()
+        except Exception:  # nothing is in flight that it could concern
+            return
+        self._attachments.vacate()
 
     def drop_snapshots(self) -> None:
         """Take what iterations left whose launch failed: the next one must not. Waits for those in flight, which take
@@ -151,34 +131,170 @@ class Launcher:
             while self._lane.state.num_pending:
                 self._lane.state.fetch()
 
-    def _prepare(self, plan: Plan) -> None:
+    # -- parts of a step
+
+    def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
+        rows = schedule.decoding
+        try:
+            plan, masks_drafts = self._plan(rows, schedule.num_drafts)
+            self._write_pages(schedule.grown)
+            self._branch(rows)
+            self._decode(rows, plan, masks_drafts)
+        except Exception as error:
+            broken = [r for r in rows if _captured_failure(r) is not None]
+            batch.failures.append(([r.request for r in broken or rows], error))
+            return
+        batch.decode(plan, rows, masks_drafts)
+        self.num_iterations += 1
+
+    def _plan(self, rows: Sequence[Running], num_drafts: int) -> tuple[Plan, bool]:
+        """The kind of iteration that decodes `rows`, and whether the grammar has a say in its drafts."""
+        batch = bucket(sum(running.num_rows for running in rows), self._max_batch)
+        masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
+        guides = self.guides(num_drafts, masks_drafts) if any(r.is_guided for r in rows) else Guides.NONE
+        return Plan(batch, num_drafts, guides, processors_of(rows)), masks_drafts
+
+    def guides(self, num_drafts: int, masks_drafts: bool) -> Guides:
+        """What the grammar has a say in, in an iteration with guides."""
+        masks = masks_drafts and num_drafts > 0 and self._parts.drafter is not None
+        return Guides.DRAFTS if masks else Guides.TARGET
+
+    def _decode(self, rows: list[Running], plan: Plan, masks_drafts: bool) -> None:
+        slots = [slot for running in rows for slot in running.slots[: running.num_rows]]
+        if self._lane.proposals is not None and plan.num_drafts:
+            self._lane.proposals.set_guided(masks_drafts)
+        self.prepare(plan)
+        self.graphs.send_slots(plan, slots)
+        if plan.guides or self._parts.has_proposals:
+            self._attachments.push(slots)
+        self.graphs.run(plan, [*host_rows(rows)] if plan.processors.on_host else ())
+        buffers = self.graphs.buffers(plan)
+        if any(r.request.sampling.logprobs is not None for r in rows):
+            self.stream.launch(note_logprobs, self._parts.state, buffers)
+        for running in rows:
+            if running.search is not None:
+                self.stream.launch(note_offers, self._parts.state, buffers, self._offers_of(running))
+
+    def prepare(self, plan: Plan) -> None:
+        """Capture the graph of a kind of iteration, where that was not done."""
         if not self.graphs.is_ready(plan):
             self.drop_snapshots()
             self.graphs.prepare(plan)
 
-    def _plan_of(self, batch: int, num_drafts: int, guided: bool, masks_drafts: bool) -> Plan:
-        """A plan without more sampling than temperature and seed."""
-        has_masked_drafts = guided and masks_drafts and num_drafts > 0 and self._parts.drafter is not None
-        return Plan(batch, num_drafts, guided, has_masked_drafts, shaped=False, logprobs=False)
+    def _open(self, batch: InFlightBatch, running: Running) -> None:
+        """Make a slot the request's, on the device and for the grammar."""
+        try:
+            row = self._opener.open(running)
+            open_row(self.stream, self._lane, self._parts, row)
+        except Exception as error:
+            batch.failures.append(([running.request], error))
+        else:
+            self._prompts[running] = row
 
-    def _plan(self, rows: list[Request], batch: int, num_drafts: int, masks_drafts: bool) -> Plan:
-        guided = any(request.compiled is not None for request in rows)
-        return replace(
-            self._plan_of(batch, num_drafts, guided, masks_drafts),
-            shaped=any(request.is_shaped for request in rows),
-            logprobs=any(request.sampling.logprobs is not None for request in rows),
-            gathers=any(r.gather.generated or (r.stage is Stage.CONTEXT and r.gather.context) for r in rows),
-            processed=any(r.processor is not None and r.captured is None for r in rows),
-            captured=captured_processors(rows),
-            tempered=any(r.matcher is not None and r.matcher.has_temperature for r in rows),
+    def _launch_prompt(self, batch: InFlightBatch, running: Running, count: int) -> None:
+        """Read `count` more tokens of a prompt; after the last one, the first token is sampled."""
+        row = self._prompts[running]
+        if _on_host(running):
+            self._settle(batch)
+        try:
+            self._read(row, running, count)
+        except Exception as error:  # the host may have stumbled over what a part that failed left undone
+            batch.failures.append(([running.request], row.error or error))
+            return
+        is_last = row.position == row.length
+        batch.read(running, row, is_last)
+        if is_last:
+            running.request.move(Stage.GENERATION)
+
+    def _read(self, row: PromptRow, running: Running, count: int) -> None:
+        request, is_last = running.request, count == row.length - row.position
+        plan = Plan(1, 0, Guides.TARGET if running.is_guided else Guides.NONE, processors_of([running]))
+        if is_last and request.guide is not None and request.guide.matcher is not None:
+            self._attachments.attach(running.slot, request.guide.matcher)
+        host = self.graphs.host_work([HostRow(request, request.output.token_ids)], lambda: row.error)
+        read_prompt(
+            self.stream, self._lane, self._parts, self._prefill, row, count, plan,
+            lambda: self._attachments.push([running.slot]), host,
+        )  # fmt: skip
+        if is_last and request.sampling.logprobs is not None:
+            self.stream.launch(guarded, row, note_logprobs, self._parts.state, self._prefill.step)
+        if is_last and running.search is not None:
+            offers = self._offers_of(running)
+            self.stream.launch(guarded, row, note_offers, self._parts.state, self._prefill.step, offers)
+
+    def _settle(self, batch: InFlightBatch) -> None:
+        """Wait for what is launched: the host is about to wait for a prompt, and what failed before it would seem to
+        be that prompt's fault."""
+        try:
+            self.stream.synchronize()
+            self._runtime.check()
+        except Exception as error:
+            batch.failures.append((batch.requests, error))
+            self.drop_snapshots()
+
+    def _write_pages(self, grown: Sequence[Running]) -> None:
+        for running in grown:
+            pages = pinned(self._runtime, running.kv.pages, torch.int32)
+            self.stream.launch(write_pages, self._parts.state, running.slot, pages)
+
+    def _branch(self, rows: Sequence[Running]) -> None:
+        """Let texts part that a search goes on with, each under its own matcher."""
+        branchings: list[Branching] = []
+        attach: dict[int, Matcher | None] = {}
+        for running in rows:
+            branching = running.search.take_branching() if running.search is not None else None
+            if branching is not None:
+                branchings.append(branching)
+                if running.is_guided:
+                    attach |= dict.fromkeys(running.slots) | {row.slot: row.matcher for row in branching.rows}
+        if not branchings:
+            return
+        inputs = BranchInputs.of(self._runtime, branchings, self._parts.state.page_table.shape[1])
+        self.stream.launch(branch, self._parts, inputs)
+        if attach:
+            self._attachments.begin(self.stream, attach)
+
+    def _offers_of(self, running: Running) -> OfferBuffers:
+        assert running.search is not None
+        count = running.search.num_offers
+        if count not in self._offers:
+            self._offers[count] = OfferBuffers.allocate(self._parts.state, count)
+            self._runtime.publish()
+        return self._offers[count]
+
+    def _start_results(self, batch: InFlightBatch) -> None:
+        new = [*batch.decoding, *batch.first]
+        batch.results = self._rings.start(
+            any(r.request.sampling.logprobs is not None for r in new),
+            {r.slot: r.request.gather for r in new if r.request.gather.generated},
+            drafts=batch.plan is not None and batch.plan.num_drafts > 0,
+            offers={r.search.num_offers: self._offers_of(r) for r in new if r.search is not None},
         )
 
-    def _push(self, slots: list[int], num_drafts: int = 0) -> None:
-        attach, self._residents.attach = self._residents.attach, {}
-        self._lane.push(slots, attach, num_drafts)
+
+def processors_of(rows: Sequence[Running]) -> Processors:
+    """The logits processors of the rows: captured ones each once, in one order."""
+    own = [r.request.processor for r in rows if r.request.processor is not None]
+    if not own:
+        return Processors()
+    captured = {processor.captured for processor in own if processor.captured is not None}
+    in_order = sorted(captured, key=lambda entry: entry.number)
+    return Processors(tuple(in_order), any(processor.is_on_host for processor in own))
 
 
-def captured_processors(rows: list[Request]) -> tuple[CapturedProcessor, ...]:
-    """Those of the rows, each once, in one order."""
-    found = {request.captured for request in rows if request.captured is not None}
-    return tuple(sorted(found, key=lambda entry: entry.number))
+def host_rows(rows: Sequence[Running]) -> Iterator[HostRow]:
+    """Each row of a batch, with its text so far."""
+    for running in rows:
+        for number in range(running.num_rows):
+            search = running.search
+            answer = running.request.output.token_ids if search is None else search.answer(number)
+            yield HostRow(running.request, answer)
+
+
+def _on_host(running: Running) -> bool:
+    return running.request.processor is not None and running.request.processor.is_on_host
+
+
+def _captured_failure(running: Running) -> BaseException | None:
+    processor = running.request.processor
+    return processor.captured.failure if processor is not None and processor.captured is not None else None

@@ -9,15 +9,12 @@ the grammar's mask act on what it leaves. One that raises ends the requests that
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from weft.errors import InputError, RequestError
-
-if TYPE_CHECKING:
-    from weft.engine.request import Request
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,18 +77,43 @@ def failure(name: str, error: BaseException) -> RequestError:
     return found
 
 
-def check_processors(request: Request) -> None:
-    """Raise what the request's processor raised."""
-    if request.failure is not None:
-        raise request.failure
-    if request.captured is not None and request.captured.failure is not None:
-        raise failure(request.captured.name, request.captured.failure)
+@dataclass(eq=False)
+class CapturedProcessor:
+    """A device function in use: `number` marks its slots on the device, `users` requests have it. `failure` is what it
+    raised."""
+
+    name: str
+    function: Callable[..., Any]
+    number: int
+    users: int = 0
+    failure: BaseException | None = field(default=None, repr=False)
 
 
-def request_id(request: Request) -> int:
-    """What the request's processor is told as its id."""
-    own = request.processor.request_id if request.processor is not None else None
-    return request.id if own is None else own
+@dataclass(eq=False)
+class RequestProcessor:
+    """One request's processor while it is served: `captured` where graphs hold it; `failure` is what it raised on the
+    host."""
+
+    processor: LogitsProcessor
+    captured: CapturedProcessor | None = None
+    failure: RequestError | None = None
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the host calls it."""
+        return not self.processor.allows_capture
+
+    def number_for(self, request_id: int) -> int:
+        """What its function is told as the id of request `request_id`."""
+        own = self.processor.request_id
+        return request_id if own is None else own
+
+    def check(self) -> None:
+        """Raise what it raised."""
+        if self.failure is not None:
+            raise self.failure
+        if self.captured is not None and self.captured.failure is not None:
+            raise failure(self.captured.name, self.captured.failure)
 
 
 def kind_of(value: object) -> str:

@@ -1,0 +1,57 @@
+"""What of a request an engine can't serve, told before it is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.config import EngineConfig, Speculation
+from weft.engine.device.state import DecodeParts
+from weft.engine.request import Request
+from weft.engine.scheduling.capacity import Capacity
+from weft.engine.scheduling.draft_limits import check_drafts
+from weft.errors import CapacityError, InputError
+
+CheckSearch = Callable[[Request], None]
+
+
+def check_length(num_tokens: int, max_seq_len: int) -> None:
+    """Raise `CapacityError` for a prompt that leaves no room for an answer."""
+    if num_tokens + 1 > max_seq_len:
+        raise CapacityError(
+            f"the prompt has {num_tokens} tokens, but max_seq_len is {max_seq_len} (prompt and answer); shorten the "
+            "prompt or raise max_seq_len (of an executor: ExecutorConfig.max_seq_len)"
+        )
+
+
+class Admission:
+    """Checks requests against what an engine was made for."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        speculation: Speculation,
+        parts: DecodeParts,
+        capacity: Capacity,
+        check_search: CheckSearch,
+    ) -> None:
+        self._config, self._speculation, self._parts = config, speculation, parts
+        self._capacity, self._check_search = capacity, check_search
+
+    def check(self, request: Request) -> None:
+        """Raise `InputError` or `CapacityError` for a request that can never be served."""
+        check_drafts(request, self._speculation, self._parts.model.config.vocab_size)
+        if request.sampling.on_length == "close" and request.guide is None:
+            raise InputError('on_length is "close", which needs a guide: without one no answer has an end')
+        self._parts.outputs.check(request.gather)
+        self._check_search(request)
+        assert self._config.max_seq_len is not None
+        if not request.prompt:
+            raise InputError("the prompt is empty; give at least one token")
+        check_length(len(request.prompt), self._config.max_seq_len)
+        num_pages, pages = self._capacity.kv.num_pages - 1, self._capacity.pages_needed(request)
+        if pages > num_pages:
+            raise CapacityError(
+                f"the request needs {pages} pages, but there are {num_pages}; lower max_tokens or raise "
+                "EngineConfig.num_pages (of an executor: KvCacheConfig.max_tokens, to "
+                f"{pages * self._config.page_size})"
+            )

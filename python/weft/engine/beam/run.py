@@ -1,0 +1,161 @@
+"""A search under way: an iteration's continuations go in, the rows of the next iteration come out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from weft.core import FinishReason, Hypothesis, TokenLogprob
+from weft.engine.beam.pages import BeamPages
+from weft.engine.beam.search import BeamEnds, BeamSearch, BeamWords, Continuation
+from weft.engine.device.results import StepResults
+from weft.engine.scheduling.running import Branching, BranchRow, Running
+from weft.errors import GuideStateError, RequestError
+from weft.grammar.base import Matcher
+from weft.guided.clock import GuideClock
+from weft.guided.state import GuidedState
+
+
+class BeamRun:
+    """The search of one request, which is its `Running.search`. Beam b decodes in slot b of the request, in pages
+    `tables[b]`, under `matchers[b]` (none without a guide); `clock` measures what the matchers take for one token."""
+
+    def __init__(
+        self,
+        running: Running,
+        state: GuidedState,
+        page_size: int,
+        end_tokens: frozenset[int],
+        time_limit_s: float,
+    ) -> None:
+        request = running.request
+        assert request.beam is not None
+        ends = request.stops.ends(end_tokens)
+        stops = frozenset(request.sampling.stop_token_ids) - ends
+        words = request.stops.words
+        assert words is None or isinstance(words, BeamWords)
+        self.search = BeamSearch(
+            request.beam, BeamEnds(running.max_new_tokens, ends, stops, request.sampling.min_tokens), words
+        )
+        # Few kinds of offers: each has memory of its own.
+        self.num_offers = min(1 << (self.search.num_needed - 1).bit_length(), state.vocab_size)
+        self._running, self._state = running, state
+        self._pages = BeamPages(running.kv.pages, len(request.prompt), page_size)
+        self._matchers: list[Matcher] = []
+        self._clock = GuideClock(time_limit_s)
+        self._complete: list[Hypothesis] = []
+        self._branching: Branching | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Beams that live."""
+        return len(self.search.beams)
+
+    def answer(self, row: int) -> Sequence[int]:
+        """The tokens of a beam."""
+        return self.search.beams[row].token_ids
+
+    def take_branching(self) -> Branching | None:
+        """The rows of the next iteration; None where that was told."""
+        branching, self._branching = self._branching, None
+        return branching
+
+    def commit(self, results: StepResults) -> FinishReason | None:
+        """Let the beams go on with the best continuations of an iteration; why the request ends, if it does.
+
+        Raises `RequestError` where nothing can go on and there is no answer, and what a matcher raises.
+        """
+        request, search = self._running.request, self.search
+        if request.processor is not None:
+            request.processor.check()
+        if request.guide is not None and not self._matchers:
+            self._matchers = [request.guide.take_matcher()]
+        slots = self._running.slots[: self.num_rows]
+        answers = search.advance([self._offers(results, slot) for slot in slots])
+        if self._matchers:
+            self._clock.restart(len(self._matchers))
+            with self._clock.measured("tokens"):
+                self._follow(answers)
+        if search.is_done and not search.answers:
+            raise self._nothing_left()
+        if not search.is_done:
+            self._branch()
+        request.output.hypotheses = search.best()
+        self._show(request.output.hypotheses[0])
+        return request.output.hypotheses[0].finish_reason if search.is_done else None
+
+    def _offers(self, results: StepResults, slot: int) -> Sequence[Continuation]:
+        """The likeliest continuations of a slot's text; none under a grammar that leaves nothing."""
+        if self._matchers:
+            code, message = self._state.status(slot)
+            if code == "dead_end":
+                return ()
+            if code:
+                raise GuideStateError(message)
+        return results.offers(slot, self.num_offers)[: self.search.num_needed]
+
+    def _follow(self, answers: Sequence[tuple[int, Hypothesis]]) -> None:
+        """Fork the matchers with their beams; each accepts the token that its beam goes on with."""
+        beams, old = self.search.beams, self._matchers
+        for parent, answer in answers:
+            matcher = old[parent].fork()
+            self._accept(matcher, answer.token_ids[-1])
+            if answer.stopped_by is None and matcher.is_terminated():
+                self._complete.append(answer)
+        children = Counter(beam.parent for beam in beams)
+        self._matchers = []
+        for beam in beams:
+            children[beam.parent] -= 1  # the last one goes on with the matcher itself
+            self._matchers.append(old[beam.parent].fork() if children[beam.parent] else old[beam.parent])
+        for beam, matcher in zip(beams, self._matchers, strict=True):
+            self._accept(matcher, beam.token_ids[-1])
+
+    def _accept(self, matcher: Matcher, token: int) -> None:
+        if not matcher.accept(token):
+            raise GuideStateError(f"the grammar refused token {token}, which its mask allowed")
+        if matcher.has_replaced:
+            raise GuideStateError(
+                f"the program puts other tokens in the place of token {token}, which a search by beams can't do; use "
+                "another program, or no beams"
+            )
+
+    def _branch(self) -> None:
+        beams, running = self.search.beams, self._running
+        copies = self._pages.advance([beam.parent for beam in beams])
+        rows = [
+            BranchRow(
+                running.slots[b],
+                running.slots[beam.parent],
+                beam.token_ids[-1],
+                len(running.request.prompt) + len(beam.token_ids) - 1,
+                self._pages.tables[b],
+                self._matchers[b] if self._matchers else None,
+            )
+            for b, beam in enumerate(beams)
+        ]
+        self._branching = Branching(rows, copies)
+
+    def _show(self, best: Hypothesis) -> None:
+        """The best answer so far is the output."""
+        output = self._running.request.output
+        output.token_ids, output.drafted = list(best.token_ids), [False] * len(best.token_ids)
+        output.stopped_by = best.stopped_by
+        if output.logprobs is not None:
+            output.logprobs = [TokenLogprob(value, {}) for value in best.log_probs]
+        if self._running.is_guided:
+            output.stats.guided_valid = any(best is answer for answer in self._complete)
+
+    def _nothing_left(self) -> RequestError:
+        place = f"token {len(self._running.request.output.token_ids) + 1}"
+        if self._running.is_guided:
+            return GuideStateError(f"no beam can go on: no token is left for {place} under the guide")
+        return RequestError(
+            f"no beam can go on: bad_words, logit_bias, embedding_bias or the model's own logits leave no token for "
+            f"{place}"
+        )
+
+
+def commit_search(running: Running, results: StepResults) -> FinishReason | None:
+    """Commit an iteration of a request that is searched by beams."""
+    assert isinstance(running.search, BeamRun)
+    return running.search.commit(results)

@@ -1,0 +1,111 @@
+"""Wiring an engine's parts. The one place that knows them all; features that not every request needs come in here."""
+
+from __future__ import annotations
+
+from weft.config import EngineConfig
+from weft.engine.admission import Admission
+from weft.engine.beam.checks import check_beam_width, check_search, check_width
+from weft.engine.beam.run import BeamRun, commit_search
+from weft.engine.device.state import DecodeParts, SlotState
+from weft.engine.device.tensors import OutputBuffers
+from weft.engine.engine import Engine
+from weft.engine.output.finish import Finisher
+from weft.engine.output.processor import OutputProcessor
+from weft.engine.request import Request
+from weft.engine.scheduling.capacity import Capacity, DrafterNeeds
+from weft.engine.scheduling.policy import FairTurns
+from weft.engine.scheduling.programs import Programs
+from weft.engine.scheduling.running import Running
+from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduling.waiting import Waiting
+from weft.engine.step.draft_masking import DraftGuidance
+from weft.engine.step.graphs import StepGraphs
+from weft.engine.step.runner import Decoder, ModelRunner
+from weft.grammar.starts import Starts
+from weft.guided.lane import GrammarLane
+from weft.models.base import Model, PagedKV
+from weft.runtime.interface import Runtime
+from weft.spec.load import Drafting
+
+
+def build_engine(
+    runtime: Runtime,
+    model: Model,
+    kv: PagedKV,
+    drafting: Drafting,
+    end_token_ids: list[int],
+    config: EngineConfig,
+) -> Engine:
+    """An engine that decodes with `model`; `config` is resolved (`EngineConfig.resolved`)."""
+    check_beam_width(config.max_beam_width, drafting.speculation, config)
+    decoder = build_decoder(runtime, model, kv, drafting, end_token_ids, config)
+    parts, lane, speculation = decoder.parts, decoder.lane, drafting.speculation
+    ends = frozenset(end_token_ids)
+    mask_limit = config.mask_time_limit_s or 0.0
+    margin = parts.drafter.reuse_margin if parts.drafter is not None else 0
+    capacity = Capacity(config, DrafterNeeds(parts.max_drafts, margin))
+
+    def begin_search(running: Running) -> BeamRun:
+        return BeamRun(running, lane.state, config.page_size, ends, mask_limit)
+
+    turns = FairTurns()
+    assert config.programs_ahead is not None and config.max_program_bytes is not None
+    programs = Programs(Starts(), config.programs_ahead, config.max_program_bytes, turns)
+    waiting = Waiting(config.max_idle_s, turns, programs)
+    scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
+    runner = ModelRunner(decoder, DraftGuidance(speculation.guide_drafts))
+    finisher = Finisher(scheduler, lane.state)
+    output = OutputProcessor(runtime, scheduler, finisher, runner, lane.state, ends)
+    output.commit_search = commit_search
+
+    def check(request: Request) -> None:
+        check_width(request, config.max_beam_width)
+        check_search(request)
+
+    admission = Admission(config, speculation, parts, capacity, check)
+    runtime.publish()  # weights, keys and values, states and buffers
+    return Engine(decoder, speculation, scheduler, runner, output, admission)
+
+
+def build_decoder(
+    runtime: Runtime,
+    model: Model,
+    kv: PagedKV,
+    drafting: Drafting,
+    end_token_ids: list[int],
+    config: EngineConfig,
+) -> Decoder:
+    """The device's side of an engine."""
+    assert config.max_seq_len is not None and config.mask_time_limit_s is not None
+    stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
+    make_proposals = drafting.proposals_maker(runtime)
+    lane = GrammarLane(
+        runtime,
+        config.max_batch,
+        max(max_drafts, 1),
+        model.config.vocab_size,
+        end_token_ids,
+        make_proposals=make_proposals,
+        mask_time_limit_s=config.mask_time_limit_s,
+    )
+    outputs = OutputBuffers.allocate(
+        runtime,
+        stream,
+        model,
+        config.max_batch + 1,
+        max(max_drafts, 1) + 1,
+        generation_logits=config.gather_generation_logits,
+        additional=config.additional_outputs,
+    )
+    pages_per_slot = config.pages_for(config.max_seq_len, max_drafts)
+    parts = DecodeParts(
+        model,
+        kv,
+        drafting.drafter,
+        SlotState(lane, pages_per_slot, config.max_seq_len),
+        has_proposals=make_proposals is not None,
+        max_drafts=max_drafts,
+        outputs=outputs,
+    )
+    graphs = StepGraphs(runtime, stream, lane, parts, config.graphs)
+    return Decoder(runtime, stream, lane, parts, graphs, config)

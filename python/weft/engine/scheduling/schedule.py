@@ -1,0 +1,21 @@
+"""What the scheduler decided for one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.engine.scheduling.running import Running
+
+
+@dataclass
+class Schedule:
+    """`decoding` verify `num_drafts` drafts each, of which `grown` hold more pages than before. `admitted` are new in
+    their slots; of the prompts of `reading` so many tokens are read. `released` slots were given back since the
+    schedule before."""
+
+    decoding: list[Running] = field(default_factory=list)
+    num_drafts: int = 0
+    grown: list[Running] = field(default_factory=list)
+    admitted: list[Running] = field(default_factory=list)
+    reading: list[tuple[Running, int]] = field(default_factory=list)
+    released: list[Running] = field(default_factory=list)

@@ -1,0 +1,14 @@
+"""Qwen2: Llama with biases of queries, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from weft.models.llama import Llama
+
+
+class Qwen2(Llama):
+    """See `Llama`."""
+
+    traits: ClassVar[Mapping[str, bool]] = {"attention_bias": True, "output_bias": False, "mlp_bias": False}
