@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, cast, overload
+from typing import Any, Unpack, cast, overload
 
+from weft.client.builder import ModelSource
+from weft.client.chat import Message, chat_tokens
+from weft.client.client import EngineClient
+from weft.client.detokenizer import Detokenizer, Pieces
+from weft.client.engine_requests import PreparedRequest
+from weft.client.handles import RequestHandle
+from weft.client.options import RequestOptions, generation_requests
+from weft.client.request import GenerationRequest
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
 from weft.engine.engine import Engine
-from weft.engine.request import Request
 from weft.errors import ExecutorError, InputError, RequestError
-from weft.executor.asked import Asked, Rules, num_fed
-from weft.executor.assembly import Assembly, Source
-from weft.executor.executor import Executor
-from weft.executor.types import ExecutorConfig
-from weft.grammar.base import CompiledGuide, Opening
+from weft.grammar.base import CompiledGuide
 from weft.grammar.compile.compiler import GuideCompiler
-from weft.grammar.compile.verdict import Verdicts, asked_of
 from weft.grammar.guide import Guide
 from weft.prompts import Prompt, is_prompt, progress, single, spread
-from weft.text import RunningText, decode
 
-DEFAULT = SamplingParams()
+LEAST_FED, FED_BATCHES = 64, 4
+"""Of a list of prompts as many are with the engine at a time, or as many batches, if that is more."""
 
 
 class LLM:
@@ -38,7 +39,7 @@ class LLM:
     config's), "float32", "float16" or "bfloat16". Raises `ModelError`, `TokenizerError` or `InputError` for what does
     not fit.
 
-    Many threads may use an LLM at once: their requests run together, in one batch.
+    Many threads may use an LLM at once: their requests run together, in one batch. `client` is what submits them.
     """
 
     def __init__(
@@ -50,29 +51,32 @@ class LLM:
         speculation: Speculation | None = None,
         engine: EngineConfig | None = None,
     ) -> None:
-        source = Source.of(model)
+        source = ModelSource.of(model)
         self.model_path = source.path
         self.speculation = speculation if speculation is not None else Speculation.none()
         if not isinstance(self.speculation, Speculation):
             raise InputError(f"speculation is {speculation!r}; give one such as Speculation.eagle3()")
         if not isinstance(engine, EngineConfig | None):
             raise InputError(f"engine is {engine!r}; give an EngineConfig")
-        built = Assembly.build(source, device, dtype, self.speculation, engine or EngineConfig())
-        assert built.compiler is not None and built.words.tokenizer is not None  # a directory has a tokenizer
+        self.client = EngineClient.build(source, device, dtype, self.speculation, engine or EngineConfig())
+        built = self.client.built
+        assert built.text.vocabulary is not None and built.text.tokenizer is not None  # a directory has them
         self.runtime = built.runtime
-        self.tokenizer = built.words.tokenizer
+        self.tokenizer = built.text.tokenizer
         self.config = built.config
-        self._words = built.words
-        self._compiler: GuideCompiler = built.compiler
-        self._executor = Executor._over(built, ExecutorConfig(iter_stats_max_iterations=0))
-        self._verdicts = Verdicts()
+        self._detokenizer = Detokenizer(built.text.tokenizer, built.text.vocabulary)
         self._is_closed = False
 
     # -- generating
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts too; this comes first
-        self, prompts: Prompt, *, guide: Guide | None = None, sampling: SamplingParams | None = None
+        self,
+        prompts: Prompt,
+        *,
+        guide: Guide | None = None,
+        sampling: SamplingParams | None = None,
+        **options: Unpack[RequestOptions],
     ) -> Output: ...
 
     @overload
@@ -82,6 +86,7 @@ class LLM:
         *,
         guide: Guide | Sequence[Guide | None] | None = None,
         sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
+        **options: Unpack[RequestOptions],
     ) -> list[Output]: ...
 
     def generate(
@@ -90,72 +95,71 @@ class LLM:
         *,
         guide: Guide | Sequence[Guide | None] | None = None,
         sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
+        **options: Unpack[RequestOptions],
     ) -> Output | list[Output]:
         """Answer a prompt (an `Output`) or a list of prompts (a list of `Output`s, in their order).
 
-        A prompt is text or token ids. For a list, `guide` and `sampling` may be lists of the same length. A failed
-        prompt of a list has `output.error` set and the others are whole; a failed single one raises its error.
+        A prompt is text or token ids. For a list, `guide`, `sampling` and the options may be lists of the same length.
+        A failed prompt of a list has `output.error` set and the others are whole; a failed single one raises its error.
+        Where several sequences are asked for (`SamplingParams.n`, `beam_width`), `output.outputs` are all of them.
+
+        The options are those of `weft.client.options.RequestOptions`: `priority`, `timeout_s`, `beam_width` with
+        `length_penalty`, `early_stopping` and `diversity_rate`, `given`, `max_drafts`, `logits_processor`,
+        `return_context_logits`, `return_generation_logits` and `additional_outputs`.
         """
         if is_prompt(prompts):
-            one = self._ask(prompts, single(guide, "guide"), single(sampling, "sampling"))
-            output = self._run([one], bar=False)[0]
+            requests = self._asked(
+                [prompts], [single(guide, "guide")], [single(sampling, "sampling")], options
+            )
+            output = self._run(self.client.prepare(requests), bar=False)[0]
             _check(output)
             return output
         many = cast("Sequence[Prompt]", prompts)
         guides = spread(guide, len(many), "guide")
         samplings = spread(sampling, len(many), "sampling")
-        shared: dict[int, Rules] = {}
-        asked = [self._ask(p, g, s, shared) for p, g, s in zip(many, guides, samplings, strict=True)]
-        return self._run(asked, bar=sys.stderr.isatty() and len(asked) > 1)
+        prepared = self.client.prepare(self._asked(many, guides, samplings, options))
+        return self._run(prepared, bar=sys.stderr.isatty() and len(prepared) > 1)
 
     def stream(
-        self, prompt: Prompt, *, guide: Guide | None = None, sampling: SamplingParams | None = None
+        self,
+        prompt: Prompt,
+        *,
+        guide: Guide | None = None,
+        sampling: SamplingParams | None = None,
+        **options: Unpack[RequestOptions],
     ) -> Iterator[Piece]:
-        """Answer one prompt piece by piece, a piece for each iteration; the last carries the whole `output`.
+        """Answer one prompt piece by piece, a piece for each iteration; the last carries the whole `output`. The
+        options are those of `generate`, without beams.
 
         Closing the iterator cancels the request. A failure raises its error.
         """
         if not is_prompt(prompt):
             raise InputError("stream takes one prompt, as text or token ids; generate takes lists")
-        asked = self._ask(prompt, guide, sampling)
-        return self._pieces(self._request(asked), asked.guide)
+        requests = self._asked([prompt], [guide], [sampling], options, streams=True)
+        if requests[0].beam is not None:
+            raise InputError("a search by beams has no pieces, since beams change; use generate")
+        (prepared,) = self.client.prepare(requests)
+        return self._pieces(prepared)
 
     def chat(
         self,
-        messages: Sequence[dict[str, Any]],
+        messages: Sequence[Message],
         *,
         tools: Sequence[dict[str, Any]] | None = None,
         guide: Guide | None = None,
         sampling: SamplingParams | None = None,
+        **options: Unpack[RequestOptions],
     ) -> Output:
         """Answer a conversation, rendered by the tokenizer's chat template, which is told of `tools`; what an answer
-        looks like that calls them is `Guide.tools`."""
-        return self.generate(self.chat_tokens(messages, tools=tools), guide=guide, sampling=sampling)
+        looks like that calls them is `Guide.tools`. The options are those of `generate`."""
+        prompt = self.chat_tokens(messages, tools=tools)
+        return self.generate(prompt, guide=guide, sampling=sampling, **options)
 
     def chat_tokens(
-        self, messages: Sequence[dict[str, Any]], *, tools: Sequence[dict[str, Any]] | None = None
+        self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None
     ) -> list[int]:
         """The token ids of a conversation under the tokenizer's chat template. `tools` are as in `Guide.tools`."""
-        if not self.tokenizer.chat_template:
-            raise InputError(
-                f"{self.model_path}: the tokenizer has no chat template; use generate with a text"
-            )
-        fits = isinstance(messages, Sequence) and all(
-            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
-            for m in messages
-        )
-        if not (messages and fits):
-            raise InputError(
-                'messages must be a list of {"role": ..., "content": ...}, both texts, and not empty'
-            )
-        text = self.tokenizer.apply_chat_template(
-            list(messages),
-            tools=None if tools is None else list(tools),
-            add_generation_prompt=True,
-            tokenize=False,
-        )
-        self._words.check_text(text)
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return chat_tokens(self.client.built.text, messages, tools, self.model_path)
 
     def compile(self, guide: Guide) -> Future[CompiledGuide]:
         """Compile a guide ahead of its first use, in the pool that compiles for requests."""
@@ -174,17 +178,17 @@ class LLM:
     @property
     def engine(self) -> Engine:
         """The engine beneath. While requests run, it is its thread's."""
-        return self._executor.assembly.engine
+        return self.client.engine
 
     def warm_up(self) -> None:
         """Capture the graphs in use ahead of the first requests (`Engine.warm_up`); on a GPU this is done at once."""
-        self._executor._call(self.engine.warm_up)
+        self.client.warm_up()
 
     def close(self) -> None:
         """Cancel what runs and let go of graphs and pages."""
         self._is_closed = True
-        self._executor.shutdown()
-        self._verdicts.close()
+        self.client.close()
+        self._detokenizer.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -194,119 +198,72 @@ class LLM:
 
     # -- beneath
 
-    def _ask(
+    @property
+    def _compiler(self) -> GuideCompiler:
+        compiler = self.client.compiler
+        assert compiler is not None
+        return compiler
+
+    def _asked(
         self,
-        prompt: Prompt,
-        guide: Guide | None,
-        sampling: SamplingParams | None,
-        shared: dict[int, Rules] | None = None,
-    ) -> Asked:
-        """What is asked, checked, of which nothing is begun. `shared` are the rules of the sampling parameters that
-        others have too, by their identity."""
-        self._executor._worker.home.check()
+        prompts: Sequence[Prompt],
+        guides: Sequence[Guide | None],
+        samplings: Sequence[SamplingParams | None],
+        options: RequestOptions,
+        *,
+        streams: bool = False,
+    ) -> list[GenerationRequest]:
+        self.client.check_process()
         if self._is_closed:
             raise InputError("the LLM is closed; make a new one")
-        sampling = sampling if sampling is not None else DEFAULT
-        if not isinstance(sampling, SamplingParams):
-            raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingParams")
-        if guide is not None and not isinstance(guide, Guide):
-            guide = Guide.of(guide)
-        tokens = self._words.prompt(prompt)
-        rules = shared.get(id(sampling)) if shared is not None else None
-        if rules is None:
-            rules = self._words.rules(sampling), self._words.stop_words("stop", sampling.stop_words)
-            if shared is not None:
-                shared[id(sampling)] = rules
-        return Asked(tokens, sampling, guide, *rules)
+        return generation_requests(prompts, guides, samplings, options, streams=streams)
 
-    def _request(self, asked: Asked) -> Request:
-        """Begin: from here on it costs, its guide is compiled."""
-        sampling, compiled = asked.sampling, None
-        seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
-        if asked.guide is not None:
-            compiled = self._compiler.submit(asked.guide)
-            if sampling.on_length == "close":
-                compiled = self._compiler.submit_closing(compiled)
-            compiled = self._compiler.open(compiled, Opening(asked.tokens))
-        return Request(asked.tokens, sampling, seed, asked.rules, asked.stops(), compiled)
-
-    def _run(self, asked: Sequence[Asked], bar: bool) -> list[Output]:
+    def _run(self, prepared: Sequence[PreparedRequest], bar: bool) -> list[Output]:
         """Answer them all, in their order. As many are with the engine as keep it busy: a long list takes neither its
         memory, nor the places of guides that wait to be compiled."""
-        ended: SimpleQueue[Request] = SimpleQueue()
-        requests: list[Request] = []
+        told: SimpleQueue[RequestHandle] = SimpleQueue()
+        handles: list[RequestHandle] = []
 
         def begin(count: int) -> None:
-            new = [self._request(one) for one in asked[len(requests) : len(requests) + count]]
-            for request in new:
-                request.on_progress, request.is_watched = ended.put, False
-            requests.extend(new)
-            self._executor._submit(new)
+            handles.extend(self.client.submit(prepared[len(handles) : len(handles) + count], told.put))
 
-        with progress(len(asked), bar) as advance:
+        with progress(len(prepared), bar) as advance:
             try:
-                begin(num_fed(self.config.max_batch))
-                for _ in asked:
-                    ended.get()
+                begin(max(LEAST_FED, FED_BATCHES * self.config.max_batch))
+                for _ in prepared:
+                    while not self._is_over(told.get()):
+                        pass
                     advance(1)
                     begin(1)
             except BaseException:
-                self._cancel(requests)
+                self._drop(handles)
                 raise
-        return [self._text(request, one.guide) for request, one in zip(requests, asked, strict=True)]
+        return [self._detokenizer.output(handle) for handle in handles]
 
-    def _pieces(self, request: Request, guide: Guide | None) -> Iterator[Piece]:
-        watcher = request.stop_words
-        text = RunningText(self.tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
-        given = seen = 0
-        came: SimpleQueue[tuple[int, bool]] = SimpleQueue()
-        output = request.output
+    def _is_over(self, handle: RequestHandle) -> bool:
+        """Whether what came of a request is the last of it."""
+        deltas = self.client.responses.take_now(handle)
+        return deltas is not None and any(delta.is_final for delta in deltas)
 
-        def tell(request: Request) -> None:
-            came.put((len(output.token_ids), request.is_finished))
-
-        request.on_progress = tell
+    def _pieces(self, prepared: PreparedRequest) -> Iterator[Piece]:
+        told: SimpleQueue[RequestHandle] = SimpleQueue()
+        (handle,) = self.client.submit([prepared], told.put)
+        pieces = Pieces(self._detokenizer, handle)
         try:
-            self._executor._submit([request])
-            is_finished = False
-            while not is_finished:
-                end, is_finished = came.get()
-                new, drafted = output.token_ids[seen:end], output.drafted[seen:end]
-                seen = end
-                for token in new:
-                    text.feed(token)
-                if is_finished:
-                    self._text(request, guide)
-                    _check(output)
-                    yield Piece(output.text[given:], new, drafted, output)
-                else:
-                    yield Piece(text.text[given : text.num_shown], new, drafted)
-                    given = max(given, text.num_shown)
+            while True:
+                for delta in self.client.responses.take_now(told.get()) or ():
+                    piece = pieces.piece(delta)
+                    if piece.output is not None:
+                        _check(piece.output)
+                    yield piece
+                    if piece.output is not None:
+                        return
         finally:
-            self._cancel([request])
+            self._drop([handle])
 
-    def _cancel(self, requests: list[Request]) -> None:
-        left = [request for request in requests if not request.is_finished]
-        if left:
-            with suppress(ExecutorError):  # closed meanwhile, and they with it
-                self._executor._cancel(left)
-
-    def _text(self, request: Request, guide: Guide | None) -> Output:
-        """Write the answer's text: without the stop word, or the stop token, that ended it. Where its guide was
-        not to be enforced whole, ask whether it obeys it all the same."""
-        output = request.output
-        by, tokens = output.stopped_by, output.token_ids
-        output.text = decode(self.tokenizer, tokens[:-1] if isinstance(by, int) else tokens)
-        if isinstance(by, str) and isinstance(request.stop_words, RunningText):
-            output.text = output.text[: request.stop_words.found_at]
-        if output.stats.guided_valid and isinstance(guide, Guide):
-            asked = asked_of(guide, output.text, tokens, self._compiler.vocabulary, self._decode)
-            if asked is not None:
-                output.stats.guided_valid = self._verdicts.obeys(*asked)
-        return output
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return decode(self.tokenizer, tokens)
+    def _drop(self, handles: Sequence[RequestHandle]) -> None:
+        with suppress(ExecutorError):  # closed meanwhile, and they with it
+            self.client.drop(handles)
 
 
 def _check(output: Output) -> None:

@@ -9,7 +9,6 @@ from typing import TypeGuard, TypeVar, cast
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from weft.core import CHUNK
 from weft.errors import InputError
 
 Prompt = str | Sequence[int]
@@ -23,22 +22,6 @@ def is_prompt(prompts: object) -> TypeGuard[Prompt]:
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
         raise InputError(f"a prompt is a text or a list of token ids, not a {type(prompts).__name__}")
     return len(prompts) > 0 and not isinstance(prompts[0], str | Sequence)
-
-
-def token_ids(prompt: Sequence[int]) -> list[int]:
-    """The ids of a prompt that is given as such."""
-    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
-        raise InputError(f"a prompt is a text or a list of token ids, not a {type(prompt).__name__}")
-    for start in range(0, len(prompt), CHUNK):
-        chunk = prompt[start : start + CHUNK]
-        if set(map(type, chunk)) <= {int}:
-            continue
-        for token in chunk:
-            if not isinstance(token, int) or isinstance(token, bool):
-                raise InputError(
-                    f"the prompt holds {token!r}; a prompt is a text or a list of whole numbers, token ids"
-                )
-    return list(prompt)
 
 
 def single(value: T | Sequence[T], name: str) -> T:

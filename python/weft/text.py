@@ -40,8 +40,8 @@ class RunningText:
         self._ids: list[int] = []
         self._num_read = 0  # of the ids, those whose text is settled; they are the context of the others
         self._settled = 0  # characters
-        self._state = 0  # of the words, behind the settled text
-        self._searched = ""  # text behind the settled, as far as words have been looked for
+        self._state = 0  # of the words, after the settled text
+        self._searched = ""  # text after the settled, as far as words have been looked for
 
     def feed(self, token: int) -> str | None:
         """Take the next token; the word that it completes, if it does. Of several the first in the text."""

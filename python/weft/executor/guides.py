@@ -7,13 +7,13 @@ from concurrent.futures import Future
 
 from weft.errors import GuideError, InputError
 from weft.executor.types import GuidedDecodingParams, GuideType
-from weft.grammar.base import NO_REQUEST, CompiledGuide, Opening
+from weft.grammar.base import CompiledGuide
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 
 
 class Guides:
-    """What requests name by `GuidedDecodingParams`, compiled by `compiler` (None: none may be guided)."""
+    """What requests name by `GuidedDecodingParams`; `compiler` is None where none may be guided, for `refusal`."""
 
     def __init__(self, compiler: GuideCompiler | None, refusal: str = "") -> None:
         self._compiler = compiler
@@ -26,11 +26,9 @@ class Guides:
         the future's `GuideError`."""
         if not isinstance(name, str) or not name:
             raise InputError(f"the guide's name is {name!r}; it must be a text that is not empty")
-        future = (
-            self._compile_params(guide)
-            if isinstance(guide, GuidedDecodingParams)
-            else self._compile(Guide.of(guide))
-        )
+        compiler = self._need_compiler()
+        made = self._read(guide) if isinstance(guide, GuidedDecodingParams) else Guide.of(guide)
+        future = compiler.submit(made) if isinstance(made, Guide) else made
         with self._lock:
             self._kept[name] = future
         return future
@@ -41,41 +39,27 @@ class Guides:
             if self._kept.pop(name, None) is None:
                 raise InputError(self._unknown(name))
 
-    def future(
-        self,
-        params: GuidedDecodingParams,
-        opening: Opening = NO_REQUEST,
-        closes: bool = False,
-        client: int | None = None,
-    ) -> Future[CompiledGuide]:
-        """The compiled guide of a request of `client`, for all of its sequences, or what it waits for. `closes`: its
-        answer is to be whole at its limit."""
-        compiler, compiled = self._need_compiler(), self._named(params, client)
-        return compiler.open(compiler.submit_closing(compiled, client) if closes else compiled, opening)
-
-    def _named(self, params: GuidedDecodingParams, client: int | None) -> Future[CompiledGuide]:
+    def of(self, params: GuidedDecodingParams) -> Guide | Future[CompiledGuide]:
+        """The guide of a request, or what it waits for. Raises `InputError` where no request may be guided,
+        and for a name that no guide has."""
+        self._need_compiler()
         if params.guide_type is not GuideType.HANDLE:
-            return self._compile_params(params, client)
+            return self._read(params)
         name = params.guide or ""
         with self._lock:
             if name not in self._kept:
                 raise InputError(self._unknown(name))
             return self._kept[name]
 
-    def _compile_params(
-        self, params: GuidedDecodingParams, client: int | None = None
-    ) -> Future[CompiledGuide]:
+    def _read(self, params: GuidedDecodingParams) -> Guide | Future[CompiledGuide]:
+        """The guide, or the failure to read its text."""
         try:
             self._need_compiler().check_size(params.guide or "")
-            guide = params.unread_guide()
+            return params.unread_guide()
         except GuideError as error:
             failed: Future[CompiledGuide] = Future()
             failed.set_exception(error)
             return failed
-        return self._compile(guide, client)
-
-    def _compile(self, guide: Guide, client: int | None = None) -> Future[CompiledGuide]:
-        return self._need_compiler().submit(guide, client)
 
     def _need_compiler(self) -> GuideCompiler:
         if self._compiler is None:

@@ -10,10 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
+from weft.client.client import EngineClient
+from weft.client.response_queue import ResponseQueue
 from weft.config import EngineConfig
 from weft.engine.request import Request, Stage
-from weft.engine.stats import KvUsage, TurnRecord
+from weft.engine.stats import KvUsage, StepRecord
 from weft.executor.types import (
+    ExecutorConfig,
     InflightBatchingStats,
     IterationStats,
     KvCacheStats,
@@ -43,36 +46,42 @@ T = TypeVar("T")
 class Noted:
     """One turn, and when it ended."""
 
-    record: TurnRecord
+    record: StepRecord
     ended: datetime
 
 
-class History:
-    """The last turns of an engine, until they are asked for; of older ones than are kept nothing is known.
+@dataclass(frozen=True)
+class Gauges:
+    """What statistics read at the moment at which they are asked for: bytes in use (`Runtime.memory`: of the device and
+    of pinned memory), the cache of compiled guides, and the queue that may have forgotten requests."""
 
-    `memory` gives bytes in use, of the device and of pinned memory (`Runtime.memory`); `guides` is the cache of
-    compiled guides, where there is one; `num_forgotten` says how many requests were given up unread.
-    """
+    memory: Callable[[], tuple[int, int]]
+    guides: GuideCache | None
+    responses: ResponseQueue
+
+
+class History:
+    """The last turns of an engine, until they are asked for; of older ones than are kept nothing is known."""
 
     def __init__(
-        self,
-        config: EngineConfig,
-        max_iterations: int,
-        max_request_iterations: int,
-        memory: Callable[[], tuple[int, int]] = lambda: (0, 0),
-        guides: GuideCache | None = None,
-        num_forgotten: Callable[[], int] = lambda: 0,
+        self, config: EngineConfig, max_iterations: int, max_request_iterations: int, gauges: Gauges
     ) -> None:
         self._config = config
-        self._memory = memory
-        self._guides = guides
-        self._num_forgotten = num_forgotten
+        self._gauges = gauges
         self._turns: deque[Noted] = deque(maxlen=max_iterations)
         self._requests: deque[RequestStatsPerIteration] = deque(maxlen=max_request_iterations)
         self._num_request_stats = 0
         self._live: list[Request] = []
 
-    def note(self, record: TurnRecord | None, took: Sequence[Request]) -> None:
+    @classmethod
+    def of(cls, client: EngineClient, config: ExecutorConfig) -> History:
+        """That of a client's engine, as long as `config` keeps it. It does not hold the client."""
+        cache = client.compiler.cache if client.compiler is not None else None
+        gauges = Gauges(client.built.runtime.memory, cache, client.responses)
+        kept = config.iter_stats_max_iterations, config.request_stats_max_iterations
+        return cls(client.built.config, *kept, gauges)
+
+    def note(self, record: StepRecord | None, took: Sequence[Request]) -> None:
         """Keep a turn. On the engine's thread."""
         if self._requests.maxlen:
             self._live += took
@@ -98,16 +107,13 @@ class History:
     def iterations(self) -> list[IterationStats]:
         """Those that nobody was given yet, the oldest first."""
         taken = [iteration_stats(noted, self._config) for noted in _drain(self._turns)]
-        in_use, (of_device, pinned) = resident_bytes(), self._memory()
-        num_forgotten = self._num_forgotten()
+        in_use, (of_device, pinned) = resident_bytes(), self._gauges.memory()
+        guides, num_forgotten = self._gauges.guides, self._gauges.responses.num_forgotten
         for stats in taken:
             stats.cpu_mem_usage, stats.gpu_mem_usage, stats.pinned_mem_usage = in_use, of_device, pinned
             stats.num_forgotten_requests = num_forgotten
-            if self._guides is not None:
-                stats.guide_cache_hits, stats.guide_cache_misses = (
-                    self._guides.num_hits,
-                    self._guides.num_misses,
-                )
+            if guides is not None:
+                stats.guide_cache_hits, stats.guide_cache_misses = guides.num_hits, guides.num_misses
         return taken
 
     def requests(self) -> list[RequestStatsPerIteration]:
@@ -183,12 +189,12 @@ def kv_stats(usage: KvUsage) -> KvCacheStats:
     )
 
 
-def request_stats(request: Request, record: TurnRecord, page_size: int) -> RequestStats:
+def request_stats(request: Request, record: StepRecord, page_size: int) -> RequestStats:
     """A request at the end of a turn."""
     output = request.output
     num_tokens, num_read = len(output.token_ids), len(request.prompt)
     if not num_tokens:  # the row of a request that reads says what is left
-        num_read = num_read - request.row.remaining if request.row is not None else 0
+        num_read = record.prompt_tokens_read.get(request.id, 0 if request.stage is Stage.QUEUED else num_read)
     total = -(-(num_read + num_tokens) // page_size)
     reused = output.stats.reused_tokens // page_size
     missed = max(num_read // page_size - reused, 0)

@@ -1,146 +1,70 @@
-"""What the public classes say, in the engine's words."""
+"""Requests of TensorRT-LLM's kind in the client's words."""
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from weft.config import EngineConfig, Speculation
+from weft.client.model_text import ModelText
+from weft.client.request import FieldNames, GenerationRequest
 from weft.core import SamplingParams
-from weft.engine.beam.request import BeamRequest
-from weft.engine.beam.search import BeamParams
-from weft.engine.device.tensors import Gather
+from weft.engine.beam_params import BeamParams
+from weft.engine.device.tensors import NOTHING, Gather
 from weft.engine.kv.retention import Retention, RetentionRange
-from weft.engine.processors.base import LogitsProcessor
-from weft.engine.request import Request as EngineRequest
-from weft.errors import InputError
+from weft.engine.logits_processors import LogitsProcessor
+from weft.errors import InputError, RequestError
 from weft.executor.guides import Guides
-from weft.executor.types import (
-    CapacitySchedulerPolicy,
-    ContextChunkingPolicy,
-    ExecutorConfig,
-    GuidedDecodingBackend,
-    KvCacheRetentionConfig,
-    Request,
-    SamplingConfig,
-)
-from weft.executor.words import Words
-from weft.grammar.base import Opening
+from weft.executor.types import ExecutorConfig, KvCacheRetentionConfig, OutputConfig, Request, SamplingConfig
 
-POLICIES: dict[CapacitySchedulerPolicy, Any] = {
-    CapacitySchedulerPolicy.MAX_UTILIZATION: "max_utilization",
-    CapacitySchedulerPolicy.GUARANTEED_NO_EVICT: "guaranteed_no_evict",
-    CapacitySchedulerPolicy.STATIC_BATCH: "static_batch",
-}
-CHUNKING: dict[ContextChunkingPolicy | None, Any] = {
-    None: "first_come",
-    ContextChunkingPolicy.FIRST_COME_FIRST_SERVED: "first_come",
-    ContextChunkingPolicy.EQUAL_PROGRESS: "equal_progress",
-}
-GRAMMARS: dict[GuidedDecodingBackend, Any] = {
-    GuidedDecodingBackend.XGRAMMAR: "xgrammar",
-    GuidedDecodingBackend.LLGUIDANCE: "llguidance",
-    GuidedDecodingBackend.AUTO: "auto",
-}
-
-
+NAMES = FieldNames("input_token_ids", "stop_words", "external_draft_tokens_config.tokens")
 OWN_PROCESSOR = "logits_post_processor"
 """What errors call a request's own function."""
 
 
-def engine_config(config: ExecutorConfig) -> EngineConfig:
-    """The sizes and policies of the executor's engine."""
-    cache, guided = config.kv_cache_config, config.guided_decoding_config
-    page_size = cache.tokens_per_block
-    # One page more: the first is the padding's.
-    pages = None if cache.max_tokens is None else 1 + -(-cache.max_tokens // page_size)
-    return EngineConfig(
-        max_batch=config.max_batch_size if config.max_batch_size is not None else EngineConfig.max_batch,
-        max_beam_width=config.max_beam_width,
-        max_seq_len=config.max_seq_len,
-        page_size=page_size,
-        num_pages=pages,
-        max_num_tokens=config.max_num_tokens,
-        policy=POLICIES[config.policy],
-        chunking=CHUNKING[config.scheduler_config.context_chunking_policy],
-        chunked=config.enable_chunked_context,
-        max_idle_s=config.max_seq_idle_microseconds / 1e6,
-        overlap=config.overlap,
-        reuse=cache.enable_block_reuse,
-        partial_reuse=cache.enable_partial_reuse,
-        copy_on_partial_reuse=cache.copy_on_partial_reuse,
-        graphs=config.graphs,
-        gather_generation_logits=config.gather_generation_logits,
-        additional_outputs=tuple(
-            (output.name, output.gather_context) for output in config.additional_model_outputs
-        ),
-        mask_time_limit_s=guided.mask_time_limit_s if guided is not None else None,
-        untrusted_guides=guided is not None and guided.untrusted,
-        programs_ahead=guided.programs_ahead if guided is not None else None,
-        max_program_bytes=guided.max_program_bytes if guided is not None else None,
-        grammar=EngineConfig.grammar if guided is None else GRAMMARS[guided.backend],
-        max_words=config.max_words,
-        max_word_bytes=config.max_word_bytes,
-    )
-
-
-def speculation(config: ExecutorConfig) -> Speculation:
-    """How the executor drafts."""
-    return config.spec_dec_config.speculation if config.spec_dec_config is not None else Speculation.none()
-
-
 @dataclass(frozen=True)
 class Translator:
-    """Makes an engine's requests of an executor's. Raises `InputError` for what this executor can't do."""
+    """Says an executor's requests in the client's words."""
 
     config: ExecutorConfig
-    words: Words
+    text: ModelText
     guides: Guides
 
-    def engine_requests(self, number: int, request: Request) -> list[EngineRequest]:
-        """One for each sequence, numbered from `number` on; of a search by beams, one for all."""
-        prompt = self.words.ids("input_token_ids", request.input_token_ids)
-        self._refuse(request)
-        for name in ("bad_words", "stop_words"):
-            self.words.check_words(name, getattr(request, name) or ())
-        sampling, end_ids = self._sampling(request), self._end_ids(request)
-        rules = self.words.rules(sampling, end_ids, request.embedding_bias)
-        params = request.guided_decoding_params
-        count = request.sampling_config.num_requests
-        opening, closes = Opening(prompt), sampling.on_length == "close"
-        guide = None if params is None else self.guides.future(params, opening, closes, request.client_id)
-        chosen = request.sampling_config.seed
-        seed = chosen if chosen is not None else secrets.randbits(63)
-        allotted = request.allotted_s
-        stop_words = self.words.stop_words("stop_words", request.stop_words or ())
-        make = engine_request(request.sampling_config)
-        return [
-            make(
-                list(prompt),
-                sampling,
-                wrapped(seed + index),
-                rules,
-                stop_words(),
-                guide,
-                priority=request.priority,
-                deadline=None if allotted is None else time.perf_counter() + allotted,
-                max_drafts=request.num_draft_tokens,
-                end_ids=end_ids,
-                client=request.client_id,
-                processor=self._processor(number, request),
-                id=number + index,
-                **self._extras(request),
-            )
-            for index in range(count)
-        ]
+    def generation_request(self, request: Request) -> GenerationRequest:
+        """The same request; what this executor can't do is its `refusal`."""
+        try:
+            self._check(request)
+            return self._translated(request)
+        except (InputError, RequestError) as error:
+            return GenerationRequest((), tag=request, refusal=error)
+
+    def _translated(self, request: Request) -> GenerationRequest:
+        params, drafts = request.guided_decoding_params, request.external_draft_tokens_config
+        retention = request.kv_cache_retention_config
+        return GenerationRequest(
+            request.input_token_ids,
+            self._sampling(request),
+            None if params is None else self.guides.of(params),
+            beam_params(request.sampling_config),
+            priority=request.priority,
+            timeout_s=request.allotted_s,
+            client_id=request.client_id,
+            max_drafts=request.num_draft_tokens,
+            given=() if drafts is None else drafts.tokens,
+            processor=self._processor(request),
+            gather=gathered(request.output_config),
+            retention=None if retention is None else kept(retention),
+            stop_words=request.stop_words or (),
+            end_ids=self._end_ids(request),
+            bias=request.embedding_bias,
+            streams=request.streaming,
+            names=NAMES,
+            tag=request,
+        )
 
     def _sampling(self, request: Request) -> SamplingParams:
         output = request.output_config
         return SamplingParams(
+            n=request.sampling_config.num_sequences,
             max_tokens=request.max_tokens,
             bad_words=request.bad_words or (),
             stop=[word for word in request.stop_words or () if isinstance(word, str)],
@@ -154,36 +78,18 @@ class Translator:
         if end is None:
             return None
         if request.guided_decoding_params is not None:
-            if end in self.words.end_ids:
+            if end in self.text.end_ids:
                 return None
             raise InputError(
                 f"end_id is {end}, but a guided answer ends with the model's own end token "
-                f"({', '.join(map(str, self.words.end_ids))}); leave end_id out"
+                f"({', '.join(map(str, self.text.end_ids))}); leave end_id out"
             )
         if end >= 0:
-            self.words.check("end_id", [end])
+            self.text.check("end_id", [end])
         return frozenset({end} if end >= 0 else ())
 
-    def _extras(self, request: Request) -> dict[str, Any]:
-        """Fields of the engine's request that few requests set."""
-        extras: dict[str, Any] = {}
-        output, retention = request.output_config, request.kv_cache_retention_config
-        named = output.additional_model_outputs
-        if request.external_draft_tokens_config is not None:
-            extras["given"] = self.words.drafts(request.external_draft_tokens_config.tokens)
-        if output.return_context_logits or output.return_generation_logits or named:
-            extras["gather"] = Gather(
-                context_logits=output.return_context_logits,
-                generation_logits=output.return_generation_logits,
-                names=tuple(entry.name for entry in named),
-                context_names=tuple(entry.name for entry in named if entry.gather_context),
-            )
-        if retention is not None:
-            extras["retention"] = kept(retention)
-        return extras
-
-    def _processor(self, number: int, request: Request) -> LogitsProcessor | None:
-        """What acts on the request's logits; it is told the request's own number, also of siblings."""
+    def _processor(self, request: Request) -> LogitsProcessor | None:
+        """What acts on the request's logits."""
         config, name = self.config.logits_post_processor_config, request.logits_post_processor_name
         if request.logits_post_processor is not None:
             function, is_batched = request.logits_post_processor, False
@@ -204,10 +110,10 @@ class Translator:
                     "it in LogitsPostProcessorConfig.processor_map"
                 )
             function, is_batched = known[name], False
-        return LogitsProcessor(name or OWN_PROCESSOR, function, is_batched, number, request.client_id)
+        return LogitsProcessor(name or OWN_PROCESSOR, function, is_batched)
 
-    def _refuse(self, request: Request) -> None:
-        """What depends on how the executor was made."""
+    def _check(self, request: Request) -> None:
+        """Raise `InputError` for what depends on how the executor was made."""
         sequences, most = request.sampling_config.num_requests, self.config.max_return_sequences
         if sequences > most:
             raise InputError(
@@ -239,17 +145,30 @@ class Translator:
                 )
 
 
-def engine_request(config: SamplingConfig) -> Callable[..., EngineRequest]:
-    """What makes the engine's requests of one that is sampled so."""
+def beam_params(config: SamplingConfig) -> BeamParams | None:
+    """How a search by beams goes; None where none is asked for."""
     if config.beam_width == 1:
-        return EngineRequest
+        return None
     given = {
         "length_penalty": config.length_penalty,
         "early_stopping": config.early_stopping,
         "diversity_rate": config.beam_search_diversity_rate,
     }
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return partial(BeamRequest, beam=BeamParams(config.beam_width, config.num_sequences, **settings))
+    return BeamParams(config.beam_width, config.num_sequences, **settings)
+
+
+def gathered(output: OutputConfig) -> Gather:
+    """The tensors that a request wants."""
+    named = output.additional_model_outputs
+    if not (output.return_context_logits or output.return_generation_logits or named):
+        return NOTHING
+    return Gather(
+        context_logits=output.return_context_logits,
+        generation_logits=output.return_generation_logits,
+        names=tuple(entry.name for entry in named),
+        context_names=tuple(entry.name for entry in named if entry.gather_context),
+    )
 
 
 def kept(config: KvCacheRetentionConfig) -> Retention:
@@ -259,8 +178,3 @@ def kept(config: KvCacheRetentionConfig) -> Retention:
         for part in config.token_range_retention_configs
     )
     return Retention(ranges, config.decode_retention_priority, config.decode_duration_s)
-
-
-def wrapped(seed: int) -> int:
-    """A seed in 64 bits, signed."""
-    return (seed + 2**63) % 2**64 - 2**63

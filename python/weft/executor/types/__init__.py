@@ -1,6 +1,6 @@
 """The public classes of `weft.executor`: TensorRT-LLM's Executor API, with its names in Python's form."""
 
-from weft.executor.types.config import ExecutorConfig, FlightRecorderConfig
+from weft.executor.types.config import ExecutorConfig, FlightRecorderConfig, ModelType
 from weft.executor.types.guided import (
     GuidedDecodingBackend,
     GuidedDecodingConfig,
@@ -14,7 +14,6 @@ from weft.executor.types.metrics import (
     SpeculativeDecodingMetrics,
     TimingMetrics,
 )
-from weft.executor.types.names import ModelType
 from weft.executor.types.output import AdditionalModelOutput, OutputConfig
 from weft.executor.types.processors import LogitsPostProcessorConfig
 from weft.executor.types.request import LogitsPostProcessor, Request, RequestType

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import field
+from enum import Enum
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from weft.config import EngineConfig, Graphs
 from weft.core import Kind
 from weft.errors import InputError
-from weft.executor.types.checked import Checked
 from weft.executor.types.fields import (
-    count,
-    count_parser,
-    flag,
-    instance,
-    instances,
-    number,
-    number_of_bytes,
-    parsed,
+    Bytes,
+    Count,
+    NotNegative,
+    Several,
+    Text,
+    Wanted,
+    Within,
+    count_from,
     refused,
-    required,
-    settings,
-    text,
 )
 from weft.executor.types.guided import GuidedDecodingConfig
 from weft.executor.types.kv import KvCacheConfig
 from weft.executor.types.output import AdditionalModelOutput
 from weft.executor.types.processors import LogitsPostProcessorConfig
 from weft.executor.types.scheduler import BatchingType, CapacitySchedulerPolicy, SchedulerConfig
+from weft.executor.types.settings import Settings
 from weft.executor.types.speculation import SpeculativeConfig
 
 Overlap = Literal["auto"] | bool
@@ -36,32 +35,33 @@ Overlap = Literal["auto"] | bool
 DEFAULT_MAX_SEQ_IDLE_MICROSECONDS = 180_000_000
 DEFAULT_MAX_QUEUE_SIZE = 16_384
 
-_ONE_RANK = "an executor runs on one device, in this process; leave it out"
+
+class ModelType(Enum):
+    """What `Executor(model, ModelType.DECODER_ONLY, config)` says of a model. The others are refused."""
+
+    DECODER_ONLY = 0
+    ENCODER_ONLY = 1
+    ENCODER_DECODER = 2
+
+    def check(self) -> None:
+        """Raise `InputError` unless models of this type are served."""
+        if self is not ModelType.DECODER_ONLY:
+            raise InputError(
+                f"ModelType.{self.name} is not supported: models have no encoder; give ModelType.DECODER_ONLY and a "
+                "decoder's checkpoint"
+            )
 
 
-def _one_of(*values: str | bool) -> Any:
-    """A parser that takes one of `values`."""
-
-    def parse(name: str, value: Any) -> Any:
-        if not any(type(value) is type(valid) and value == valid for valid in values):
-            raise InputError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, values))}")
-        return value
-
-    return parse
-
-
-@dataclass(eq=False)
-class FlightRecorderConfig(Checked):
+class FlightRecorderConfig(Settings):
     """Keeps the last `iterations` iterations in memory, and writes them into `directory` when a request fails. The
     directory is made where there is none; None: only on demand.
     """
 
-    iterations: int = field(metadata=required(count_parser()))
-    directory: str | None = text()
+    iterations: Count
+    directory: Text | None = None
 
 
-@dataclass(eq=False)
-class ExecutorConfig(Checked):
+class ExecutorConfig(Settings):
     """Settings of an executor.
 
     - `max_batch_size` requests (default 8) decode at once; an iteration reads and decodes `max_num_tokens` tokens at
@@ -87,68 +87,51 @@ class ExecutorConfig(Checked):
     Raises `InputError` for a value that can't be right, and for fields that weft refuses.
     """
 
-    max_beam_width: int = count(1)
-    scheduler_config: SchedulerConfig = settings(SchedulerConfig)
-    kv_cache_config: KvCacheConfig = settings(KvCacheConfig)
-    enable_chunked_context: bool = flag(True)
-    normalize_log_probs: bool = refused(
-        "log-probabilities are those of the whole vocabulary; for what the model gives, ask for generation logits",
-        default=True,
+    max_beam_width: Count = 1
+    scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    kv_cache_config: KvCacheConfig = field(default_factory=KvCacheConfig)
+    enable_chunked_context: bool = True
+    normalize_log_probs: Literal[True] = refused(True)
+    iter_stats_max_iterations: NotNegative = 1000
+    request_stats_max_iterations: NotNegative = 0
+    batching_type: BatchingType = BatchingType.INFLIGHT
+    max_batch_size: Count | None = None
+    max_num_tokens: Count | None = None
+    parallel_config: None = refused()
+    peft_cache_config: None = refused()
+    logits_post_processor_config: LogitsPostProcessorConfig | None = None
+    decoding_config: None = refused()
+    use_gpu_direct_storage: Literal[False] = refused(False)
+    gpu_weights_percent: Annotated[float, Field(ge=1, le=1)] = refused(1.0)
+    max_queue_size: Count | None = None
+    extended_runtime_perf_knob_config: None = refused()
+    debug_config: None = refused()
+    recv_poll_period_ms: Literal[0] = refused(0)
+    max_seq_idle_microseconds: Annotated[int, Within(Kind.INTEGER, 1, 2**63 - 1, "at least 1")] = (
+        DEFAULT_MAX_SEQ_IDLE_MICROSECONDS
     )
-    iter_stats_max_iterations: int = count(1000, lowest=0)
-    request_stats_max_iterations: int = count(0, lowest=0)
-    batching_type: BatchingType = instance(BatchingType, default=BatchingType.INFLIGHT)
-    max_batch_size: int | None = count(None)
-    max_num_tokens: int | None = count(None)
-    parallel_config: None = refused(_ONE_RANK)
-    peft_cache_config: None = refused("adapters are not loaded at run time; merge them into the checkpoint")
-    logits_post_processor_config: LogitsPostProcessorConfig | None = instance(
-        LogitsPostProcessorConfig, default=None
-    )
-    decoding_config: None = refused(
-        "requests decide how they decode (SamplingConfig); give spec_dec_config for drafts, instead of Medusa, "
-        "lookahead or Eagle choices"
-    )
-    use_gpu_direct_storage: bool = refused("weights are read by the host", default=False)
-    gpu_weights_percent: float = refused("all weights stay on the device", default=1.0)
-    max_queue_size: int | None = count(None)
-    extended_runtime_perf_knob_config: None = refused(
-        "what is captured is said by graphs; the rest is not a choice"
-    )
-    debug_config: None = refused(
-        "tensors come out by additional_model_outputs; flight_recorder keeps iterations"
-    )
-    recv_poll_period_ms: int = refused("requests are not polled for; they wake the executor", default=0)
-    max_seq_idle_microseconds: int = number(
-        Kind.INTEGER, 1, 2**63 - 1, "at least 1", default=DEFAULT_MAX_SEQ_IDLE_MICROSECONDS
-    )
-    spec_dec_config: SpeculativeConfig | None = instance(SpeculativeConfig, default=None)
-    guided_decoding_config: GuidedDecodingConfig | None = instance(GuidedDecodingConfig, default=None)
-    additional_model_outputs: Sequence[AdditionalModelOutput] = instances(AdditionalModelOutput)
-    additional_output_names: None = refused("it has a newer name: additional_model_outputs")
-    cache_transceiver_config: None = refused("prompt and answer are computed by the same executor")
-    gather_generation_logits: bool = flag(False)
-    mm_embedding_offloading: bool = refused("models read text only", default=False)
-    enable_trt_overlap: bool = refused("give overlap=True", default=False)
-    fail_fast_on_attention_window_too_large: bool = refused(
-        "attention reaches over the whole text", default=False
-    )
-    use_variable_beam_width_search: bool = refused(
-        "the beam width stays the same throughout an answer", default=False
-    )
-    overlap: Overlap = parsed(_one_of("auto", True, False), default="auto")
-    graphs: Graphs = parsed(_one_of("one", "split", "none"), default="one")
-    max_seq_len: int | None = count(None, lowest=2)
-    max_return_sequences: int = count(1024)
-    max_pending_bytes: int = number_of_bytes(1 << 30)
-    max_unread_responses: int = count(1024)
-    max_unread_bytes: int = number_of_bytes(256 << 20)
-    flight_recorder: FlightRecorderConfig | None = instance(FlightRecorderConfig, default=None)
-    max_words: int = count(EngineConfig.max_words)
-    max_word_bytes: int = count(EngineConfig.max_word_bytes)
+    spec_dec_config: SpeculativeConfig | None = None
+    guided_decoding_config: GuidedDecodingConfig | None = None
+    additional_model_outputs: Several[AdditionalModelOutput] = ()
+    additional_output_names: None = refused()
+    cache_transceiver_config: None = refused()
+    gather_generation_logits: bool = False
+    mm_embedding_offloading: Literal[False] = refused(False)
+    enable_trt_overlap: Literal[False] = refused(False)
+    fail_fast_on_attention_window_too_large: Literal[False] = refused(False)
+    use_variable_beam_width_search: Literal[False] = refused(False)
+    overlap: Annotated[Overlap, Wanted("'auto', True or False")] = "auto"
+    graphs: Graphs = "one"
+    max_seq_len: Annotated[int, count_from(2)] | None = None
+    max_return_sequences: Count = 1024
+    max_pending_bytes: Bytes = 1 << 30
+    max_unread_responses: Count = 1024
+    max_unread_bytes: Bytes = 256 << 20
+    flight_recorder: FlightRecorderConfig | None = None
+    max_words: Count = EngineConfig.max_words
+    max_word_bytes: Count = EngineConfig.max_word_bytes
 
     def check(self) -> None:
-        super().check()
         drafts = self.spec_dec_config is not None and bool(self.spec_dec_config.speculation.drafters)
         if drafts and self.max_beam_width > 1:
             raise InputError(

@@ -1,166 +1,152 @@
-"""Fields that check what they are given: each is declared once, with its default, its bounds, or why it is refused."""
+"""What fields hold: numbers within bounds, durations, token ids, words, tensors, functions."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import Annotated, Any, TypeVar
+
+import torch
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from weft.core import BOUNDS, CHUNK, Kind, check_entries, check_words
 from weft.errors import InputError
-from weft.executor.types.checked import Checked
 
-Parser = Callable[[str, Any], Any]
-
-
-def refused(instead: str, *, default: Any = None) -> Any:
-    """A field of TensorRT-LLM's that only its default is taken for; `instead` says why, and what to do."""
-    return field(default=default, repr=False, metadata={"refused": instead})
+T = TypeVar("T")
 
 
-def required(parse: Parser) -> dict[str, Any]:
-    """The metadata of a field without default: `field(metadata=required(...))`, which type checkers understand."""
-    return {"parse": parse}
+def refused(default: Any = None) -> Any:
+    """A field of TensorRT-LLM's that takes its default alone; `weft.executor.types.refused` says why."""
+    return field(default=default, repr=False)
 
 
-def parsed(parse: Parser, *, default: Any, optional: bool = False) -> Any:
-    """A field whose value `parse(name, value)` checks and gives back; None passes where it is `optional`."""
-
-    def parse_given(name: str, value: Any) -> Any:
-        return None if value is None and optional else parse(name, value)
-
-    return field(default=default, metadata={"parse": parse_given})
+def wanted(words: str) -> PydanticCustomError:
+    """The error of a value that must be what `words` say; `input_error` names the field, and the value."""
+    return PydanticCustomError("wanted", "{words}", {"words": words})
 
 
-def flag(default: bool) -> Any:
-    """True or False."""
+@dataclass(frozen=True)
+class Wanted:
+    """What a value must be, in words, where the type says too little."""
 
-    def parse(name: str, value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise InputError(f"{name} is {value!r}; it must be True or False")
-        return value
+    words: str
 
-    return parsed(parse, default=default)
-
-
-def number(kind: Kind, lowest: float, highest: float, valid: str, *, default: Any) -> Any:
-    """A number within bounds, `valid` in words. A default of None makes it optional."""
-    return parsed(number_parser(kind, lowest, highest, valid), default=default, optional=default is None)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        given = core_schema.custom_error_schema(schema, "wanted", custom_error_message=self.words)
+        return core_schema.json_or_python_schema(schema, given)
 
 
-def number_parser(kind: Kind, lowest: float, highest: float, valid: str) -> Parser:
-    """Takes a number of this kind within bounds."""
+@dataclass(frozen=True)
+class Within:
+    """A number of this kind within bounds, `valid` in words."""
 
-    def parse(name: str, value: Any) -> int | float:
-        if not kind.holds(value):
-            raise InputError(f"{name} is {value!r}; it must be {kind.value}: {valid}")
-        if not lowest <= value <= highest:
-            raise InputError(f"{name} is {value}; it must be {valid}")
+    kind: Kind
+    lowest: float
+    highest: float
+    valid: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.parse)
+
+    def parse(self, value: Any) -> int | float:
+        """The number as Python's own."""
+        if not self.kind.holds(value):
+            raise wanted(f"{self.kind.value}: {self.valid}")
+        if not self.lowest <= value <= self.highest:
+            raise wanted(self.valid)
         return operator.index(value) if hasattr(value, "__index__") else float(value)
 
-    return parse
+
+def count_from(lowest: int) -> Within:
+    """A whole number, at least `lowest`."""
+    return Within(Kind.INTEGER, lowest, 2**31 - 1, f"at least {lowest} (and below 2**31)")
 
 
-def shared(name: str) -> Any:
-    """An optional number with the bounds that `weft.core.SamplingParams` has for it."""
-    kind, lowest, highest, valid = BOUNDS[name]
-    return number(kind, lowest, highest, valid, default=None)
+def shared(name: str) -> Within:
+    """The bounds that `weft.SamplingParams` has for a number of this name."""
+    return Within(*BOUNDS[name])
 
 
-def count(default: int | None, *, lowest: int = 1) -> Any:
-    """A whole number that counts something. A default of None makes it optional."""
-    return parsed(count_parser(lowest), default=default, optional=default is None)
+Count = Annotated[int, count_from(1)]
+NotNegative = Annotated[int, count_from(0)]
+Bytes = Annotated[int, Within(Kind.INTEGER, 1, 2**63 - 1, "a number of bytes, at least 1")]
 
 
-def count_parser(lowest: int = 1) -> Parser:
-    """Takes a whole number, at least `lowest`."""
-    return number_parser(Kind.INTEGER, lowest, 2**31 - 1, f"at least {lowest} (and below 2**31)")
+def _milliseconds(value: Any) -> float:
+    if isinstance(value, timedelta):
+        value = value / timedelta(milliseconds=1)
+    if not (Kind.NUMBER.holds(value) and 0 <= value < math.inf):
+        raise wanted("milliseconds, at least 0, or a timedelta")
+    return float(value)
 
 
-def number_of_bytes(default: int | None) -> Any:
-    """A number of bytes, at least 1. A default of None makes it optional."""
-    return number(Kind.INTEGER, 1, 2**63 - 1, "a number of bytes, at least 1", default=default)
-
-
-def duration_ms() -> Any:
-    """Milliseconds as a number or a timedelta, kept as a number; or None."""
-
-    def parse(name: str, value: Any) -> float:
-        if isinstance(value, timedelta):
-            value = value / timedelta(milliseconds=1)
-        if not (Kind.NUMBER.holds(value) and 0 <= value < math.inf):
-            raise InputError(f"{name} is {value!r}; it must be milliseconds, at least 0, or a timedelta")
-        return float(value)
-
-    return parsed(parse, default=None, optional=True)
+Milliseconds = Annotated[float | timedelta, PlainValidator(_milliseconds)]
+"""Milliseconds as a number or a timedelta, kept as a number."""
 
 
 def seconds(milliseconds: float | timedelta | None) -> float | None:
-    """What a field of `duration_ms` holds, in seconds."""
-    return None if milliseconds is None else cast(float, milliseconds) / 1000
+    """What a field of `Milliseconds` holds, in seconds."""
+    return None if milliseconds is None else float(milliseconds) / 1000  # type: ignore[arg-type]
 
 
-def text() -> Any:
-    """An optional text that is not empty."""
-    return parsed(parse_text, default=None, optional=True)
+Text = Annotated[str, Field(min_length=1)]
 
 
-def parse_text(name: str, value: Any) -> str:
-    """Takes a text that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise InputError(f"{name} is {value!r}; it must be a text that is not empty")
-    return value
+Several = Annotated[
+    Sequence[T], BeforeValidator(lambda value: () if value is None else value), AfterValidator(tuple)
+]
+"""A list, kept as a tuple; None is an empty one."""
 
 
-def instance(cls: type, *, default: Any) -> Any:
-    """An object of class `cls` (a member, if it is an enum). A default of None makes it optional."""
-    return parsed(instance_parser(cls), default=default, optional=default is None)
+class ByName:
+    """An enum whose members stand in plain data by their names."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        members: Mapping[str, Any] = source.__members__
+        words = f"one of {source.__name__}: {', '.join(members)}"
+        named = core_schema.literal_schema([*members])
+        either = core_schema.json_or_python_schema(
+            core_schema.no_info_after_validator_function(members.__getitem__, named),
+            core_schema.is_instance_schema(source),
+            serialization=core_schema.plain_serializer_function_ser_schema(operator.attrgetter("name")),
+        )
+        return core_schema.custom_error_schema(either, "wanted", custom_error_message=words)
 
 
-def settings(cls: type[Checked]) -> Any:
-    """Settings of class `cls`. Who is given none gets its own, all default."""
-    return field(default_factory=cls().snapshot, metadata=required(instance_parser(cls)))
-
-
-def instance_parser(cls: type) -> Parser:
-    """Takes an object of class `cls`."""
-
-    def parse(name: str, value: Any) -> Any:
-        if not isinstance(value, cls):
-            members = getattr(cls, "__members__", None)
-            right = f"one of {cls.__name__}: {', '.join(members)}" if members else f"a {cls.__name__}"
-            raise InputError(f"{name} is {value!r}; it must be {right}")
+def read_tensor(value: Any, info: ValidationInfo) -> Any:
+    """A tensor from plain data; anything else as it is."""
+    if info.mode != "json" or not isinstance(value, Mapping):
         return value
-
-    return parse
-
-
-def instances(cls: type) -> Any:
-    """A list of objects of class `cls`, kept as a tuple; None is an empty one."""
-
-    def parse(name: str, value: Any) -> tuple[Any, ...]:
-        if value is None:
-            return ()
-        if not isinstance(value, Sequence) or not all(isinstance(entry, cls) for entry in value):
-            raise InputError(f"{name} is {value!r}; it must be a list of {cls.__name__}")
-        return tuple(value)
-
-    return parsed(parse, default=())
+    dtype = getattr(torch, str(value.get("dtype")), None)
+    if not isinstance(dtype, torch.dtype):
+        raise InputError(
+            f"a tensor's dtype is {value.get('dtype')!r}; it must be one of torch's, such as 'float32'"
+        )
+    try:
+        return torch.tensor(value.get("values"), dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"a tensor's values are no numbers, or do not fit: {error}") from None
 
 
-def function() -> Any:
-    """Something that can be called, or None."""
+def _plain_tensor(value: torch.Tensor) -> dict[str, Any]:
+    return {"dtype": str(value.dtype).removeprefix("torch."), "values": value.tolist()}
 
-    def parse(name: str, value: Any) -> Any:
-        if not callable(value):
-            raise InputError(f"{name} is {value!r}; it must be a function")
-        return value
 
-    return parsed(parse, default=None, optional=True)
-
+Tensor = Annotated[torch.Tensor, BeforeValidator(read_tensor), PlainSerializer(_plain_tensor)]
 
 MAX_TOKENS = 1 << 22
 """A list of token ids may have so many: more than any engine takes."""
@@ -168,11 +154,12 @@ READ_AT_ONCE = 1 << 16
 """A list of more token ids is read when the executor has found that it is not too long."""
 
 
-def parse_tokens(name: str, value: Any) -> tuple[int, ...]:
+def _tokens(value: Any, info: ValidationInfo) -> tuple[int, ...]:
     """Takes a list of token ids that is not empty. Of one that is long only the length is looked at; `read_tokens`
     does the rest."""
+    name = str(info.field_name)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise InputError(f"{name} is {value!r}; it must be a list, each entry {Kind.INTEGER.value}")
+        raise wanted(f"a list, each entry {Kind.INTEGER.value}")
     if not value:
         raise InputError(f"{name} is empty; give at least one token id")
     if len(value) > MAX_TOKENS:
@@ -181,7 +168,7 @@ def parse_tokens(name: str, value: Any) -> tuple[int, ...]:
 
 
 def read_tokens(name: str, value: Sequence[Any]) -> tuple[int, ...]:
-    """What `parse_tokens` took, read: whole numbers, at least 0. Raises `InputError`."""
+    """What a field of `Tokens` took, read: whole numbers, at least 0. Raises `InputError`."""
     check_entries(name, value, Kind.INTEGER)
     lowest = min(min(value[start : start + CHUNK]) for start in range(0, len(value), CHUNK))
     if lowest < 0:
@@ -189,13 +176,14 @@ def read_tokens(name: str, value: Sequence[Any]) -> tuple[int, ...]:
     return tuple(map(operator.index, value))
 
 
-def words() -> Any:
-    """Texts and lists of token ids, none of them empty, kept as tuples."""
+def _words(value: Any, info: ValidationInfo) -> tuple[str | tuple[int, ...], ...]:
+    name = str(info.field_name)
+    check_words(name, value)
+    return tuple(
+        word if isinstance(word, str) else read_tokens(f"an entry of {name}", word) for word in value
+    )
 
-    def parse(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
-        check_words(name, value)
-        return tuple(
-            word if isinstance(word, str) else read_tokens(f"an entry of {name}", word) for word in value
-        )
 
-    return parsed(parse, default=None, optional=True)
+Tokens = Annotated[Sequence[int], PlainValidator(_tokens)]
+Words = Annotated[Sequence[str | Sequence[int]], PlainValidator(_words)]
+"""Texts and lists of token ids, none of them empty, kept as tuples."""

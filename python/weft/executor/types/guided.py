@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from enum import Enum, IntEnum
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from weft import registry
 from weft.core import Kind
 from weft.errors import InputError
-from weft.executor.types.checked import Checked
-from weft.executor.types.fields import (
-    count,
-    flag,
-    instance,
-    instance_parser,
-    number,
-    number_of_bytes,
-    refused,
-    required,
-)
+from weft.executor.types.fields import ByName, Bytes, Count, Within, refused
+from weft.executor.types.settings import Settings
 from weft.grammar import Guide
 
 
-class GuideType(IntEnum):
+class GuideType(ByName, IntEnum):
     """What the text of a guide is. Weft's own are `HANDLE`, the name of a guide that the executor keeps, and `LARK`, a
     grammar in LLGuidance's Lark.
     """
@@ -48,8 +39,7 @@ _MAKERS: dict[GuideType, Callable[[str], Guide]] = {
 }
 
 
-@dataclass(eq=False)
-class GuidedDecodingParams(Checked):
+class GuidedDecodingParams(Settings):
     """What one answer must look like: `guide` is the text of a JSON schema, a regular expression, a grammar in GBNF or
     Lark, or XGrammar's structural tag. `GuideType.JSON` (any JSON object or array) takes none.
 
@@ -61,15 +51,14 @@ class GuidedDecodingParams(Checked):
     Raises `InputError` where the text is missing.
     """
 
-    guide_type: GuideType = field(metadata=required(instance_parser(GuideType)))
+    guide_type: GuideType
     guide: str | None = None
-    strict: bool = flag(True)
-    open_objects: bool = flag(False)
+    strict: bool = True
+    open_objects: bool = False
 
     GuideType: ClassVar[type[GuideType]] = GuideType
 
     def check(self) -> None:
-        super().check()
         if self.guide_type is GuideType.JSON:
             if self.guide is not None:
                 raise InputError(
@@ -104,7 +93,7 @@ class GuidedDecodingParams(Checked):
         return Guide.unread(kind, self.guide, strict=self.strict, open_objects=self.open_objects)
 
 
-class GuidedDecodingBackend(Enum):
+class GuidedDecodingBackend(ByName, Enum):
     """The grammar library that compiles guides. `AUTO` is weft's own: the one that enforces more of the guide at
     hand.
     """
@@ -112,10 +101,15 @@ class GuidedDecodingBackend(Enum):
     XGRAMMAR = 0
     LLGUIDANCE = 1
     AUTO = 100
+    # And whatever else the registry has.
+    _ignore_ = "members value library"
+    members = vars()
+    for value, library in enumerate(registry.names("grammars"), AUTO + 1):
+        if library.upper() not in members:
+            members[library.upper()] = value
 
 
-@dataclass(eq=False)
-class GuidedDecodingConfig(Checked):
+class GuidedDecodingConfig(Settings):
     """Lets an executor take guided requests; without one they get an error response. Vocabulary and end tokens are
     those of the model's tokenizer. weft's own: with `untrusted` guides come from strangers; they are compiled within
     tighter limits, and tried in another process before (`docs/untrusted.md`); a guide that takes longer than
@@ -125,21 +119,15 @@ class GuidedDecodingConfig(Checked):
     slots).
     """
 
-    backend: GuidedDecodingBackend = instance(GuidedDecodingBackend, default=GuidedDecodingBackend.AUTO)
-    encoded_vocab: Sequence[str] | None = refused(
-        "the vocabulary is read from the model's tokenizer; give the executor another tokenizer instead"
-    )
-    tokenizer_str: str | None = refused(
-        "the vocabulary is read from the model's tokenizer; give the executor another tokenizer instead"
-    )
-    stop_token_ids: Sequence[int] | None = refused(
-        "the model's own end tokens end guided answers; give a request's end_id for another"
-    )
-    untrusted: bool = flag(False)
-    mask_time_limit_s: float | None = number(
-        Kind.NUMBER, 0, 1e6, "0 seconds (no limit) or more", default=None
-    )
-    programs_ahead: int | None = count(None)
-    max_program_bytes: int | None = number_of_bytes(None)
+    backend: GuidedDecodingBackend = GuidedDecodingBackend.AUTO
+    encoded_vocab: None = refused()
+    tokenizer_str: None = refused()
+    stop_token_ids: None = refused()
+    untrusted: bool = False
+    mask_time_limit_s: (
+        Annotated[float, Within(Kind.NUMBER, 0, 1e6, "0 seconds (no limit) or more")] | None
+    ) = None
+    programs_ahead: Count | None = None
+    max_program_bytes: Bytes | None = None
 
     GuidedDecodingBackend: ClassVar[type[GuidedDecodingBackend]] = GuidedDecodingBackend

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 from weft.core import MAX_LOGPROBS, Kind
 from weft.errors import InputError
-from weft.executor.types.checked import Checked
-from weft.executor.types.fields import flag, instances, number, parse_text, refused, required
+from weft.executor.types.fields import Several, Text, Within, refused
+from weft.executor.types.settings import Settings
 
 
-@dataclass(eq=False)
-class AdditionalModelOutput(Checked):
+class AdditionalModelOutput(Settings):
     """A tensor that the model marks by `name`, for every token of the answer; `gather_context`: of the prompt too."""
 
-    name: str = field(metadata=required(parse_text))
-    gather_context: bool = flag(False)
+    name: Text
+    gather_context: bool = False
 
 
-@dataclass(eq=False)
-class OutputConfig(Checked):
+class OutputConfig(Settings):
     """What a request's results hold beside the tokens.
 
     `return_log_probs`: the logarithm of each token's probability, as the model has it (before penalties, masks and
@@ -31,17 +28,16 @@ class OutputConfig(Checked):
     that `ExecutorConfig.additional_model_outputs` names.
     """
 
-    return_log_probs: bool = flag(False)
-    return_context_logits: bool = flag(False)
-    return_generation_logits: bool = flag(False)
-    exclude_input_from_output: bool = flag(False)
-    return_encoder_output: bool = refused("models have no encoder; leave it False", default=False)
-    return_perf_metrics: bool = flag(False)
-    additional_model_outputs: Sequence[AdditionalModelOutput] = instances(AdditionalModelOutput)
-    top_log_probs: int = number(Kind.INTEGER, 0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS}", default=0)
+    return_log_probs: bool = False
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
+    exclude_input_from_output: bool = False
+    return_encoder_output: Literal[False] = refused(False)
+    return_perf_metrics: bool = False
+    additional_model_outputs: Several[AdditionalModelOutput] = ()
+    top_log_probs: Annotated[int, Within(Kind.INTEGER, 0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS}")] = 0
 
     def check(self) -> None:
-        super().check()
         if self.top_log_probs and not self.return_log_probs:
             raise InputError("top_log_probs comes with log-probabilities; give return_log_probs=True as well")
         names = [output.name for output in self.additional_model_outputs]

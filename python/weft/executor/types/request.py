@@ -3,52 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from datetime import timedelta
+from collections.abc import Callable
+from dataclasses import KW_ONLY, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
 from weft.config import MAX_DRAFT_TOKENS
 from weft.core import MAX_LOGIT, Kind
 from weft.errors import InputError
-from weft.executor.types.checked import Checked
 from weft.executor.types.fields import (
-    count,
-    count_parser,
-    duration_ms,
-    flag,
-    function,
-    instance,
-    number,
-    parse_tokens,
-    parsed,
+    ByName,
+    Count,
+    Milliseconds,
+    Tensor,
+    Text,
+    Tokens,
+    Within,
+    Words,
+    count_from,
+    read_tensor,
     refused,
-    required,
     seconds,
-    settings,
-    text,
-    words,
+    wanted,
 )
 from weft.executor.types.guided import GuidedDecodingParams
 from weft.executor.types.kv import KvCacheRetentionConfig
 from weft.executor.types.output import OutputConfig
 from weft.executor.types.sampling import SamplingConfig
+from weft.executor.types.settings import Settings
 from weft.executor.types.speculation import ExternalDraftTokensConfig
-
-_NO_ADAPTERS = "adapters are not loaded at run time; merge them into the checkpoint"
-_NO_IMAGES = "models read text only; give its tokens as input_token_ids"
-_NO_ENCODER = "models have no encoder; give the whole text as input_token_ids"
-_NO_DISAGGREGATION = "prompt and answer are computed by the same executor; leave it out"
-_DRAFTER = "the executor decides how it drafts: ExecutorConfig(spec_dec_config=SpeculativeConfig(...))"
 
 LogitsPostProcessor = Callable[..., torch.Tensor | None]
 """`(request_id, logits, tokens, stream, client_id)`: changes the logits in place, or returns others."""
 
 
-class RequestType(Enum):
+class RequestType(ByName, Enum):
     """What part of a request's work is asked for."""
 
     REQUEST_TYPE_CONTEXT_AND_GENERATION = 0
@@ -56,7 +48,14 @@ class RequestType(Enum):
     REQUEST_TYPE_GENERATION_ONLY = 2
 
 
-def _parse_bias(name: str, value: Any) -> torch.Tensor:
+def _whole(value: RequestType) -> RequestType:
+    if value is not RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION:
+        raise wanted("asked for whole")
+    return value
+
+
+def _bias(value: Any, info: ValidationInfo) -> torch.Tensor:
+    name, value = info.field_name, read_tensor(value, info)
     if not isinstance(value, torch.Tensor) or value.dim() != 1 or not value.is_floating_point():
         raise InputError(
             f"{name} must be a tensor of floating-point numbers, one for each token: [vocab_size]"
@@ -71,8 +70,10 @@ def _parse_bias(name: str, value: Any) -> torch.Tensor:
     return bias
 
 
-@dataclass(eq=False)
-class Request(Checked):
+EndId = Annotated[int, count_from(-1)]
+
+
+class Request(Settings):
     """A prompt and everything about its answer. All but the first two are given by name.
 
     - `input_token_ids` is the prompt, at least one token (one of more than 65,536 is read when it is enqueued);
@@ -97,51 +98,48 @@ class Request(Checked):
 
     BATCHED_POST_PROCESSOR_NAME: ClassVar[str] = "batched"
 
-    input_token_ids: Sequence[int] = field(metadata=required(parse_tokens))
-    max_tokens: int = field(metadata=required(count_parser()))
+    input_token_ids: Tokens
+    max_tokens: Count
     _: KW_ONLY
-    streaming: bool = flag(False)
-    sampling_config: SamplingConfig = settings(SamplingConfig)
-    output_config: OutputConfig = settings(OutputConfig)
-    end_id: int | None = count(None, lowest=-1)
-    pad_id: int | None = count(None, lowest=-1)
-    position_ids: Sequence[int] | None = refused("positions are counted from 0; leave it out")
-    bad_words: Sequence[str | Sequence[int]] | None = words()
-    stop_words: Sequence[str | Sequence[int]] | None = words()
-    embedding_bias: torch.Tensor | None = parsed(_parse_bias, default=None, optional=True)
-    external_draft_tokens_config: ExternalDraftTokensConfig | None = instance(
-        ExternalDraftTokensConfig, default=None
-    )
-    prompt_tuning_config: None = refused("prompts are tokens, not embeddings; give input_token_ids alone")
-    multimodal_input: None = refused(_NO_IMAGES)
-    multimodal_embedding: None = refused(_NO_IMAGES)
-    mrope_config: None = refused(_NO_IMAGES)
-    lora_config: None = refused(_NO_ADAPTERS)
-    lookahead_config: None = refused(_DRAFTER)
-    kv_cache_retention_config: KvCacheRetentionConfig | None = instance(KvCacheRetentionConfig, default=None)
-    logits_post_processor_name: str | None = text()
-    logits_post_processor: LogitsPostProcessor | None = function()
-    encoder_input_token_ids: None = refused(_NO_ENCODER)
-    client_id: int | None = number(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned", default=None)
-    return_all_generated_tokens: bool = flag(False)
-    priority: float = number(Kind.NUMBER, 0, 1, "0 to 1", default=0.5)
-    type: RequestType = refused(_NO_DISAGGREGATION, default=RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION)
-    context_phase_params: None = refused(_NO_DISAGGREGATION)
-    encoder_input_features: None = refused(_NO_ENCODER)
-    encoder_output_length: int | None = refused(_NO_ENCODER)
-    cross_attention_mask: None = refused(_NO_ENCODER)
-    num_return_sequences: int = refused("give SamplingConfig(num_return_sequences=...)", default=1)
-    eagle_config: None = refused(_DRAFTER)
-    skip_cross_attn_blocks: None = refused(_NO_ENCODER)
-    guided_decoding_params: GuidedDecodingParams | None = instance(GuidedDecodingParams, default=None)
-    language_adapter_uid: int | None = refused(_NO_ADAPTERS)
-    allotted_time_ms: float | timedelta | None = duration_ms()
-    num_draft_tokens: int | None = number(
-        Kind.INTEGER, 0, MAX_DRAFT_TOKENS, f"0 (none) to {MAX_DRAFT_TOKENS}", default=None
-    )
+    streaming: bool = False
+    sampling_config: SamplingConfig = field(default_factory=SamplingConfig)
+    output_config: OutputConfig = field(default_factory=OutputConfig)
+    end_id: EndId | None = None
+    pad_id: EndId | None = None
+    position_ids: None = refused()
+    bad_words: Words | None = None
+    stop_words: Words | None = None
+    embedding_bias: Annotated[Tensor, PlainValidator(_bias)] | None = None
+    external_draft_tokens_config: ExternalDraftTokensConfig | None = None
+    prompt_tuning_config: None = refused()
+    multimodal_input: None = refused()
+    multimodal_embedding: None = refused()
+    mrope_config: None = refused()
+    lora_config: None = refused()
+    lookahead_config: None = refused()
+    kv_cache_retention_config: KvCacheRetentionConfig | None = None
+    logits_post_processor_name: Text | None = None
+    logits_post_processor: LogitsPostProcessor | None = None
+    encoder_input_token_ids: None = refused()
+    client_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")] | None = None
+    return_all_generated_tokens: bool = False
+    priority: Annotated[float, Within(Kind.NUMBER, 0, 1, "0 to 1")] = 0.5
+    type: Annotated[RequestType, AfterValidator(_whole)] = refused(RequestType(0))
+    context_phase_params: None = refused()
+    encoder_input_features: None = refused()
+    encoder_output_length: None = refused()
+    cross_attention_mask: None = refused()
+    num_return_sequences: Literal[1] = refused(1)
+    eagle_config: None = refused()
+    skip_cross_attn_blocks: None = refused()
+    guided_decoding_params: GuidedDecodingParams | None = None
+    language_adapter_uid: None = refused()
+    allotted_time_ms: Milliseconds | None = None
+    num_draft_tokens: (
+        Annotated[int, Within(Kind.INTEGER, 0, MAX_DRAFT_TOKENS, f"0 (none) to {MAX_DRAFT_TOKENS}")] | None
+    ) = None
 
     def check(self) -> None:
-        super().check()
         min_tokens = self.sampling_config.min_tokens or 0
         if min_tokens > self.max_tokens:
             raise InputError(f"min_tokens is {min_tokens}; it must be 0 to max_tokens, {self.max_tokens}")

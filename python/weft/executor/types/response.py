@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Self
@@ -10,11 +9,12 @@ from typing import Any, Self
 import torch
 
 from weft.errors import InputError, RequestError
+from weft.executor.types.fields import ByName, Tensor
 from weft.executor.types.metrics import PerfMetrics
 from weft.executor.types.plain import Plain
 
 
-class FinishReason(IntEnum):
+class FinishReason(ByName, IntEnum):
     """Why a sequence ended."""
 
     NOT_FINISHED = 0
@@ -39,7 +39,7 @@ class AdditionalOutput(Plain):
     """
 
     name: str
-    output: torch.Tensor
+    output: Tensor
 
     def __repr__(self) -> str:
         return f"AdditionalOutput({self.name!r}, {shown(self.output)})"
@@ -64,8 +64,8 @@ class Result(Plain):
     output_token_ids: list[list[int]] = field(default_factory=list)
     cum_log_probs: list[float] | None = None
     log_probs: list[list[float]] | None = None
-    context_logits: torch.Tensor | None = None
-    generation_logits: torch.Tensor | None = None
+    context_logits: Tensor | None = None
+    generation_logits: Tensor | None = None
     spec_dec_fast_logits_info: None = None
     encoder_output: None = None
     finish_reasons: list[FinishReason] = field(default_factory=list)
@@ -84,6 +84,16 @@ class Result(Plain):
         """Every field; of tensors the shape and dtype."""
         held = ((one.name, getattr(self, one.name)) for one in fields(self))
         return f"Result({', '.join(f'{name}={shown(value)}' for name, value in held)})"
+
+
+@dataclass
+class ResponseData(Plain):
+    """What `Response.to_dict` gives."""
+
+    request_id: int
+    result: Result | None = None
+    error_msg: str | None = None
+    client_id: int | None = None
 
 
 class Response(Plain):
@@ -150,15 +160,9 @@ class Response(Plain):
         return {"request_id": self._request_id, "client_id": self._client_id, **held}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave, made again."""
-        held = dict(data)
-        if "result" in held:
-            held["result"] = Result.from_dict(held["result"])
-        try:
-            return cls(**held)
-        except TypeError as error:
-            raise InputError(f"a Response can't be made of {sorted(data)}: {error}") from error
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` gave, made again."""
+        return cls(**vars(ResponseData.from_json(text)))
 
     def __repr__(self) -> str:
         held = repr(self._result) if self._error_msg is None else f"error_msg={self._error_msg!r}"

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, cast
+from dataclasses import KW_ONLY
+from typing import Annotated, Any
 
-from weft.core import BOUNDS, MAX_LOGIT, Kind, OnLength, check_on_length
+from pydantic import PlainValidator
+
+from weft.core import BOUNDS, MAX_LOGIT, Kind, OnLength
 from weft.errors import InputError
-from weft.executor.types.checked import Checked
-from weft.executor.types.fields import count, number, number_parser, parsed, refused, shared
-
-
-def _parse_on_length(name: str, value: Any) -> OnLength:
-    check_on_length(value)
-    return cast(OnLength, value)
-
+from weft.executor.types.fields import Count, NotNegative, Within, refused, shared
+from weft.executor.types.settings import Settings
 
 _KIND, _LOWEST, _HIGHEST, _VALID = BOUNDS["top_p"]
-_parse_zero = number_parser(_KIND, 0, 0, "0")
-_parse_share = number_parser(_KIND, _LOWEST, _HIGHEST, f"0 (greedy), or {_VALID}")
+_SHARE = Within(_KIND, _LOWEST, _HIGHEST, f"0 (greedy), or {_VALID}")
 
 
-def _parse_top_p(name: str, value: Any) -> float:
-    parse = _parse_zero if Kind.NUMBER.holds(value) and value == 0 else _parse_share
-    return cast(float, parse(name, value))
+def _top_p(value: Any) -> float:
+    return 0 if Kind.NUMBER.holds(value) and value == 0 else _SHARE.parse(value)
 
 
-@dataclass(eq=False)
-class SamplingConfig(Checked):
+class SamplingConfig(Settings):
     """How the tokens of a request are chosen. What is None has the meaning of `weft.SamplingParams`' default, except:
 
     - Without `temperature`, `top_k`, `top_p` and `min_p` the likeliest token is taken, and so it is with a temperature
@@ -48,34 +40,31 @@ class SamplingConfig(Checked):
     Raises `InputError` for a value of another type, outside its bounds, or of a field that weft refuses.
     """
 
-    beam_width: int = count(1)
+    beam_width: Count = 1
     _: KW_ONLY
-    top_k: int | None = shared("top_k")
-    top_p: float | None = parsed(_parse_top_p, default=None, optional=True)
-    top_p_min: float | None = refused("give a fixed top_p, or min_p, which follows the likeliest token")
-    top_p_reset_ids: int | None = refused("top_p does not decay, so nothing is reset; leave it out")
-    top_p_decay: float | None = refused("give a fixed top_p, or min_p, which follows the likeliest token")
-    seed: int | None = shared("seed")
-    temperature: float | None = shared("temperature")
-    min_tokens: int | None = shared("min_tokens")
-    beam_search_diversity_rate: float | None = number(Kind.NUMBER, 0, MAX_LOGIT, "0 to 10000", default=None)
-    repetition_penalty: float | None = shared("repetition_penalty")
-    presence_penalty: float | None = shared("presence_penalty")
-    frequency_penalty: float | None = shared("frequency_penalty")
-    length_penalty: float | None = number(Kind.NUMBER, 0, 100, "0 to 100", default=None)
-    early_stopping: int | None = count(None, lowest=0)
-    no_repeat_ngram_size: int | None = refused(
-        "use frequency_penalty or bad_words, or a logits post-processor that forbids the tokens"
+    top_k: Annotated[int, shared("top_k")] | None = None
+    top_p: Annotated[float, PlainValidator(_top_p)] | None = None
+    top_p_min: None = refused()
+    top_p_reset_ids: None = refused()
+    top_p_decay: None = refused()
+    seed: Annotated[int, shared("seed")] | None = None
+    temperature: Annotated[float, shared("temperature")] | None = None
+    min_tokens: Annotated[int, shared("min_tokens")] | None = None
+    beam_search_diversity_rate: Annotated[float, Within(Kind.NUMBER, 0, MAX_LOGIT, "0 to 10000")] | None = (
+        None
     )
-    num_return_sequences: int | None = count(None)
-    min_p: float | None = shared("min_p")
-    beam_width_array: Sequence[int] | None = refused(
-        "the beam width stays the same throughout an answer; give beam_width"
-    )
-    on_length: OnLength = parsed(_parse_on_length, default="cut")
+    repetition_penalty: Annotated[float, shared("repetition_penalty")] | None = None
+    presence_penalty: Annotated[float, shared("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, shared("frequency_penalty")] | None = None
+    length_penalty: Annotated[float, Within(Kind.NUMBER, 0, 100, "0 to 100")] | None = None
+    early_stopping: NotNegative | None = None
+    no_repeat_ngram_size: None = refused()
+    num_return_sequences: Count | None = None
+    min_p: Annotated[float, shared("min_p")] | None = None
+    beam_width_array: None = refused()
+    on_length: OnLength = "cut"
 
     def check(self) -> None:
-        super().check()
         if self.beam_width > 1 and (self.num_return_sequences or 1) > self.beam_width:
             raise InputError(
                 f"num_return_sequences is {self.num_return_sequences}; beams of width {self.beam_width} give "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from weft.executor.types.fields import ByName
 from weft.executor.types.plain import Plain
 
 
@@ -116,7 +117,7 @@ class IterationStats(Stats):
     num_forgotten_requests: int = 0
 
 
-class RequestStage(Enum):
+class RequestStage(ByName, Enum):
     """Where a request is. No model has an encoder, so ENCODER_IN_PROGRESS does not occur."""
 
     QUEUED = 0

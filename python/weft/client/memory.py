@@ -7,15 +7,16 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from weft.engine.request import Request as EngineRequest
-from weft.executor.tickets import Event
-from weft.executor.types import Request
+from weft.client.handles import ResponseDelta
+from weft.client.request import GenerationRequest
+from weft.core import Output
+from weft.grammar.guide import Guide
 
 SEQUENCE_BYTES = 4096
 """An engine's request, its output and their bookkeeping."""
-EVENT_BYTES = 256
+DELTA_BYTES = 256
 TOKEN_BYTES = 48
-"""A token id: a number, and its places in lists."""
+"""A token id: a number, and its places in lists. Of a prompt as text, a letter counts as much."""
 PLACE_BYTES = 8
 LETTER_BYTES = 16
 """A letter of a word to watch for, in what finds it."""
@@ -25,23 +26,21 @@ LOGPROB_BYTES = 250
 TOP_BYTES = 100
 
 
-def request_bytes(request: Request, num_sequences: int) -> int:
-    """What a request holds before it is answered, with so many sequences."""
-    prompt = len(request.input_token_ids)
-    held = num_sequences * (SEQUENCE_BYTES + PLACE_BYTES * prompt) + TOKEN_BYTES * prompt
-    held += _words_bytes(request.bad_words or ()) + _words_bytes(request.stop_words or ())
-    if request.embedding_bias is not None:
-        held += request.embedding_bias.nbytes
-    if request.external_draft_tokens_config is not None:
-        held += TOKEN_BYTES * len(request.external_draft_tokens_config.tokens)
-    if request.guided_decoding_params is not None:
-        held += GUIDE_LETTER_BYTES * len(request.guided_decoding_params.guide or "")
+def request_bytes(request: GenerationRequest) -> int:
+    """What a request holds before it is answered."""
+    prompt = len(request.prompt)
+    held = request.num_sequences * (SEQUENCE_BYTES + PLACE_BYTES * prompt) + TOKEN_BYTES * prompt
+    held += _words_bytes(request.sampling.bad_words) + _words_bytes(request.watched_words)
+    held += TOKEN_BYTES * len(request.given)
+    if request.bias is not None:
+        held += request.bias.nbytes
+    if isinstance(request.guide, Guide):
+        held += GUIDE_LETTER_BYTES * len(request.guide.source)
     return held
 
 
-def answer_bytes(request: EngineRequest) -> int:
+def answer_bytes(output: Output) -> int:
     """What the answer of a sequence holds."""
-    output = request.output
     held = (TOKEN_BYTES + PLACE_BYTES) * len(output.token_ids)
     if output.logprobs:
         held += sum(LOGPROB_BYTES + TOP_BYTES * len(entry.top) for entry in output.logprobs)
@@ -49,10 +48,10 @@ def answer_bytes(request: EngineRequest) -> int:
     return held + _tensor_bytes(tensors)
 
 
-def event_bytes(event: Event) -> int:
-    """What waits with an event: beams are kept as they were."""
-    beams = sum(TOKEN_BYTES * len(beam.token_ids) for beam in event.beams)
-    return EVENT_BYTES + beams + len(event.error)
+def delta_bytes(delta: ResponseDelta) -> int:
+    """What waits with a delta: beams are kept as they were."""
+    beams = sum(TOKEN_BYTES * len(beam.token_ids) for beam in delta.beams)
+    return DELTA_BYTES + beams + len(delta.error)
 
 
 def _words_bytes(words: Sequence[str | Sequence[int]]) -> int:

@@ -1,13 +1,14 @@
-"""The thread that owns an engine. Everything else reaches the engine through its inbox.
+"""The thread that owns an engine. Everything else reaches the engine through the thread's inbox.
 
 It steps while there is work and sleeps otherwise, until a command, a compiled guide or a deadline wakes it. It holds no
-reference to whoever made it, so an owner that is dropped can end it (`weakref.finalize`). What the loop itself raises
-ends every request and is raised to every later caller.
+reference to its owner, so an owner that is dropped can end it (`weakref.finalize`). What the loop itself raises ends
+every request and is raised to every later caller.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import time
 import weakref
@@ -21,38 +22,40 @@ from typing import Protocol, TypeVar
 from weft.core import FinishReason
 from weft.engine.engine import Engine
 from weft.engine.request import Request
-from weft.engine.stats import TurnRecord
-from weft.errors import ExecutorError, RequestError
+from weft.engine.stats import StepRecord
+from weft.errors import ExecutorError, RequestError, brief
 from weft.forks import Home
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 SHUT_DOWN = "the executor was shut down; make a new one"
 
 
-class Listener(Protocol):
-    """Whoever hears of the engine's turns, on its thread."""
+class StepListener(Protocol):
+    """Hears of the engine's steps, on its thread."""
 
-    def after_turn(self, record: TurnRecord | None, took: Sequence[Request]) -> Sequence[Request]:
-        """Requests may have new tokens or have ended. `took` are those that came since the turn before. What it gives
+    def after_step(self, record: StepRecord | None, took: Sequence[Request]) -> Sequence[Request]:
+        """Requests may have new tokens or have ended. `took` are those that came since the step before. What it gives
         is cancelled."""
 
     def at_end(self, error: ExecutorError) -> None:
-        """There will be no more turns; `error` says why. All requests have ended."""
+        """There will be no more steps; `error` says why. All requests have ended."""
 
 
 @dataclass(frozen=True)
 class _Command:
-    """What the thread is to do between two turns; `abandon` instead, where there will be none."""
+    """What the thread is to do between two steps; `abandon` instead, where there will be none."""
 
     run: Callable[[], object]
     abandon: Callable[[ExecutorError], object]
 
 
-class Worker:
+class EngineThread:
     """Runs `engine` on a thread of its own. All methods but `close` may be called from any thread at any time."""
 
-    def __init__(self, engine: Engine, listener: Listener) -> None:
+    def __init__(self, engine: Engine, listener: StepListener) -> None:
         self.engine = engine
         self.home = Home("executor", ExecutorError)
         self._listener = listener
@@ -61,33 +64,37 @@ class Worker:
         self._num_sent = self._num_queued = 0  # requests in the inbox, and those that wait in the engine
         self._closing = False
         self._error: ExecutorError | None = None
-        # The thread's alone: requests that have not ended, and those that came since the
-        # last turn.
+        # The thread's alone: requests that have not ended, and those that came since the last step.
         self._live: dict[Request, None] = {}
         self._took: list[Request] = []
-        self._untold: TurnRecord | None = None  # the last turn, of which the listener has not heard
+        self._untold: StepRecord | None = None  # the last step, of which the listener has not heard
         # A daemon, so that a program's end does not wait for it before `atexit` closes it.
         self._thread = threading.Thread(target=self._run, name="weft-engine", daemon=True)
-        engine.arrivals.programs.on_started = partial(_wake, weakref.ref(self))
-        _workers.add(self)
+        engine.on_wake(partial(_wake, weakref.ref(self)))
+        _threads.add(self)
         self._thread.start()
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests, all before the same turn. Raises `ExecutorError` where there will be none."""
+        """Queue requests, all before the same step. Raises `ExecutorError` where there will be none."""
         self._post(_Command(partial(self._submit, requests), partial(_abandon, requests)), len(requests))
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait for a guide, a slot or pages, as of the last turn; with those that came since."""
+        """Requests that wait for a guide, a slot or pages, as of the last step; with those that came since."""
         with self._wake:
             return self._num_sent + self._num_queued
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds no request and no command."""
+        return not (self._live or self._took or self._inbox)
+
     def cancel(self, requests: Sequence[Request], reason: FinishReason = "cancelled") -> None:
-        """End requests before the next turn; those that have ended stay as they are. Does not wait."""
+        """End requests before the next step; those that have ended stay as they are. Does not wait."""
         self._post(_Command(partial(self._cancel, requests, reason), lambda error: None))
 
     def call(self, function: Callable[[], T]) -> T:
-        """What `function` returns or raises, run on the thread between two turns."""
+        """What `function` returns or raises, run on the thread between two steps."""
         if threading.current_thread() is self._thread:
             return function()
         future: Future[T] = Future()
@@ -95,7 +102,7 @@ class Worker:
         return future.result()
 
     def check(self) -> None:
-        """Raise `ExecutorError` if there will be no more turns, or none in this process."""
+        """Raise `ExecutorError` if there will be no more steps, or none in this process."""
         self.home.check()
         if self._error is not None:
             raise ExecutorError(str(self._error)) from self._error.__cause__
@@ -131,25 +138,25 @@ class Worker:
             return False
         for command in commands:
             command.run()
-        if self._has_turn():
+        if self._has_step():
             self._untold = self.engine.step(launched=self._tell)
             with self._wake:
-                self._num_queued = len(self.engine.arrivals)
-        if not self._has_turn():
+                self._num_queued = self.engine.num_waiting
+        if not self._has_step():
             self._tell()
         return True
 
     def _tell(self) -> None:
-        """Let the listener hear of the last turn: behind the next launch, so that whoever it wakes takes the
-        interpreter while the device works, and not while it waits for that launch."""
+        """Let the listener hear of the last step: after the next launch, so that what it wakes takes the interpreter
+        while the device works, and not while it waits for that launch."""
         record, self._untold = self._untold, None
         took, self._took = self._took, []
-        self._cancel(self._listener.after_turn(record, took), "cancelled")
+        self._cancel(self._listener.after_step(record, took), "cancelled")
 
     def _next(self) -> Sequence[_Command] | None:
         """What has come; waits for it if there is nothing else to do. None when it is time to end."""
         with self._wake:
-            while not (self._inbox or self._closing or self._has_turn()):
+            while not (self._inbox or self._closing or self._has_step()):
                 self._wake.wait(self._seconds_to_deadline())
             if self._closing:
                 return None
@@ -157,8 +164,8 @@ class Worker:
             self._num_sent, self._num_queued = 0, self._num_queued + self._num_sent
             return commands
 
-    def _has_turn(self) -> bool:
-        """Whether a turn of the engine would do something."""
+    def _has_step(self) -> bool:
+        """Whether a step of the engine would do something."""
         if not self.engine.has_work:
             return False
         return not self.engine.is_blocked or self._seconds_to_deadline() == 0
@@ -174,9 +181,9 @@ class Worker:
             if request.is_finished:  # cancelled before it came
                 continue
             self._live[request] = None
-            request.on_end = self._live.pop
+            request.watcher.on_end = self._live.pop
             self._took.append(request)
-            guide = request.guide
+            guide = request.guide.compiling if request.guide is not None else None
             self.engine.submit(request)
             if guide is not None and not guide.done():  # after the engine's own, which this wakes it for
                 guide.add_done_callback(partial(_wake, weakref.ref(self)))
@@ -191,17 +198,20 @@ class Worker:
             self._error = error
             left, self._inbox = self._inbox, deque()
         failed = error.__cause__ is not None
+        if failed:
+            _log.error("the executor ends: %s", brief(error), exc_info=error.__cause__)
         try:
             if not failed:
                 self.engine.close()
         except BaseException as raised:
             error.__cause__ = raised
+            _log.error("the engine did not close: %s", brief(raised), exc_info=raised)
         finally:
             _abandon(list(self._live), error)
             for command in left:
                 command.abandon(error)
             self._listener.at_end(error)
-        if failed:  # behind the news of it: an engine that is broken may not close either
+        if failed:  # after the news of it: an engine that is broken may not close either
             self.engine.close()
 
     # -- from any thread
@@ -238,18 +248,18 @@ def _abandon(requests: Sequence[Request], error: ExecutorError) -> None:
         request.fail(failure)
 
 
-def _wake(worker: weakref.ref[Worker], _: object = None) -> None:
+def _wake(thread: weakref.ref[EngineThread], _: object = None) -> None:
     """Wake the thread: a guide is ready, or never will be; a program has started."""
-    alive = worker()
+    alive = thread()
     if alive is not None:
         with alive._wake:
             alive._wake.notify()
 
 
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_threads: weakref.WeakSet[EngineThread] = weakref.WeakSet()
 
 
 @atexit.register  # before the runtime's own, which was registered when it was imported
 def _close_all() -> None:
-    for worker in list(_workers):
-        worker.close()
+    for thread in list(_threads):
+        thread.close()

@@ -1,0 +1,25 @@
+"""One way to an engine: describe a request, submit it, follow it. `LLM` and `Executor` are fronts over it."""
+
+from weft.client.builder import BuiltEngine, ModelSource
+from weft.client.capacity import ClientLimits
+from weft.client.client import EngineClient
+from weft.client.engine_requests import PreparedRequest
+from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client.inputs import InputProcessor
+from weft.client.model_text import ModelText
+from weft.client.request import FieldNames, GenerationRequest
+
+__all__ = [
+    "AnswerSequence",
+    "BuiltEngine",
+    "ClientLimits",
+    "EngineClient",
+    "FieldNames",
+    "GenerationRequest",
+    "InputProcessor",
+    "ModelSource",
+    "ModelText",
+    "PreparedRequest",
+    "RequestHandle",
+    "ResponseDelta",
+]

@@ -1,0 +1,130 @@
+"""Text of what came: answers as a whole, and piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from transformers import PreTrainedTokenizerFast
+
+from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
+from weft.core import Hypothesis, Output, Piece, TokenLogprob
+from weft.grammar.compile.verdict import Verdicts, asked_of
+from weft.grammar.guide import Guide
+from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.text import RunningText, decode
+
+
+class Detokenizer:
+    """Writes the text of answers. Where a guide was not to be enforced whole, it asks whether the answer obeys it all
+    the same. Threads may share one; `close` when done."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, vocabulary: Vocabulary) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._verdicts = Verdicts()
+
+    def output(self, handle: RequestHandle) -> Output:
+        """The answer of a request that has ended, with its text: its first sequence, which holds the others."""
+        whole = gathered(handle)
+        for output in whole.outputs:
+            self.write(output, handle)
+        return whole
+
+    def write(self, output: Output, handle: RequestHandle) -> None:
+        """Write the text of one answer that has ended: without the stop word, or the stop token, that ended it."""
+        by, tokens, guide = output.stopped_by, output.token_ids, handle.request.guide
+        output.text = self._decode(tokens[:-1] if isinstance(by, int) else tokens)
+        if isinstance(by, str):
+            output.text = output.text[: self._end(tokens, handle)]
+        if output.stats.guided_valid and isinstance(guide, Guide):
+            asked = asked_of(guide, output.text, tokens, self._vocabulary, self._decode)
+            if asked is not None:
+                output.stats.guided_valid = self._verdicts.obeys(*asked)
+
+    def running(self, sequence: AnswerSequence) -> RunningText:
+        """The text of a sequence as its tokens come, watched for its stop words."""
+        watcher = sequence.request.stops.words
+        return RunningText(self._tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
+
+    def close(self) -> None:
+        """End what judges answers."""
+        self._verdicts.close()
+
+    def _end(self, tokens: Sequence[int], handle: RequestHandle) -> int | None:
+        """Where the text ends before the stop word in these tokens; None where it is all text."""
+        running = self.running(handle.sequences[0])
+        return next((running.found_at for token in tokens if running.feed(token) is not None), None)
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return decode(self._tokenizer, tokens)
+
+
+class Pieces:
+    """Makes pieces of a request's deltas. The text of a sequence is held back while it may become a stop word, and
+    where a character is cut short; what is left comes with its end."""
+
+    def __init__(self, detokenizer: Detokenizer, handle: RequestHandle) -> None:
+        self._detokenizer = detokenizer
+        self._handle = handle
+        self._texts = [detokenizer.running(sequence) for sequence in handle.sequences]
+        self._num_shown = [0] * len(handle.sequences)
+
+    def piece(self, delta: ResponseDelta) -> Piece:
+        """What a delta added; the last one has the whole answer."""
+        if delta.sequence is None:  # it never began
+            return Piece("", [], [], gathered(self._handle))
+        index, answer = delta.sequence.index, delta.sequence.output
+        new, drafted = answer.token_ids[delta.start : delta.end], answer.drafted[delta.start : delta.end]
+        if delta.is_finished:
+            self._detokenizer.write(answer, self._handle)
+            text = answer.text[self._num_shown[index] :]
+        else:
+            text = self._show(index, new)
+        return Piece(text, new, drafted, gathered(self._handle) if delta.is_final else None, index)
+
+    def _show(self, index: int, new: Sequence[int]) -> str:
+        """The text that these tokens settle."""
+        running, shown = self._texts[index], self._num_shown[index]
+        for token in new:
+            running.feed(token)
+        self._num_shown[index] = max(shown, running.num_shown)
+        return running.text[shown : running.num_shown]
+
+
+def gathered(handle: RequestHandle) -> Output:
+    """The answer of a request that has ended: its first sequence, which holds the others. Nothing writes its text."""
+    if not handle.sequences:  # it never began
+        prompt = handle.request.prompt
+        return Output(
+            [] if isinstance(prompt, str) else list(prompt), finish_reason="error", error=handle.error
+        )
+    first, *others = _outputs(handle)
+    first.others, first.error = others, first.error or handle.error
+    return first
+
+
+def _outputs(handle: RequestHandle) -> list[Output]:
+    """Those of its sequences; of a search by beams, of the answers that it found."""
+    first = handle.sequences[0]
+    if not first.hypotheses:
+        return [sequence.output for sequence in handle.sequences]
+    return [first.output, *(_of_beam(beam, first.output) for beam in first.hypotheses[1:])]
+
+
+def _of_beam(beam: Hypothesis, best: Output) -> Output:
+    """One of the answers after the best, which tells what they share."""
+    is_whole = beam.finish_reason == "stop" and beam.stopped_by is None
+    stats = replace(best.stats, output_tokens=len(beam.token_ids))
+    if stats.guided_valid is not None:
+        stats.guided_valid = is_whole
+    return Output(
+        best.prompt_token_ids,
+        list(beam.token_ids),
+        [False] * len(beam.token_ids),
+        finish_reason=beam.finish_reason or best.finish_reason,
+        stopped_by=beam.stopped_by,
+        logprobs=None if best.logprobs is None else [TokenLogprob(value, {}) for value in beam.log_probs],
+        guide_notes=best.guide_notes,
+        stats=stats,
+    )

@@ -1,0 +1,27 @@
+"""A flight recorder for a client's engine."""
+
+from __future__ import annotations
+
+from weft.client.client import EngineClient
+from weft.config import package_model_path
+from weft.engine.flight_recorder import FlightRecorder
+from weft.errors import InputError
+
+
+def record(client: EngineClient, iterations: int, directory: str | None) -> FlightRecorder:
+    """Let the engine, which is idle, keep its last iterations, and write them into `directory` when a request fails.
+    Raises `InputError` where there is no vocabulary."""
+    built = client.built
+    if built.text.vocabulary is None:
+        raise InputError("a flight recorder needs a vocabulary; give the executor a tokenizer")
+    proposals = built.engine.lane.proposals
+    recorder = FlightRecorder(
+        built.engine.lane.state,
+        built.text.vocabulary,
+        model=None if built.path == package_model_path() else str(built.path),
+        sources=tuple(proposals.counters().tokens) if proposals is not None else (),
+        iterations=iterations,
+        directory=directory,
+    )
+    built.engine.set_recorder(recorder)
+    return recorder

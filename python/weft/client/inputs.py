@@ -1,0 +1,117 @@
+"""What comes in: requests of any front, checked and made into the engine's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from weft.client.engine_requests import PreparedRequest, engine_requests
+from weft.client.model_text import ModelText
+from weft.client.request import GenerationRequest
+from weft.client.word_rules import WatcherFactory, WordRules
+from weft.config import EngineConfig, Speculation
+from weft.engine.device.sampling import TokenRules
+from weft.engine.request import Request
+from weft.errors import InputError
+from weft.grammar.base import CompiledGuide, Opening
+from weft.grammar.compile.compiler import GuideCompiler
+from weft.grammar.guide import Guide
+from weft.guided.proposals import NO_GIVEN_TEXT
+
+GIVEN = "the given text (of an executor's request: external_draft_tokens_config)"
+
+Shared = dict[tuple[Any, ...], tuple[TokenRules, WatcherFactory]]
+
+
+class InputProcessor:
+    """Reads requests for an engine that is configured by `config` and drafts by `speculation`; `compiler` compiles
+    their guides (None: there is no vocabulary to compile for). Any thread may use it."""
+
+    def __init__(
+        self,
+        text: ModelText,
+        config: EngineConfig,
+        speculation: Speculation,
+        compiler: GuideCompiler | None = None,
+    ) -> None:
+        self.text = text
+        self.words = WordRules(text, config.max_words, config.max_word_bytes)
+        self._config = config
+        self._speculation = speculation
+        self._compiler = compiler
+
+    def prepare(self, requests: Iterable[GenerationRequest]) -> list[PreparedRequest]:
+        """Read and check requests; nothing begins. Raises `InputError` or `CapacityError` for the first that can't be
+        served. Requests with the same sampling parameters share what is made of them."""
+        shared: Shared = {}
+        return [self._prepare(request, shared) for request in requests]
+
+    def begin(self, prepared: PreparedRequest, number: int) -> list[Request]:
+        """The engine's requests, numbered from `number` on. From here on it costs: the guide is compiled."""
+        return engine_requests(prepared, number, self._guide(prepared))
+
+    def _prepare(self, request: GenerationRequest, shared: Shared) -> PreparedRequest:
+        prompt = self.text.prompt(request.prompt, request.names.prompt)
+        self._check(request)
+        key = (id(request.sampling), id(request.stop_words), request.end_ids, id(request.bias))
+        if key not in shared:
+            shared[key] = self._read(request)
+        given = self.text.expected(request.given, request.names.given) if request.given else ()
+        self.text.check(GIVEN, given)
+        prepared = PreparedRequest(request, prompt, given, *shared[key])
+        if request.beam is not None:
+            engine_requests(prepared, 0)  # says what beams can't do
+        return prepared
+
+    def _read(self, request: GenerationRequest) -> tuple[TokenRules, WatcherFactory]:
+        sampling, words = request.sampling, request.watched_words
+        self.words.check_words("bad_words", sampling.bad_words)
+        self.words.check_words(request.names.stop_words, words)
+        rules = self.words.rules(sampling, request.end_ids, request.bias)
+        return rules, self.words.stop_words(request.names.stop_words, words)
+
+    def _check(self, request: GenerationRequest) -> None:
+        """What depends on how the engine was made."""
+        if request.beam is not None and request.beam.width > self._config.max_beam_width:
+            raise InputError(
+                f"beam_width is {request.beam.width}, but the engine's max_beam_width is "
+                f"{self._config.max_beam_width}; lower it, or make the engine with "
+                f"EngineConfig(max_beam_width={request.beam.width})"
+            )
+        if request.given and "given" not in self._speculation.drafters:
+            raise InputError(NO_GIVEN_TEXT)
+        gather = request.gather
+        if gather.generation_logits and not self._config.gather_generation_logits:
+            raise InputError(
+                "return_generation_logits needs an engine with memory for them; make it with "
+                "EngineConfig(gather_generation_logits=True)"
+            )
+        self._check_outputs(gather.names, gather.context_names)
+
+    def _check_outputs(self, names: Sequence[str], context_names: Sequence[str]) -> None:
+        known = dict(self._config.additional_outputs)
+        for name in names:
+            if name not in known:
+                raise InputError(
+                    f"additional_outputs asks for {name!r}; the engine gathers {', '.join(known) or 'none'}: make it "
+                    f"with EngineConfig(additional_outputs=(({name!r}, False),))"
+                )
+        for name in context_names:
+            if not known.get(name):
+                raise InputError(
+                    f"additional_outputs asks for {name!r} of the prompt; make the engine with "
+                    f"EngineConfig(additional_outputs=(({name!r}, True),))"
+                )
+
+    def _guide(self, prepared: PreparedRequest) -> Future[CompiledGuide] | None:
+        request = prepared.request
+        guide, client = request.guide, request.client_id
+        if guide is None:
+            return None
+        if self._compiler is None:
+            raise InputError("guides need a tokenizer; give a model directory that has one")
+        compiled = self._compiler.submit(guide, client) if isinstance(guide, Guide) else guide
+        if request.sampling.on_length == "close":
+            compiled = self._compiler.submit_closing(compiled, client)
+        return self._compiler.open(compiled, Opening(prepared.prompt))

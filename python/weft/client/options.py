@@ -1,0 +1,184 @@
+"""What `LLM.generate` may be asked beside guide and sampling, for one prompt or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict, cast
+
+from weft.client.request import DEFAULT_SAMPLING, GenerationRequest
+from weft.core import SamplingParams
+from weft.engine.beam_params import BeamParams
+from weft.engine.device.tensors import NOTHING, Gather
+from weft.engine.logits_processors import LogitsProcessor
+from weft.errors import InputError
+from weft.grammar.guide import Guide
+from weft.prompts import Prompt, is_prompt, spread
+
+OWN_PROCESSOR = "logits_processor"
+"""What errors call a request's own function."""
+
+Function = Callable[..., Any]
+Floats = float | None | Sequence[float | None]
+Integers = int | None | Sequence[int | None]
+
+
+class RequestOptions(TypedDict, total=False):
+    """Options of a request. For a list of prompts each but the last three may be a list of the same length (None: the
+    default).
+
+    - `priority`, 0 to 1 (0.5), goes first where it is higher. After `timeout_s` seconds the answer ends with "timeout"
+      and what there is.
+    - `beam_width` asks for the best answers that a search with so many beams finds; `length_penalty`,
+      `early_stopping` and `diversity_rate` are as in `docs/beam-search.md`. Needs `EngineConfig(max_beam_width=...)`.
+    - `given` is what the answer is expected to be, text or token ids: drafts, for `Speculation.given()`. `max_drafts`
+      bounds the drafts of an iteration (None: as the engine has it; 0: none).
+    - `logits_processor` acts on the raw logits: a function `(request_id, logits, tokens, stream, client_id)`
+      (`docs/outputs.md`), or a `LogitsProcessor`.
+    - `return_context_logits` and `return_generation_logits` ask for `Output.context_logits` and
+      `Output.generation_logits` (`EngineConfig(gather_generation_logits=True)`); `additional_outputs` for tensors that
+      the model marks, by name, or by pairs of a name and whether it is wanted of the prompt too
+      (`EngineConfig(additional_outputs=...)`): the same ones for all prompts.
+    """
+
+    priority: Floats
+    timeout_s: Floats
+    beam_width: Integers
+    length_penalty: Floats
+    early_stopping: Integers
+    diversity_rate: Floats
+    given: Prompt | Sequence[Prompt | None] | None
+    max_drafts: Integers
+    logits_processor: Function | LogitsProcessor | Sequence[Function | LogitsProcessor | None] | None
+    return_context_logits: bool
+    return_generation_logits: bool
+    additional_outputs: Sequence[str | tuple[str, bool]]
+
+
+DIRECT = ("priority", "timeout_s", "given", "max_drafts")
+"""Options that are fields of a `GenerationRequest`."""
+BEAM = ("length_penalty", "early_stopping", "diversity_rate")
+TEXTS = ("given",)
+"""Options that are prompts themselves."""
+GATHERED = ("return_context_logits", "return_generation_logits", "additional_outputs")
+
+
+def generation_requests(
+    prompts: Sequence[Prompt],
+    guides: Sequence[Guide | None],
+    samplings: Sequence[SamplingParams | None],
+    options: RequestOptions,
+    *,
+    streams: bool = False,
+) -> list[GenerationRequest]:
+    """One request for each prompt. Raises `InputError` for values that no engine takes, `TypeError` for options that
+    there are not."""
+    columns = _columns(options, len(prompts))
+    gather = _gather(options)
+    return [
+        _request(
+            prompt, guide, sampling, {name: column[i] for name, column in columns.items()}, gather, streams
+        )
+        for i, (prompt, guide, sampling) in enumerate(zip(prompts, guides, samplings, strict=True))
+    ]
+
+
+def _columns(options: RequestOptions, count: int) -> dict[str, list[Any]]:
+    """A value of each option for each prompt."""
+    unknown = set(options) - set(RequestOptions.__annotations__)
+    if unknown:
+        known = ", ".join(RequestOptions.__annotations__)
+        raise TypeError(f"there is no option {min(unknown)!r}; the options of a request are {known}")
+    columns = {}
+    for name, value in options.items():
+        if name in GATHERED or value is None:
+            continue
+        is_one = name in TEXTS and _is_one_text(value)
+        columns[name] = [value] * count if is_one else spread(cast("Any", value), count, name)
+    return columns
+
+
+def _is_one_text(value: object) -> bool:
+    """Whether this is one given text, and no list of them."""
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) and value[0] is None:
+        return False
+    return is_prompt(value)
+
+
+def _request(
+    prompt: Prompt,
+    guide: Guide | None,
+    sampling: SamplingParams | None,
+    values: Mapping[str, Any],
+    gather: Gather,
+    streams: bool,
+) -> GenerationRequest:
+    sampling = sampling if sampling is not None else DEFAULT_SAMPLING
+    if not isinstance(sampling, SamplingParams):
+        raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingParams")
+    direct = {name: values[name] for name in DIRECT if values.get(name) is not None}
+    return GenerationRequest(
+        prompt,
+        sampling,
+        Guide.of(guide) if guide is not None else None,
+        _beam(values, sampling),
+        processor=_processor(values.get("logits_processor")),
+        gather=gather,
+        streams=streams,
+        **direct,
+    )
+
+
+def _beam(values: Mapping[str, Any], sampling: SamplingParams) -> BeamParams | None:
+    settings = {name: values[name] for name in BEAM if values.get(name) is not None}
+    width = values.get("beam_width")
+    if width is not None and width != 1:
+        beam = BeamParams(width, **settings)
+        if (sampling.n or 1) > beam.width:
+            raise InputError(
+                f"n is {sampling.n}; a search with {beam.width} beams gives 1 to {beam.width} answers: raise "
+                "beam_width, or lower n"
+            )
+        return replace(beam, num_return_sequences=sampling.n)
+    if settings:
+        raise InputError(f"{min(settings)} is for a search by beams; give a beam_width of 2 or more, too")
+    return None
+
+
+def _processor(given: Function | LogitsProcessor | None) -> LogitsProcessor | None:
+    return (
+        given
+        if given is None or isinstance(given, LogitsProcessor)
+        else LogitsProcessor(OWN_PROCESSOR, given)
+    )
+
+
+def _gather(options: RequestOptions) -> Gather:
+    """The tensors that are asked for."""
+    for name in ("return_context_logits", "return_generation_logits"):
+        if not isinstance(options.get(name, False), bool):
+            raise InputError(f"{name} is {options[name]!r}; it must be True or False")
+    named = dict(_named(options.get("additional_outputs") or ()))
+    gather = Gather(
+        options.get("return_context_logits", False),
+        options.get("return_generation_logits", False),
+        tuple(named),
+        tuple(name for name, has_context in named.items() if has_context),
+    )
+    return NOTHING if gather == NOTHING else gather
+
+
+def _named(outputs: object) -> list[tuple[str, bool]]:
+    named: list[tuple[str, bool]] = []
+    for output in outputs if isinstance(outputs, list | tuple) else (None,):
+        match output:
+            case str():
+                named.append((output, False))
+            case (str() as name, bool() as has_context):
+                named.append((name, has_context))
+            case _:
+                raise InputError(
+                    f"additional_outputs is {outputs!r}; it must be a list of names, or of pairs of a name and whether "
+                    "it is wanted of the prompt too"
+                )
+    return named

@@ -1,0 +1,113 @@
+"""A `GenerationRequest`: everything a front can ask of the engine for one prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from weft.config import MAX_DRAFT_TOKENS
+from weft.core import Kind, SamplingParams
+from weft.engine.beam_params import BeamParams
+from weft.engine.device.tensors import NOTHING, Gather
+from weft.engine.kv.retention import Retention
+from weft.engine.logits_processors import LogitsProcessor
+from weft.errors import InputError, RequestError
+from weft.grammar.base import CompiledGuide
+from weft.grammar.guide import Guide
+from weft.prompts import Prompt
+
+DEFAULT_SAMPLING = SamplingParams()
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """What error messages call a request's fields: each front has words of its own."""
+
+    prompt: str = "the prompt"
+    stop_words: str = "stop"
+    given: str = "given"
+
+
+OWN_NAMES = FieldNames()
+
+
+@dataclass(frozen=True, eq=False)
+class GenerationRequest:
+    """One prompt and everything about its answer, in the words of no front. Nothing of it has begun.
+
+    - `prompt` is text or token ids. `guide` constrains the answer; a front that compiles ahead gives the future.
+    - `sampling.n` sequences answer it, or, with `beam`, the best that a beam search finds.
+    - `priority`, 0 to 1, goes first where it is higher; among equals the clients (`client_id`) take turns. After
+      `timeout_s` seconds it ends with "timeout" and what there is.
+    - `given` is what the answer is expected to be (text or token ids): drafts, for `Speculation.given()`. `max_drafts`
+      bounds the drafts of an iteration (None: as the engine has it; 0: none).
+    - `processor` acts on its logits; `gather` names the tensors it wants; `retention` says how long its blocks are
+      worth keeping.
+    - `stop_words` (texts or lists of token ids) stand in for `sampling.stop`; `end_ids` for the model's end tokens;
+      `bias` [vocab_size] is added to the logits.
+    - With `streams` every iteration that adds to the answer is a delta; otherwise only its end is.
+    - `tag` is the front's own and comes back with the handle. `refusal` is why the front refuses the request: it ends
+      with that before it begins.
+
+    Raises `InputError` for a value that no engine takes.
+    """
+
+    prompt: Prompt
+    sampling: SamplingParams = DEFAULT_SAMPLING
+    guide: Guide | Future[CompiledGuide] | None = None
+    beam: BeamParams | None = None
+    priority: float = 0.5
+    timeout_s: float | None = None
+    client_id: int | None = None
+    max_drafts: int | None = None
+    given: Prompt = ()
+    processor: LogitsProcessor | None = None
+    gather: Gather = NOTHING
+    retention: Retention | None = None
+    stop_words: Sequence[str | Sequence[int]] | None = None
+    end_ids: frozenset[int] | None = None
+    bias: Tensor | None = None
+    streams: bool = False
+    names: FieldNames = OWN_NAMES
+    tag: Any = None
+    refusal: InputError | RequestError | None = None
+
+    def __post_init__(self) -> None:
+        _check_number("priority", self.priority, 0, 1, "0 to 1; a higher one goes first")
+        if self.timeout_s is not None:
+            _check_number("timeout_s", self.timeout_s, 0, math.inf, "0 seconds or more, or None for no limit")
+        self._check_drafts()
+
+    def _check_drafts(self) -> None:
+        limit = self.max_drafts
+        if limit is not None and not (Kind.INTEGER.holds(limit) and 0 <= limit <= MAX_DRAFT_TOKENS):
+            raise InputError(
+                f"max_drafts is {limit!r}; it must be 0 (none) to {MAX_DRAFT_TOKENS}, or None for the engine's"
+            )
+        if self.given and limit == 0:
+            raise InputError("given text is drafted, but max_drafts is 0; leave one of the two out")
+        if self.beam is not None and (self.given or limit):
+            raise InputError("beams are not drafted; leave out given text and max_drafts, or the beams")
+
+    @property
+    def num_sequences(self) -> int:
+        """How many requests that makes for the engine: one for each sequence, or one for all beams."""
+        if self.refusal is not None:
+            return 0
+        return self.sampling.n or 1 if self.beam is None else 1
+
+    @property
+    def watched_words(self) -> Sequence[str | Sequence[int]]:
+        """The words that end its answer."""
+        return self.sampling.stop_words if self.stop_words is None else self.stop_words
+
+
+def _check_number(name: str, value: object, lowest: float, highest: float, valid: str) -> None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and lowest <= value <= highest
+    if not fits:
+        raise InputError(f"{name} is {value!r}; it must be {valid}")

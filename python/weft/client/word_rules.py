@@ -1,0 +1,105 @@
+"""What sampling parameters say in token ids: bad words, stop words, ends and biases as the engine takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from torch import Tensor
+
+from weft.client.model_text import ModelText
+from weft.config import EngineConfig
+from weft.core import SamplingParams
+from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, TokenRules
+from weft.errors import InputError
+from weft.spelling import Speller
+from weft.stop_words import StopSequences, StopTexts, StopTokens
+from weft.text import RunningText
+
+WatcherFactory = Callable[[], RunningText | StopTokens | None]
+"""Makes what watches an answer for stop words, one for each sequence; they share what finds the words."""
+
+
+@dataclass(frozen=True, eq=False)
+class WordRules:
+    """Reads the words of requests. A request has at most `max_words` bad words, and as many stop words; each list holds
+    `max_word_bytes` bytes at most. Texts need a tokenizer. Raises `InputError`."""
+
+    text: ModelText
+    max_words: int = EngineConfig.max_words
+    max_word_bytes: int = EngineConfig.max_word_bytes
+
+    def rules(
+        self, sampling: SamplingParams, end_ids: Iterable[int] | None = None, bias: Tensor | None = None
+    ) -> TokenRules:
+        """What sampling parameters say in token ids. `end_ids` end the answer (default: the model's); `bias` [V] is
+        added to the logits."""
+        text = self.text
+        if bias is not None and bias.shape[0] != text.vocab_size:
+            raise InputError(
+                f"embedding_bias has {bias.shape[0]} entries; this model's vocabulary has {text.vocab_size}"
+            )
+        self.check_words("bad_words", sampling.bad_words)
+        self.check_words("stop_token_ids", sampling.stop_token_ids)
+        words = self._bad_words(sampling.bad_words)
+        text.check("bad_words", [token for word in words for token in word])
+        text.check("stop_token_ids", sampling.stop_token_ids)
+        text.check("logit_bias", list(sampling.logit_bias or ()))
+        own = text.end_ids if end_ids is None else tuple(end_ids)
+        ends = dict.fromkeys((*own, *sampling.stop_token_ids)) if sampling.min_tokens else ()
+        return TokenRules(tuple(sorted(words)), tuple(ends), bias)
+
+    def stop_words(self, name: str, words: Sequence[str | Sequence[int]]) -> WatcherFactory:
+        """What makes the watchers for stop words."""
+        if not words:
+            return lambda: None
+        self.check_words(name, words)
+        sequences = [word for word in words if not isinstance(word, str)]
+        for sequence in sequences:
+            self.text.check(name, sequence)
+        texts = StopTexts([word for word in words if isinstance(word, str)])
+        make = partial(RunningText, self.text.tokenizer_for("stop words"), texts) if texts else None
+        if not sequences:
+            return make or (lambda: None)
+        found = StopSequences(sequences)
+        return lambda: StopTokens(found, make() if make is not None else None)
+
+    def check_words(self, name: str, words: Sequence[str | Sequence[int] | int]) -> None:
+        """Raise `InputError` for more words than may be, or longer ones."""
+        if len(words) > self.max_words:
+            raise InputError(
+                f"{name} has {len(words)} entries; a request may have {self.max_words} (EngineConfig.max_words; of an "
+                "executor: ExecutorConfig.max_words)"
+            )
+        size = sum(num_bytes(word) for word in words)
+        if size > self.max_word_bytes:
+            raise InputError(
+                f"{name} holds {size} bytes, a token id counting for four; a request may have {self.max_word_bytes} "
+                "(EngineConfig.max_word_bytes; of an executor: ExecutorConfig.max_word_bytes)"
+            )
+
+    def _bad_words(self, words: Sequence[str | Sequence[int]]) -> set[tuple[int, ...]]:
+        size = sum(num_bytes(word) for word in words if isinstance(word, str))
+        if not size:
+            return {tuple(map(int, word)) for word in words}
+        self.text.tokenizer_for("bad_words")
+        most = MAX_BAD_WORD_TOKENS * self.text.longest
+        if size > most:
+            raise InputError(
+                f"bad_words hold {size} bytes of text; {MAX_BAD_WORD_TOKENS} tokens of this model, for which there is "
+                f"room, hold {most} at most"
+            )
+        return self._speller.bad_words(words, MAX_BAD_WORD_TOKENS)
+
+    @cached_property
+    def _speller(self) -> Speller:
+        assert self.text.vocabulary is not None
+        return Speller(self.text.tokenizer_for("bad_words"), self.text.vocabulary.tokens)
+
+
+def num_bytes(word: str | Sequence[int] | int) -> int:
+    """What a word holds: its bytes in UTF-8, or four for each token id."""
+    if isinstance(word, str):
+        return len(word.encode())
+    return 4 * len(word) if isinstance(word, Sequence) else 4

@@ -1,0 +1,76 @@
+"""An `ExecutorConfig` in the words of the engine and its client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.client.capacity import ClientLimits
+from weft.config import EngineConfig, Speculation
+from weft.executor.types import (
+    CapacitySchedulerPolicy,
+    ContextChunkingPolicy,
+    ExecutorConfig,
+)
+
+POLICIES: dict[CapacitySchedulerPolicy, Any] = {
+    CapacitySchedulerPolicy.MAX_UTILIZATION: "max_utilization",
+    CapacitySchedulerPolicy.GUARANTEED_NO_EVICT: "guaranteed_no_evict",
+    CapacitySchedulerPolicy.STATIC_BATCH: "static_batch",
+}
+CHUNKING: dict[ContextChunkingPolicy | None, Any] = {
+    None: "first_come",
+    ContextChunkingPolicy.FIRST_COME_FIRST_SERVED: "first_come",
+    ContextChunkingPolicy.EQUAL_PROGRESS: "equal_progress",
+}
+
+
+def engine_config(config: ExecutorConfig) -> EngineConfig:
+    """The sizes and policies of the executor's engine."""
+    cache, guided = config.kv_cache_config, config.guided_decoding_config
+    page_size = cache.tokens_per_block
+    # One page more: the first is the padding's.
+    pages = None if cache.max_tokens is None else 1 + -(-cache.max_tokens // page_size)
+    return EngineConfig(
+        max_batch=config.max_batch_size if config.max_batch_size is not None else EngineConfig.max_batch,
+        max_beam_width=config.max_beam_width,
+        max_seq_len=config.max_seq_len,
+        page_size=page_size,
+        num_pages=pages,
+        max_num_tokens=config.max_num_tokens,
+        policy=POLICIES[config.policy],
+        chunking=CHUNKING[config.scheduler_config.context_chunking_policy],
+        chunked=config.enable_chunked_context,
+        max_idle_s=config.max_seq_idle_microseconds / 1e6,
+        overlap=config.overlap,
+        reuse=cache.enable_block_reuse,
+        partial_reuse=cache.enable_partial_reuse,
+        copy_on_partial_reuse=cache.copy_on_partial_reuse,
+        graphs=config.graphs,
+        gather_generation_logits=config.gather_generation_logits,
+        additional_outputs=tuple(
+            (output.name, output.gather_context) for output in config.additional_model_outputs
+        ),
+        mask_time_limit_s=guided.mask_time_limit_s if guided is not None else None,
+        untrusted_guides=guided is not None and guided.untrusted,
+        programs_ahead=guided.programs_ahead if guided is not None else None,
+        max_program_bytes=guided.max_program_bytes if guided is not None else None,
+        grammar=EngineConfig.grammar if guided is None else guided.backend.name.lower(),
+        max_words=config.max_words,
+        max_word_bytes=config.max_word_bytes,
+    )
+
+
+def speculation(config: ExecutorConfig) -> Speculation:
+    """How the executor drafts."""
+    return config.spec_dec_config.speculation if config.spec_dec_config is not None else Speculation.none()
+
+
+def client_limits(config: ExecutorConfig) -> ClientLimits:
+    """What the executor's clients may leave with it."""
+    return ClientLimits(
+        max_sequences=config.max_return_sequences,
+        max_queue_size=config.queue_size,
+        max_pending_bytes=config.max_pending_bytes,
+        max_unread_responses=config.max_unread_responses,
+        max_unread_bytes=config.max_unread_bytes,
+    )

@@ -1,0 +1,99 @@
+"""Settings that stay right: whatever is given to a field is checked, by the constructor and by each assignment."""
+
+from __future__ import annotations
+
+import copy
+from functools import wraps
+from typing import Any, ClassVar, Self, dataclass_transform
+
+import torch
+from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticSerializationError, SchemaValidator
+
+from weft.errors import InputError
+from weft.executor.types.plain import Plain
+from weft.executor.types.refused import REFUSED
+from weft.executor.types.wrong import input_error
+
+
+@dataclass_transform(eq_default=False)
+class Settings(Plain):
+    """A dataclass of pydantic's, whose fields are checked when it is made and when they are assigned.
+
+    An assignment passes the same checks as the constructor, those over several fields too; one that fails raises
+    `InputError` and changes nothing. Two are equal where all their fields are, tensors by their numbers.
+    """
+
+    __pydantic_validator__: ClassVar[SchemaValidator]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(cls, eq=False)
+        made = cls.__init__
+
+        @wraps(made)
+        def told(self: Any, *args: Any, **given: Any) -> None:
+            try:
+                made(self, *args, **given)
+            except ValidationError as error:
+                raise input_error(cls, error) from None
+
+        cls.__init__ = told  # type: ignore[method-assign]
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raise `InputError` where fields, each right by itself, do not go together."""
+
+    @model_serializer(mode="wrap")
+    def _plain(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        owner = type(self).__name__
+        for name, value in vars(self).items():
+            if callable(value) or (isinstance(value, dict) and value):
+                raise PydanticSerializationError(
+                    f"{owner}.{name} holds {value!r}, no plain data; leave it out, and give it where it is used"
+                )
+        return {name: value for name, value in dump(self).items() if f"{owner}.{name}" not in REFUSED}
+
+    def snapshot(self) -> Self:
+        """A copy that later assignments do not reach, checked: what belongs to an object that a field holds can be
+        changed there."""
+        twin = copy.copy(self)
+        vars(twin).update({name: _kept(value) for name, value in vars(self).items()})
+        twin.check()
+        return twin
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        changed = copy.copy(self)
+        try:
+            self.__pydantic_validator__.validate_assignment(changed, name, value)
+        except ValidationError as error:
+            raise input_error(type(self), error) from None
+        vars(self)[name] = vars(changed)[name]
+
+    def __delattr__(self, name: str) -> None:
+        raise InputError(f"{type(self).__name__}.{name} can't be deleted; assign its default")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_equal(value, vars(other)[name]) for name, value in vars(self).items())
+
+    __hash__ = None  # type: ignore[assignment]  # it can change
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return value.snapshot()
+    if isinstance(value, tuple) and value and isinstance(value[0], Settings):
+        return tuple(one.snapshot() for one in value)
+    return dict(value) if isinstance(value, dict) else value
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return bool(one == other)
