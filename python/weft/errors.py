@@ -46,6 +46,12 @@ def readable(text: str) -> str:
     return line if len(line) <= 2 * MAX_MESSAGE else shortened(line)  # of what is escaped, mostly
 
 
+def brief(text: object, most: int = 200) -> str:
+    """What may quote anybody, as one line of at most `most` letters: for logs."""
+    line = escaped(str(text)[:most])
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 class WeftError(Exception):
     """Base of all errors that weft raises on purpose. Their texts quote what strangers sent, so that each is escaped to
     one line, and shortened in its middle where it is too long to keep."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from weft.bench.report import processor, versions
 from weft.config import EngineConfig, Speculation
-from weft.engine.step.step import Plan
+from weft.engine.step.step import Guides, Plan
+from weft.environment import processor, versions
 from weft.errors import WeftError
 from weft.runtime import get
 from weft.runtime.cuda import unavailable_reason
@@ -88,14 +88,9 @@ def graph_dump(model: Path | None, device: str, speculation: Speculation) -> Ite
     from weft.llm import LLM
 
     with LLM(model, device=device, speculation=speculation, engine=EngineConfig(max_batch=1)) as llm:
-        plan = Plan(
-            batch=1,
-            num_drafts=speculation.draft_tokens(1),
-            guided=True,
-            guided_drafts=speculation.guide_drafts is not False and speculation.max_draft_tokens > 0,
-            shaped=False,
-            logprobs=False,
-        )
+        masks_drafts = speculation.guide_drafts is not False and speculation.max_draft_tokens > 0
+        guides = Guides.DRAFTS if masks_drafts else Guides.TARGET
+        plan = Plan(batch=1, num_drafts=speculation.draft_tokens(1), guides=guides)
         dump = llm.engine.graphs.dump(plan)
     yield f"graph of one guided iteration, batch 1, on {get(device).device}: {len(dump.nodes)} nodes"
     for number, (kind, label) in enumerate(dump.nodes):

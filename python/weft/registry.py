@@ -1,5 +1,5 @@
-"""What can be chosen by name: `name -> "module:Class"` for each kind, imported on use. Adding one is one line
-here.
+"""What is found by name: `name -> "module:attribute"` in a table for each kind, imported on use. Adding one is one line
+here. So what is chosen, and what few need, is known to nobody who does not use it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,34 @@ GRAMMARS = {
 # `CompileParts` of `weft.grammar.base`.
 GUIDES = {
     "after": "weft.grammar.kinds.after:compile_after",
-    "matcher": "weft.grammar.factory:compile_factory",
+    "matcher": "weft.grammar.kinds.matcher:compile_factory",
     "wasm": "weft.grammar.wasm.guide:compile_wasm",
     "plugin": "weft.grammar.kinds.plugin:compile_plugin",
     "recognizer": "weft.grammar.kinds.recognizer:compile_recognizer",
+}
+
+# Constructors of `Guide` that need more than plain data: `function(...) -> Guide`, with their parameters.
+GUIDE_MAKERS = {
+    "json_schema": "weft.grammar.kinds.json_schema:make",
+    "tools": "weft.grammar.kinds.tools:make",
+    "after": "weft.grammar.kinds.after:make",
+    "wasm": "weft.grammar.wasm.source:make",
+}
+
+# Kinds whose text is looked at before it is compiled: `function(source)` raises `GuideError`.
+GUIDE_CHECKS = {
+    "json_schema": "weft.grammar.kinds.json_schema:check",
+    "structural_tag": "weft.grammar.xgrammar.translate:check_structural_tag",
+}
+
+# What else a guide can be shown as: `function(guide)`.
+GUIDE_VIEWS = {"grammar": "weft.grammar.xgrammar.translate:grammar_of"}
+
+# What few requests need, and nothing else imports.
+LEAVES = {
+    "prepare_closing": "weft.grammar.kinds.closing:prepare_closing",
+    "closing_matcher": "weft.grammar.kinds.closing:closing_matcher",
+    "program_report": "weft.grammar.wasm.report:program_report",
 }
 
 DRAFTERS = {
@@ -36,22 +60,31 @@ DRAFTERS = {
 
 MODELS = {
     "LlamaForCausalLM": "weft.models.llama:Llama",
-    "MistralForCausalLM": "weft.models.llama:Llama",
-    "Qwen2ForCausalLM": "weft.models.llama:Llama",
-    "Qwen3ForCausalLM": "weft.models.llama:Llama",
-    "MiMoForCausalLM": "weft.models.llama:Llama",
+    "MistralForCausalLM": "weft.models.mistral:Mistral",
+    "Qwen2ForCausalLM": "weft.models.qwen2:Qwen2",
+    "Qwen3ForCausalLM": "weft.models.qwen3:Qwen3",
+    "MiMoForCausalLM": "weft.models.mimo:MiMo",
 }
 
-TABLES = {"grammars": GRAMMARS, "guides": GUIDES, "drafters": DRAFTERS, "models": MODELS}
+TABLES = {
+    "grammars": GRAMMARS,
+    "guides": GUIDES,
+    "guide makers": GUIDE_MAKERS,
+    "guide checks": GUIDE_CHECKS,
+    "guide views": GUIDE_VIEWS,
+    "leaves": LEAVES,
+    "drafters": DRAFTERS,
+    "models": MODELS,
+}
 
 
 def names(kind: str) -> list[str]:
-    """The names of one kind ("grammars", "guides", "drafters" or "models"), in order."""
+    """The names of one of `TABLES`, in order."""
     return list(TABLES[kind])
 
 
 def load(kind: str, name: str) -> Any:
-    """The class called `name`. Raises `InputError`, naming the valid ones."""
+    """What a table calls `name`: a class or a function. Raises `InputError`, naming the valid ones."""
     table = TABLES[kind]
     if name not in table:
         raise InputError(f"{name!r} is not one of the {kind}: {', '.join(sorted(table))}")

@@ -32,7 +32,7 @@ class Speller:
         room -= sum(len(spelling) + 1 for spelling in found)
         for text in texts:
             if room < 0:
-                return found  # whoever asked has to be told anyway
+                return found  # the caller has to be told anyway
             usual = self.usual(text) - found
             room -= sum(len(spelling) + 1 for spelling in usual)
             found |= usual
@@ -61,7 +61,7 @@ class Speller:
     def _others(self, word: str, limit: int = 32) -> Iterator[Iterator[tuple[int, ...]]]:
         """The ways to write the word, and the word after a space: of each the `limit` shortest, in that order."""
         yield islice(self._joined(word.encode()), limit)
-        # A space that is a token of its own adds nothing: the word behind it is blocked without it.
+        # A space that is a token of its own adds nothing: the word after it is blocked without it.
         yield islice(self._joined(f" {word}".encode(), without=b" "), limit)
 
     def _joined(self, text: bytes, without: bytes = b"") -> Iterator[tuple[int, ...]]:

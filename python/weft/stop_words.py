@@ -23,7 +23,7 @@ class StopTexts:
         return bool(self._words)
 
     def find(self, state: int, text: str, seen: str) -> tuple[int, str | None, int]:
-        """A text in `state` goes on with `text`: its state then; the word that ends there, behind what `text` shares
+        """A text in `state` goes on with `text`: its state then; the word that ends there, after what `text` shares
         with `seen`, or None; and the character of `text` where that begins, negative before it. Of several words the
         first in the text."""
         if self._automaton is None:
@@ -49,7 +49,7 @@ class StopSequences:
         self._automaton = WordAutomaton.of_tokens(self._sequences)
 
     def step(self, state: int, token: int) -> tuple[int, tuple[int, ...] | None]:
-        """The state behind one more token (0: at the beginning), and the first of the sequences that end there."""
+        """The state after one more token (0: at the beginning), and the first of the sequences that end there."""
         state, word = self._automaton.step(state, token)
         return state, self._sequences[word] if word >= 0 else None
 

@@ -1,4 +1,4 @@
-"""Each benchmark in a process of its own: a device that one of them broke, or a stall, is not the next one's."""
+"""Each benchmark in a separate process: a device that one of them broke, or a stall, does not harm the next."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ COLOURS = ("#33658a", "#f26419", "#758e4f", "#d1495b", "#f6ae2d", "#2f4858", "#8
 def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str, x: str, y: str) -> None:
     """A panel for each entry, a line for each of its entries, saved to `path` (svg or png). Needs `weft[plot]`.
 
-    A line called like another with " unguided" behind has its colour, dashed.
+    A line whose name is another's and " unguided" has the colour of that one, dashed.
     """
     try:
         from matplotlib import rc_context

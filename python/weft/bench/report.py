@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from weft.config import named_commit
-
-PACKAGES = ("weft", "torch", "xgrammar", "transformers", "numpy", "triton", "cuda-core")
+from weft.environment import environment
 
 
 @dataclass
@@ -42,7 +34,7 @@ class Report:
         fields = asdict(self)
         if not self.failures:
             del fields["failures"]
-        # Whole or not at all: whoever ends the process in between leaves the one before.
+        # Whole or not at all: a process that ends in between leaves the file before.
         part = path.with_suffix(".part")
         part.write_text(json.dumps({**fields, **environment()}, indent=2) + "\n")
         part.replace(path)
@@ -95,7 +87,7 @@ class Report:
         return len({tuple(str(row.get(key)) for key in keys) for row in self.rows}) == len(self.rows)
 
     def _width(self, names: dict[str, str]) -> int:
-        """Of a table with these columns, in characters: each has a border and two spaces."""
+        """The width of a table with these columns, in characters: each has a border and two spaces."""
         return 1 + sum(
             3
             + max(len(text) for text in (*name.split("\n"), *(shown(row.get(key, "")) for row in self.rows)))
@@ -111,60 +103,6 @@ def is_table(value: Any) -> bool:
 def shown(value: Any) -> str:
     """A figure with three digits; anything else as it is."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def environment() -> dict[str, Any]:
-    """Machine, versions, commit and date. Names no path and no host."""
-    return {
-        "machine": {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "torch_threads": torch.get_num_threads(),
-        },
-        "versions": {"python": platform.python_version(), **versions()},
-        "commit": commit(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that matter and are installed."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def processor() -> str:
-    """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def commit() -> str:
-    """The commit of the working tree that runs, "+" where it has changes, or "unknown". For an installed wheel,
-    which has none, the environment's WEFT_COMMIT.
-    """
-    if named := named_commit():
-        return named
-    here = Path(__file__).parent
-    try:
-        run = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-        )
-    except OSError:
-        return "unknown"
-    return run.stdout.strip() or "unknown"
 
 
 def median_seconds(run: Callable[[], object], repeat: int, warmup: int = 3) -> float:

@@ -1,6 +1,6 @@
-"""A report's rows as they come: written after each of them, with what failed in the place of others.
+"""A report's rows as they come: written after each of them, with failures in place of rows that failed.
 
-A benchmark that is broken off, by a failure or a stall or whoever ended it, has left what it measured until then.
+A benchmark that ends early, by a failure, a stall or a signal, has left what it measured until then.
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft import registry
 from weft.cli.answers import Run, statistics
 from weft.cli.inputs import (
     DEFAULT,
@@ -36,10 +37,11 @@ class OnLength(Enum):
     close = "close"
 
 
-class GrammarBackend(Enum):
-    auto = "auto"
-    xgrammar = "xgrammar"
-    llguidance = "llguidance"
+if TYPE_CHECKING:
+    GrammarBackend = StrEnum  # its members are known when it runs
+else:
+    GrammarBackend = StrEnum("GrammarBackend", {name: name for name in registry.names("grammars")})
+AUTO = GrammarBackend("auto")
 
 
 class Graphs(Enum):
@@ -111,12 +113,12 @@ def generate(
         ),
     ] = None,
     max_free_tokens: Annotated[
-        int | None, typer.Option(help="Behind so many tokens of free text nothing but --after's may come.")
+        int | None, typer.Option(help="After so many tokens of free text nothing but --after's may come.")
     ] = None,
     grammar_backend: Annotated[
         GrammarBackend,
         typer.Option(help="What compiles the guide; auto is the library that enforces more of it."),
-    ] = GrammarBackend.auto,
+    ] = AUTO,
     untrusted: Annotated[
         bool,
         typer.Option(

@@ -136,7 +136,7 @@ def read_guide(
 
 
 def read_trigger(guide: Guide | None, trigger: str | None, max_free_tokens: int | None) -> Guide | None:
-    """The guide of the command line behind its trigger, if it has one."""
+    """The guide of the command line after its trigger, if it has one."""
     from weft.grammar.guide import Guide
 
     if trigger is None:
@@ -190,8 +190,7 @@ def choose_speculation(
         return Speculation.forced(num_draft_tokens=count) if forced else Speculation.none()
     if name == "forced":
         return Speculation.forced(num_draft_tokens=count)
-    given = {} if path is None else {"path": path}
-    chosen: Speculation = getattr(Speculation, name)(**given, num_draft_tokens=count, guide_drafts=drafts)
+    chosen = Speculation.named(name, path, num_draft_tokens=count, guide_drafts=drafts)
     return Speculation.forced(chosen) if forced else chosen
 
 

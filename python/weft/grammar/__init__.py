@@ -5,12 +5,12 @@ from weft.grammar.base import (
     CompiledGuide,
     Matcher,
     Opening,
-    PythonMatcher,
-    Recognizer,
     wrap_matcher,
 )
 from weft.grammar.compile.compiler import GuideCompiler
-from weft.grammar.guide import Guide
+from weft.grammar.guide import Guide as Guide  # public in `weft`
+from weft.grammar.interfaces import PythonMatcher, Recognizer
+from weft.grammar.kinds.tools import tool_styles
 from weft.grammar.limits import CompileLimits
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
@@ -18,12 +18,16 @@ __all__ = [
     "Backend",
     "CompileLimits",
     "CompiledGuide",
-    "Guide",
     "GuideCompiler",
     "Matcher",
     "Opening",
     "PythonMatcher",
     "Recognizer",
     "Vocabulary",
+    "tool_styles",
     "wrap_matcher",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

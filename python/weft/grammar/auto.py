@@ -2,8 +2,8 @@
 
 Both are asked what of a JSON schema they would not enforce. One that enforces all of it compiles it; where neither
 does, a strict guide is an error with both reasons, and another goes to the one that leaves fewer keywords out. Where
-both do as well, a schema is LLGuidance's, which compiles it in a few milliseconds where XGrammar may take seconds;
-whoever needs to know how answers end (`Guide.closes`) gets XGrammar.
+both do equally well, a schema goes to LLGuidance, which compiles it in a few milliseconds where XGrammar may take
+seconds; a guide that must know how answers end (`Guide.closes`) gets XGrammar.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORDS = {XGRAMMAR: "XGrammar", LLGUIDANCE: "LLGuidance"}
 
 
 def in_order(guide: Guide) -> tuple[str, ...]:
-    """The libraries that may compile a guide, the one to be asked first in front."""
+    """The libraries that may compile a guide, in the order in which they are asked."""
     if guide.kind == "lark":
         return (LLGUIDANCE,)
     if guide.closes or guide.kind not in ("json_schema", "regex", "choice"):

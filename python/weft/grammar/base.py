@@ -9,29 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from weft._core import Matcher, python_matcher
+from weft._core import ClosingTables, Matcher, python_matcher
 from weft.errors import GuideError
-
-if TYPE_CHECKING:
-    from weft.grammar.guide import Guide
-    from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.grammar.guide import Guide
+from weft.grammar.interfaces import PythonMatcher
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 __all__ = [
     "NO_REQUEST",
     "Attempt",
     "Backend",
     "Chooser",
+    "Closes",
     "CompileParts",
     "CompiledGuide",
     "Matcher",
     "Opening",
-    "PythonMatcher",
-    "Recognizer",
+    "Prepared",
+    "Preparing",
     "wrap_matcher",
 ]
 
@@ -46,51 +43,6 @@ class Opening:
 
 
 NO_REQUEST = Opening()
-
-
-class PythonMatcher(Protocol):
-    """A matcher written in Python. What it raises ends its own request.
-
-    It may also have `rollback(count) -> None`, which takes back the last tokens taken, `fork() -> PythonMatcher` and
-    `reset() -> None`. Where it has none, weft takes all tokens again with the same object (`reset`) or another of the
-    factory's: dearer with each token, and right only for a matcher that answers the same tokens alike.
-
-    And it may have `error() -> str` (the text for what it raised), and `forced(capacity) -> list[int]`: at most so many
-    tokens that spell what must follow whatever is sampled, with the state unchanged; they become drafts.
-    """
-
-    def accept(self, token: int) -> bool:
-        """Take a token; False refuses it and leaves the state as it was."""
-
-    def fill(self, row: NDArray[np.int32]) -> object:
-        """Set bit t % 32 of word t // 32 for every token t that may follow; `row` comes zeroed. False: all
-        may.
-        """
-
-    def is_terminated(self) -> bool:
-        """Whether an end token was taken. Asked after each change of the state."""
-
-
-class Recognizer(Protocol):
-    """A stack of states; the interface of AICI's recognisers. What it raises ends its own request.
-
-    It may also have `try_push_byte(byte) -> bool`, which pushes a byte if it is allowed; `trie_finished() -> None`,
-    called behind each mask; `fork() -> Recognizer`; and `collapse() -> None`, called when a token was taken: no more
-    than the state on top has to be kept. A recogniser with `collapse` is made anew, and gets all bytes again, where
-    tokens are taken back; one without pops them.
-    """
-
-    def push_byte(self, byte: int) -> None:
-        """Push a byte, 0 to 255, that is allowed."""
-
-    def pop_bytes(self, count: int) -> None:
-        """Take back the last bytes."""
-
-    def byte_allowed(self, byte: int) -> bool:
-        """Whether a byte may follow."""
-
-    def special_allowed(self, token: int) -> bool:
-        """Whether an end token, by its id, may follow: the text may end here."""
 
 
 class CompiledGuide(Protocol):
@@ -135,6 +87,8 @@ class Backend(Protocol):
     guides come from strangers) and `threads` (how many one compile may use; None: its own default, 1: it starts none,
     so that the process can be forked). `compile` may be called by several threads at once.
 
+    One that takes only some kinds of guides names them as `kinds` (`Guide.kind`), and refuses others with `GuideError`.
+
     It needs no care for what a guide does to its process: strangers' guides are compiled in a trial process first
     (`weft.grammar.compile.trial`), and by threads with large stacks (`weft.grammar.compile.stacks`).
     """
@@ -143,7 +97,7 @@ class Backend(Protocol):
         """Compile a guide. Raises `GuideError` for one that does not compile, or that nothing can satisfy."""
 
 
-Attempt = Callable[[str, "Guide"], CompiledGuide]
+Attempt = Callable[[str, Guide], CompiledGuide]
 """Compiles a guide with the library of this name. Raises `GuideError` where that one can't, or may not."""
 
 
@@ -161,6 +115,36 @@ class Chooser(Protocol):
 
     def choose(self, guide: Guide, attempt: Attempt) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where no library can."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A guide as a library reads it: a text, of a kind that the library knows, and what of the guide it leaves out."""
+
+    kind: str
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A backend that can do all that its library does not do itself ahead, also in another process: `compile` is
+    `build` of what `prepare` gave."""
+
+    def prepare(self, guide: Guide) -> Prepared:
+        """Raises `GuideError`."""
+
+    def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
+        """Compile what was prepared. Raises `GuideError`."""
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A compiled guide whose shortest ends are known."""
+
+    def closing(self, text: str | None = None) -> ClosingTables:
+        """What the first call works out, and keeps; `text` is what the guide's library read, where that is at hand.
+        Raises `GuideError` where a grammar is beyond that."""
 
 
 def wrap_matcher(matcher: PythonMatcher, factory: Callable[[], PythonMatcher] | None = None) -> Matcher:

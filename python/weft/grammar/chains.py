@@ -1,7 +1,7 @@
 """How deep a library descends in a guide, which is what its native stack must bear: `chain_length`.
 
 Each level of a guide counts: an object within an object of a JSON schema and a reference's target, a rule that a rule
-names, a group within a group. Of what stands within itself every part counts once, as libraries enter none twice. So
+names, a group within a group. Every part of what stands within itself counts once, as libraries enter none twice. So
 the number is never too low, and an honest guide's is small: under 100 for all but a few of thousands of schemas that
 people wrote. All is found in a time that grows with the text, and without recursion.
 """
@@ -21,7 +21,7 @@ REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 @dataclass
 class _Node:
-    """What can be referred to: how deep it goes by itself, and how deep in it stands what it refers to."""
+    """What can be referred to: how deep it goes by itself, and how deep in it its references stand."""
 
     height: int = 1
     edges: list[tuple[_Node, int]] = field(default_factory=list)

@@ -1,4 +1,8 @@
-"""What an answer must look like: a `Guide`, checked when it is made, compiled when a request needs it."""
+"""What an answer must look like: a `Guide`, checked when it is made, compiled when a request needs it.
+
+A guide is plain data: a kind, a source and options. What a kind needs to read, check and translate it lies in files of
+its own, which the registry names.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from weft import registry
 from weft.errors import GuideError
-from weft.grammar.base import PythonMatcher, Recognizer
-from weft.grammar.schema import structure as json_schema
-
-if TYPE_CHECKING:
-    from weft.grammar.wasm.limits import WasmLimits
+from weft.grammar.interfaces import PythonMatcher, Recognizer
+from weft.grammar.wasm_limits import WasmLimits
 
 Kind = Literal[
     "json_schema",
@@ -41,8 +43,8 @@ class Guide:
     one.
 
     Each raises `GuideError` for what is wrong at first sight. A JSON schema, also one within tools or tags, is enforced
-    whole, or compiling it raises a `GuideError` that names the keyword and its place. With `strict=False` what can be
-    enforced is, and `CompiledGuide.notes` tell of the rest.
+    whole, or compiling it raises a `GuideError` that names the keyword and its place. With `strict=False` as
+    much as possible is enforced, and `CompiledGuide.notes` tell of the rest.
     """
 
     kind: Kind
@@ -88,24 +90,17 @@ class Guide:
         compiled guide and of each answer.
 
         At most `max_whitespace` blanks in a row stand between tokens (None: any number). With `separators`, as those of
-        `json.dumps` between items and behind keys, (", ", ": ") say, there are no blanks but theirs, and nothing is
+        `json.dumps` between items and after keys, (", ", ": ") say, there are no blanks but theirs, and nothing is
         left to choose: keys and punctuation are forced, which drafts can use (`Speculation.forced`).
         """
-        _check_separators(separators)
-        if max_whitespace is not None and (type(max_whitespace) is not int or max_whitespace < 1):
-            raise GuideError(
-                f"max_whitespace is {max_whitespace!r}; it must be a number from 1 on, or None for no bound"
-            )
-        schema = _schema_of(schema)
-        json_schema.check(schema)
-        return cls(
+        return _make(
             "json_schema",
-            json.dumps(schema),
-            max_whitespace,
-            strict=bool(strict),
-            any_order=bool(any_order),
+            schema,
+            strict=strict,
+            max_whitespace=max_whitespace,
+            any_order=any_order,
             separators=separators,
-            open_objects=bool(open_objects),
+            open_objects=open_objects,
         )
 
     @classmethod
@@ -180,22 +175,21 @@ class Guide:
         `tools` are OpenAI's: `{"type": "function", "function": {"name": ..., "parameters": schema}}`. `required`: text
         and calls in any order (False), at least one call (True), or exactly one call of the function that it names.
         `reasoning` is what the format has before the answer: it is open already ("enabled"), there is none
-        ("disabled"), or either ("auto"). Without `parallel` there is one call at most, and nothing behind it. `strict`
+        ("disabled"), or either ("auto"). Without `parallel` there is one call at most, and nothing after it. `strict`
         and `max_whitespace` are as in `json_schema`; with `any_order` arguments may come in any order.
         """
-        from weft.grammar.kinds.tools import tools_tag
-
-        source = tools_tag(
+        return _make(
+            "tools",
             tools,
             style,
             required,
             reasoning=reasoning,
             parallel=parallel,
             any_order=any_order,
+            strict=strict,
             open_objects=open_objects,
             max_whitespace=max_whitespace,
         )
-        return cls("structural_tag", source, strict=bool(strict))
 
     @classmethod
     def matcher(cls, factory: Callable[[], PythonMatcher]) -> Guide:
@@ -215,8 +209,8 @@ class Guide:
 
     @classmethod
     def plugin(cls, path: str | PathLike[str], arg: bytes | str = b"") -> Guide:
-        """Matchers or recognisers in C: a shared library built with weft's headers (`weft.include_dir()`) and what it
-        is to be given. It runs in this process and is never unloaded; load none that you would not run.
+        """Matchers or recognisers in C: a shared library built with weft's headers (`weft.include_dir()`), and the
+        argument for it. It runs in this process and is never unloaded; load none that you would not run.
         """
         path = Path(path).absolute()
         if not path.is_file():
@@ -232,13 +226,9 @@ class Guide:
 
         `trigger` is a token's id or a text. A text that names a special token of the tokenizer means that token; any
         other is found wherever the text has its bytes. Free text has no special tokens and does not end the answer.
-        Behind `max_free_tokens` tokens nothing but the trigger may come. `guide` may have a trigger, too.
+        After `max_free_tokens` tokens nothing but the trigger may come. `guide` may have a trigger, too.
         """
-        from weft.grammar.kinds.after import After
-
-        after = After(trigger, cls.of(guide), max_free_tokens)
-        after.check()
-        return after.made()
+        return _make("after", trigger, cls.of(guide), max_free_tokens)
 
     @classmethod
     def wasm(
@@ -252,13 +242,10 @@ class Guide:
         """What a WASM program of AICI's interface (generation 2) allows; see `docs/wasm.md`.
 
         `program` is a file or its content, binary (.wasm) or text (.wat). `arg` is what it reads as its argument: text,
-        or what JSON can hold. A program runs within `limits`; unless it is `trusted`, it is compiled in a process of
-        its own.
+        or what JSON can hold. A program runs within `limits`; unless it is `trusted`, it is compiled in a
+        separate process.
         """
-        from weft.grammar.wasm.source import WasmSource
-
-        source = WasmSource.read(program, arg, limits, trusted)
-        return cls("wasm", str(source), payload=source)
+        return _make("wasm", program, arg, limits, trusted)
 
     @classmethod
     def unread(
@@ -269,8 +256,8 @@ class Guide:
         strict: bool = True,
         open_objects: bool = False,
     ) -> Guide:
-        """A guide of text that nobody has looked at, as those of clients are: a thread that may take its time finds
-        out what is wrong with it."""
+        """A guide of text that has not been read yet, as those of clients are: a thread that may take its time
+        finds out what is wrong with it."""
         blanks = MAX_WHITESPACE if kind == "json_schema" else None
         return cls(kind, text, blanks, strict=strict, open_objects=open_objects, is_read=False)
 
@@ -312,20 +299,14 @@ class Guide:
 
     def check(self) -> None:
         """Raises `GuideError` for what is wrong at first sight with the text of a schema or a structural tag."""
-        if self.kind == "json_schema":
-            json_schema.check(_schema_of(self.source))
-        elif self.kind == "structural_tag":
-            from weft.grammar.xgrammar.translate import check_structural_tag
-
-            check_structural_tag(self.source)
+        if self.kind in registry.GUIDE_CHECKS:
+            registry.load("guide checks", self.kind)(self.source)
 
     def grammar(self) -> Any:
         """The guide as an `xgrammar.Grammar`. Raises `GuideError` for one that does not translate, or is no
         grammar.
         """
-        from weft.grammar.xgrammar.translate import grammar_of
-
-        return grammar_of(self)
+        return registry.load("guide views", "grammar")(self)
 
     def __str__(self) -> str:
         try:
@@ -341,33 +322,10 @@ def words(guide: Guide) -> str:
     )
 
 
-def _schema_of(schema: Any) -> Any:
-    """The schema as plain JSON data."""
-    if hasattr(schema, "model_json_schema"):
-        schema = schema.model_json_schema()
-    elif hasattr(schema, "json_schema") and callable(schema.json_schema):
-        schema = schema.json_schema()
-    try:
-        return json.loads(schema if isinstance(schema, str) else json.dumps(schema))
-    except (TypeError, ValueError) as error:
-        what = " (a str is read as JSON, not as a path)" if isinstance(schema, str) else ""
-        raise GuideError(f"the JSON schema is not valid JSON{what}: {error}") from None
-    except RecursionError:
-        raise GuideError("the JSON schema is nested too deeply") from None
-
-
-def _check_separators(separators: Any) -> None:
-    """A comma and a colon, each with spaces around it or none."""
-    if separators is None:
-        return
-    fits = isinstance(separators, tuple) and len(separators) == 2
-    if not fits or any(
-        not isinstance(text, str) or text.strip(" ") != mark
-        for text, mark in zip(separators, ",:", strict=True)
-    ):
-        raise GuideError(
-            f"separators is {separators!r}; it must be a comma and a colon with spaces or none, as (', ', ': ')"
-        )
+def _make(kind: str, *parts: Any, **options: Any) -> Guide:
+    """A guide, made by what the registry names for it. Raises `GuideError`."""
+    made: Guide = registry.load("guide makers", kind)(*parts, **options)
+    return made
 
 
 def _need_text(what: str, text: object) -> None:

@@ -21,11 +21,11 @@ class CompileLimits:
 
     - `max_source_bytes` bytes of its text, and brackets that nest `max_depth` deep in it.
     - `max_chain` levels below one another, through references, rules and groups: libraries recurse with them.
-    - In front of XGrammar, whose compile time grows with them: `max_choices` values in all enumerations, and as many
+    - Before XGrammar, whose compile time grows with them: `max_choices` values in all enumerations, and as many
       alternatives in all of a regular expression or grammar; `max_properties` properties in all of a schema;
       `max_repeat` positions that a repeat expands to, repeats within it included (`maxLength`, `{n,m}`);
       `max_least_bytes` bytes of the shortest text of each rule, since XGrammar spells forced text to its end.
-    - LLGuidance has bounds of its own on what a compile and a mask cost; `time_s` and `memory_bytes` tighten them.
+    - LLGuidance has its own bounds on what a compile and a mask cost; `time_s` and `memory_bytes` tighten them.
     - `time_s` seconds of compiling, and `memory_bytes` bytes of what comes out. Where guides are tried first
       (`untrusted`), compiling itself may take no more than `memory_bytes` either, and a mask with the token after it
       no more than `mask_time_s` seconds of a CPU, along walks of some hundred tokens and, by what these take,

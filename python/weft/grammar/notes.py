@@ -1,4 +1,4 @@
-"""What of a guide is not enforced, said to whoever brought it: a note for each, with its keyword and its place.
+"""What of a guide is not enforced, as its client is told: a note for each, with its keyword and its place.
 
 Schemas come from strangers, who choose what their keys are, how long and how many. So a place is a link to the one
 around it, which costs the same however deep it is; notes are escaped and shortened; and beyond the first few they are

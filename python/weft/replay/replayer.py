@@ -1,7 +1,7 @@
 """A recording's turns, issued again to a grammar lane on the CPU driver, in the order of `engine/step/step.py`.
 
 Where the engine's model would write drafts and verified tokens, a launched function writes those of the recording;
-where it would read masks, one hashes them, behind the lane's own calls that let the model read them. Nothing else is
+where it would read masks, one hashes them, after the lane's own calls that let the model read them. Nothing else is
 waited for on the way but what the engine waits for: the turn before the last.
 
 S slots, K drafts, B rows.
@@ -164,7 +164,7 @@ class Issuer:
         return torch.tensor(list(slots) or [self.lane.state.num_slots], dtype=torch.int64)
 
     def _logits(self, slots_B: Tensor, width: int) -> Tensor:
-        """Logits [B, T, 1] to be masked: of one token, which is nobody's."""
+        """Logits [B, T, 1] to be masked: of one token, which belongs to no request."""
         return torch.zeros(len(slots_B), width, 1)
 
     def _write_drafts(self, operation: Operation) -> None:

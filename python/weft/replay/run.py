@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass
 class Replayed:
-    """What came of a replay. For all seeds together: `num_entries` slots were compared behind operations, with
+    """What came of a replay. For all seeds together: `num_entries` slots were compared after operations, with
     `num_rows` mask rows, and `num_seen` rows on the device. `notes` say what was left out.
     """
 

@@ -1,4 +1,4 @@
-"""Who had which slot in a recording, and which of them can be done again.
+"""Which request had which slot in a recording, and which of them can be replayed.
 
 A window begins in the middle of requests: their matchers are brought to the text that was committed by then, and take
 the drafts that had been taken. A slot is left out, with a note, while it holds what can't be made again.
@@ -83,7 +83,7 @@ class Tenancies:
 
 
 def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
-    """Read who had which slot, and compile their guides."""
+    """Read which request had which slot, and compile their guides."""
     found = Tenancies()
     guides = _compile(recording, vocabulary)
     holders: dict[int, Tenant | None] = {}  # by slot; None: left out
@@ -144,7 +144,7 @@ def _tenant(
     epoch: int,
     attaches: bool,
 ) -> tuple[Tenant | None, str]:
-    """Who has a slot, or why that is not done again."""
+    """Which request has a slot, or why it is not replayed."""
     request = recording.request_of(entry.matcher)
     if request is None or request.guide is None:
         return None, f"matcher {entry.matcher} belongs to no request that the recorder was told of"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.trace.chrome import track_names, write_chrome
-from weft.trace.record import Slice, record, record_on, recording
+from weft.trace.record import record, record_on, recording
+from weft.trace.slice import Slice
 
 __all__ = ["Slice", "record", "record_on", "recording", "track_names", "write_chrome"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from weft.errors import InterfaceError
 from weft.trace.chrome import track_names
-from weft.trace.record import Slice
+from weft.trace.slice import Slice
 
 COLOURS = {
     "target_forward": "#33658a",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.trace.record import Slice
+from weft.trace.slice import Slice
 
 KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,19 +12,9 @@ import torch
 
 from weft.runtime import cpu
 from weft.runtime.interface import Runtime
-
-
-@dataclass(frozen=True)
-class Slice:
-    """One node that ran: its label, kind ("kernel", "host", "memcpy", ...), stream and thread numbers, and its time in
-    microseconds since the recording began."""
-
-    label: str
-    kind: str
-    stream: int
-    thread: int
-    begin_us: float
-    end_us: float
+from weft.trace.chrome import write_chrome
+from weft.trace.profile import slices_of
+from weft.trace.slice import Slice
 
 
 @contextmanager
@@ -56,8 +45,6 @@ def record_on(runtime: Runtime) -> Iterator[list[Slice]]:
             yield slices
             runtime.synchronize()
         return
-    from weft.trace.profile import slices_of
-
     slices = []
     with TemporaryDirectory() as folder:
         path = Path(folder) / "profile.json"
@@ -71,8 +58,6 @@ def recording(runtime: Runtime, path: Path) -> Iterator[None]:
     """Record what `runtime` runs, to the end of what is launched inside, and write it to `path` as Chrome/Perfetto
     JSON.
     """
-    from weft.trace.chrome import write_chrome
-
     if runtime.device.type == "cpu":
         with record() as slices:
             yield

@@ -13,6 +13,7 @@ from typing import Any
 from rich.progress import track
 
 from weft.bench.engine.drafters import VARIANTS, Variant
+from weft.bench.engine.simulated import simulate_acceptance
 from weft.bench.heldout import PromptSet, acceptance_length, count_differing, prompt_sets
 from weft.bench.report import Report
 from weft.bench.rows import Rows
@@ -35,9 +36,11 @@ def run(
     """A row for each set of prompts and drafter, a column for each number of drafts: mean tokens per iteration that
     verified drafts.
 
-    `simulate` forces that many tokens per iteration (`EngineConfig.simulate_acceptance`), and the report says so.
+    `simulate` forces that many tokens per iteration (`simulated.py`), and the report says so.
     """
-    config = EngineConfig(max_batch=BATCH, simulate_acceptance=simulate)
+    config = EngineConfig(max_batch=BATCH)
+    if simulate is not None:  # in no graph that is captured before the drafts are forced
+        config = EngineConfig(max_batch=BATCH, graphs="none", reuse=False)
     with LLM(model, device=device, engine=EngineConfig(max_batch=BATCH)) as plain:
         sets = prompt_sets(prompts, plain)
         reference = {s.name: s.answer(plain, temperature) for s in sets}
@@ -51,6 +54,8 @@ def run(
             so_far.trying(drafter=variant.name, drafts=k),
             LLM(model, device=device, engine=config, speculation=variant.speculation(k)) as llm,
         ):
+            if simulate is not None:
+                simulate_acceptance(llm.engine, simulate)
             for prompt_set in sets:
                 outputs = prompt_set.answer(llm, temperature)
                 length = lengths[prompt_set.name, k, variant.name] = acceptance_length(outputs)

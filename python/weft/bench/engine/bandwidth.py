@@ -1,7 +1,7 @@
 """What an iteration must read from memory, from the shapes alone, and how fast memory is.
 
 Counted is what no kernel can avoid: every matrix of the target once and of an EAGLE3 head once for each draft, the
-keys and values of the context, and the logits, which sampling reads. Not counted are rows of the embedding,
+keys and values of the context, and the logits, which sampling reads. It does not count rows of the embedding,
 activations, and all that is written; they are small beside it.
 """
 
@@ -39,8 +39,8 @@ class Traffic:
 def traffic(
     config: ModelConfig, head: Eagle3Head | None, batch: int, num_drafts: int, context: float
 ) -> Traffic:
-    """Of an iteration over `batch` rows with `context` tokens each, that verifies and makes `num_drafts` drafts; the
-    head is None where there are none."""
+    """The bytes of an iteration over `batch` rows with `context` tokens each, that verifies and makes `num_drafts`
+    drafts; the head is None where there are none."""
     size = config.dtype.itemsize
     token_kv = 2 * config.num_kv_heads * config.head_dim * size
     logits = batch * (num_drafts + 1) * config.vocab_size * size

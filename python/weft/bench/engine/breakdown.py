@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from weft.bench.engine.models import Bench
-from weft.bench.engine.paired import GUIDE, Side
+from weft.bench.engine.paired import GUIDE, Setting, Side
 from weft.trace import Slice, record_on, track_names, write_chrome
 
 BLOCK = 4
@@ -91,8 +91,8 @@ def breakdown(
     trace: Path | None = None,
 ) -> list[dict[str, Any]]:
     """A row for each task in the order of the guided iteration, of `iterations` or more of each side; the last row is
-    the whole. Prompts have `context` tokens. Writes some of both to `trace`, one behind the other."""
-    side_of = partial(Side, bench, batch, num_drafts, prompt_tokens=context, max_seq_len=context + ROOM)
+    the whole. Prompts have `context` tokens. Writes some of both to `trace`, one after the other."""
+    side_of = partial(Side, Setting(bench, batch, num_drafts, context + ROOM, context))
     plain = side_of(None)
     guided = side_of(GUIDE, engine=plain.engine)
     on_cpu = bench.runtime.device.type == "cpu"
@@ -164,7 +164,7 @@ def table(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def write(turns: Sequence[Turn], path: Path) -> None:
-    """Some iterations of each side one behind the other, with a track that names them."""
+    """Some iterations of each side one after the other, with a track that names them."""
     slices: list[Slice] = []
     names: dict[int, str] = {}
     at, track = 0.0, -1

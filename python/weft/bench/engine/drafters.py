@@ -30,7 +30,7 @@ def forced(num_draft_tokens: int, guide_drafts: GuideDrafts) -> Speculation:
 
 
 def forced_then(then: Make, num_draft_tokens: int, guide_drafts: GuideDrafts) -> Speculation:
-    """Forced text, and another drafter behind it."""
+    """Forced text, and another drafter after it."""
     return Speculation.forced(then(num_draft_tokens=num_draft_tokens, guide_drafts=guide_drafts))
 
 
@@ -58,4 +58,4 @@ VARIANTS = (
     Variant("draft model unguided", Speculation.draft_model, guide_drafts=False),
     *DRAFTERS[-3:],
 )
-"""Every drafter with guided drafts and without; in the order of published tables, what they lack behind."""
+"""Every drafter with guided drafts and without; in the order of published tables, what those lack last."""

@@ -12,11 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.bench.grammar.calls import synthetic_vocabulary
+from weft.bench.engine.simulated import simulate_acceptance
+from weft.bench.vocabulary import synthetic_vocabulary
 from weft.config import EngineConfig, Graphs, Speculation, package_model_path
 from weft.core import SamplingParams
+from weft.engine.build import build_engine
 from weft.engine.engine import Engine
 from weft.engine.request import Request
+from weft.engine.request_guide import RequestGuide
 from weft.errors import InputError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
@@ -131,9 +134,7 @@ class Bench:
 
         Texts end at a special token that models don't say, if there is one, so that what is timed goes on.
         """
-        config = EngineConfig(
-            max_batch=batch, max_seq_len=max_seq_len, simulate_acceptance=simulate, graphs=graphs
-        )
+        config = EngineConfig(max_batch=batch, max_seq_len=max_seq_len, graphs=graphs, reuse=simulate is None)
         config = config.resolved(self.model.config.max_position_embeddings, num_drafts)
         assert config.num_pages is not None
         drafting = Drafting(Speculation.none())
@@ -143,14 +144,17 @@ class Bench:
         kv = PagedKV.for_model(self.model, config.num_pages, config.page_size)
         silent = sorted(self.vocabulary.special_ids - set(self.vocabulary.end_ids))
         ends = silent[-1:] or list(self.vocabulary.end_ids)
-        return Engine(self.runtime, self.model, kv, drafting, ends, config)
+        engine = build_engine(self.runtime, self.model, kv, drafting, ends, config)
+        if simulate is not None:
+            simulate_acceptance(engine, simulate)
+        return engine
 
     def request(self, seed: int, max_tokens: int, guide: Guide | None, prompt_tokens: int = 8) -> Request:
         """A request with a made-up prompt; its guide is compiled once for all."""
         size = self.model.config.vocab_size
         prompt = [3 + (seed * 7919 + i * 104729) % (size - 4) for i in range(prompt_tokens)]
-        compiled = self.compiler.submit(guide) if guide is not None else None
-        return Request(prompt, SamplingParams(max_tokens=max_tokens), seed, guide=compiled)
+        own = RequestGuide(self.compiler.submit(guide)) if guide is not None else None
+        return Request(prompt, SamplingParams(max_tokens=max_tokens), seed, guide=own)
 
     def close(self) -> None:
         """Let go of compiled guides. Engines are closed before."""

@@ -21,7 +21,7 @@ from rich.progress import track
 
 from weft.bench.engine.breakdown import breakdown
 from weft.bench.engine.models import Bench, Shape
-from weft.bench.engine.paired import FIELDS, GUIDE, SIMULATED, Side, ratio, take_turns
+from weft.bench.engine.paired import FIELDS, GUIDE, SIMULATED, Setting, Side, ratio, take_turns
 from weft.bench.report import Report
 from weft.bench.rows import Rows
 
@@ -91,7 +91,8 @@ def worst(rows: Sequence[tuple[Bench, dict[str, Any]]], num_drafts: int) -> tupl
 
 def measure(bench: Bench, batch: int, num_drafts: int, iterations: int) -> dict[str, Any]:
     """One row: guided and unguided iterations in turns."""
-    plain, guided, second = (Side(bench, batch, num_drafts, guide) for guide in (None, GUIDE, None))
+    setting = Setting(bench, batch, num_drafts)
+    plain, guided, second = (Side(setting, guide) for guide in (None, GUIDE, None))
     try:
         turns = take_turns((plain, guided, second), iterations)
     finally:

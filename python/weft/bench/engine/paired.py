@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from weft.bench.engine.models import Bench
@@ -33,38 +34,43 @@ GUIDE = Guide.json_schema(
 OPERATIONS = ("fetch", "extend", "commit")
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What sides that are compared share: the model, requests at once, drafts of an iteration, lengths of texts."""
+
+    bench: Bench
+    batch: int
+    num_drafts: int
+    max_seq_len: int = MAX_SEQ_LEN
+    prompt_tokens: int = PROMPT_TOKENS
+
+    def engine(self, graphs: Graphs) -> Engine:
+        """An engine of that size; with drafts it commits `SIMULATED` tokens an iteration."""
+        simulated = SIMULATED if self.num_drafts else None
+        return self.bench.engine(self.batch, self.max_seq_len, self.num_drafts, simulated, graphs)
+
+
 class Side:
-    """An engine that decodes `batch` requests without end, guided or not; with drafts it commits `SIMULATED` tokens an
-    iteration. `engine` is another side's, of the same batch and number of drafts; then that one closes it.
+    """An engine that decodes a setting's batch of requests without end, guided or not. `engine` is another side's, of
+    the same setting; then that one closes it.
     """
 
     def __init__(
-        self,
-        bench: Bench,
-        batch: int,
-        num_drafts: int,
-        guide: Guide | None,
-        *,
-        graphs: Graphs = "one",
-        max_seq_len: int = MAX_SEQ_LEN,
-        prompt_tokens: int = PROMPT_TOKENS,
-        engine: Engine | None = None,
+        self, setting: Setting, guide: Guide | None, *, graphs: Graphs = "one", engine: Engine | None = None
     ) -> None:
-        simulated = SIMULATED if num_drafts else None
-        self.engine = engine or bench.engine(batch, max_seq_len, num_drafts, simulated, graphs)
+        self.engine = engine or setting.engine(graphs)
         self.seconds: list[float] = []
         self.grammar_seconds: list[float] = []
         self.contexts: list[float] = []
         self.tokens: list[int] = []
-        self._bench, self._batch, self._guide = bench, batch, guide
-        self._max_seq_len, self._prompt_tokens = max_seq_len, prompt_tokens
+        self._setting, self._batch, self._guide = setting, setting.batch, guide
         if guide is not None:
-            bench.compiler.submit(guide).result()
+            setting.bench.compiler.submit(guide).result()
         self._requests: list[Request] = []
         self._submitted = 0
 
     def fill(self) -> None:
-        """Put a new request in the place of each that ended, and take it past its first iterations. Raises the error
+        """Put a new request in place of each that ended, and take it past its first iterations. Raises the error
         of one that failed.
         """
         self._raise_errors()
@@ -72,9 +78,8 @@ class Side:
         missing = self._batch - len(self._requests)
         for _ in range(missing):
             self._submitted += 1
-            request = self._bench.request(
-                self._submitted, self._max_seq_len, self._guide, self._prompt_tokens
-            )
+            of = self._setting
+            request = of.bench.request(self._submitted, of.max_seq_len, self._guide, of.prompt_tokens)
             self._requests.append(request)
             self.engine.submit(request)
         while any(r.stage is not Stage.GENERATION and not r.is_finished for r in self._requests):
@@ -125,7 +130,7 @@ class Side:
 
     @property
     def tokens_per_iteration(self) -> float:
-        """Of each request."""
+        """The tokens that an iteration gives each request."""
         return sum(self.tokens) / (len(self.seconds) * self._batch)
 
     @property
@@ -142,12 +147,12 @@ class Side:
         return sum(len(request.output.token_ids) for request in self._requests)
 
     def _context(self) -> float:
-        return self._prompt_tokens + self._num_tokens() / self._batch
+        return self._setting.prompt_tokens + self._num_tokens() / self._batch
 
 
 def take_turns(sides: Sequence[Side], iterations: int) -> list[list[float]]:
     """Time `iterations` or more of each side, in blocks, first to last and last to first. Returns the median seconds of
-    each side in each turn. When a request of one ends, all begin anew, so that the texts of all have one length; what
+    each side in each turn. When a request of one ends, all begin again, so that the texts of all have one length; what
     was timed in that turn is dropped.
     """
     block = BLOCK[sides[0].engine.runtime.device.type]

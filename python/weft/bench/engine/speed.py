@@ -38,7 +38,7 @@ SAMPLING = SamplingParams(max_tokens=192)
 
 @dataclass
 class Racer:
-    """An LLM with what it is called, and its rounds: tokens, seconds, and seconds behind the first tokens."""
+    """An LLM with what it is called, and its rounds: tokens, seconds, and seconds after the first tokens."""
 
     name: str
     num_drafts: int

@@ -18,7 +18,7 @@ from rich.progress import track
 
 from weft.bench.engine.bandwidth import Traffic, copy_bandwidth, traffic
 from weft.bench.engine.models import Bench, shape_of
-from weft.bench.engine.paired import GUIDE, SIMULATED, Side, ratio, take_turns
+from weft.bench.engine.paired import GUIDE, SIMULATED, Setting, Side, ratio, take_turns
 from weft.bench.report import Report
 from weft.bench.rows import Rows
 
@@ -72,14 +72,7 @@ def measure(
     bandwidth: float,
 ) -> dict[str, Any]:
     """One row: four engines over the same weights take turns."""
-    side = partial(
-        Side,
-        bench,
-        batch,
-        num_drafts,
-        max_seq_len=prompt_tokens + ROOM,
-        prompt_tokens=prompt_tokens,
-    )
+    side = partial(Side, Setting(bench, batch, num_drafts, prompt_tokens + ROOM, prompt_tokens))
     with ExitStack() as engines:
 
         def opened(made: Side) -> Side:

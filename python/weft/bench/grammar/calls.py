@@ -7,7 +7,6 @@ thread a Python matcher waits for the GIL at each call; a native one does not ne
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Callable
@@ -16,9 +15,10 @@ import numpy as np
 import torch
 
 from weft.bench.report import Report
+from weft.bench.vocabulary import synthetic_vocabulary
 from weft.grammar import Guide, Matcher, Vocabulary
 from weft.grammar.xgrammar.backend import CompiledXGrammar, XGrammarBackend
-from weft.guided import GuidedState
+from weft.guided.state import GuidedState
 from weft.runtime import cpu
 
 SCHEMA = {
@@ -64,23 +64,6 @@ def row(name: str, seconds: list[float]) -> dict[str, object]:
         "python_us": python * 1e6,
         "python_over_native": python / native,
     }
-
-
-def synthetic_vocabulary(size: int) -> Vocabulary:
-    """Every byte, then made-up words, half of them behind a blank."""
-    rng = random.Random(0)
-    letters = "etaoinshrdlucmfwypvbgkjqxz"
-    tokens = [b"", *(bytes([byte]) for byte in range(256))]
-    seen = set(tokens)
-    while len(tokens) < size:
-        length = rng.randint(2, 9)
-        word = rng.choice(["", " "]) + "".join(
-            letters[min(int(rng.expovariate(0.15)), 25)] for _ in range(length)
-        )
-        if word.encode() not in seen:
-            seen.add(word.encode())
-            tokens.append(word.encode())
-    return Vocabulary.from_tokens(tokens, end_ids=[0])
 
 
 def compiled(backend: XGrammarBackend, guide: Guide) -> CompiledXGrammar:

@@ -1,4 +1,4 @@
-"""A judge in a process of its own, ended and begun again when a schema takes too long or takes it down."""
+"""A judge in a separate process, which is started again when a schema takes too long or crashes it."""
 
 from __future__ import annotations
 

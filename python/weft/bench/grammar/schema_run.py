@@ -1,6 +1,6 @@
 """One schema under one backend: compiled, then every instance led through the matcher, each call timed.
 
-`serve` runs in a process of its own (`schema_process.py`), so that what never ends can be ended, and a crash is a
+`serve` runs in a separate process (`schema_process.py`), so that what never ends can be ended, and a crash is a
 row of the report.
 """
 

@@ -1,6 +1,6 @@
 """Grammar backends on real JSON schemas: what compiles, how long it takes, what a mask costs, whose verdict is right.
 
-Every file is judged in a process of its own kind (`schema_process.py`), so that a schema which never ends, or takes
+Every file is judged in a separate process (`schema_process.py`), so that a schema which never ends, or takes
 its process down, is a row. Compile times are by the clock, from the schema to its first matcher, with the backend's
 own cache as it is by default. Mask and token times are of the walking thread's processor time, of native calls; an
 instance is accepted where all its tokens and then an end token are taken.
@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.progress import track
 
 from weft import registry
-from weft.bench.grammar.calls import synthetic_vocabulary
 from weft.bench.grammar.schema_files import STYLES, SchemaFile, read, some
 from weft.bench.grammar.schema_process import JudgeProcess, Result
 from weft.bench.grammar.schema_run import Settings
 from weft.bench.report import Report
+from weft.bench.vocabulary import synthetic_vocabulary
 from weft.errors import InputError
 from weft.grammar import Vocabulary
 

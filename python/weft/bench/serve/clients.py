@@ -63,7 +63,7 @@ class Window:
     response it came with and the request's response before, divided by the tokens of the later one (responses that
     are taken together are one). The other lists have an entry for each request that was answered in the window:
     `first_token`, from the moment it was due to its first response, without `compile`, its wait for its guide;
-    `queue`, the wait for a slot, which is a part of that; `user_speed`, tokens a second behind the first response;
+    `queue`, the wait for a slot, which is a part of that; `user_speed`, tokens a second after the first response;
     `per_iteration`, tokens in an iteration.
     """
 
@@ -84,7 +84,7 @@ class Window:
 
 
 class Clients:
-    """Puts a load on an executor that nobody else uses."""
+    """Puts a load on an executor that nothing else uses."""
 
     def __init__(self, executor: Executor, workload: Workload) -> None:
         self.executor = executor

@@ -3,8 +3,8 @@
 Twice: by the executor's statistics, a turn less its wait for the device (which in the CPU runtime does the model's and
 the grammar's work meanwhile); and by a trace of the CPU runtime, the time in which none of its streams runs anything.
 The second also has what lies between two turns: publishing responses, taking requests, and waiting for the
-interpreter's lock while clients hold it. By the statistics also where nobody takes tokens before an answer is whole:
-what is left then is the engine's alone.
+interpreter's lock while clients hold it. By the statistics also where no client takes tokens before an answer is
+whole: what is left then is the engine's alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMESTAMP = "%m-%d-%Y %H:%M:%S.%f"
 
 
 def measure_loop(clients: Clients, load: Load, seconds: float) -> dict[str, Any]:
-    """Microseconds of iterations in which all of `load.clients` decode and nobody reads a prompt, medians."""
+    """Microseconds of iterations in which all of `load.clients` decode and no prompt is read, medians."""
     executor = clients.executor
     whole = Clients(executor, replace(clients.workload, streaming=False))
     executor.get_latest_iteration_stats()
@@ -35,7 +35,7 @@ def measure_loop(clients: Clients, load: Load, seconds: float) -> dict[str, Any]
     clients.window(load, seconds)
     stats = executor.get_latest_iteration_stats()
     found = own_times(stats, load.clients) | {"own_not_streaming_us": not_streaming["own_us"]}
-    if executor.assembly.runtime.device.type == "cpu":
+    if executor.client.built.runtime.device.type == "cpu":
         with record() as slices:
             clients.window(load, seconds)
         found["idle_in_trace_us"] = round(median(idle_times(slices)))

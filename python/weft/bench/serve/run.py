@@ -3,7 +3,7 @@
 A row is a load, measured in a window of a few seconds (`serve_client.py` says what opens and closes it):
 
 - `tokens_per_s`, `requests_per_s`: output tokens taken, and requests answered, in the window, over its length.
-- `user_tokens_per_s`: tokens a second that a request is given behind its first response; the median of requests.
+- `user_tokens_per_s`: tokens a second that a request is given after its first response; the median of requests.
 - `first_token_*_ms`: from the moment a request was due to its first response in the client's hands, less the time that
   it waited for its guide, which is `compile_*_ms`. `queue_*_ms`, its wait for a slot, is a part of it.
 - `token_*_ms`, the inter-token latency: the time between a request's response and its response before, divided by the
@@ -43,12 +43,12 @@ def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
             with rows.trying(load=load):
                 rows.append(row(load, clients.window(load, loads.seconds)))
         summary: dict[str, Any] = {
-            "device": str(clients.executor.assembly.runtime.device),
-            "model": clients.executor.assembly.path.name,
-            "speculation": clients.executor.assembly.speculation.name,
-            "num_draft_tokens": clients.executor.assembly.speculation.max_draft_tokens,
-            "max_batch": clients.executor.assembly.config.max_batch,
-            "policy": clients.executor.assembly.config.policy,
+            "device": str(clients.executor.client.built.runtime.device),
+            "model": clients.executor.client.built.path.name,
+            "speculation": clients.executor.client.built.speculation.name,
+            "num_draft_tokens": clients.executor.client.built.speculation.max_draft_tokens,
+            "max_batch": clients.executor.client.built.config.max_batch,
+            "policy": clients.executor.client.built.config.policy,
             "overlap": setup.overlap,
             "prefix_reuse": setup.reuse,
             "prompts": loads.prompts,

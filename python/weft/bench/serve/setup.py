@@ -89,7 +89,7 @@ class Setup:
         """Clients of a running executor, which has captured its graphs."""
         config = self.config(workload.longest, most_clients)
         with Executor(self.model, config, device=self.device) as executor:
-            executor._call(executor.assembly.engine.warm_up)
+            executor.client.warm_up()
             workload.prepare(executor)
             yield Clients(executor, workload)
 

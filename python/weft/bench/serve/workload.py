@@ -38,7 +38,7 @@ ENDLESS_SCHEMA = json.dumps(
 
 @dataclass(frozen=True)
 class Workload:
-    """Prompts in token ids, each with its JSON schema; request i has prompt i, from the first again behind the last.
+    """Prompts in token ids, each with its JSON schema; request i has prompt i, from the first again after the last.
     Answers come token by token where they are `streaming`, else whole."""
 
     prompts: Sequence[Sequence[int]]
@@ -72,7 +72,7 @@ class Workload:
             executor.register_guide(ENDLESS, guide).result()
 
     def request(self, number: int, guided_percent: int, max_tokens: int | None = None) -> Request:
-        """Request `number`, from 0. Of every hundred, `guided_percent` are guided, evenly spread."""
+        """Request `number`, from 0. `guided_percent` of every hundred are guided, evenly spread."""
         place = number % len(self.prompts)
         guided = is_guided(number, guided_percent)
         return Request(

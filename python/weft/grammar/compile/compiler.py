@@ -1,8 +1,6 @@
-"""Compiling guides beside everything else: a pool of threads, clients in turn, limits, and a bounded cache.
+"""Compiling guides beside everything else: threads (`workers.py`), trials of strangers' guides, and a bounded cache.
 
-A compile that outlives its time limit fails its own guide. A library can't be stopped, so its thread is left to finish
-alone and another takes its place; while `max_abandoned` of them are at it, or half as many of one client, new guides
-are refused. Refusals are remembered for a while.
+What fails is remembered for a while, so that it is refused at once.
 """
 
 from __future__ import annotations
@@ -10,36 +8,24 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from weft.errors import CapacityError, GuideError
+from weft.errors import GuideError
 from weft.forks import Home
-from weft.grammar.base import CompiledGuide, Opening
-from weft.grammar.compile import dumps, stacks
+from weft.grammar.base import Closes, CompiledGuide, Opening
+from weft.grammar.compile import dumps
 from weft.grammar.compile.cache import GuideCache
-from weft.grammar.compile.parts import Parts, make_backend
+from weft.grammar.compile.parts import Parts, make_backend, prepare_closing
 from weft.grammar.compile.prepared import Handed
 from weft.grammar.compile.trial import Trial, TrialUnavailableError
-from weft.grammar.compile.turns import Refusals, Turns
+from weft.grammar.compile.turns import Refusals
+from weft.grammar.compile.workers import Job, Workers
 from weft.grammar.guide import Guide
-from weft.grammar.kinds.closing import Closes, prepare_closing
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
 from weft.grammar.starts import for_request
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-
-
-@dataclass(eq=False)
-class _Job:
-    guide: Guide
-    future: Future[CompiledGuide]
-    compiled: CompiledGuide | None = None  # its ends are to be worked out
-    timer: threading.Timer | None = None
-    client: Hashable = None  # in whose turn it came
-    measured_bytes: int = 0  # that its trial found it to hold
-
 
 _open: weakref.WeakSet[GuideCompiler] = weakref.WeakSet()
 
@@ -74,7 +60,6 @@ class GuideCompiler:
         self.vocabulary = vocabulary
         self.limits = limits or (CompileLimits.untrusted() if untrusted else CompileLimits())
         self.cache = GuideCache(cache_limit_bytes)
-        self.num_abandoned = 0
         # First, as it starts beside what follows.
         self._trial = Trial(vocabulary, backend, self.limits) if untrusted else None
         try:
@@ -82,16 +67,19 @@ class GuideCompiler:
         except BaseException:
             self._end_trial()
             raise
-        self._workers = workers
         self._lock = threading.Condition()
-        self._jobs: Turns[_Job] = Turns(lambda job: len(job.guide.source))
+        self._workers = Workers(
+            self._lock, self.limits, workers, begin=self._begin, work=self._compile, late=self._late
+        )
         self._refusals = Refusals()
-        self._abandoned: Counter[Hashable] = Counter()  # by client
-        self._in_flight: dict[Hashable, _Job] = {}
-        self._threads: set[threading.Thread] = set()
-        self._idle = 0
+        self._in_flight: dict[Hashable, Job] = {}
         self._closed = False
         _open.add(self)
+
+    @property
+    def num_abandoned(self) -> int:
+        """Compiles that are past their time limit and still at it."""
+        return self._workers.num_abandoned
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile and wait. Raises `GuideError`."""
@@ -119,17 +107,17 @@ class GuideCompiler:
                 return future
             known = self._in_flight.get(guide.key) if guide.key is not None else None
             if known is not None:
-                if known in self._jobs:
-                    self._jobs.add(client, known)  # it need not wait for the turns of who asked first
+                if known in self._workers.jobs:
+                    self._workers.jobs.add(client, known)  # it need not wait for the turns of who asked first
                 return known.future
             problem = self._refusal(guide, client)
             if problem is not None:
                 future.set_exception(problem)
                 return future
-            job = _Job(guide, future)
+            job = Job(guide, future)
             if guide.key is not None:
                 self._in_flight[guide.key] = job
-            self._queue(job, client)
+            self._workers.add(job, client)
         return future
 
     def dump(self, compiled: CompiledGuide) -> bytes:
@@ -171,9 +159,9 @@ class GuideCompiler:
                 if error is None and self._closed:
                     error = GuideError("the compiler was closed")
                 if error is None:
-                    error = self._too_much(client)
+                    error = self._workers.too_much(client)
                 if error is None:
-                    self._queue(_Job(done.result().guide, future, done.result()), client)
+                    self._workers.add(Job(done.result().guide, future, done.result()), client)
             if error is not None:
                 future.set_exception(error)
 
@@ -211,23 +199,23 @@ class GuideCompiler:
             return
         with self._lock:
             self._closed = True
-            waiting = self._jobs.clear()
+            waiting = self._workers.close()
             self._in_flight.clear()
             self.cache.clear()
-            self._lock.notify_all()
-            threads = list(self._threads)
         for job in waiting:
             job.future.set_exception(GuideError("the compiler was closed"))
         self._end_trial()
-        for thread in threads:
-            if thread is not threading.current_thread():  # a collection there may drop the owner
-                thread.join(timeout=1.0)
+        self._workers.join()
 
     def __enter__(self) -> GuideCompiler:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _begin(self) -> None:
+        if self._trial is not None:
+            self._trial.wait()  # its start counts for no guide's time
 
     def _end_trial(self) -> None:
         if self._trial is not None:
@@ -236,67 +224,16 @@ class GuideCompiler:
     def _refusal(self, guide: Guide, client: Hashable) -> Exception | None:
         """Why a guide is not compiled now."""
         reason = self._refusals.get(guide)
-        return GuideError(reason) if reason is not None else self._too_much(client)
+        return GuideError(reason) if reason is not None else self._workers.too_much(client)
 
-    def _too_much(self, client: Hashable) -> Exception | None:
-        """Why a client's guides must wait outside."""
-        own, limits = self._abandoned[client], self.limits
-        if self.num_abandoned >= limits.max_abandoned or own >= max(1, limits.max_abandoned // 2):
-            return GuideError(f"{self.num_abandoned} compiles are past their time limit; try again later")
-        if self._jobs.num_waiting(client) >= limits.max_waiting:
-            return CapacityError(
-                f"{limits.max_waiting} guides of this client wait to be compiled already "
-                "(CompileLimits.max_waiting); send this one again later"
-            )
-        return None
-
-    def _queue(self, job: _Job, client: Hashable) -> None:
-        self._jobs.add(client, job)
-        if self._idle < len(self._jobs) and len(self._threads) < self._workers:
-            self._start_thread()
-        self._lock.notify()
-
-    def _start_thread(self) -> None:
-        # A daemon: a compile that can't be stopped must not hold up the end of the program.
-        thread = threading.Thread(target=self._work, name="weft-compile", daemon=True)
-        self._threads.add(thread)
-        stacks.start(thread, stacks.COMPILE_BYTES)
-
-    def _work(self) -> None:
-        me = threading.current_thread()
-        if self._trial is not None:
-            self._trial.wait()  # its start counts for no guide's time
-        while True:
-            with self._lock:
-                self._idle += 1
-                while not self._jobs and not self._closed:
-                    self._lock.wait()
-                self._idle -= 1
-                if not self._jobs:
-                    self._threads.discard(me)
-                    return
-                client, job = self._jobs.take()
-                job.client = client
-                job.timer = threading.Timer(self.limits.time_s, self._abandon, (job, me))
-                job.timer.daemon = True
-                job.timer.start()
-            self._compile(job)
-            with self._lock:
-                if me not in self._threads:
-                    self.num_abandoned -= 1
-                    self._abandoned[client] -= 1
-                    return
-                self._jobs.done(client)
-
-    def _compile(self, job: _Job) -> None:
+    def _compile(self, job: Job) -> None:
         try:
             error, compiled = None, self._made(job)
             check_memory(compiled.memory_bytes, self.limits)
         except Exception as raised:
             compiled, error = None, raised
         with self._lock:
-            assert job.timer is not None
-            job.timer.cancel()
+            job.stop_timer()
             self._forget(job)
             if compiled is not None and job.guide.key is not None and not self._closed:
                 self.cache.put(job.guide.key, compiled, job.measured_bytes)
@@ -308,7 +245,7 @@ class GuideCompiler:
             elif not abandoned:
                 job.future.set_exception(error)
 
-    def _made(self, job: _Job) -> CompiledGuide:
+    def _made(self, job: Job) -> CompiledGuide:
         """The job's guide, compiled, or its ends worked out. A stranger's is tried before, in another process; an
         object of the program is no stranger's."""
         if self._trial is None or job.guide.payload is not None:
@@ -322,28 +259,20 @@ class GuideCompiler:
             return prepare_closing(job.compiled, handed.text(job.guide))
         return handed.compile_part(job.guide)
 
-    def _abandon(self, job: _Job, thread: threading.Thread) -> None:
-        with self._lock:
-            if job.future.done():
-                return
-            self._threads.discard(thread)
-            self.num_abandoned += 1
-            self._abandoned[job.client] += 1
-            self._jobs.done(job.client)
-            self._forget(job)
-            if self._jobs and not self._closed:
-                self._start_thread()
-            late = GuideError(
-                f"the guide did not compile in {self.limits.time_s:g} s; simplify it or raise the limit"
-            )
-            self._refuse(job, str(late))
-            job.future.set_exception(late)
+    def _late(self, job: Job) -> None:
+        """A job is past its time limit; its thread is left alone with it."""
+        self._forget(job)
+        late = GuideError(
+            f"the guide did not compile in {self.limits.time_s:g} s; simplify it or raise the limit"
+        )
+        self._refuse(job, str(late))
+        job.future.set_exception(late)
 
-    def _refuse(self, job: _Job, reason: str) -> None:
+    def _refuse(self, job: Job, reason: str) -> None:
         """Remember it, unless only how answers end is not known."""
         if job.compiled is None:
             self._refusals.put(job.guide, reason)
 
-    def _forget(self, job: _Job) -> None:
+    def _forget(self, job: Job) -> None:
         if self._in_flight.get(job.guide.key) is job:
             del self._in_flight[job.guide.key]

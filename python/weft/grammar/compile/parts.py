@@ -1,6 +1,6 @@
-"""Compiling a guide of any kind on the calling thread: a grammar library's, or one of weft's own around such a guide.
+"""Compiling a guide of any kind on the calling thread: a grammar library's, or one of weft's kinds around such a guide.
 
-In the trial process (`precheck.py`) the same, so that what was tried is what is compiled.
+The trial process (`precheck.py`) does the same, so that what was tried is what is compiled.
 """
 
 from __future__ import annotations
@@ -42,11 +42,17 @@ class Parts:
         return self._backend.compile(guide)
 
     def check_leaf(self, guide: Guide) -> None:
-        """What every library would fall over. Raises `GuideError`."""
+        """Check for what would break every library. Raises `GuideError`."""
         check_text(guide, self._limits)
         if not guide.is_read:
             guide.check()
         check_chain(guide, self._limits)
+
+
+def prepare_closing(compiled: CompiledGuide, text: str | None = None) -> CompiledGuide:
+    """The guide, its ends worked out, for `on_length="close"`; `text` as in `Closes`. Raises `GuideError`."""
+    prepared: CompiledGuide = registry.load("leaves", "prepare_closing")(compiled, text)
+    return prepared
 
 
 def _is_memory(error: BaseException) -> bool:

@@ -4,8 +4,8 @@ A child has a time limit that the kernel keeps (an alarm, which ends it wherever
 the helper has, a stack smaller than that of the compile in earnest, and the kernel's preference should memory run out.
 It ends with the helper, and the helper ends when its socket is closed, so that none outlives the process that asked.
 
-A child writes a line of JSON before each library that it tries, so that whoever asked knows which one it died of, and
-one for the verdict, with what is to be built behind it (`prepared.py`).
+A child writes a line of JSON before each library that it tries, so that the asking process knows which one it died of,
+and one for the verdict, followed by what is to be built (`prepared.py`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from weft import registry
 from weft.errors import GuideError, GuideStateError
-from weft.grammar.base import Backend, Chooser, CompiledGuide
+from weft.grammar.base import Backend, Chooser, CompiledGuide, Preparing
 from weft.grammar.compile import stacks
-from weft.grammar.compile.parts import Parts, make_backend
-from weft.grammar.compile.prepared import Part, Preparing, digest, packed
+from weft.grammar.compile.parts import Parts, make_backend, prepare_closing
+from weft.grammar.compile.prepared import Part, digest, packed
 from weft.grammar.compile.walk import walk
 from weft.grammar.guide import Guide
-from weft.grammar.kinds.closing import prepare_closing
 from weft.grammar.limits import CompileLimits, check_memory
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
@@ -64,7 +64,7 @@ class Helper:
 
 
 def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) -> None:
-    """Answer on the socket `fd` until it is closed. Runs in a process of its own, on its only thread."""
+    """Answer on the socket `fd` until it is closed. Runs in a separate process, on its only thread."""
     control = socket.socket(fileno=fd)
     with suppress(AttributeError):  # one arena for all threads: others count with all that they reserve
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
@@ -72,7 +72,9 @@ def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) ->
     made = make_backend(backend, vocabulary, limits, untrusted=True, threads=1)
     helper = Helper(vocabulary, backend, made)
     for library in _libraries(backend, made).values():
-        library.compile(Guide.json())  # what it makes once is there then, and every child has it
+        with suppress(GuideError):  # a library may have no such guides
+            library.compile(Guide.json())  # what it makes once is there then, and every child has it
+    registry.load("leaves", "prepare_closing")  # so is this
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets children that ended
     gc.collect()
     gc.freeze()
@@ -106,7 +108,7 @@ class Trying(Parts):
         self._memory_bytes = 0
 
     def run(self) -> tuple[dict[str, Any], bytes]:
-        """The verdict, and the texts that stand behind it."""
+        """The verdict, and the texts that follow it."""
         compiled = self.compile_part(self._job.guide)
         if self._job.closes:
             prepare_closing(compiled, None if self._last.prepared is None else self._last.prepared.text)
@@ -171,7 +173,7 @@ def _child(connection: socket.socket, helper: Helper) -> None:
                 error = _too_large(job.limits)
             verdict = {"error": error}
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
-            signal.setitimer(timer, 0)  # it is done: what is left is whoever reads
+            signal.setitimer(timer, 0)  # it is done: what is left is up to the reader
         tell(connection, {"error": None, **verdict})
         connection.sendall(texts)
     finally:

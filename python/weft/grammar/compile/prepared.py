@@ -1,9 +1,9 @@
 """What a grammar library is to compile of a guide: worked out by the trial, and built by the process that asked.
 
 A schema of 256 KB may keep Python at work for seconds: costs, chains, rewriting, spelling. For a stranger's guide the
-trial (`precheck.py`) does that, where nobody waits for the interpreter; what comes of it is text that a library reads
-natively, so that the process that serves others only builds it. (How its answers end is still worked out there, from
-that text: `Closes`.)
+trial (`precheck.py`) does that, where no request waits for the interpreter. What comes of it is text that a library
+reads natively, so that the process that serves others only builds it. (How its answers end is still worked out there,
+from that text: `Closes`.)
 """
 
 from __future__ import annotations
@@ -11,35 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from weft.errors import GuideError
-from weft.grammar.base import Backend, Chooser, CompiledGuide
+from weft.grammar.base import Backend, Chooser, CompiledGuide, Prepared, Preparing
 from weft.grammar.compile.parts import Parts
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A guide as a library reads it: a text, of a kind that the library knows, and what of the guide it leaves out."""
-
-    kind: str
-    text: str
-    notes: tuple[str, ...] = ()
-
-
-@runtime_checkable
-class Preparing(Protocol):
-    """A backend that can do all that its library does not do itself ahead, also in another process: `compile` is
-    `build` of what `prepare` gave."""
-
-    def prepare(self, guide: Guide) -> Prepared:
-        """Raises `GuideError`."""
-
-    def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
-        """Compile what was prepared. Raises `GuideError`."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +30,12 @@ class Part:
 
 
 def digest(guide: Guide) -> str:
-    """Of all that tells a guide from others."""
+    """A digest of all that tells a guide from others."""
     return hashlib.sha256(repr(guide.key).encode(errors="surrogatepass")).hexdigest()
 
 
 def packed(parts: Mapping[str, Part]) -> tuple[list[Any], bytes]:
-    """Parts by their guides' digests, as plain data and the bytes that stand behind it."""
+    """Parts by their guides' digests, as plain data and the bytes that follow it."""
     rows, texts = [], []
     for key, part in parts.items():
         prepared = part.prepared

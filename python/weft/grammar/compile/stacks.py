@@ -13,14 +13,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 COMPILE_BYTES = 64 << 20
-"""Of threads that compile: eight times what a chain of the default `max_chain` needs. Memory is taken as it is
-used."""
+"""The stack of threads that compile: eight times what a chain of the default `max_chain` needs. Memory is taken as it
+is used."""
 
 TRIAL_BYTES = COMPILE_BYTES // 2
-"""Of a trial's compile: what passes has as much again where it is compiled in earnest."""
+"""The stack of a trial's compile: what passes has as much again where it is compiled in earnest."""
 
 STEP_BYTES = 512 << 10
-"""Of a trial's walk: masks are made on threads of the engine and of the driver, whose stacks are not weft's choice."""
+"""The stack of a trial's walk: masks are made on threads of the engine and of the driver, whose stacks weft does not
+choose."""
 
 _lock = threading.Lock()
 

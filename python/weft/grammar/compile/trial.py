@@ -1,6 +1,6 @@
 """Trial compiles in another process: what a grammar library would do with a guide, where it can be killed.
 
-A library's memory, its native stack and mostly its time have no limit that holds inside of it; it can't be stopped,
+A library's memory, its native stack and mostly its time have no limit that holds inside it; it can't be stopped,
 and what it compiled can't be handed over in reasonable time. So a stranger's guide is first compiled in a helper
 process, whichever library it goes to; what passes is compiled here, by the library that the trial settled for, from the
 text that the trial prepared for it. The helper (`precheck.py`) has read the vocabulary once and makes a child for each
@@ -11,6 +11,7 @@ ends.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import socket
@@ -33,6 +34,8 @@ from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
+_log = logging.getLogger(__name__)
+
 START = (
     "import sys; sys.path[:] = {path!r}; from weft.grammar.limits import CompileLimits; "
     "from weft.grammar.compile.precheck import serve; serve({fd}, {file!r}, {backend!r}, CompileLimits(**{limits!r}))"
@@ -41,13 +44,13 @@ START_TIME_S = 120.0  # importing on a machine that is busy
 
 
 class TrialUnavailableError(GuideError):
-    """Trials can't be had, which says nothing of the guide."""
+    """No trial is available, which says nothing of the guide."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """On a guide that passed: what each guide within it is to be compiled to, by digest, and the bytes of memory that
-    it holds, as far as that is known (0)."""
+    """The verdict on a guide that passed: what each guide within it is to be compiled to, by digest, and the bytes of
+    memory that it holds, as far as that is known (0)."""
 
     parts: Mapping[str, Part]
     memory_bytes: int = 0
@@ -104,7 +107,7 @@ class Trial:
 
     def close(self) -> None:
         """End the helper and what it tries."""
-        self._is_closed = True  # before the lock: whoever waits for the helper holds it
+        self._is_closed = True  # before the lock: a thread that waits for the helper holds it
         self._helper.stop()
         with self._lock:
             self._helper.stop()
@@ -120,10 +123,10 @@ class Trial:
         said = self._ask(sent, job)
         if not isinstance(said, Verdict) and not self._is_closed and self._helper.has_ended():
             start = time.monotonic()
-            said = self._ask(sent, job)  # somebody ended the helper: another one says
+            said = self._ask(sent, job)  # the helper was ended from outside: another one says
         if isinstance(said, Verdict):
             return said
-        if "parts" in said:  # it passed, and somebody ended the child while it sent them
+        if "parts" in said:  # it passed, and the child was ended while it sent them
             raise TrialUnavailableError("the process that tries guides of strangers was ended; try again")
         raise _Died(self._why(time.monotonic() - start, job), said.get("trying"), said.get("of", 1))
 
@@ -165,7 +168,7 @@ class Trial:
         )
 
     def _connect(self) -> socket.socket:
-        """The way to a child of its own."""
+        """A connection to a new child."""
         ours, theirs = socket.socketpair()
         with theirs:
             for _ in range(2):
@@ -174,6 +177,7 @@ class Trial:
                         break
                     if self._helper.is_ready() and self._helper.send(theirs):
                         return ours
+                    _log.warning("the helper process %d, which tries guides, died; another starts", self.pid)
                     self._helper.stop()
                     self._helper = _Helper(*self._made_of)
         ours.close()
@@ -241,7 +245,7 @@ def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, 
         control.close()
         return
     with suppress(OSError):
-        control.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
+        control.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
     process.kill()
     process.wait()
     control.close()

@@ -1,21 +1,25 @@
 """Whose guide is compiled next: clients in turn, so that many guides of one delay another's by one compile.
 
-The lock of whoever owns them guards both classes.
+The lock of their owner guards both classes.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from weft.errors import brief
 from weft.grammar.compile.prepared import digest
 from weft.grammar.guide import Guide
 
 T = TypeVar("T", bound=Hashable)
+
+_log = logging.getLogger(__name__)
 
 
 class Turns(Generic[T]):
@@ -117,7 +121,8 @@ class Refusals:
         return len(self._reasons)
 
     def put(self, guide: Guide, reason: str) -> None:
-        """Remember a guide, unless it holds an object of the program."""
+        """Remember a guide, unless it holds an object of the program; it is logged."""
+        _log.warning("guide (%s) refused: %s", guide.kind, brief(reason))
         if guide.payload is None:
             key = digest(guide)
             self._reasons.pop(key, None)

@@ -1,13 +1,14 @@
 """Whether a finished answer obeys the JSON schema that it was asked for, by the `jsonschema` package.
 
 That is asked where a schema was not to be enforced whole (`strict=False`). A stranger's pattern may take Python's `re`
-for ever and hold the interpreter meanwhile; so it is asked in a process of its own (`verdict_worker.py`), which is
+for ever and hold the interpreter meanwhile; so it is asked in a separate process (`verdict_worker.py`), which is
 started when it is first needed and ends by itself where one answer takes too long.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -20,6 +21,8 @@ from weft.grammar.guide import Guide
 from weft.grammar.kinds.after import KIND as AFTER
 from weft.grammar.kinds.after import After
 from weft.grammar.vocabulary.tokenizer import Vocabulary
+
+_log = logging.getLogger(__name__)
 
 CPU_S = 2.0
 MEMORY_BYTES = 512 << 20
@@ -51,6 +54,7 @@ class Verdicts:
                 said: bool | None = json.loads(worker.stdout.readline())
                 return said
             except (OSError, ValueError):  # it took too long, and has ended
+                _log.warning("the helper process %d, which judges answers, died", worker.pid)
                 self._end()
                 self._worker = None
                 return None

@@ -1,6 +1,6 @@
 """The process that asks the `jsonschema` package: schemas and answers in, a line of JSON each; verdicts out, alike.
 
-Run as a file of its own (`python worker.py CPU_SECONDS MEMORY_BYTES`), so that it loads nothing of weft. A pattern may
+Run as a separate file (`python worker.py CPU_SECONDS MEMORY_BYTES`), so that it loads nothing of weft. A pattern may
 take Python's `re` for ever, and references may double with each step: the kernel ends it where one answer takes more
 than its time of a CPU. It reads no schema from anywhere else.
 """

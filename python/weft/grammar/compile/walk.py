@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Plan:
-    """One walk: so many tokens that are not forced, within so many seconds of a CPU; each token is the longest (or
-    with -1 the shortest) of `candidates` drawn from the mask."""
+    """One walk: so many tokens that are not forced, within so many seconds of a CPU; each token is the longest (with
+    -1 the shortest) of `candidates` drawn from the mask."""
 
     tokens: int
     time_s: float
@@ -123,7 +123,7 @@ class _Walk:
         return (self._row.view(np.uint32) & self._usable if is_masked else self._usable), seconds
 
     def _follow_forced(self) -> None:
-        """Take the tokens that must come; they are the guide's choice, so that none is counted."""
+        """Take the tokens that must come. They are the guide's choice, so none is counted."""
         while self._forced < MAX_FORCED:
             tokens, seconds = timed(partial(self._matcher.forced, FORCED_AT_ONCE))
             self.others.append(seconds)

@@ -43,7 +43,7 @@ class After:
             raise GuideError(f"not the source of a guide after a trigger ({error!r})") from None
 
     def made(self) -> Guide:
-        """The guide. Its source holds all of it, but for objects of the program."""
+        """The guide. Its source holds all of it, except objects of the program."""
         inner = self.guide
         parts = {part.name: getattr(inner, part.name) for part in fields(inner) if part.name not in LEFT_OUT}
         if inner.kind == KIND:  # not as a text within a text, whose escapes would double with each level
@@ -81,7 +81,7 @@ def _check_text(trigger: str) -> None:
 
 
 class CompiledAfter:
-    """Free text and the compiled guide behind it."""
+    """Free text and the compiled guide after it."""
 
     def __init__(self, guide: Guide, after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> None:
         self.guide = guide
@@ -103,7 +103,7 @@ class CompiledAfter:
 
     @property
     def opens_ahead(self) -> bool:
-        """Whether matchers of the guide behind the trigger take long to begin."""
+        """Whether matchers of the guide after the trigger take long to begin."""
         return opens_ahead(self.inner)
 
     @property
@@ -118,6 +118,13 @@ class CompiledAfter:
 
     def _behind(self, matcher: Matcher) -> Matcher:
         return _core.after_matcher(self._rules, matcher, self._max_free_tokens)
+
+
+def make(trigger: int | str, guide: Guide, max_free_tokens: int | None) -> Guide:
+    """The guide of `Guide.after`. Raises `GuideError`."""
+    after = After(trigger, guide, max_free_tokens)
+    after.check()
+    return after.made()
 
 
 def compile_after(guide: Guide, parts: CompileParts) -> CompiledGuide:

@@ -2,29 +2,16 @@
 
 A guide's grammar is read as rules over bytes (`csrc/grammar/closing/grammar.h`), which tell of each place how many
 tokens the shortest end has. `closing_matcher` wraps a matcher of the guide: it lets through what the guide allows as
-long as an end fits behind it.
+long as an end fits after it.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 from weft import _core
 from weft.errors import GuideError
-from weft.grammar.base import CompiledGuide, Matcher, Opening
-
-__all__ = ["Closes", "closing_matcher", "prepare_closing"]
+from weft.grammar.base import Closes, CompiledGuide, Matcher, Opening
 
 MAX_SHOWN = 80
-
-
-@runtime_checkable
-class Closes(Protocol):
-    """A compiled guide whose shortest ends are known."""
-
-    def closing(self, text: str | None = None) -> _core.ClosingTables:
-        """What the first call works out, and keeps; `text` is what the guide's library read, where that is at hand.
-        Raises `GuideError` where a grammar is beyond that."""
 
 
 def prepare_closing(compiled: CompiledGuide, text: str | None = None) -> CompiledGuide:

@@ -13,7 +13,7 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 
 def include_dir() -> Path:
-    """The directory of `plugin.h`, `matcher.h` and `recognizer.h`, for `cc -I`."""
+    """The directory of `weft/plugin.h`, `weft/matcher.h` and `weft/recognizer.h`, for `cc -I`."""
     return Path(_core.__file__).parent / "include"
 
 

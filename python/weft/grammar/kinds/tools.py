@@ -10,6 +10,7 @@ from typing import Any, Literal
 import xgrammar as xgr
 
 from weft.errors import GuideError
+from weft.grammar.guide import Guide
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.xgrammar.schema import opened_schema
 
@@ -23,6 +24,11 @@ def tool_styles() -> tuple[str, ...]:
     from xgrammar.builtin_structural_tag import _structural_tag_registry
 
     return tuple(sorted(_structural_tag_registry))
+
+
+def make(tools: Sequence[Any], style: str, required: bool | str, *, strict: bool, **options: Any) -> Guide:
+    """The guide of `Guide.tools`: a structural tag; `options` as in `tools_tag`. Raises `GuideError`."""
+    return Guide("structural_tag", tools_tag(tools, style, required, **options), strict=bool(strict))
 
 
 def tools_tag(
@@ -97,7 +103,7 @@ def _function(tool: Any) -> dict[str, Any]:
 
 
 def _opened(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:
-    """The function with parameters that say what they leave open, as schemas of their own do."""
+    """The function with parameters that say what they leave open, as other schemas do."""
     parameters = function.get("parameters")
     if parameters is None:
         return function

@@ -2,7 +2,7 @@
 
 The wheel's library is called natively, through the C interface that it exports (`csrc/grammar/llguidance/matcher.h`).
 At first use a tiny grammar is walked both ways; where the two differ, or the interface is not there, the backend
-can't be had, and says why.
+is not available, and says why.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from weft import _core
 from weft.errors import GuideError, GuideStateError, InterfaceError
-from weft.grammar.base import NO_REQUEST, Matcher, Opening
-from weft.grammar.compile.prepared import Prepared
+from weft.grammar.base import NO_REQUEST, Matcher, Opening, Prepared
 from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits
 from weft.grammar.llguidance import gbnf, lark

@@ -1,4 +1,4 @@
-"""The alternatives that nodes come to which hold together: every choice is made, in all ways.
+"""The alternatives of nodes that hold together: every choice is made, in all ways.
 
 Where branches of a `oneOf` exclude each other, or where what is denied can't be anyway, nothing needs to be said of it.
 A sketch tells: alternatives without the costly choices, which have all values and maybe more.
@@ -155,7 +155,7 @@ class Alternatives:
                 branch.types = tuple(other for other in branch.types if other != name)
 
     def _is_void(self, goal: Goal, depth: int) -> bool:
-        """Whether surely no value satisfies all of these."""
+        """Whether certainly no value satisfies all of these."""
         if False in goal or len(goal) < 2:
             return False in goal
         key = frozenset(map(id, goal))

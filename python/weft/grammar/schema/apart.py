@@ -1,4 +1,4 @@
-"""Whether two alternatives surely have no value in common, from what is known of them at first sight."""
+"""Whether two alternatives certainly have no value in common, from what is known of them at first sight."""
 
 from __future__ import annotations
 

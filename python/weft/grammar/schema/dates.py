@@ -18,7 +18,7 @@ PATTERNS = {"date": f"^{DATE}$", "date-time": f"^{DATE}[Tt]{_TIME}$"}
 
 
 def spell_dates(node: dict[str, Any]) -> None:
-    """Puts a pattern in the place of such a format, where it has none beside it."""
+    """Puts a pattern in place of such a format, where it has none beside it."""
     pattern = PATTERNS.get(node.get("format", ""))
     if pattern is not None and "pattern" not in node:
         del node["format"]

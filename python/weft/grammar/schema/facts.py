@@ -97,7 +97,7 @@ class Arrays:
 
     @property
     def num_first(self) -> int:
-        """How many items have schemas of their own."""
+        """How many items have their own schemas."""
         return max((len(layer.first) for layer in self.layers), default=0)
 
 

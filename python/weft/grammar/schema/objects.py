@@ -84,7 +84,7 @@ def _fit(one: Layer, other: Layer) -> bool:
     if not new:
         return True
     if one.rest is False and not one.patterns:
-        # Names of the new patterns are forbidden but for those that `one` names, which are on their own.
+        # Names of the new patterns are forbidden, except those that `one` names, which are on their own.
         return True
     return not one.patterns and not any(
         patterns.found(p, name) is not False for p in new for name in one.first

@@ -20,7 +20,7 @@ MAX_STEPS = 10_000
 
 
 class Reader:
-    """Reads nodes; what it makes up is made once for each node. Raises `TooMuch` behind `MAX_STEPS` nodes."""
+    """Reads nodes; what it makes up is made once for each node. Raises `TooMuch` after `MAX_STEPS` nodes."""
 
     def __init__(self) -> None:
         self._denied: dict[int, list[Node]] = {}

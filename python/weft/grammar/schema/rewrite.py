@@ -95,7 +95,7 @@ class _Rewriting:
     # Goals
 
     def _flat(self, goal: Goal) -> Goal:
-        """A goal's nodes without those that say nothing, and behind references that stand alone."""
+        """A goal's nodes without those that say nothing; references that stand alone are followed."""
         found: dict[int, Node] = {}
         for node in goal:
             seen: set[int] = set()
@@ -198,7 +198,7 @@ class _Rewriting:
             written.pieces = [piece for piece in written.pieces if missing[id(piece)] == 0]
 
     def _key(self, goal: Goal) -> frozenset[int] | None:
-        """Of a goal; None where nothing satisfies it, empty where everything does."""
+        """What tells a goal from others; None where nothing satisfies it, empty where everything does."""
         flat = self._flat(goal)
         return None if flat == [False] else frozenset(map(id, flat))
 

@@ -11,8 +11,8 @@ from weft.grammar.schema import Rewritten, rewrite
 
 
 def rewritten(guide: Guide) -> Rewritten:
-    """What is compiled for a guide of the kind json_schema. Nobody may change it. Raises `GuideError` where nothing can
-    satisfy the schema.
+    """What is compiled for a guide of the kind json_schema. It must not be changed. Raises `GuideError` where nothing
+    can satisfy the schema.
     """
     found = _rewritten(guide.source, guide.open_objects)
     if found.schema is False:

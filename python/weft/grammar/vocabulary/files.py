@@ -17,8 +17,8 @@ def has_tokenizer(path: Path) -> bool:
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
-    """The fast tokenizer of a Hugging Face directory. Code that the directory brings (`auto_map`) is never run, and
-    nobody is asked whether it may be. Raises `TokenizerError`.
+    """The fast tokenizer of a Hugging Face directory. Code that the directory brings (`auto_map`) is never run,
+    and no prompt asks whether it may be. Raises `TokenizerError`.
     """
     if not has_tokenizer(path):
         raise TokenizerError(

@@ -13,8 +13,8 @@ from weft.errors import GuideError
 from weft.grammar.wasm import sections as wasm_sections
 from weft.grammar.wasm.code import refuse_table_changes
 from weft.grammar.wasm.interface import EARLIER, EXPORTS, IMPORTS
-from weft.grammar.wasm.limits import WasmLimits
 from weft.grammar.wasm.sections import Reader, Section, encoded
+from weft.grammar.wasm_limits import WasmLimits
 
 GLOBAL_PREFIX = "weft_global_"
 PAGE = 65536
@@ -69,7 +69,7 @@ def audit(wasm: bytes, limits: WasmLimits) -> bytes:
 
 
 def _items(reader: Reader) -> list[Reader]:
-    """The reader once for each item of a vector, which whoever takes it must read."""
+    """The reader once for each item of a vector; the caller must read each."""
     return [reader] * reader.count()
 
 

@@ -1,4 +1,4 @@
-"""Modules to machine code: in this process where the module is trusted, else in a process of its own with limits.
+"""Modules to machine code: in this process where the module is trusted, else in a separate process with limits.
 
 What comes out is kept by the content that went in, the extension and wasmtime's version. Machine code that came from
 anywhere else is never loaded.
@@ -20,7 +20,7 @@ from typing import Any
 from weft import _core
 from weft.errors import GuideError, InterfaceError
 from weft.grammar.wasm import worker
-from weft.grammar.wasm.limits import WasmLimits
+from weft.grammar.wasm_limits import WasmLimits
 
 MAX_KEPT_BYTES = 128 << 20
 # Starting the interpreter and loading the extension, on a busy machine.
@@ -91,7 +91,7 @@ def _in_process(wasm: bytes) -> bytes:
 
 
 def _apart(wasm: bytes, limits: WasmLimits) -> bytes:
-    """Compile in a process of its own, which may crash or hang as it likes."""
+    """Compile in a separate process, which may crash or hang."""
     limited = [str(limits.compile_s), str(limits.compile_memory_bytes)]
     command = [
         sys.executable, "-I", "-S", str(Path(worker.__file__)), str(_core.__file__), library_path(), *limited,

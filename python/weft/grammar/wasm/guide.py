@@ -9,9 +9,9 @@ from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import token_texts
 from weft.grammar.wasm.audit import audit
 from weft.grammar.wasm.compile import bind, compiled
-from weft.grammar.wasm.limits import WasmLimits
 from weft.grammar.wasm.source import WasmSource
 from weft.grammar.wasm.trie import trie_of
+from weft.grammar.wasm_limits import WasmLimits
 
 
 class CompiledWasm:

@@ -17,12 +17,10 @@ class ProgramReport(NamedTuple):
 
 def program_report(matcher: Matcher, num_tokens: int) -> ProgramReport | None:
     """What a program left of a text of so many tokens, without what its steps beyond them did, such as those of drafts;
-    None for a matcher that is no program's. What is no UTF-8 is replaced; in names it is escaped, so that they differ.
-    At any time, on any thread.
+    None for a matcher that is no program's. What is no UTF-8 in the log is replaced. At any time, on any thread.
     """
     found = _core.wasm_report(matcher, num_tokens)
     if found is None:
         return None
     log, variables = cast(tuple[bytes, list[tuple[bytes, bytes]]], found)
-    names = {name.decode(errors="backslashreplace"): value for name, value in variables}
-    return ProgramReport(log.decode(errors="replace"), names)
+    return ProgramReport(log.decode(errors="replace"), {name.decode(): value for name, value in variables})

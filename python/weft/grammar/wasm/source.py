@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import GuideError
-from weft.grammar.wasm.limits import WasmLimits
+from weft.grammar.guide import Guide
 from weft.grammar.wasm.sections import HEADER
+from weft.grammar.wasm_limits import WasmLimits
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,12 @@ class WasmSource:
 
     def __str__(self) -> str:
         return f"wasm {self.digest[:16]} {self.argument}".rstrip()
+
+
+def make(program: str | Path | bytes, argument: Any, limits: WasmLimits | None, is_trusted: bool) -> Guide:
+    """The guide of `Guide.wasm`. Raises `GuideError`."""
+    source = WasmSource.read(program, argument, limits, is_trusted)
+    return Guide("wasm", str(source), payload=source)
 
 
 def _read(path: Path, limits: WasmLimits) -> bytes:

@@ -50,8 +50,8 @@ def trie_of(vocabulary: Vocabulary) -> bytes:
 
 
 def build(tokens: list[bytes], end_id: int) -> bytes:
-    """The trie of tokens, each by its bytes (b"" for those without). Of tokens with the same bytes the last one has the
-    node."""
+    """The trie of tokens, each by its bytes (b"" for those without). Among tokens with the same bytes the last one has
+    the node."""
     spelled = [token if len(token) <= MAX_LENGTH else b"" for token in tokens]
     lengths = np.fromiter(map(len, spelled), np.uint32, len(spelled))
     data = b"".join(spelled)
@@ -74,7 +74,7 @@ def _nodes(ids: dict[bytes, int]) -> NDArray[np.uint32]:
     if missing:
         nodes = _Nodes(ids | dict.fromkeys(missing, NO_TOKEN))
     ends = nodes.ends()
-    behind = np.append(nodes.depth, 1)[ends]  # the depth of the node behind each subtree
+    behind = np.append(nodes.depth, 1)[ends]  # the depth of the node after each subtree
     sizes = ends - np.arange(len(ends))
     first, second = nodes.token << 8 | nodes.byte, sizes << 8 | (nodes.depth - behind + 1)
     return np.stack([first, second], axis=1).astype("<u4")
@@ -106,7 +106,7 @@ class _Nodes:
         self.token[last] = np.fromiter((ids[text] for text in texts), np.int64, len(texts))
 
     def ends(self) -> NDArray[np.int64]:
-        """The index behind each node's subtree: of the next node that is as deep or less."""
+        """The index after each node's subtree: of the next node that is as deep or less."""
         size = len(self.depth)
         ends = np.full(size, size, np.int64)
         left = np.arange(size)  # those that are not deeper than the level

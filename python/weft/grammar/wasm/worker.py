@@ -1,6 +1,6 @@
-"""The process that compiles a module that nobody vouches for: module in on standard input, machine code out.
+"""The process that compiles an untrusted module: module in on standard input, machine code out.
 
-Run as a file of its own (`python -I -S worker.py EXTENSION LIBRARY CPU_SECONDS MEMORY_BYTES`), so that it loads nothing
+Run as a separate file (`python -I -S worker.py EXTENSION LIBRARY CPU_SECONDS MEMORY_BYTES`), so that it loads nothing
 of weft but the extension. It limits itself before it reads the first byte. A refusal is its exit status 2 and a text
 on standard error.
 """

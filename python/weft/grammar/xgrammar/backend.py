@@ -9,8 +9,7 @@ import xgrammar as xgr
 
 from weft import _core
 from weft.errors import GuideError, InterfaceError, TokenizerError
-from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, wrap_matcher
-from weft.grammar.compile.prepared import Prepared
+from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, Prepared, wrap_matcher
 from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits, check_costs
 from weft.grammar.notes import Notes, refuse

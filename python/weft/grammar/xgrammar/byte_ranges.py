@@ -1,4 +1,4 @@
-"""Ranges of characters as sequences of byte sets: what a character class looks like to who reads bytes."""
+"""Ranges of characters as sequences of byte sets: what a character class looks like to a reader of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the shortest text of each rule of XGrammar's is: bounded, since text that is forced may be as long.
+"""Bounds on the shortest text of each rule of an XGrammar grammar, since forced text may be as long.
 
 XGrammar spells forced text to its end, in memory and time without a bound: that of rules that double forty times, or of
 one that never ends, would take all there is. A text can't be forced for longer than the shortest text to its end.

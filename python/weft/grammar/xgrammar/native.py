@@ -33,11 +33,11 @@ class XGrammarMatcher:
         self._end_ids = end_ids
 
     def accept(self, token: int) -> bool:
-        """Take a token; False refuses it and leaves the state as it was. Behind an end token all are refused."""
+        """Take a token; False refuses it and leaves the state as it was. After an end token all are refused."""
         return not self._matcher.is_terminated() and bool(self._matcher.accept_token(token))
 
     def fill(self, row: NDArray[np.int32]) -> bool:
-        """Set the bits of what may follow in a zeroed row, int32 [words]: end tokens behind an end token. False where
+        """Set the bits of what may follow in a zeroed row, int32 [words]: end tokens after an end token. False where
         all may.
         """
         if not self._matcher.is_terminated():

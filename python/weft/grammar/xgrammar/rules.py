@@ -14,7 +14,7 @@ from weft.errors import GuideError
 from weft.grammar.xgrammar.byte_ranges import byte_set, complement, utf8_sequences
 
 VERSION = "v16"
-"""Of the serialised form."""
+"""The version of the serialised form."""
 
 (
     BYTES,
@@ -29,10 +29,10 @@ VERSION = "v16"
 ) = range(9)
 REGEX = 12
 PLAIN = [-1, -1, "", False, None]
-"""Of a rule, what follows its body and its look-ahead (which only helps XGrammar to fill masks): no limits."""
+"""What follows a rule's body and its look-ahead (which only helps XGrammar to fill masks): no limits."""
 
 LITERAL, SET = -1, -2
-"""In the place of a rule's number: the bytes themselves, or one byte of a set."""
+"""In place of a rule's number: the bytes themselves, or one byte of a set."""
 
 Element = tuple[int, bytes, int, int]
 Alternative = list[Element]

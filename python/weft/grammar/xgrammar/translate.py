@@ -67,7 +67,7 @@ def parse_choice(choices: list[str]) -> xgr.Grammar:
 def _ebnf_literal(text: str) -> str:
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     escaped = "".join(escapes.get(char, char) for char in text)
-    # A literal of its own ends behind each: XGrammar takes hexadecimal digits that follow for the escape's.
+    # Each ends a literal: XGrammar takes hexadecimal digits that follow for the escape's.
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f'\\x{ord(match[0]):02x}" "', escaped) + '"'
 
 

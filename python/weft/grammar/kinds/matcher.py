@@ -1,4 +1,4 @@
-"""Guides over a user's own matchers: nothing is compiled."""
+"""Guides over matchers written in Python: nothing is compiled."""
 
 from __future__ import annotations
 

@@ -1,0 +1,63 @@
+"""Acceptance that is simulated: for timing models with random weights, whose drafts are never right."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from weft.engine.device.state import SlotState, StepBuffers
+from weft.engine.engine import Engine
+from weft.errors import InputError
+from weft.ops.slots import advance_slots_
+
+
+def simulate_acceptance(engine: Engine, length: float) -> None:
+    """Let a new engine's verification accept drafts until `length` tokens come out of each iteration, on average over
+    positions, whatever the target says. Raises `InputError` for what its drafts can't give."""
+    most = engine.parts.max_drafts + 1
+    if not (math.isfinite(length) and 1 <= length <= most):
+        raise InputError(
+            f"simulated acceptance is {length}; with {most - 1} drafts it can be 1 to {most} tokens"
+        )
+    engine.parts.verify = partial(_verify, length)
+
+
+def _verify(length: float, state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
+    verified, drafts_BK = buf.verified, buf.tokens_BT.narrow(1, 1, buf.tokens_BT.shape[1] - 1)
+    count_B, tokens_BT = count_simulated(
+        length, buf.slots_B, verified.base_B, buf.logits_BTV, sampled_BT, drafts_BK
+    )
+    verified.count_B.copy_(count_B)
+    advance_slots_(
+        tokens_BT, buf.slots_B, verified.base_B, buf.tokens_BT, verified.count_B, verified.tokens_BT,
+        state.advancing, state.params, is_counted=True,
+    )  # fmt: skip
+
+
+def count_simulated(
+    length: float,
+    slots_B: Tensor,
+    base_B: Tensor,
+    logits_BTV: Tensor,
+    sampled_BT: Tensor,
+    drafts_BK: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Count as if `length` tokens per iteration came out, on average over positions, whatever the target says: for
+    timing models with random weights. Returns the count and the tokens with the drafts that it keeps.
+
+    A draft that is none, or that the mask forbids (its logit is -inf), still ends what is kept.
+    """
+    num_drafts = drafts_BK.shape[1]
+    whole = int(length - 1)
+    # Whether the fraction counts changes from row to row and, with a row's base, from one iteration to the next.
+    spread_B = ((base_B * 40503 + slots_B * 9973) % 65537 * 75 % 65537).float() / 65537
+    wanted_B = whole + (spread_B < (length - 1 - whole)).long()
+    kept_logits_BK = logits_BTV.narrow(1, 0, num_drafts).gather(2, drafts_BK.clamp(min=0)[..., None])[..., 0]
+    legal_BK = (drafts_BK >= 0) & (kept_logits_BK > float("-inf"))
+    count_B = torch.minimum(wanted_B, legal_BK.cumprod(1).sum(1))
+    kept_BK = torch.arange(num_drafts, device=base_B.device) < count_B[:, None]
+    tokens_BK = torch.where(kept_BK, drafts_BK, sampled_BT.narrow(1, 0, num_drafts))
+    return count_B, torch.cat((tokens_BK, sampled_BT.narrow(1, num_drafts, 1)), 1)

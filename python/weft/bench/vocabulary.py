@@ -1,0 +1,24 @@
+"""Made-up tokens of any number."""
+
+from __future__ import annotations
+
+import random
+
+from weft.grammar import Vocabulary
+
+
+def synthetic_vocabulary(size: int) -> Vocabulary:
+    """Every byte, then made-up words, half of them behind a blank."""
+    rng = random.Random(0)
+    letters = "etaoinshrdlucmfwypvbgkjqxz"
+    tokens = [b"", *(bytes([byte]) for byte in range(256))]
+    seen = set(tokens)
+    while len(tokens) < size:
+        length = rng.randint(2, 9)
+        word = rng.choice(["", " "]) + "".join(
+            letters[min(int(rng.expovariate(0.15)), 25)] for _ in range(length)
+        )
+        if word.encode() not in seen:
+            seen.add(word.encode())
+            tokens.append(word.encode())
+    return Vocabulary.from_tokens(tokens, end_ids=[0])

@@ -1,0 +1,220 @@
+"""Sizes and policies of an engine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from weft import registry
+from weft.errors import InputError
+
+Graphs = Literal["one", "split", "none"]
+Policy = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
+Chunking = Literal["first_come", "equal_progress"]
+
+PROGRAM_BYTES = 192 << 20
+"""What a program with `WasmLimits`' defaults may hold: its memory twice, and what is kept to take tokens back."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes of an engine.
+
+    `max_batch` requests decode at once, each of at most `max_seq_len` tokens (prompt and answer; default: what the
+    model can, at most 4096). One that is searched by beams counts for as many requests as it has beams, which may be
+    `max_beam_width`; above 1 that excludes speculation. Keys and values live in `num_pages` pages of `page_size` tokens
+    (default: enough for every slot). Prompts are read in chunks of `prefill_chunk` tokens.
+
+    A turn reads parts of prompts and decodes, `max_num_tokens` tokens at most (default: 2048, or what a full batch
+    decodes and one page more). `policy` says who is admitted: `"guaranteed_no_evict"`, whoever has pages for all of
+    its answer; `"max_utilization"`, whoever has pages for its prompt: when they run out, the last and least important
+    request gives its own back and goes on later; `"static_batch"`, a batch when the one before it is done. `chunking`
+    says who reads: `"first_come"`, or all in `"equal_progress"`; with `chunked` False a prompt is read in one turn or
+    not yet. A request that was preempted and is not admitted again for `max_idle_s` seconds ends with "timeout".
+
+    With `overlap` an iteration is launched before the host has read the one before it, so that the device does not
+    wait for the host; `"auto"` does so on a GPU. A prompt that begins as an earlier text did takes its keys and values
+    (`reuse`), also in the middle of a page (`partial_reuse`), whose beginning is copied (`copy_on_partial_reuse`).
+
+    `graphs` says what is captured: `"one"` graph for a whole iteration; `"split"`, the target's and the drafter's
+    parts apart, with the grammar's work on the host between them; or `"none"`, every iteration issued eagerly. The
+    tokens are the same. `gather_generation_logits` keeps memory for the raw logits of answers, and `additional_outputs`
+    for tensors that the model marks: a name each, with whether it is gathered of prompts too. Requests may be searched
+    with up to `max_beam_width` beams.
+
+    `grammar` names the library that compiles guides, one of the registry's; `"auto"` takes the one that enforces more
+    of the guide at hand (`docs/grammars.md`). A guide that takes longer than `mask_time_limit_s` seconds within one
+    token (0: no limit), for masks, tokens that it takes and takes back, and forced text together, ends its request
+    with an error; processor time counts, and of waiting what is over 2 s. None is 2 s, or 0.25 s with
+    `untrusted_guides`. With these guides come from strangers: they are compiled under `CompileLimits.untrusted()`,
+    and tried in another process before.
+
+    A request may have `max_words` stop words, and as many bad words; each list holds `max_word_bytes` bytes at most:
+    texts in UTF-8, a token id counting for four.
+
+    WebAssembly programs start before their requests have slots: `programs_ahead` of them at most (default: as many as
+    slots). Those that have started, and whose requests have not ended, may hold `max_program_bytes` together (default:
+    384 MiB for each slot and each of those); others wait (`docs/wasm.md`).
+    """
+
+    max_batch: int = 8
+    max_beam_width: int = 1
+    max_seq_len: int | None = None
+    page_size: int = 16
+    num_pages: int | None = None
+    prefill_chunk: int = 256
+    max_num_tokens: int | None = None
+    policy: Policy = "guaranteed_no_evict"
+    chunking: Chunking = "first_come"
+    chunked: bool = True
+    max_idle_s: float = 180.0
+    overlap: bool | Literal["auto"] = "auto"
+    reuse: bool = True
+    partial_reuse: bool = True
+    copy_on_partial_reuse: bool = True
+    graphs: Graphs = "one"
+    gather_generation_logits: bool = False
+    additional_outputs: tuple[tuple[str, bool], ...] = ()
+    mask_time_limit_s: float | None = None
+    untrusted_guides: bool = False
+    max_program_bytes: int | None = None
+    programs_ahead: int | None = None
+    grammar: str = "auto"
+    max_words: int = 1024
+    max_word_bytes: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_batch",
+            "max_beam_width",
+            "max_seq_len",
+            "page_size",
+            "num_pages",
+            "prefill_chunk",
+            "max_num_tokens",
+            "max_words",
+            "max_word_bytes",
+            "max_program_bytes",
+            "programs_ahead",
+        ):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise InputError(f"{name} is {value!r}; it must be a whole number")
+        for name in (
+            "max_batch",
+            "max_beam_width",
+            "page_size",
+            "prefill_chunk",
+            "max_words",
+            "max_word_bytes",
+        ):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name, names in {**CHOICES, "grammar": tuple(registry.names("grammars"))}.items():
+            if getattr(self, name) not in names:
+                *others, last = (f'"{each}"' if isinstance(each, str) else repr(each) for each in names)
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}; it must be {', '.join(others)} or {last}"
+                )
+        for name in ("max_program_bytes", "programs_ahead"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_outputs(self.additional_outputs)
+        if self.overlap is True and self.graphs == "split":
+            raise InputError(
+                'overlap needs graphs="one" or "none": split graphs have the host between their parts'
+            )
+        if not (math.isfinite(self.max_idle_s) and self.max_idle_s > 0):
+            raise InputError(f"max_idle_s is {self.max_idle_s}; it must be above 0 seconds")
+        limit = self.mask_time_limit_s
+        if limit is not None and not (math.isfinite(limit) and limit >= 0):
+            raise InputError(f"mask_time_limit_s is {limit}; it must be 0 seconds (no limit) or more")
+        if self.max_seq_len is not None and self.max_seq_len < 2:
+            raise InputError(f"max_seq_len is {self.max_seq_len}; it must be at least 2")
+        if self.num_pages is not None and self.num_pages < 2:
+            raise InputError(
+                f"num_pages is {self.num_pages}; it must be at least 2 (page 0 is the padding's)"
+            )
+
+    def resolved(self, max_position_embeddings: int, num_draft_tokens: int) -> EngineConfig:
+        """The same config with every default replaced by a number."""
+        limit = max_position_embeddings
+        length = self.max_seq_len if self.max_seq_len is not None else min(limit, 4096)
+        if length > limit:
+            raise InputError(
+                f"max_seq_len is {length}, but the model ends at {limit} positions; lower it, or leave it out"
+            )
+        pages = self.num_pages
+        if pages is None:
+            pages = 1 + self.max_batch * self.pages_for(length, num_draft_tokens)
+        least = self.max_batch * (num_draft_tokens + 1) + self.page_size
+        tokens = self.max_num_tokens if self.max_num_tokens is not None else max(2048, least)
+        if tokens < least:
+            raise InputError(
+                f"max_num_tokens is {tokens}; a full batch decodes {least - self.page_size} tokens, and a page of "
+                f"{self.page_size} more must be left for prompts: it must be at least {least}"
+            )
+        if not self.chunked and tokens < length + self.max_batch * (num_draft_tokens + 1):
+            raise InputError(
+                f"max_num_tokens is {tokens}; without chunked prompts a turn must hold the longest one, {length}, and "
+                f"what a full batch decodes: at least {length + self.max_batch * (num_draft_tokens + 1)}"
+            )
+        mask_limit = self.mask_time_limit_s
+        if mask_limit is None:
+            mask_limit = UNTRUSTED_MASK_TIME_LIMIT_S if self.untrusted_guides else MASK_TIME_LIMIT_S
+        ahead = self.programs_ahead if self.programs_ahead is not None else self.max_batch
+        programs = self.max_program_bytes
+        if programs is None:  # each may keep a copy for its siblings
+            programs = 2 * (self.max_batch + ahead) * PROGRAM_BYTES
+        return replace(
+            self,
+            max_seq_len=length,
+            num_pages=pages,
+            max_num_tokens=tokens,
+            mask_time_limit_s=mask_limit,
+            programs_ahead=ahead,
+            max_program_bytes=programs,
+        )
+
+    def pages_for(self, tokens: int, num_draft_tokens: int) -> int:
+        """Pages that hold `tokens` and what two iterations in flight may write beyond them."""
+        return -(-(tokens + positions_ahead(num_draft_tokens)) // self.page_size)
+
+
+MASK_TIME_LIMIT_S, UNTRUSTED_MASK_TIME_LIMIT_S = 2.0, 0.25
+
+CHOICES: dict[str, tuple[object, ...]] = {
+    "graphs": ("one", "split", "none"),
+    "policy": ("guaranteed_no_evict", "max_utilization", "static_batch"),
+    "chunking": ("first_come", "equal_progress"),
+    "chunked": (True, False),
+    "overlap": ("auto", True, False),
+    "reuse": (True, False),
+    "partial_reuse": (True, False),
+    "copy_on_partial_reuse": (True, False),
+    "gather_generation_logits": (True, False),
+    "untrusted_guides": (True, False),
+}
+"""What the settings of an `EngineConfig` that name something may be."""
+
+
+def check_outputs(outputs: object) -> None:
+    """Raise `InputError` unless these are pairs of a name, each another, and a truth value."""
+    pairs = outputs if isinstance(outputs, tuple) else (None,)
+    for pair in pairs:
+        match pair:
+            case (str(), bool()):
+                continue
+        raise InputError(
+            f"additional_outputs is {outputs!r}; it must be a tuple of pairs of a name and whether it is gathered of "
+            'prompts too, such as (("TopKLogits", False),)'
+        )
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise InputError(f"additional_outputs is {outputs!r}; it names an output twice")
+
+
+def positions_ahead(num_draft_tokens: int) -> int:
+    """Positions that two iterations in flight may write beyond what the host knows to be committed."""
+    return 2 * (num_draft_tokens + 1) + num_draft_tokens

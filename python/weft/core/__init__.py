@@ -1,0 +1,33 @@
+"""The nouns that users and the engine share: sampling parameters, outputs and their statistics."""
+
+from weft.core.output import FinishReason, Hypothesis, Output, Piece, TokenLogprob
+from weft.core.sampling import (
+    BOUNDS,
+    MAX_LOGIT,
+    MAX_LOGPROBS,
+    OnLength,
+    SamplingParams,
+    check_on_length,
+)
+from weft.core.stats import OutputStats
+from weft.core.values import CHUNK, Kind, check_entries, check_words, is_encodable
+
+__all__ = [
+    "BOUNDS",
+    "CHUNK",
+    "MAX_LOGIT",
+    "MAX_LOGPROBS",
+    "FinishReason",
+    "Hypothesis",
+    "Kind",
+    "OnLength",
+    "Output",
+    "OutputStats",
+    "Piece",
+    "SamplingParams",
+    "TokenLogprob",
+    "check_entries",
+    "check_on_length",
+    "check_words",
+    "is_encodable",
+]
