@@ -38,7 +38,7 @@ static inline void *aici_take(u32 size) {
     return taken;
 }
 
-/* A blob, with a zero behind it. */
+/* A blob, with a zero after it. */
 static inline u8 *aici_blob(u32 blob, u32 *size) {
     *size = aici_host_read_blob(blob, 0, 0);
     u8 *taken = aici_take(*size + 1);
@@ -108,7 +108,7 @@ static inline void aici_sample(void) {
     aici_text(",\"temperature\":null,\"splices\":[]}]}");
     aici_send();
 }
-/* To aici_mid_process: these tokens come next, without sampling; the call behind the last has them all. */
+/* To aici_mid_process: these tokens come next, without sampling; the call after the last has them all. */
 static inline void aici_append(const u32 *tokens, u32 count) {
     aici_text("{\"branches\":[{\"sample_mask\":null,\"temperature\":null,\"splices\":[{\"when_sampled\":[],"
               "\"backtrack\":0,\"ff_tokens\":[");

@@ -6,9 +6,8 @@ import argparse
 import asyncio
 from contextlib import aclosing
 
-from weft.config import package_model_path
+from weft import load_tokenizer, package_model_path
 from weft.executor import Executor, ExecutorConfig, Request
-from weft.text import load_tokenizer
 
 PROMPTS = ["Text: Ada is a painter.", "Text: Bob lives in Rome.", "Text: Checked twice. No rain."]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from weft.config import package_model_path
+from weft import load_tokenizer, package_model_path
 from weft.executor import Executor, ExecutorConfig, OutputConfig, Request, SamplingConfig
-from weft.text import load_tokenizer
 
 PROMPTS = ["Text: Ada is a painter.", "Text: Bob lives in Rome.", "Text: Checked twice. No rain."]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from datetime import timedelta
 
-from weft.config import package_model_path
+from weft import load_tokenizer, package_model_path
 from weft.executor import Executor, ExecutorConfig, Request
-from weft.text import load_tokenizer
 
 
 def main() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from weft import Guide
-from weft.config import package_model_path
+from weft import Guide, load_tokenizer, package_model_path
 from weft.executor import (
     Executor,
     ExecutorConfig,
@@ -16,7 +15,6 @@ from weft.executor import (
     OutputConfig,
     Request,
 )
-from weft.text import load_tokenizer
 
 PERSON = {
     "type": "object",

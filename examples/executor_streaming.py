@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from weft import Speculation
-from weft.config import package_model_path
+from weft import Speculation, load_tokenizer, package_model_path
 from weft.executor import Executor, ExecutorConfig, Request, SpeculativeConfig
-from weft.text import load_tokenizer
 
 
 def main() -> None:

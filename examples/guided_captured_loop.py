@@ -15,10 +15,10 @@ import argparse
 import torch
 from torch import Tensor, nn
 
-from weft.grammar import Guide, GuideCompiler, Vocabulary
+from weft import Guide
+from weft.grammar import GuideCompiler, Vocabulary
 from weft.guided import CapturableGuidedDecoder, GuidedRequest
-from weft.runtime import get
-from weft.runtime.interface import Runtime
+from weft.runtime import Runtime, get
 
 END, NUM_DRAFTS, MAX_TOKENS = 0, 2, 48
 VOCABULARY = Vocabulary.from_tokens([b""] + [bytes([byte]) for byte in range(1, 256)], end_ids=[END])

@@ -16,7 +16,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import weft
-from weft.grammar import Guide, GuideCompiler, Vocabulary
+from weft import Guide
+from weft.grammar import GuideCompiler, Vocabulary
 from weft.guided import GuidedDecoder, GuidedRequest
 from weft.runtime import get
 

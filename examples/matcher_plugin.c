@@ -3,7 +3,7 @@
  *   cc -shared -fPIC -I "$(python -c 'import weft; print(weft.include_dir())')" matcher_plugin.c -o matcher_plugin.so
  *   weft.Guide.plugin("matcher_plugin.so", "16")
  */
-#include <plugin.h>
+#include <weft/plugin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static int is_end(const weft_vocabulary *v, int32_t token) {
   return 0;
 }
 
-/* Whether a token may follow; its digits are then behind the others, and not counted yet. */
+/* Whether a token may follow; its digits are then after the others, and not counted yet. */
 static int allows(matcher *m, int32_t token, int *length) {
   const weft_vocabulary *v = m->guide->vocabulary;
   if (m->has_ended || token < 0 || token >= v->size) return 0;

@@ -3,7 +3,7 @@
  *   cc -shared -fPIC -I "$(python -c 'import weft; print(weft.include_dir())')" recognizer_plugin.c -o recognizer_plugin.so
  *   weft.Guide.plugin("recognizer_plugin.so", "20")
  */
-#include <plugin.h>
+#include <weft/plugin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  *     python -m ziglang cc -target wasm32-freestanding -Os -nostdlib -Wl,--no-entry -o wasm_digits.wasm wasm_digits.c
  *     weft generate "The year: " --wasm wasm_digits.wasm --wasm-arg 4
  *
- * The same in WebAssembly's text form, for who has no compiler: wasm_digits.wat. */
+ * The same in WebAssembly's text form, for readers without a compiler: wasm_digits.wat. */
 #include "aici.h"
 
 static u32 left; /* digits to come */

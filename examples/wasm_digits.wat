@@ -10,7 +10,7 @@
   (import "env" "aici_host_return_logit_bias" (func $return_mask (param i32) (result i32)))
   (import "env" "aici_host_return_process_result" (func $return_result (param i32 i32)))
 
-  ;; 0 the answers' text, 256 the answer being written, 65536 what is read; behind it the vocabulary, the mask.
+  ;; 0 the answers' text, 256 the answer being written, 65536 what is read; after it the vocabulary, the mask.
   (memory (export "memory") 2)
   (data (i32.const 0) "{\"branches\":[{\"sample_mask\":")
   (data (i32.const 64) ",\"temperature\":null,\"splices\":[]}]}")
@@ -23,7 +23,7 @@
   (global $bytes (mut i32) (i32.const 0))    ;; all tokens' bytes
   (global $mask (mut i32) (i32.const 0))     ;; a bit for each token
 
-  ;; As many bytes behind all that is there.
+  ;; As many bytes after all that is there.
   (func $take (param $size i32) (result i32) (local $begin i32)
     (local.set $begin (i32.mul (memory.size) (i32.const 65536)))
     (if (i32.eq (i32.const -1)
@@ -31,7 +31,7 @@
       (then unreachable))
     (local.get $begin))
 
-  ;; The call's argument to 65536, with a zero behind it: its length.
+  ;; The call's argument to 65536, with a zero after it: its length.
   (func $read_argument (result i32) (local $size i32)
     (local.set $size (call $read_blob (call $process_arg) (i32.const 65536) (i32.const 65535)))
     (i32.store8 (i32.add (i32.const 65536) (local.get $size)) (i32.const 0))

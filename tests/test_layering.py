@@ -1,125 +1,311 @@
-"""Imports point one way, and what is kept to few places stays there."""
+"""Imports and includes point one way, and what is kept to few places stays there. The rules are `support/floors.py`."""
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "python" / "weft"
+from support.floors import (
+    EXTENSION_USERS,
+    KNOWN_CIRCLES,
+    KNOWN_LONG,
+    KNOWN_MANY_PARAMETERS,
+    KNOWN_STRANGERS,
+    KNOWN_UPWARD,
+    MOST_FILES,
+    MOST_LINES,
+    MOST_PARAMETERS,
+    NATIVE_FLOORS,
+    NATIVE_LEAVES,
+    NO_TORCH,
+    PYTHON_FLOORS,
+    PYTHON_IN_NATIVE,
+    PYTHON_LEAVES,
+)
+from support.layers import (
+    NATIVE,
+    Arrow,
+    circles,
+    include_arrows,
+    is_within,
+    name_of,
+    python_arrows,
+    strangers,
+    upward,
+    without_room,
+)
+from support.shape import too_full, too_long, uses, with_many_parameters, without_docstring, without_rule
 
-# Rank of each module or package directly under weft; an import may go down or stay within its own package.
-RANKS = {
-    "errors": 0,
-    "core": 0,
-    "config": 0,
-    "forks": 0,
-    "registry": 0,
-    "files": 0,
-    "tiny": 0,
-    "_core": 0,
-    "runtime": 1,
-    "grammar": 1,
-    "ops": 2,
-    "models": 3,
-    "guided": 3,
-    "spec": 4,
-    "engine": 5,
-    "stop_words": 4,
-    "spelling": 5,
-    "text": 5,
-    "prompts": 5,
-    "executor": 6,
-    "replay": 6,
-    "llm": 7,
-    "trace": 7,
-    "bench": 8,
-    "inspection": 9,
-    "demo": 9,
-    "cli": 10,
-    "__init__": 11,
-}
-SIBLINGS = {
-    ("core", "errors"),
-    ("forks", "errors"),
-    ("config", "errors"),
-    ("registry", "errors"),
-    ("files", "errors"),
-}
-EXTENSION_USERS = {"runtime", "grammar", "ops", "guided", "stop_words"}
-
-FILES = sorted(PACKAGE.rglob("*.py"))
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "python" / "weft"
+CSRC = ROOT / "csrc"
 
 
-def area(path: Path) -> str:
-    """The module or package directly under weft that a file belongs to."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+@cache
+def imports() -> list[Arrow]:
+    return python_arrows(PACKAGE)
 
 
-def imported(tree: ast.AST) -> set[str]:
-    """Areas of weft that a file imports when it runs; imports for type checkers alone do not count."""
-    found = set()
-    skipped: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            skipped.update(child for statement in node.body for child in ast.walk(statement))
-    for node in ast.walk(tree):
-        if node in skipped:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module:
-            parts = node.module.split(".")
-            if parts[0] == "weft":
-                found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("weft.")}
-    return found
+@cache
+def includes() -> list[Arrow]:
+    return include_arrows(CSRC)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_point_down(path: Path) -> None:
-    own = area(path)
-    assert own in RANKS, f"{own} has no rank; add it to RANKS where it belongs"
-    for other in imported(ast.parse(path.read_text())):
-        if own == "__init__" or other not in RANKS or other == own or (own, other) in SIBLINGS:
-            continue
-        if other == "_core":
-            assert own in EXTENSION_USERS, f"{own} touches the extension; only {sorted(EXTENSION_USERS)} may"
-        else:
-            assert RANKS[other] < RANKS[own], f"{own} imports {other}, which is not below it"
+def none(offences: Iterable[str]) -> None:
+    """No offence; or all of them in one message."""
+    found = sorted(offences)
+    assert not found, "\n".join(["", *found])
 
 
-def test_an_upward_import_is_caught() -> None:
-    tree = ast.parse("from weft.engine.engine import Engine\nimport weft.cli\nfrom weft import llm")
-    assert imported(tree) == {"engine", "cli", "llm"}
+def groups(known: Iterable[str]) -> set[tuple[str, ...]]:
+    """Groups of files, each written as one text."""
+    return {tuple(group.split()) for group in known}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_cuda_and_environment_are_in_few_places(path: Path) -> None:
-    own, relative = area(path), str(path.relative_to(PACKAGE))
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            used = (node.value.id, node.attr)
-            if used == ("torch", "cuda"):
-                assert relative.startswith("runtime/cuda") or own == "ops", (
-                    f"{relative}:{node.lineno} uses torch.cuda"
-                )
-            if used == ("os", "environ"):
-                assert own in ("cli", "config"), f"{relative}:{node.lineno} reads os.environ"
+def native_files() -> list[Path]:
+    return [path for path in CSRC.rglob("*") if path.suffix in NATIVE]
+
+
+def names_python(arrow: Arrow) -> bool:
+    return arrow.target == "Python.h" or arrow.target.startswith("nanobind/")
+
+
+def knows_python(arrows: Iterable[Arrow]) -> list[str]:
+    """Includes of Python in rooms that must not know it."""
+    return [
+        f"{arrow}, and is not of {', '.join(PYTHON_IN_NATIVE)}"
+        for arrow in arrows
+        if names_python(arrow) and not any(is_within(arrow.source, room) for room in PYTHON_IN_NATIVE)
+    ]
+
+
+def knows_torch(arrows: Iterable[Arrow]) -> list[str]:
+    """Imports of torch in rooms that decide, and compute nothing on a device."""
+    return [
+        f"{arrow}, but its room does without torch"
+        for arrow in arrows
+        if arrow.target.split(".")[0] == "torch" and any(is_within(arrow.source, room) for room in NO_TORCH)
+    ]
+
+
+# -- the tree as it is
+
+
+def test_every_file_has_a_room() -> None:
+    none(without_room((name_of(path, PACKAGE) for path in PACKAGE.rglob("*.py")), PYTHON_FLOORS))
+    none(without_room((name_of(path, CSRC) for path in native_files()), NATIVE_FLOORS))
+
+
+def test_imports_and_includes_point_down() -> None:
+    none(upward(imports(), PYTHON_FLOORS, KNOWN_UPWARD) + upward(includes(), NATIVE_FLOORS))
+
+
+def test_no_files_import_each_other() -> None:
+    none(circles(imports(), groups(KNOWN_CIRCLES)) + circles(includes()))
+
+
+def test_leaves_are_known_to_few() -> None:
+    none(strangers(imports(), PYTHON_LEAVES, KNOWN_STRANGERS) + strangers(includes(), NATIVE_LEAVES))
+
+
+def test_only_bindings_know_python() -> None:
+    none(knows_python(includes()))
+
+
+def test_what_decides_does_without_torch() -> None:
+    none(knows_torch(imports()))
+
+
+def test_the_extension_cuda_and_the_environment_are_in_few_places() -> None:
+    none(
+        f"{arrow}; only {', '.join(EXTENSION_USERS)} may"
+        for arrow in imports()
+        if arrow.target == "_core" and not any(is_within(arrow.source, room) for room in EXTENSION_USERS)
+    )
+    none(
+        f"{file}:{line} uses torch.cuda; only runtime/cuda* and ops may"
+        for file, line in uses(PACKAGE, "torch", "cuda")
+        if not file.startswith(("runtime/cuda", "ops/"))
+    )
+    none(
+        f"{file}:{line} reads the environment; only cli and config may"
+        for name in ("environ", "getenv")
+        for file, line in uses(PACKAGE, "os", name)
+        if not file.startswith(("cli/", "config/"))
+    )
+
+
+def test_files_and_folders_are_small() -> None:
+    python, native = list(PACKAGE.rglob("*.py")), native_files()
+    python_long = [path for path in python if name_of(path, PACKAGE) not in KNOWN_LONG]
+    none(too_long(python_long, PACKAGE, MOST_LINES) + too_long(native, CSRC, MOST_LINES))
+    none(too_full(python, PACKAGE, MOST_FILES) + too_full(native, CSRC, MOST_FILES))
+
+
+def test_every_folder_says_what_it_is() -> None:
+    none(without_docstring(PACKAGE) + without_rule(CSRC))
+
+
+def test_constructors_take_few_parameters() -> None:
+    many = with_many_parameters(PACKAGE, MOST_PARAMETERS)
+    none(many[name] for name in many.keys() - KNOWN_MANY_PARAMETERS)
+
+
+def test_what_is_known_is_still_so() -> None:
+    """What was cleared away is off its list, so that it does not come back."""
+    upwards = [
+        known for known in KNOWN_UPWARD if not upward(imports(), PYTHON_FLOORS, KNOWN_UPWARD - {known})
+    ]
+    rings = [known for known in KNOWN_CIRCLES if not circles(imports(), groups(KNOWN_CIRCLES - {known}))]
+    visits = [
+        known
+        for known in KNOWN_STRANGERS
+        if not strangers(imports(), PYTHON_LEAVES, KNOWN_STRANGERS - {known})
+    ]
+    long = [file for file in KNOWN_LONG if not too_long([PACKAGE / f"{file}.py"], PACKAGE, MOST_LINES)]
+    made = KNOWN_MANY_PARAMETERS - with_many_parameters(PACKAGE, MOST_PARAMETERS).keys()
+    gone = (*upwards, *rings, *visits, *long, *made)
+    none(f"support/floors.py: {known} is no longer so; delete it" for known in gone)
 
 
 def test_registry_keys_are_written_once() -> None:
     """The engine asks an object what it can do, never what it is called."""
     from weft import registry
 
-    for path in FILES:
-        if area(path) in ("registry", "config", "cli", "demo", "bench", "__init__"):
-            continue
-        text = path.read_text()
-        for table in registry.TABLES.values():
-            for key, target in table.items():
-                if key == "auto":
-                    continue  # a word of other settings, too
-                if target.split(":")[0].replace(".", "/") in str(path):
-                    continue
-                assert f'== "{key}"' not in text, f"{path}: compares with the registry key {key!r}"
+    words = {
+        f'== "{key}"': (key, target.partition(":")[0].replace(".", "/"))
+        for table in (registry.GRAMMARS, registry.GUIDES, registry.DRAFTERS, registry.MODELS)
+        for key, target in table.items()
+        if key != "auto"  # a word of other settings, too
+    }
+    may = ("registry", "config", "cli", "demo", "bench", "__init__")
+    texts = {
+        path: path.read_text()
+        for path in PACKAGE.rglob("*.py")
+        if not any(is_within(name_of(path, PACKAGE), room) for room in may)
+    }
+    none(
+        f"{name_of(path, PACKAGE)} compares with the registry's key {key!r}"
+        for path, text in texts.items()
+        for word, (key, file) in words.items()
+        if file not in str(path) and word in text
+    )
+
+
+# -- each check catches what is planted
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package of three rooms: low, high, and a leaf."""
+    for file in ("low/a", "low/b", "high/c", "leaf/d"):
+        plant(tmp_path / "weft" / f"{file}.py")
+        plant(tmp_path / "weft" / file.split("/")[0] / "__init__.py", '"""A room."""')
+    return tmp_path / "weft"
+
+
+FLOORS = ["low", "high leaf"]
+
+
+def plant(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from weft.high.c import thing",
+        "from weft.high import c",
+        "import weft.high.c",
+        "from ..high import c",
+        "def late():\n    from weft.high import c",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from weft.high.c import Thing",
+        "from weft.leaf.d import thing",
+    ],
+)
+def test_an_upward_import_is_caught(package: Path, text: str) -> None:
+    assert not upward(python_arrows(package), FLOORS)
+    plant(package / "high" / "c.py", "from weft.low.a import thing")
+    assert not upward(python_arrows(package), FLOORS)
+    plant(package / "low" / "a.py", text)
+    assert len(upward(python_arrows(package), FLOORS)) == 1
+
+
+def test_a_room_beside_is_not_below(package: Path) -> None:
+    plant(package / "high" / "c.py", "from weft.leaf import d")
+    assert upward(python_arrows(package), FLOORS) == ["high/c:1 takes leaf/d, which is not below it"]
+    assert not upward(python_arrows(package), FLOORS, {("high", "leaf")})
+
+
+def test_a_file_without_a_room_is_caught(package: Path) -> None:
+    plant(package / "low" / "deep" / "e.py")
+    files = [name_of(path, package) for path in package.rglob("*.py")]
+    assert without_room(files, FLOORS) == ["low/deep/e has no rank; add it or its folder"]
+    assert not without_room(files, [*FLOORS, "low/deep/e"])
+
+
+def test_a_circle_is_caught(package: Path) -> None:
+    plant(package / "low" / "a.py", "from weft.low.b import thing")
+    assert not circles(python_arrows(package))
+    plant(package / "low" / "b.py", "def late():\n    from weft.low import a")
+    assert circles(python_arrows(package)) == ["these files import each other: low/a, low/b"]
+    assert not circles(python_arrows(package), {("low/a", "low/b")})
+
+
+def test_a_stranger_to_a_leaf_is_caught(package: Path) -> None:
+    plant(package / "high" / "c.py", "from weft.leaf.d import thing")
+    assert strangers(python_arrows(package), {"leaf": "low"}) == ["high/c:1 takes leaf/d, a leaf"]
+    assert not strangers(python_arrows(package), {"leaf": "high/c"})
+    assert not strangers(python_arrows(package), {"leaf": ""}, {("high", "leaf")})
+
+
+def test_wrong_includes_are_caught(tmp_path: Path) -> None:
+    plant(tmp_path / "include" / "weft" / "matcher.h")
+    plant(tmp_path / "driver" / "driver.h", '#include <weft/matcher.h>\n#include "kernels/mask.h"')
+    plant(tmp_path / "kernels" / "mask.h", '#include "rows.h"\n#include <Python.h>')
+    plant(tmp_path / "kernels" / "rows.h", '#pragma once\n  #  include "mask.h"')
+    plant(tmp_path / "bindings" / "mask.cpp", "#include <nanobind/nanobind.h>")
+    arrows = include_arrows(tmp_path)
+    floors = ["include/weft driver", "kernels", "bindings"]
+    assert upward(arrows, floors) == [
+        "driver/driver.h:1 takes include/weft/matcher.h, which is not below it",
+        "driver/driver.h:2 takes kernels/mask.h, which is not below it",
+    ]
+    assert circles(arrows) == ["these files import each other: kernels/mask.h, kernels/rows.h"]
+    assert knows_python(arrows) == [
+        "kernels/mask.h:2 takes Python.h, and is not of hostfunc, grammar/python, bindings"
+    ]
+
+
+def test_torch_is_caught_where_it_is_not_needed(tmp_path: Path) -> None:
+    plant(tmp_path / "weft" / "engine" / "kv" / "cache.py", "from torch import Tensor")
+    plant(tmp_path / "weft" / "engine" / "device.py", "import torch")
+    assert [offence.split(":")[0] for offence in knows_torch(python_arrows(tmp_path / "weft"))] == [
+        "engine/kv/cache"
+    ]
+
+
+def test_uses_of_a_name_are_caught(package: Path) -> None:
+    plant(package / "low" / "a.py", "import os\nos.environ['A']")
+    plant(package / "low" / "b.py", "from os import environ")
+    plant(package / "high" / "c.py", "import os\nos.path")
+    assert uses(package, "os", "environ") == [("low/a", 2), ("low/b", 1)]
+
+
+def test_shapes_are_caught(package: Path) -> None:
+    plant(package / "low" / "a.py", "\n" * 350)
+    plant(package / "low" / "__init__.py", "x = 1")
+    few = ", ".join("abcdef")
+    plant(package / "high" / "c.py", f"class Few:\n    def __init__(self, {few}): ...")
+    plant(package / "leaf" / "d.py", f"class Many:\n    def __init__(self, {few}, *, g): ...")
+    plant(package / "CMakeLists.txt", "project(weft)")
+    files = list(package.rglob("*.py"))
+    assert too_long(files, package, 350) == ["low/a has 351 lines, more than 350"]
+    assert too_full(files, package, 2) == ["low has 3 files, more than 2"]
+    assert without_docstring(package)[-1] == "low/__init__.py has no docstring, or is not there"
+    assert list(with_many_parameters(package, 6)) == ["leaf/d:Many"]
+    assert without_rule(package) == ["CMakeLists.txt does not begin with the folder's rule, as a comment"]

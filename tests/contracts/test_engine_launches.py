@@ -10,8 +10,9 @@ import torch
 
 from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft.bench.engine.simulated import simulate_acceptance
 from weft.engine.device.tensors import Gather
-from weft.engine.processors.base import LogitsProcessor, ProcessorRows
+from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
 from weft.engine.step.prefill import guarded
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.launch_check import check_launched
@@ -79,8 +80,10 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
 def test_every_launched_function_keeps_the_rule(
     speculation: str, simulated: float | None, check: Check
 ) -> None:
-    engine = EngineConfig(max_batch=2, max_seq_len=64, graphs="none", simulate_acceptance=simulated)
+    engine = EngineConfig(max_batch=2, max_seq_len=64, graphs="none")
     with LLM(device="cpu", speculation=SPECULATIONS[speculation], engine=engine) as llm:
+        if simulated is not None:
+            simulate_acceptance(llm.engine, simulated)
         llm.generate(
             ["Text: one.", "Text: two."], guide=[Guide.regex("[a-z ]{9,}"), None], sampling=EVERYTHING
         )
@@ -88,7 +91,6 @@ def test_every_launched_function_keeps_the_rule(
             "open_slot",
             "read_chunk",
             "target_forward",
-            "shape_target",
             "sample_and_verify",
             "_copy_rows",
             "_apply_verify",
@@ -96,7 +98,7 @@ def test_every_launched_function_keeps_the_rule(
         if llm.engine.parts.drafter is not None:
             expected |= {"draft_chunk", "draft_forward", "pick_draft"}
         elif llm.engine.parts.has_proposals:
-            expected |= {"take_proposals", "take_first_proposals"}
+            expected |= {"take_proposals"}
         check(expected)
 
 

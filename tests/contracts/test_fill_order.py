@@ -16,16 +16,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from support.engine.requests import engine_request
 from weft import EngineConfig, Guide, SamplingParams, Speculation
 from weft.bench.engine import models as engines
+from weft.client import BuiltEngine, ModelSource, builder
 from weft.config import Graphs
-from weft.engine.beam.request import BeamRequest
-from weft.engine.beam.search import BeamParams
+from weft.engine.beam_params import BeamParams
 from weft.engine.device.tensors import Gather
-from weft.engine.processors.base import LogitsProcessor, ProcessorRows
-from weft.engine.request import Request
-from weft.executor import assembly
-from weft.executor.assembly import Assembly, Source
+from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest
 from weft.guided.lane import GrammarLane
 from weft.runtime import CpuRuntime, cpu
@@ -119,7 +117,7 @@ class MetaRuntime(CpuRuntime):
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetaRuntime]:
     with Fills() as fills:
         made = MetaRuntime(fills)
-        monkeypatch.setattr(assembly, "get_runtime", lambda device: made)
+        monkeypatch.setattr(builder, "get_runtime", lambda device: made)
         monkeypatch.setattr(engines, "get_runtime", lambda device: made)
         yield made
 
@@ -136,15 +134,15 @@ SPECULATIONS = {
 @pytest.mark.parametrize("speculation", sorted(SPECULATIONS))
 def test_an_engine_publishes_what_it_fills(graphs: Graphs, speculation: str, runtime: MetaRuntime) -> None:
     config = EngineConfig(max_batch=2, max_seq_len=64, graphs=graphs)
-    built = Assembly.build(Source.of(None), "meta", "float32", SPECULATIONS[speculation], config)
+    built = BuiltEngine.build(ModelSource.of(None), "meta", "float32", SPECULATIONS[speculation], config)
     assert runtime.fills.num_fills > 20
     assert built.compiler is not None
     guide = built.compiler.submit(Guide.regex("[a-z]+"))
     guide.result()
     sampling = SamplingParams(max_tokens=4, logprobs=2, top_k=3, repetition_penalty=1.1)
     requests = [
-        Request([5, 6, 7], sampling, 1),
-        Request([5, 6], SamplingParams(max_tokens=3), 2, guide=guide),
+        engine_request([5, 6, 7], sampling, 1),
+        engine_request([5, 6], SamplingParams(max_tokens=3), 2, guide=guide),
     ]
     for request in requests:
         built.engine.submit(request)
@@ -174,14 +172,14 @@ def test_beams_outputs_and_processors_publish_theirs(runtime: MetaRuntime) -> No
         gather_generation_logits=True,
         additional_outputs=(("hidden_states.1", True),),
     )
-    built = Assembly.build(Source.of(None), "meta", "float32", Speculation.none(), config)
+    built = BuiltEngine.build(ModelSource.of(None), "meta", "float32", Speculation.none(), config)
     gather = Gather(True, True, ("hidden_states.1",), ("hidden_states.1",))
     sampling = SamplingParams(max_tokens=4)
-    beam = BeamRequest([5, 6, 7], sampling, 1, beam=BeamParams(2))
+    beam = engine_request([5, 6, 7], sampling, 1, beam=BeamParams(2))
     requests = [
         beam,
-        Request([5, 6, 7], sampling, 2, gather=gather),
-        Request([5, 6], sampling, 3, processor=LogitsProcessor("nothing", Nothing())),
+        engine_request([5, 6, 7], sampling, 2, gather=gather),
+        engine_request([5, 6], sampling, 3, processor=LogitsProcessor("nothing", Nothing())),
     ]
     for request in requests:
         built.engine.submit(request)

@@ -18,6 +18,7 @@ from support.grammar.grammars import (
     allowed,
     backend,
     compiled,
+    compiled_by,
     new_row,
     pick,
     small_vocabulary,
@@ -26,7 +27,7 @@ from support.grammar.guides import GUIDES
 from support.grammar.matcher_contract import Contract
 from weft import registry
 from weft.errors import GuideError, GuideStateError
-from weft.grammar import Backend, Guide, Matcher, wrap_matcher
+from weft.grammar import Backend, Guide, GuideCompiler, Matcher, wrap_matcher
 
 VOCAB = small_vocabulary().vocab_size
 STEPS = 16
@@ -61,7 +62,7 @@ def test_there_are_enough_guides() -> None:
 
 
 def test_a_walk_keeps_the_contract(made: Backend, guide: Guide) -> None:
-    Contract(made.compile(guide).matcher, small_vocabulary()).walk(
+    Contract(compiled_by(made, guide).matcher, small_vocabulary()).walk(
         random.Random(zlib.crc32(guide.source.encode())), STEPS
     )
 
@@ -85,14 +86,14 @@ def test_native_equals_python(guide: Guide) -> None:
 
 @pytest.mark.parametrize("entry", GUIDES[::10], ids=lambda entry: entry[0])
 def test_forks_resets_and_ends(made: Backend, entry: tuple[str, Any]) -> None:
-    contract = Contract(made.compile(make(entry)).matcher, small_vocabulary())
+    contract = Contract(compiled_by(made, make(entry)).matcher, small_vocabulary())
     contract.forks_and_resets(random.Random(3))
     contract.ends_and_takes_the_end_back(random.Random(11))
 
 
 def test_forced_tokens_spell_what_must_follow(made: Backend) -> None:
-    matcher = made.compile(Guide.choice(["12", "1200"])).matcher()
-    bytes_only = made.compile(Guide.regex("x(y|z)w")).matcher()
+    matcher = compiled_by(made, Guide.choice(["12", "1200"])).matcher()
+    bytes_only = compiled_by(made, Guide.regex("x(y|z)w")).matcher()
     assert matcher.forced(4) == [3 + 256 + PIECES.index(b"12")]
     assert bytes_only.forced(0) == []
     assert bytes_only.forced(4) == [3 + ord("x")]
@@ -103,8 +104,15 @@ def test_forced_tokens_spell_what_must_follow(made: Backend) -> None:
     assert not bytes_only.is_terminated()
 
 
+@pytest.mark.parametrize("name", registry.names("grammars"))
+def test_guides_of_strangers_are_tried_with_it(name: str) -> None:
+    with GuideCompiler(small_vocabulary(), backend=name, untrusted=True) as compiler:
+        matcher = compiler.compile(Guide.choice(["abc"])).matcher()
+    assert matcher.accept(3 + ord("a"))
+
+
 def test_errors_have_a_text(made: Backend) -> None:
-    matcher = made.compile(Guide.regex("abc")).matcher()
+    matcher = compiled_by(made, Guide.choice(["abc"])).matcher()
     assert matcher.accept(3 + ord("a"))
     row = mask(matcher)
     with pytest.raises(GuideStateError, match="rollback"):
@@ -119,7 +127,7 @@ def test_errors_have_a_text(made: Backend) -> None:
 
 
 def test_wide_rows_end_in_zeros(made: Backend) -> None:
-    matcher = made.compile(Guide.regex("abc")).matcher()
+    matcher = compiled_by(made, Guide.choice(["abc"])).matcher()
     wide = np.full(16, -1, dtype=np.int32)
     matcher.fill(wide)
     np.testing.assert_array_equal(wide[:10], mask(matcher))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft import LLM, Speculation
-from weft.engine.step.step import Plan
+from weft.engine.step.step import Guides, Plan
 from weft.runtime.dump import GraphDump
 
 SPECULATIONS = {
@@ -34,7 +34,9 @@ def test_no_forward_waits_for_a_copy_that_it_does_not_need(name: str, guided: bo
     speculation = SPECULATIONS[name]
     drafts = speculation.max_draft_tokens
     with LLM(device="cpu", speculation=speculation) as llm:
-        plan = Plan(1, drafts, guided, guided and "eagle3" in name, False, False)
+        masks_drafts = "eagle3" in name
+        guides = (Guides.DRAFTS if masks_drafts else Guides.TARGET) if guided else Guides.NONE
+        plan = Plan(1, drafts, guides)
         dump = llm.engine.graphs.dump(plan)
     labels = [label for _, label in dump.nodes]
     copies = {i for i, (kind, _) in enumerate(dump.nodes) if kind == "memcpy"}

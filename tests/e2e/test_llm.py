@@ -286,7 +286,7 @@ def test_inspect() -> None:
         (["x", "--stats-json", "nowhere/stats.json"], "--stats-json: there is no directory 'nowhere'"),
         (["x", "--trace", "nowhere/trace.json"], "--trace: there is no directory 'nowhere'"),
         (["x", "--trace", "."], "--trace: '.' is a directory"),
-        (["x", "--head", "somewhere", "--speculation", "ngram"], "--head is for eagle3, mtp, draft_model;"),
+        (["x", "--head", "somewhere", "--speculation", "ngram"], "--head is for eagle3, mtp, draft_model"),
         (
             ["x", "--untrusted", "--grammar-backend", "llguidance", "--regex", "a" * 300_000],
             "at most 262144 are allowed",
@@ -388,23 +388,25 @@ def test_long_lists_are_fed_as_there_is_room(monkeypatch: pytest.MonkeyPatch) ->
     """Neither the engine nor the compiler has more than a few batches of it at a time; all is answered, in its order;
     what is wrong anywhere is said before anything begins."""
     with LLM(device="cpu", engine=EngineConfig(max_batch=8, max_seq_len=64)) as llm:
-        submit, compile_guide = llm._executor._submit, llm._compiler.submit
+        assert llm.client.compiler is not None
+        submit, compile_guide = llm.client.submit, llm.client.compiler.submit
         begun: list[Any] = []
         most = guides = 0
 
-        def counted(requests: Any) -> None:
+        def counted(requests: Any, listener: Any) -> Any:
             nonlocal most
-            begun.extend(requests)
-            submit(requests)
-            most = max(most, sum(not request.is_finished for request in begun))
+            handles = submit(requests, listener)
+            begun.extend(handles)
+            most = max(most, sum(not handle.is_over for handle in begun))
+            return handles
 
-        def compiled(guide: Guide) -> Any:
+        def compiled(guide: Guide, client: Any) -> Any:
             nonlocal guides
             guides += 1
-            return compile_guide(guide)
+            return compile_guide(guide, client)
 
-        monkeypatch.setattr(llm._executor, "_submit", counted)
-        monkeypatch.setattr(llm._compiler, "submit", compiled)
+        monkeypatch.setattr(llm.client, "submit", counted)
+        monkeypatch.setattr(llm.client.compiler, "submit", compiled)
         prompts = [[5 + i % 90, 6] for i in range(600)]
         one = SamplingParams(max_tokens=1)
         outputs = llm.generate(prompts, sampling=one)

@@ -7,36 +7,8 @@ from typing import Any
 
 import pytest
 
-from weft.config import package_model_path
-from weft.executor import Executor, ExecutorConfig, GuidedDecodingConfig, Request, Response
-from weft.text import load_tokenizer
-
-PROMPT = load_tokenizer(package_model_path()).encode("Text: Ada is a painter. Age 31.\nSchema: ")
-NEVER = -1
-"""As an `end_id`: the answer ends by its length."""
-GUIDED = GuidedDecodingConfig()
-
-
-def request(max_tokens: int = 5, **fields: Any) -> Request:
-    """A request that ends by its length, unless told otherwise."""
-    return Request(PROMPT, max_tokens, **{"end_id": NEVER, **fields})
-
-
-def until_final(executor: Executor, request_id: int) -> list[Response]:
-    """All responses of a request."""
-    taken: list[Response] = []
-    while not (taken and (taken[-1].has_error() or taken[-1].result.is_final)):
-        came = executor.await_responses(request_id, timeout=30)
-        assert came, "nothing came for 30 s"
-        taken += came
-    return taken
-
-
-def answer(executor: Executor, one: Request) -> list[int]:
-    """The tokens of a request that does not stream, without the prompt."""
-    (response,) = until_final(executor, executor.enqueue_request(one))
-    (tokens,) = response.result.output_token_ids
-    return tokens if one.output_config.exclude_input_from_output else tokens[len(one.input_token_ids) :]
+from support.executor import GUIDED
+from weft.executor import Executor, ExecutorConfig
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executor.conftest import request, until_final
+from support.executor import request, until_final
 from weft import InputError
 from weft.executor import Executor
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from support.engine.beams import Beams
+from support.engine.requests import engine_request
 from support.grammar.slow_matcher import SlowMatcher
 from weft import Guide
 from weft.config import package_model_path
 from weft.core import SamplingParams
-from weft.engine.beam.request import BeamRequest
-from weft.engine.beam.search import BeamParams
+from weft.engine.beam_params import BeamParams
 from weft.executor import (
     Executor,
     ExecutorConfig,
@@ -39,10 +39,10 @@ def executor() -> Iterator[Executor]:
 
 
 @pytest.fixture(scope="module")
-def expected() -> BeamRequest:
+def expected() -> Request:
     """The same search, without an executor."""
     params = BeamParams(4, 3, length_penalty=1.0, early_stopping=0)
-    request = BeamRequest(PROMPT, SamplingParams(max_tokens=10), 0, beam=params)
+    request = engine_request(PROMPT, SamplingParams(max_tokens=10), 0, beam=params)
     Beams(package_model_path()).run([request])
     return request
 
@@ -61,21 +61,21 @@ def all_of(executor: Executor, request: Request) -> list[Response]:
     return responses
 
 
-def test_one_response_holds_every_sequence(executor: Executor, expected: BeamRequest) -> None:
+def test_one_response_holds_every_sequence(executor: Executor, expected: Request) -> None:
     (response,) = all_of(executor, search())
     result = response.result
     assert result.is_final and result.is_sequence_final and result.sequence_index == 0
-    assert result.output_token_ids == [h.token_ids for h in expected.hypotheses]
-    assert result.cum_log_probs == pytest.approx([h.cum_log_prob for h in expected.hypotheses])
-    assert result.log_probs == [pytest.approx(h.log_probs) for h in expected.hypotheses]
+    assert result.output_token_ids == [h.token_ids for h in expected.output.hypotheses]
+    assert result.cum_log_probs == pytest.approx([h.cum_log_prob for h in expected.output.hypotheses])
+    assert result.log_probs == [pytest.approx(h.log_probs) for h in expected.output.hypotheses]
     reasons = {"stop": FinishReason.END_ID, "length": FinishReason.LENGTH}
-    assert result.finish_reasons == [reasons[h.finish_reason or ""] for h in expected.hypotheses]
+    assert result.finish_reasons == [reasons[h.finish_reason or ""] for h in expected.output.hypotheses]
     (response,) = all_of(executor, search(output_config=OutputConfig()))
-    assert response.result.output_token_ids == [PROMPT + h.token_ids for h in expected.hypotheses]
+    assert response.result.output_token_ids == [PROMPT + h.token_ids for h in expected.output.hypotheses]
     assert response.result.log_probs is None and response.result.cum_log_probs is None
 
 
-def test_a_stream_gives_beams_as_they_are(executor: Executor, expected: BeamRequest) -> None:
+def test_a_stream_gives_beams_as_they_are(executor: Executor, expected: Request) -> None:
     responses = all_of(executor, search(streaming=True))
     for i, response in enumerate(responses[:-1]):
         result = response.result
@@ -84,11 +84,11 @@ def test_a_stream_gives_beams_as_they_are(executor: Executor, expected: BeamRequ
         assert max(len(tokens) for tokens in result.output_token_ids) == i + 1
         assert not any(tokens[:1] == PROMPT[:1] for tokens in result.output_token_ids)
     assert len(responses) == 10
-    assert responses[-1].result.output_token_ids == [h.token_ids for h in expected.hypotheses]
+    assert responses[-1].result.output_token_ids == [h.token_ids for h in expected.output.hypotheses]
 
 
 def test_requests_of_other_widths_and_none_are_served_beside_it(
-    executor: Executor, expected: BeamRequest
+    executor: Executor, expected: Request
 ) -> None:
     plain = Request(PROMPT, 6, output_config=WHOLE)
     guided = search(
@@ -99,14 +99,14 @@ def test_requests_of_other_widths_and_none_are_served_beside_it(
     assert len(set(numbers)) == 5
     results = [responses[0].result for responses in executor.await_responses(numbers, 30)]
     assert results[1].output_token_ids == results[4].output_token_ids
-    assert results[1].output_token_ids == [h.token_ids for h in expected.hypotheses]
+    assert results[1].output_token_ids == [h.token_ids for h in expected.output.hypotheses]
     assert results[0].output_token_ids == results[3].output_token_ids
     assert len(results[2].output_token_ids) == 2
     assert results[2].finish_reasons == [FinishReason.END_ID] * 2
 
 
-def test_stop_words_end_single_beams(executor: Executor, expected: BeamRequest) -> None:
-    stop = expected.hypotheses[0].token_ids[1:3]
+def test_stop_words_end_single_beams(executor: Executor, expected: Request) -> None:
+    stop = expected.output.hypotheses[0].token_ids[1:3]
     (response,) = all_of(executor, search(stop_words=[stop], sampling_config=SamplingConfig(4)))
     result = response.result
     assert FinishReason.STOP_WORDS in result.finish_reasons
@@ -116,7 +116,7 @@ def test_stop_words_end_single_beams(executor: Executor, expected: BeamRequest) 
 
 
 def test_a_cancelled_search_gives_its_beams_so_far(executor: Executor) -> None:
-    number = executor.enqueue_request(search(max_tokens=100, streaming=True))
+    number = executor.enqueue_request(search(max_tokens=100, streaming=True, end_id=-1))
     responses = executor.await_responses(number, 20)
     executor.cancel_request(number)
     while not responses[-1].result.is_final:

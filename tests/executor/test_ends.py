@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from executor.conftest import GUIDED, PROMPT, answer, request, until_final
+from support.executor import GUIDED, PROMPT, answer, request, until_final
 from weft import CapacityError, ExecutorError, Guide
 from weft.executor import (
     CapacitySchedulerPolicy,
@@ -27,7 +27,7 @@ from weft.executor import (
     SamplingConfig,
     SchedulerConfig,
 )
-from weft.executor.worker import Worker
+from weft.grammar.auto import AutoBackend
 
 LONG = 450
 METRICS = OutputConfig(return_perf_metrics=True)
@@ -78,15 +78,13 @@ def test_allotted_time(executor: Executor, allotted_ms: float) -> None:
 
 def test_time_runs_out_while_a_guide_compiles(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine sleeps, with nothing to do, and wakes for the deadline."""
-    compiler = executor.assembly.compiler
-    assert compiler is not None
-    gate, compile_now = threading.Event(), compiler._backend.compile
+    gate, compile_now = threading.Event(), AutoBackend.compile
 
-    def slowly(guide: Guide) -> Any:
+    def slowly(self: AutoBackend, guide: Guide) -> Any:
         gate.wait(30)
-        return compile_now(guide)
+        return compile_now(self, guide)
 
-    monkeypatch.setattr(compiler._backend, "compile", slowly)
+    monkeypatch.setattr(AutoBackend, "compile", slowly)
     params = GuidedDecodingParams(GuidedDecodingParams.GuideType.REGEX, "[0-9]{17}")
     late, early = executor.enqueue_requests(
         [
@@ -231,7 +229,7 @@ def test_a_failing_forward_ends_what_it_touched(
 ) -> None:
     """Whoever waits already hears of it; the executor goes on serving."""
     executor = make(graphs="none")
-    model = executor.assembly.engine.parts.model
+    model = executor.client.engine.parts.model
     original, calls = model.logits, 0
 
     def failing(hidden: Any) -> Any:
@@ -254,7 +252,7 @@ def test_a_failing_loop_is_told_to_everyone(
 ) -> None:
     """Requests under way, requests that wait, waiters and every later call; nobody hangs."""
     executor = make(max_batch_size=1)
-    engine = executor.assembly.engine
+    engine = executor.client.engine
     step, turns = engine.step, 0
 
     def failing(**terms: Any) -> Any:
@@ -273,7 +271,7 @@ def test_a_failing_loop_is_told_to_everyone(
         lambda: executor.enqueue_request(request(2)),
         lambda: executor.await_responses(),
         lambda: executor.get_latest_iteration_stats(),
-        lambda: executor._call(lambda: None),
+        lambda: executor.client.call(lambda: None),
     ):
         with pytest.raises(ExecutorError, match="planted in the loop") as raised:
             call()
@@ -305,6 +303,7 @@ print("over")
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("then", ["executor.await_responses()", "raise SystemExit(0)"])
 def test_a_program_may_end_at_any_time(then: str) -> None:
     """With requests under way, and nothing shut down."""
@@ -320,9 +319,9 @@ def test_a_program_may_end_at_any_time(then: str) -> None:
 
 
 def test_commands_in_order_and_calls_between_turns(executor: Executor) -> None:
-    worker: Worker = executor._worker
-    assert worker.call(lambda: threading.current_thread().name) == "weft-engine"
-    assert worker.call(lambda: worker.call(lambda: 5)) == 5
+    client = executor.client
+    assert client.call(lambda: threading.current_thread().name) == "weft-engine"
+    assert client.call(lambda: client.call(lambda: 5)) == 5
     with pytest.raises(ZeroDivisionError):
-        worker.call(lambda: 1 // 0)
+        client.call(lambda: 1 // 0)
     assert answer(executor, request(2))

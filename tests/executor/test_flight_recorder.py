@@ -58,6 +58,6 @@ def test_a_failed_request_is_on_file(tmp_path: Path, overlap: bool) -> None:
 
 
 def digits(executor: Executor) -> list[int]:
-    vocabulary = executor.assembly.words.vocabulary
+    vocabulary = executor.client.built.text.vocabulary
     assert vocabulary is not None
     return [i for i, token in enumerate(vocabulary.tokens) if token and token.isdigit()]

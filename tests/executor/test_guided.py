@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from executor.conftest import GUIDED, answer, request, until_final
+from support.executor import GUIDED, answer, request, until_final
 from weft import Guide, GuideError, InputError
 from weft.executor import Executor, GuidedDecodingParams, GuideType, SamplingConfig
 
@@ -32,8 +32,8 @@ def guided(kind: GuideType, guide: str | None = None, **fields: Any) -> Any:
 
 
 def text(executor: Executor, tokens: list[int]) -> str:
-    assert executor.assembly.words.tokenizer is not None
-    told: str = executor.assembly.words.tokenizer.decode(tokens, skip_special_tokens=True)
+    assert executor.client.built.text.tokenizer is not None
+    told: str = executor.client.built.text.tokenizer.decode(tokens, skip_special_tokens=True)
     return told
 
 
@@ -87,7 +87,7 @@ def test_a_wrong_guide_is_its_requests_error(executor: Executor) -> None:
 
 def test_an_end_of_its_own_does_not_fit_a_guide(executor: Executor) -> None:
     params = GuidedDecodingParams(GuideType.REGEX, "[0-9]{4}")
-    (end, *_) = executor.assembly.words.end_ids
+    (end, *_) = executor.client.built.text.end_ids
     assert answer(executor, request(9, end_id=end, guided_decoding_params=params))[-1] == end
     number = executor.enqueue_request(request(9, end_id=77, guided_decoding_params=params))
     (response,) = until_final(executor, number)
@@ -107,15 +107,17 @@ def test_without_a_config_guided_requests_are_refused(make: Callable[..., Execut
 def test_guides_under_a_name(make: Callable[..., Executor]) -> None:
     """Compiled once, kept whatever the cache drops; a name may be given anew, and forgotten."""
     executor = make(guided_decoding_config=GUIDED)
-    compiled = executor.register_guide("digits", Guide.regex("[0-9]{5}")).result()
+    executor.register_guide("digits", Guide.regex("[0-9]{5}")).result()
     executor.register_guide("letters", GuidedDecodingParams(GuideType.REGEX, "[a-z]{5}"))
-    assert executor.assembly.compiler is not None
-    executor.assembly.compiler.cache.clear()
+    assert executor.client.compiler is not None
+    cache = executor.client.compiler.cache
+    cache.clear()
+    num_compiled = cache.num_misses
     for name, pattern in (("digits", "[0-9]{5}"), ("letters", "[a-z]{5}")):
         params = GuidedDecodingParams.handle(name)
         told = answer(executor, request(20, end_id=None, guided_decoding_params=params))
         assert re.fullmatch(pattern, text(executor, told))
-    assert executor._guides.future(GuidedDecodingParams.handle("digits")).result() is compiled
+    assert cache.num_misses == num_compiled
     executor.register_guide("digits", Guide.regex("[0-9]{2}"))
     params = GuidedDecodingParams.handle("digits")
     told = answer(executor, request(20, end_id=None, guided_decoding_params=params))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from weft import LLM, EngineConfig
+from weft.client import ModelText
 from weft.errors import CapacityError, InputError
 from weft.executor import Executor, ExecutorConfig, Request, SamplingConfig
 
@@ -55,25 +56,21 @@ def test_a_long_prompt_fails_by_its_length(executor: Executor) -> None:
 
 
 def test_a_prompt_that_fits_is_read() -> None:
-    from weft.executor.words import Words
-
-    words = Words(10, (0,), max_seq_len=10**6)
+    text = ModelText(10, (0,), max_seq_len=10**6)
     with pytest.raises(InputError, match=r"holds 5\.5"):
-        words.ids("prompt", (5,) * 99_999 + (5.5,))  # type: ignore[arg-type]
+        text.prompt((5,) * 99_999 + (5.5,))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="holds -1"):
-        words.ids("prompt", (5,) * 99_999 + (-1,))
+        text.prompt((5,) * 99_999 + (-1,))
     with pytest.raises(InputError, match="holds token id 10;"):
-        words.ids("prompt", (5,) * 99_999 + (10,))
-    assert words.ids("prompt", (5,) * 100_000) == (5,) * 100_000
+        text.prompt((5,) * 99_999 + (10,))
+    assert text.prompt((5,) * 100_000) == (5,) * 100_000
 
 
 def test_drafts_are_read_as_far_as_an_answer_may_be() -> None:
-    from weft.executor.words import Words
-
-    words = Words(10, (0,), max_seq_len=3)
-    assert words.drafts((5,) * 10 + (5.5,)) == (5, 5, 5)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"external_draft_tokens_config.tokens holds 5\.5"):
-        words.drafts((5, 5.5))  # type: ignore[arg-type]
+    text = ModelText(10, (0,), max_seq_len=3)
+    assert text.expected((5,) * 10 + (5.5,)) == (5, 5, 5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"given holds 5\.5"):
+        text.expected((5, 5.5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("prompt", [Unread(), "a" * 10**6, "é" * 10**6, "\ud800" * 10**6])

@@ -17,7 +17,7 @@ from weft.executor import (
     Request,
     RequestStatsPerIteration,
 )
-from weft.executor.types.names import _OF_FIELDS, _RENAMED
+from weft.executor.types.refused import CLASSES, RENAMED
 
 
 def test_the_models_type_may_stand_before_the_config() -> None:
@@ -45,7 +45,7 @@ def test_what_is_no_config(first: Any, second: Any, message: str) -> None:
         Executor(None, first, second)
 
 
-@pytest.mark.parametrize("name", sorted({*_OF_FIELDS, *_RENAMED}))
+@pytest.mark.parametrize("name", sorted({*CLASSES, *RENAMED}))
 def test_classes_that_are_refused_say_why(name: str) -> None:
     with pytest.raises(InputError, match=f"weft.executor has no {name}"):
         getattr(weft.executor, name)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from executor.conftest import PROMPT, answer, request, until_final
+from support.executor import PROMPT, answer, request, until_final
 from weft import LLM, EngineConfig, InputError, RequestError, SamplingParams
 from weft.executor import (
     Executor,
@@ -75,7 +75,7 @@ def test_reasons(executor: Executor) -> None:
     """Length, the end token, a token that is named as the end, and stop words of several kinds."""
     whole = answer(executor, request(12))
     place = next(i for i in range(3, 12) if whole[i] not in whole[:i])
-    text = executor.assembly.words.tokenizer.decode(whole[: place + 1])  # type: ignore[union-attr]
+    text = executor.client.built.text.tokenizer.decode(whole[: place + 1])  # type: ignore[union-attr]
     cases = [
         ({"end_id": whole[place]}, FinishReason.END_ID),
         ({"stop_words": [whole[place - 1 : place + 1]]}, FinishReason.STOP_WORDS),
@@ -99,7 +99,7 @@ def test_reasons(executor: Executor) -> None:
 
 
 def test_bias_forces_a_token_and_bad_words_forbid_one(executor: Executor) -> None:
-    vocab_size = executor.assembly.words.vocab_size
+    vocab_size = executor.client.built.text.vocab_size
     bias = torch.zeros(vocab_size)
     bias[77] = 1e4
     assert answer(executor, request(4, embedding_bias=bias)) == [77] * 4
@@ -131,7 +131,7 @@ def test_context_logits_come_once(executor: Executor) -> None:
     one = request(3, streaming=True, output_config=OutputConfig(return_context_logits=True))
     first, *others = until_final(executor, executor.enqueue_request(one))
     assert first.result.context_logits is not None
-    assert first.result.context_logits.shape == (len(PROMPT), executor.assembly.words.vocab_size)
+    assert first.result.context_logits.shape == (len(PROMPT), executor.client.built.text.vocab_size)
     assert int(first.result.context_logits[-1].argmax()) == first.result.output_token_ids[0][0]
     assert all(other.result.context_logits is None for other in others)
 
@@ -152,7 +152,7 @@ def test_perf_metrics_keep_compiling_apart(executor: Executor) -> None:
 
 
 def test_what_is_wrong_with_a_request_is_its_response(executor: Executor) -> None:
-    vocab_size = executor.assembly.words.vocab_size
+    vocab_size = executor.client.built.text.vocab_size
     cases = [
         (request(5, bad_words=[[vocab_size]]), "bad_words holds token id"),
         (request(5, stop_words=[[vocab_size]]), "stop_words holds token id"),
@@ -197,6 +197,6 @@ def test_one_failing_sequence_ends_the_request(executor: Executor) -> None:
 
 def test_a_bias_that_forbids_everything_is_named(make: Callable[..., Executor]) -> None:
     executor = make()
-    bias = torch.full((executor.assembly.words.vocab_size,), -math.inf)
+    bias = torch.full((executor.client.built.text.vocab_size,), -math.inf)
     (response,) = until_final(executor, executor.enqueue_request(request(5, embedding_bias=bias)))
     assert "embedding_bias forbids every one; allow more tokens" in response.error_msg

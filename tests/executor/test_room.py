@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from executor.conftest import PROMPT, answer, request, until_final
+from support.executor import PROMPT, answer, request, until_final
 from weft import CapacityError, GuideError, InputError
+from weft.client import GenerationRequest, ModelText
+from weft.client.capacity import check_room, queue_size
 from weft.errors import MAX_MESSAGE, DriverError, WeftError, shortened
 from weft.executor import (
     Executor,
@@ -20,7 +22,10 @@ from weft.executor import (
     Request,
     SamplingConfig,
 )
-from weft.executor.room import check_room, queue_size
+from weft.executor.guides import Guides
+from weft.executor.settings import client_limits
+from weft.executor.translate import Translator
+from weft.grammar import GuideCompiler, Vocabulary
 
 LONG = 450
 
@@ -46,7 +51,7 @@ def test_defaults_are_finite() -> None:
     config = ExecutorConfig()
     assert config.max_queue_size is None and config.queue_size == 16_384
     with pytest.raises(CapacityError, match="max_queue_size, 16384"):
-        check_room(config, 0, 0, [queue_size(request(1), config)] * 16_385)
+        check_room(client_limits(config), 0, 0, [queue_size(GenerationRequest([5]))] * 16_385)
 
 
 def test_bytes_that_wait_are_bounded(make: Callable[..., Executor]) -> None:
@@ -66,7 +71,7 @@ def test_bytes_that_wait_are_bounded(make: Callable[..., Executor]) -> None:
         until_final(executor, number)
     assert answer(executor, wide)
     until_final(executor, blocking)
-    assert executor._mailbox.pending_bytes == 0
+    assert executor.client.responses.pending_bytes == 0
 
 
 KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
@@ -83,6 +88,13 @@ KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
+TRANSLATOR = Translator(
+    ExecutorConfig(max_return_sequences=10_000),
+    ModelText(1 << 20, (0,)),
+    Guides(GuideCompiler(Vocabulary.from_tokens([b"", b"x"], end_ids=[0]))),
+)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_counted_is_held(kind: str) -> None:
     """Twice as much of anything counts for more, and for at least what the request itself holds of it."""
@@ -93,7 +105,7 @@ def test_what_is_counted_is_held(kind: str) -> None:
         one = Request(**{"input_token_ids": [5], "max_tokens": 1, **fields})
         held = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        made[n] = (held, queue_size(one, ExecutorConfig(max_return_sequences=10_000)).num_bytes)
+        made[n] = (held, queue_size(TRANSLATOR.generation_request(one)).num_bytes)
     counted = made[16_000][1] - made[8_000][1]
     assert counted >= 8_000
     assert counted >= 0.7 * (made[16_000][0] - made[8_000][0])

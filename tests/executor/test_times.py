@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executor.conftest import request, until_final
+from support.executor import request, until_final
 from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.core import OutputStats
 from weft.executor import Executor, OutputConfig, SamplingConfig

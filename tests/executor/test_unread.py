@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from executor.conftest import GUIDED, request, until_final
+from support.executor import GUIDED, request, until_final
 from weft import ExecutorError, InputError
+from weft.client import AnswerSequence, ClientLimits, GenerationRequest, RequestHandle, ResponseDelta
+from weft.client.response_queue import ResponseQueue
+from weft.client.unread import merged
 from weft.engine.request import Request as EngineRequest
 from weft.executor import Executor, GuidedDecodingParams, OutputConfig, Response, SamplingConfig
-from weft.executor.mailbox import Mailbox
-from weft.executor.tickets import Answer, Event, Ticket
 from weft.executor.types import FinishReason
-from weft.executor.unread import MailboxLimits, merged
 
 LONG = 400
 MARKED = 0.123
@@ -28,7 +28,7 @@ WATCH = OutputConfig(return_log_probs=True, top_log_probs=2)
 def at_rest(executor: Executor) -> None:
     """Until everything has ended and was published."""
     until = time.monotonic() + 60
-    while executor._call(lambda: executor.assembly.engine.has_work) or executor._mailbox._noted:
+    while not executor.client.is_idle:
         assert time.monotonic() < until
         time.sleep(0.005)
 
@@ -82,58 +82,65 @@ def test_whoever_reads_has_a_response_for_each_iteration(make: Callable[..., Exe
 
 
 def test_merging_keeps_the_order_of_the_last_events() -> None:
-    first, second = cast(Answer, "first"), cast(Answer, "second")
-    events = [Event(first, 0, 1), Event(second, 0, 2), Event(first, 1, 4, 3), Event(second, 2, 5, 3, True)]
-    assert merged([*events, Event(first, 4, 6, 4, True, True)]) == [
-        Event(second, 0, 5, 3, True),
-        Event(first, 0, 6, 4, True, True),
+    first, second = cast(AnswerSequence, "first"), cast(AnswerSequence, "second")
+    events = [
+        ResponseDelta(first, 0, 1),
+        ResponseDelta(second, 0, 2),
+        ResponseDelta(first, 1, 4, 3),
+        ResponseDelta(second, 2, 5, 3, True),
+    ]
+    assert merged([*events, ResponseDelta(first, 4, 6, 4, True, True)]) == [
+        ResponseDelta(second, 0, 5, 3, True),
+        ResponseDelta(first, 0, 6, 4, True, True),
     ]
 
 
-def ended(mailbox: Mailbox, num_bytes: int) -> Ticket:
+def ended(responses: ResponseQueue, num_bytes: int) -> RequestHandle:
     """A request that has ended, with an error of few letters."""
-    ticket = mailbox.open(request(1), 1, num_bytes)
-    mailbox.refuse(ticket, "planted")
-    return ticket
+    handle = responses.open(GenerationRequest([5]), num_bytes)
+    responses.refuse(handle, InputError("planted"))
+    return handle
 
 
 def test_the_first_that_ended_are_forgotten_first() -> None:
     """But not the last one, however much it holds, nor one that somebody waits for; their bytes are accounted for."""
-    mailbox = Mailbox(MailboxLimits(max_unread_bytes=10_000))
-    tickets = [ended(mailbox, 3000) for _ in range(3)]
-    assert not any(mailbox.was_forgotten(ticket.id) for ticket in tickets)
-    tickets.append(ended(mailbox, 3000))
-    assert [mailbox.was_forgotten(ticket.id) for ticket in tickets] == [True, False, False, False]
-    tickets[1].listeners.append(lambda: None)
-    tickets.append(ended(mailbox, 3000))
-    assert [mailbox.was_forgotten(ticket.id) for ticket in tickets] == [True, False, True, False, False]
-    tickets.append(ended(mailbox, 50_000))
-    assert [mailbox.was_forgotten(ticket.id) for ticket in tickets] == [True, False, True, True, True, False]
-    assert mailbox.num_forgotten == 4
-    assert mailbox.pending_bytes == 0
-    for ticket in (tickets[1], tickets[5]):
-        assert mailbox.take([ticket.id], 0)[0][1][0].error == "planted"
-    assert not (mailbox._tickets or mailbox._with_events or mailbox._unread._ended)
-    assert mailbox._unread.num_bytes == 0
+    responses = ResponseQueue(ClientLimits(max_unread_bytes=10_000))
+    handles = [ended(responses, 3000) for _ in range(3)]
+    assert not any(responses.was_forgotten(handle.id) for handle in handles)
+    handles.append(ended(responses, 3000))
+    assert [responses.was_forgotten(handle.id) for handle in handles] == [True, False, False, False]
+    handles[1].listeners.append(lambda _: None)
+    handles.append(ended(responses, 3000))
+    assert [responses.was_forgotten(handle.id) for handle in handles] == [True, False, True, False, False]
+    handles.append(ended(responses, 50_000))
+    assert [responses.was_forgotten(handle.id) for handle in handles] == [
+        True,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert responses.num_forgotten == 4
+    assert responses.pending_bytes == 0
+    for handle in (handles[1], handles[5]):
+        assert responses.take([handle.id], 0)[0][1][0].error == "planted"
+    assert responses.is_empty and responses.num_unread_bytes == 0
 
 
-def test_requests_that_are_awaited_do_not_make_others_slow() -> None:
+def test_requests_that_are_awaited_do_not_make_others_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that ends looks past a few of them, not past all."""
-    mailbox, looks = Mailbox(MailboxLimits(max_unread_bytes=1)), 0
+    responses, looks = ResponseQueue(ClientLimits(max_unread_bytes=1)), 0
 
-    class Looked(Ticket):
-        @property
-        def is_awaited(self) -> bool:
-            nonlocal looks
-            looks += 1
-            return True
+    def looked(handle: RequestHandle) -> bool:
+        nonlocal looks
+        looks += 1
+        return True
 
+    monkeypatch.setattr(RequestHandle, "is_awaited", property(looked))
     for _ in range(600):
-        ticket = Looked(mailbox._last_id + 1, request(1))
-        mailbox._last_id += 1
-        mailbox._tickets[ticket.id] = ticket
-        mailbox.refuse(ticket, "planted")
-    assert len(mailbox._tickets) == 600 and 0 < looks <= 600 * 64
+        ended(responses, 0)
+    assert responses.num_open == 600 and 0 < looks <= 600 * 64
 
 
 def test_a_request_that_was_forgotten_is_told_from_one_that_was_taken(make: Callable[..., Executor]) -> None:
@@ -152,7 +159,7 @@ def test_a_request_that_was_forgotten_is_told_from_one_that_was_taken(make: Call
 
     (gone,) = asyncio.run(follow())
     assert "was forgotten" in gone.error_msg
-    assert 0 < len(executor._mailbox._tickets) < 20
+    assert 0 < executor.client.responses.num_open < 20
     assert executor.get_latest_iteration_stats()[-1].num_forgotten_requests > 20
 
 
@@ -179,9 +186,9 @@ def test_dropping_ends_a_request_and_lets_go_of_it(make: Callable[..., Executor]
         (response,) = executor.await_responses(number)
         assert "terminated" in response.error_msg
     at_rest(executor)
-    assert not executor._mailbox._tickets and executor._mailbox.pending_bytes == 0
+    assert executor.client.responses.is_empty and executor.client.responses.pending_bytes == 0
     until = time.monotonic() + 10
-    while any(type(one) is EngineRequest and one.priority == MARKED for one in gc.get_objects()):
+    while any(type(one) is EngineRequest and one.queueing.priority == MARKED for one in gc.get_objects()):
         gc.collect()
         assert time.monotonic() < until
     with pytest.raises(InputError, match="there is no request"):
@@ -228,10 +235,12 @@ def test_an_answer_that_waits_to_be_read_holds_no_more_than_itself(make: Callabl
     while executor.get_num_responses_ready() < 2:
         time.sleep(0.005)
     for number in (good, bad):
-        ticket = executor._mailbox.find(number)
-        assert ticket is not None
-        (one,) = ticket.answers
-        assert one.request.compiled is one.request.guide is one.request.matcher is None
+        handle = executor.client.responses.find(number)
+        assert handle is not None
+        (one,) = handle.sequences
+        assert handle.request.guide is None
+        own = one.request.guide
+        assert own is None or own.compiled is own.matcher is None
         error = one.request.output.error
         assert error is None or (error.__traceback__, error.__cause__, error.__context__) == (None,) * 3
     (response,) = executor.await_responses(good)
@@ -253,7 +262,7 @@ def test_leaving_a_request_early_leaves_nothing(make: Callable[..., Executor]) -
         await cast(Any, responses).aclose()
 
     asyncio.run(leave())
-    assert not executor._mailbox._tickets and executor._mailbox._unread.num_bytes == 0
+    assert executor.client.responses.is_empty and executor.client.responses.num_unread_bytes == 0
 
 
 def test_streams_that_nobody_reads_hold_little(make: Callable[..., Executor]) -> None:
@@ -262,7 +271,8 @@ def test_streams_that_nobody_reads_hold_little(make: Callable[..., Executor]) ->
     for _ in range(60):
         executor.enqueue_request(request(24, streaming=True))
     at_rest(executor)
-    mailbox = executor._mailbox
-    assert executor.get_num_responses_ready() <= 4 * len(mailbox._tickets)
-    assert 0 < mailbox._unread.num_bytes <= 100_000
-    assert mailbox._unread.num_bytes == sum(ticket.num_bytes for ticket in mailbox._unread._ended.values())
+    responses = executor.client.responses
+    assert responses.num_ready() <= 4 * responses.num_open
+    assert 0 < responses.num_unread_bytes <= 100_000
+    left = [handle.num_bytes for handle in map(responses.find, range(1, 61)) if handle is not None]
+    assert responses.num_unread_bytes == sum(left)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from executor.conftest import GUIDED, PROMPT, answer, request, until_final
+from support.executor import GUIDED, PROMPT, answer, request, until_final
 from weft import InputError, ModelError, Speculation, TokenizerError
 from weft.config import package_model_path
 from weft.executor import (
@@ -44,7 +44,7 @@ def test_they_say_what_the_directory_says(
     expected = answer(executor, request(12, end_id=None))
     with Executor(weights, SMALL, config_json=config_json, device="cpu") as bare:
         assert answer(bare, request(12, end_id=None)) == expected
-        assert bare.assembly.words.end_ids == (config_json["eos_token_id"],)
+        assert bare.client.built.text.end_ids == (config_json["eos_token_id"],)
         number = bare.enqueue_request(request(2, stop_words=["a"]))
         (response,) = until_final(bare, number)
         assert "there is no tokenizer" in response.error_msg
@@ -108,7 +108,7 @@ def test_prompts_are_the_models_tokens(weights: dict[str, Tensor], config_json: 
         with pytest.raises(TokenizerError, match="eos_token_id"):
             Executor(weights, SMALL, config_json=config_json | {"eos_token_id": ends}, device="cpu")
     with Executor(weights, SMALL, config_json=config_json | {"eos_token_id": [7, 8]}, device="cpu") as made:
-        assert made.assembly.words.end_ids == (7, 8)
+        assert made.client.built.text.end_ids == (7, 8)
         number = made.enqueue_request(Request([*PROMPT, 10**6], 3))
         (response,) = until_final(made, number)
         assert "input_token_ids holds token id 1000000" in response.error_msg

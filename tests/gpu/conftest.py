@@ -4,9 +4,18 @@ is worth running. A few cases of every test, and of the engine's, which are slow
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
+
+from support.engine.drafters import save_random_drafters
+from support.engine.drafting_requests import references
+from support.engine.oracle import Reference
+from support.engine.references import Checkpoint, load
+from weft.config import package_model_path
+from weft.tiny.records import Record, example
 
 MOST = 8
 """Cases of a test that is not named below, evenly among its own."""
@@ -33,3 +42,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             chosen = [cases[int(i * step)] for i in range(min(MOST, len(cases)))]
         for case in chosen:
             case.add_marker("gpu_smoke")
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    rng = random.Random(31)
+    return [example(rng, "heldout") for _ in range(24)]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Checkpoint:
+    return load(package_model_path())
+
+
+@pytest.fixture(scope="module")
+def prompts(records: list[Record]) -> list[str]:
+    return [record.prompt for record in records]
+
+
+@pytest.fixture(scope="module")
+def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
+
+
+@pytest.fixture(scope="module")
+def reference(tiny: Checkpoint, prompts: list[str]) -> list[Reference]:
+    """Plain decoding on the CPU."""
+    return references(tiny, prompts)

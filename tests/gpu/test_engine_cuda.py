@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import jsonschema
 import pytest
 import torch
 
-from e2e.conftest import Checkpoint, load
-from support.engine.drafters import DRAFTERS, save_random_drafters
-from support.engine.drafting_requests import check, references, run
+from support.engine.drafters import DRAFTERS
+from support.engine.drafting_requests import check, run
 from support.engine.oracle import Reference
+from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.config import package_model_path
-from weft.engine.step.step import Plan
-from weft.tiny.records import Record, example
+from weft.engine.step.step import Guides, Plan
+from weft.tiny.records import Record
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,12 +25,6 @@ pytestmark = [
 ]
 
 SAMPLING = SamplingParams(max_tokens=120)
-
-
-@pytest.fixture(scope="module")
-def records() -> list[Record]:
-    rng = random.Random(31)
-    return [example(rng, "heldout") for _ in range(24)]
 
 
 @pytest.fixture(scope="module")
@@ -46,27 +38,6 @@ def answer(llm: LLM, records: list[Record]) -> list[list[int]]:
     outputs = llm.generate([r.prompt for r in records], guide=guides, sampling=SAMPLING)
     assert all(output.error is None for output in outputs)
     return [output.token_ids for output in outputs]
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Checkpoint:
-    return load(package_model_path())
-
-
-@pytest.fixture(scope="module")
-def prompts(records: list[Record]) -> list[str]:
-    return [record.prompt for record in records]
-
-
-@pytest.fixture(scope="module")
-def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
-
-
-@pytest.fixture(scope="module")
-def reference(tiny: Checkpoint, prompts: list[str]) -> list[Reference]:
-    """Plain decoding on the CPU."""
-    return references(tiny, prompts)
 
 
 @pytest.mark.parametrize("num_drafts", [1, 3, 8])
@@ -145,7 +116,7 @@ def test_a_broken_guide_ends_its_own_request(half: LLM, records: list[Record]) -
 
 def test_the_captured_graph_has_host_nodes(half: LLM) -> None:
     pytest.importorskip("cuda.bindings", reason="needs weft[cuda]")
-    dump = half.engine.graphs.dump(Plan(1, 3, guided=True, guided_drafts=True, shaped=False, logprobs=False))
+    dump = half.engine.graphs.dump(Plan(1, 3, Guides.DRAFTS))
     kinds = [kind for kind, _ in dump.nodes]
     assert kinds.count("host") == 5  # fetch, extend(3), commit, extend(1), extend(2)
     assert "kernel" in kinds

@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from e2e.conftest import Checkpoint
-from e2e.engine.test_scheduling import WAYS
-from gpu.test_engine_cuda import prompts, random_drafters, records, reference, tiny
 from support.engine.drafters import DRAFTERS
 from support.engine.drafting_requests import check, run
 from support.engine.oracle import Reference
+from support.engine.references import Checkpoint
+from support.engine.ways import WAYS
 from weft import LLM, EngineConfig, Guide, Speculation
 from weft.engine.engine import Engine
 from weft.executor import (
@@ -30,8 +29,6 @@ from weft.executor import (
     SamplingConfig,
     SpeculativeConfig,
 )
-
-__all__ = ["prompts", "random_drafters", "records", "reference", "tiny"]
 
 pytestmark = [
     pytest.mark.gpu,
@@ -121,4 +118,4 @@ def test_cancelled_in_flight() -> None:
             assert result.finish_reasons == [FinishReason.CANCELLED]
         for number in numbers[1::2]:
             assert executor.await_responses(number)[0].result.finish_reasons == [FinishReason.LENGTH]
-        check_nothing_is_held(executor.assembly.engine)
+        check_nothing_is_held(executor.client.engine)

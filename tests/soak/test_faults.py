@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from soak.checks import Account
-from soak.clients import register, serve
-from soak.faults import FailingForward, broken_guides, raising_processor
-from soak.leaks import Held
-from soak.pool import Pool
-from soak.server_configs import STATIC, UTILIZATION, Way, way
-from soak.workload import Errand, draw
+from support.soak.checks import Account
+from support.soak.clients import register, serve
+from support.soak.faults import FailingForward, broken_guides, raising_processor
+from support.soak.leaks import Held
+from support.soak.pool import Pool
+from support.soak.server_configs import STATIC, UTILIZATION, Way, way
+from support.soak.workload import Errand, draw
 from weft import Guide
 from weft.config import Graphs
 from weft.executor import (
@@ -31,7 +31,7 @@ from weft.executor import (
     SamplingConfig,
 )
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.serial]
 
 REQUESTS = 60
 WAYS = {
@@ -99,7 +99,7 @@ def test_a_forward_that_raises_ends_those_in_it(pool: Pool, drafters: Path, name
     with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
         register(executor, pool)
         failing = FailingForward(executor, rng, 0.08)
-        model: Any = executor.assembly.engine.parts.model
+        model: Any = executor.client.engine.parts.model
         model.forward = failing
         accounts = serve(executor, pool, errands, 1, takes_any=False)
         del model.forward
@@ -135,7 +135,7 @@ def test_split_iterations_go_on_behind_one_that_failed(pool: Pool, number: int) 
     with Executor(pool.checkpoint.path, device="cpu") as executor:
         failing = FailingForward(executor, random.Random(0), 0.0)
         failing.raise_in(number)
-        model: Any = executor.assembly.engine.parts.model
+        model: Any = executor.client.engine.parts.model
         model.forward = failing
         assert "planted in forward" in str(ask(executor))
         assert [ask(executor) for _ in range(3)] == [expected] * 3
@@ -159,7 +159,7 @@ def test_a_failed_iteration_is_not_taken_for_the_fault_of_a_prompt(pool: Pool, g
 
         expected = ask()
         failing = FailingForward(executor, random.Random(0), 0.0)
-        model: Any = executor.assembly.engine.parts.model
+        model: Any = executor.client.engine.parts.model
         model.forward = failing
         for number in range(1, 12):
             failing.raise_in(number)
@@ -176,7 +176,7 @@ def test_a_prompt_that_failed_does_not_spoil_what_it_shares(pool: Pool) -> None:
     long, short = Request(case.prompt, 4), Request(case.prompt[:2], 12)
     config = ExecutorConfig(max_batch_size=1, overlap=True)
     with Executor(pool.checkpoint.path, config, device="cpu") as executor:
-        engine = executor.assembly.engine
+        engine = executor.client.engine
 
         def ask(request: Request) -> Response:
             return executor.await_responses(executor.enqueue_request(request), timeout=30)[0]

@@ -15,8 +15,12 @@ from support.statistics.chi_square import CHANCE, least_p_value
 from support.statistics.exact_outputs import distribution
 from support.statistics.many_requests import ManyRequests
 from support.statistics.small_world import Case, case, good_draft_model
+from weft.engine.device.state import SlotState, StepBuffers
 from weft.engine.step import step
 from weft.ops.sampling import sample
+from weft.ops.slots import SlotParams, advance_slots_
+
+pytestmark = pytest.mark.statistics
 
 SAMPLES = 40_000
 SLOTS = 800
@@ -73,17 +77,12 @@ def by_chance(shares_BTV: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tenso
 
 
 def most_likely_drafts(
-    logits: Tensor,
-    temperature: Tensor,
-    seed: Tensor,
-    position: Tensor,
-    d2t: Tensor | None,
-    floor: Tensor | None,
+    logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: object
 ) -> Tensor:
-    """In the place of `sample`: drafts without noise, one row of logits for each slot; the target's tokens as ever."""
-    if logits.shape[0] == SLOTS:
-        return logits.argmax(1)
-    return sample(logits, temperature, seed, position, d2t, floor)
+    """In the place of `pick_drafts_`: drafts without noise."""
+    token = logits.argmax(1)
+    drafts[number - 1].index_copy_(0, slot, token)
+    return token
 
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -104,18 +103,24 @@ def test_a_wrong_acceptance_rule_is_found(
 ) -> None:
     many = drafting()
 
-    def count(tokens_BT: Tensor, drafts_BK: Tensor) -> Tensor:
-        return rule(many.buffers.logits_BTV.softmax(2), tokens_BT, drafts_BK)
+    def verify(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
+        count_B = rule(buf.logits_BTV.softmax(2), sampled_BT, buf.tokens_BT[:, 1:])
+        verified = buf.verified
+        verified.count_B.copy_(count_B)
+        advance_slots_(
+            sampled_BT, buf.slots_B, verified.base_B, buf.tokens_BT, verified.count_B, verified.tokens_BT,
+            state.advancing, state.params, is_counted=True,
+        )  # fmt: skip
 
-    monkeypatch.setattr(step, "count_accepted", count)
+    many.parts.verify = verify
     if not shared_noise:
-        monkeypatch.setattr(step, "sample", most_likely_drafts)
+        monkeypatch.setattr(step, "pick_drafts_", most_likely_drafts)
     assert p_of(many) < REFUSED
 
 
 def test_the_right_rule_needs_no_shared_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     many = drafting()
-    monkeypatch.setattr(step, "sample", most_likely_drafts)
+    monkeypatch.setattr(step, "pick_drafts_", most_likely_drafts)
     assert p_of(many) > CHANCE
 
 
@@ -123,12 +128,33 @@ def test_the_right_rule_needs_no_shared_noise(monkeypatch: pytest.MonkeyPatch) -
 def test_noise_used_twice_is_found(monkeypatch: pytest.MonkeyPatch, num_drafts: int) -> None:
     """Each token alone has the right distribution; two neighbours do not."""
 
-    def repeated(
-        logits: Tensor, temperature: Tensor, seed: Tensor, position: Tensor, *rest: Tensor | None
-    ) -> Tensor:
-        return sample(logits, temperature, seed, position // 2, *rest)
+    def drawn(logits: Tensor, slots: Tensor, position: Tensor, params: SlotParams) -> Tensor:
+        temperature, seed = params.floats[0][slots], params.longs[0][slots]
+        return sample(logits, temperature, seed, position // 2)
 
-    monkeypatch.setattr(step, "sample", repeated)
+    def repeated(
+        logits: Tensor, slot: Tensor, base: Tensor, inputs: Tensor, params: SlotParams, *rest: object
+    ) -> Tensor:
+        width = inputs.shape[1]
+        position = (base[:, None] + 1 + torch.arange(width)).view(-1)
+        return drawn(logits, slot.repeat_interleave(width), position, params)
+
+    def repeated_draft(
+        logits: Tensor,
+        slot: Tensor,
+        base: Tensor,
+        count: Tensor,
+        drafts: Tensor,
+        number: int,
+        params: SlotParams,
+        *rest: object,
+    ) -> Tensor:
+        token = drawn(logits, slot, base + count + 1 + number, params)
+        drafts[number - 1].index_copy_(0, slot, token)
+        return token
+
+    monkeypatch.setattr(step, "sample_slots_", repeated)
+    monkeypatch.setattr(step, "pick_drafts_", repeated_draft)
     many = ManyRequests([WARM], SLOTS, good_draft_model if num_drafts else None, num_drafts)
     assert p_of(many) < REFUSED
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,4 +41,26 @@ def covering(settings: Mapping[str, Sequence[Any]], can_be: Callable[[Run], bool
         chosen.append(runs[best])
         missing -= pairs[best]
         met |= triples[best]
+    return chosen
+
+
+def representatives(cases: Sequence[Mapping[str, Any]], count: int) -> set[int]:
+    """Numbers of few cases in which so many values of different settings meet as in all; always the same ones.
+
+    Each next case has the most that is new. Of equals, the one whose values were had least comes first.
+    """
+    count = min(count, len(cases[0]))
+    found = [meetings(case, count) for case in cases]
+    missing, uses, chosen = set().union(*found), Counter[Any](), set[int]()
+    while missing:
+        best = max(
+            range(len(cases)),
+            key=lambda number: (
+                len(found[number] & missing),
+                -sum(uses[value] for value in cases[number].items()),
+            ),
+        )
+        chosen.add(best)
+        missing -= found[best]
+        uses.update(cases[best].items())
     return chosen

@@ -20,7 +20,7 @@ TEST = re.compile(r"^def (test_\w+)", re.MULTILINE)
 ENGINES = ("test_engine_cuda.py", "test_executor_cuda.py")
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_the_first_tier_has_something_of_every_test_and_few_engines() -> None:
     command = [sys.executable, "-m", "pytest", "tests/gpu", "--collect-only", "-q", "-m", "gpu_smoke"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240).stdout
@@ -41,6 +41,15 @@ def test_what_weft_needs_is_carried_or_there() -> None:
     needed = {re.split(r"[<>=\[ ]", line)[0].lower() for line in project["dependencies"]}
     assert needed <= CARRY["THERE"] | set(CARRY["CARRIED"])
     assert not CARRY["THERE"] & set(CARRY["CARRIED"])
+
+
+def test_make_and_an_isolated_build_install_the_same_to_build_with() -> None:
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    names = [re.split(r"[<>=]", line)[0] for line in required]
+    assert f"install -c constraints.txt {' '.join(names)} cmake ninja" in (ROOT / "Makefile").read_text()
+    constraints = (ROOT / "constraints.txt").read_text()
+    assert all(f"{name}==" in constraints for name in names)
+    assert "--no-build-isolation" not in CARRY["build_command"]("90", Path("wheels"))
 
 
 def test_wheels_are_of_the_versions_that_are_tested() -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.conftest import Checkpoint, make_guide
 from support.engine.drafters import BEHIND_GIVEN, DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import GUIDED
 from support.engine.flight_recorder import count_drafts, record
+from support.engine.references import Checkpoint, make_guide
 from support.engine.requests import make_request
 from support.engine.told import Counted
 from weft import LLM, EngineConfig, SamplingParams, Speculation
-from weft.engine.request import Request
-from weft.engine.stats import TurnRecord
+from weft.engine.request import DraftLimits, Request
+from weft.engine.stats import StepRecord
 from weft.executor import (
     Executor,
     ExecutorConfig,
@@ -76,7 +77,7 @@ def guided(llm: LLM, prompts: list[str], **fields: Any) -> list[Request]:
     ]
 
 
-def run(llm: LLM, requests: list[Request]) -> list[TurnRecord]:
+def run(llm: LLM, requests: list[Request]) -> list[StepRecord]:
     for request in requests:
         llm.engine.submit(request)
     turns = []
@@ -86,7 +87,7 @@ def run(llm: LLM, requests: list[Request]) -> list[TurnRecord]:
     return turns
 
 
-def check(requests: list[Request], turns: list[TurnRecord]) -> None:
+def check(requests: list[Request], turns: list[StepRecord]) -> None:
     """What holds of every request, and of all turns together."""
     every = [request.output.stats for request in requests]
     for request, stats in zip(requests, every, strict=True):
@@ -118,11 +119,11 @@ def test_counters_are_those_of_the_recording(
     recorder = record(llm)
     requests = guided(llm, prompts)
     for request, answer in zip(requests, answers, strict=bool(answers)):
-        request.given = (*answer[:5], 7, *answer[6:])
-    requests[2].max_drafts = 1
+        request.drafts = DraftLimits(given=(*answer[:5], 7, *answer[6:]))
+    requests[2].drafts = replace(requests[2].drafts, max_drafts=1)
     turns = run(llm, requests)
     check(requests, turns)
-    counted = count_drafts(recorder.recording(), is_split=engine == "split")
+    counted = count_drafts(recorder.recording())
     recorder.close()
     with_guide = [r for r, entry in zip(requests, [*GUIDED, None], strict=True) if entry is not None]
     assert {r.id: Counted.of(r.output.stats) for r in with_guide} == counted

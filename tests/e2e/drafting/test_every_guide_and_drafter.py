@@ -12,9 +12,9 @@ from typing import Any, get_args
 
 import pytest
 
-from e2e.conftest import Checkpoint
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.guide_rows import END, ROWS, VOCABULARY, answers, rows_of
+from support.engine.references import Checkpoint
 from support.engine.told import settle, told
 from support.pairwise import Run, covering
 from weft import LLM, EngineConfig, Speculation

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from e2e.conftest import Checkpoint
 from support.engine.drafters import BEHIND_GIVEN
+from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from support.engine.told import Told, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
@@ -198,14 +199,15 @@ def test_a_requests_own_limit(
         turns = Turns()
         many = requests(llm, prompts, alone, on_progress=turns)
         for request, limit in zip(many, limits, strict=True):
-            request.max_drafts = limit
+            request.drafts = replace(request.drafts, max_drafts=limit)
             llm.engine.submit(request)
         state = llm.engine.parts.state
         while not all(request.is_finished for request in many):
             llm.engine.step()
             for request, limit in zip(many, limits, strict=True):
-                if request.slot >= 0 and limit is not None:
-                    assert state.drafts[limit:, request.slot].eq(-1).all()
+                running = llm.engine.scheduler.running_of(request)
+                if running is not None and limit is not None:
+                    assert state.drafts[limit:, running.slot].eq(-1).all()
         assert [request.output.token_ids for request in many] == alone
         assert [turns.largest[request.id] for request in many] == [1, 3, 2, 5, 5]
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from e2e.conftest import Checkpoint
 from support.engine.drafters import save_random_drafters
+from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams, Speculation
 from weft.config import Graphs
 from weft.engine.step.draft_masking import BLOCK, MEASURED, WARM_UP

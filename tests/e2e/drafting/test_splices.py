@@ -3,43 +3,19 @@ however it is drafted, launched and scheduled."""
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 
 import pytest
 
-from e2e.guided.test_wasm import PROMPT, tokens_of
-from support.wasm.digits import splicing
+from support.engine.drafters import SPECULATIONS
+from support.wasm.guides import PLACES, PROMPT, replacing, taken_back, tokens_of, zeros
 from weft import LLM, EngineConfig, Guide, Output, RequestError, SamplingParams, Speculation
-from weft.engine.request import Request
+from weft.engine.scheduling.running import Running
 
-PLACES = 12
 SAMPLING = [
     SamplingParams(max_tokens=20, temperature=0.0),
     *(SamplingParams(max_tokens=20, temperature=1.5, seed=seed) for seed in range(5)),
 ]
-SPECULATIONS = {
-    "none": Speculation.none(),
-    "eagle3": Speculation.eagle3(num_draft_tokens=3),
-    "eagle3 unguided": Speculation.eagle3(num_draft_tokens=3, guide_drafts=False),
-    "ngram": Speculation.ngram(num_draft_tokens=4),
-    "forced+eagle3": Speculation.forced(Speculation.eagle3(num_draft_tokens=5)),
-}
-
-
-def taken_back() -> list[int]:
-    """Tokens that don't stay: even digits above 0."""
-    return [token for digit in "2468" for token in tokens_of(digit)]
-
-
-def replacing(tokens: list[int]) -> Guide:
-    """Digits; in the place of each of `taken_back` come `tokens`."""
-    return Guide.wasm(splicing(taken_back(), 1, tokens), str(PLACES), trusted=True)
-
-
-@cache
-def zeros() -> list[int]:
-    return tokens_of("0") * 2
 
 
 @pytest.fixture(scope="module")
@@ -99,15 +75,16 @@ def test_pages_run_out_where_the_text_is_written_anew(
     """A request that waits to be read again gives its pages back; it is not one to preempt."""
     config = EngineConfig(max_batch=4, overlap=True, policy="max_utilization")
     with LLM(device="cpu", engine=config) as llm:
-        landing, grow = llm.engine.landing, llm.engine.residents.grow
+        engine, grow = llm.engine, llm.engine.scheduler.capacity.grow
         num_short = 0
 
-        def grow_unless_some_wait(request: Request) -> bool:
+        def grow_unless_some_wait(running: Running) -> bool | None:
             nonlocal num_short
-            num_short += bool(landing.rewritten)
-            return not landing.flights and not landing.rewritten and grow(request)
+            assert engine.output.in_flight or not any(r.is_spliced for r in engine.scheduler.running)
+            num_short += bool(engine.output.in_flight)
+            return None if engine.output.in_flight else grow(running)
 
-        monkeypatch.setattr(llm.engine.residents, "grow", grow_unless_some_wait)
+        monkeypatch.setattr(llm.engine.scheduler.capacity, "grow", grow_unless_some_wait)
         outputs = llm.generate(
             [PROMPT] * len(SAMPLING), guide=[replacing(zeros())] * len(SAMPLING), sampling=SAMPLING
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.drafting.test_splices import SPECULATIONS
-from e2e.guided.test_wasm import PROMPT
+from support.engine.drafters import SPECULATIONS
 from support.wasm.digits import deciding, digits
+from support.wasm.guides import PROMPT
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams
 
 COUNT = 14

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from e2e.conftest import Checkpoint
 from support.engine.beams import Beams
+from support.engine.references import Checkpoint
+from support.engine.requests import engine_request
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.beam.request import BeamRequest
-from weft.engine.beam.search import BeamParams
+from weft.engine.beam_params import BeamParams
 from weft.engine.engine import Engine
-from weft.engine.request import Request
+from weft.engine.request import Queueing, Request
 from weft.errors import CapacityError, InputError
 from weft.grammar.base import CompiledGuide
 
@@ -42,19 +42,19 @@ def beam(
     guide: Future[CompiledGuide] | None = None,
     max_tokens: int = 12,
     **more: Any,
-) -> BeamRequest:
+) -> Request:
     params = BeamParams(width, length_penalty=1.0, early_stopping=0)
-    return BeamRequest(prompt, SamplingParams(max_tokens=max_tokens), 0, guide=guide, beam=params, **more)
+    return engine_request(prompt, SamplingParams(max_tokens=max_tokens), 0, guide=guide, beam=params, **more)
 
 
 def plain(prompt: list[int], guide: Future[CompiledGuide] | None = None) -> Request:
-    return Request(prompt, SamplingParams(max_tokens=9), 0, guide=guide)
+    return engine_request(prompt, SamplingParams(max_tokens=9), 0, guide=guide)
 
 
 def texts(request: Request) -> list[list[int]]:
     return (
-        [h.token_ids for h in request.hypotheses]
-        if isinstance(request, BeamRequest)
+        [h.token_ids for h in request.output.hypotheses]
+        if request.beam is not None
         else [request.output.token_ids]
     )
 
@@ -66,7 +66,7 @@ def run(engine: Engine, requests: list[Request]) -> list[set[int]]:
     widths = []
     while engine.has_work:
         engine.step()
-        widths.append({r.beam.width if isinstance(r, BeamRequest) else 1 for r in engine.active})
+        widths.append({r.beam.width if r.beam is not None else 1 for r in engine.running})
     for request in requests:
         assert request.output.error is None, request.output.error
     return widths
@@ -76,7 +76,7 @@ def check_nothing_is_held(engine: Engine) -> None:
     usage = engine.kv.usage()
     assert usage.used_pages == 0 and usage.free_pages == usage.max_pages
     engine.kv.check()
-    assert not engine.active and not engine.waiting
+    assert not engine.running and not engine.waiting
 
 
 def mixed(llm: LLM, prompts: list[str]) -> list[Request]:
@@ -103,9 +103,9 @@ def test_every_width_waits_for_the_others_and_gives_its_own_answers(
     assert [width for i, width in enumerate(order) if i == 0 or order[i - 1] != width] == [1, 3, 2, 1]
     alone = Beams(tiny.path, page_size=8, max_seq_len=256)
     for request, again in zip(requests, mixed(llm, prompts), strict=True):
-        if isinstance(again, BeamRequest):
+        if again.beam is not None:
             guide = Guide.choice(CHOICE) if again.guide is not None else None
-            again = BeamRequest(again.prompt, again.sampling, 0, beam=again.beam)
+            again = engine_request(again.prompt, again.sampling, 0, beam=again.beam)
             alone.run([again], [guide])
         else:
             run(llm.engine, [again])
@@ -153,7 +153,7 @@ def test_few_pages_make_requests_wait_and_too_few_refuse(tiny: Checkpoint, promp
             small.engine.submit(request)
         while small.engine.has_work:
             small.engine.step()
-            assert len(small.engine.active) <= 1
+            assert len(small.engine.running) <= 1
         assert all(r.output.finish_reason in ("stop", "length") for r in requests)
         check_nothing_is_held(small.engine)
     with make(tiny, num_pages=needed) as smaller:
@@ -179,12 +179,12 @@ def test_those_that_are_cancelled_or_late_keep_their_best_and_disturb_nobody(
     engine.submit(stays)
     engine.cancel(cancelled)
     assert not late.is_finished
-    time.sleep(max(0.0, late.deadline - time.perf_counter()))
+    time.sleep(max(0.0, (late.queueing.deadline or 0) - time.perf_counter()))
     while engine.has_work:
         engine.step()
     assert cancelled.output.finish_reason == "cancelled" and late.output.finish_reason == "timeout"
     for ended in (cancelled, late):
-        assert ended.hypotheses and ended.output.token_ids == ended.hypotheses[0].token_ids
+        assert ended.output.hypotheses and ended.output.token_ids == ended.output.hypotheses[0].token_ids
     assert texts(stays) == texts(alone)
     check_nothing_is_held(engine)
 
@@ -202,7 +202,7 @@ def test_a_random_mix_leaves_nothing_behind(tiny: Checkpoint, prompts: list[str]
                 text = llm.tokenizer.encode(prompts[kind[0]])[-20 - 9 * kind[0] :]
                 guide = choice if kind[2] else None
                 made = plain(text, guide) if kind[1] == 1 else beam(text, kind[1], guide)
-                made.deadline = time.perf_counter() + rng.choice([60, 60, 0.2])
+                made.queueing = Queueing(deadline=time.perf_counter() + rng.choice([60, 60, 0.2]))
                 engine.submit(made)
                 asked.append((kind, made))
             engine.step()

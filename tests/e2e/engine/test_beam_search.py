@@ -13,17 +13,19 @@ import torch
 import xgrammar as xgr
 from transformers import LogitsProcessor
 
-from e2e.conftest import Checkpoint, compile_reference, make_guide
 from support.engine.beam_oracle import plain_search
 from support.engine.beams import Beams
+from support.engine.references import Checkpoint, compile_reference, make_guide
+from support.engine.requests import engine_request
 from support.engine.sampling_oracle import Words, forbid, penalise
 from support.grammar.guides import SCHEMAS
 from weft.config import Graphs
-from weft.core import SamplingParams
-from weft.engine.beam.request import BeamRequest
-from weft.engine.beam.search import BeamParams, Hypothesis
+from weft.core import Hypothesis, SamplingParams
+from weft.engine.beam_params import BeamParams
 from weft.engine.device.sampling import TokenRules
-from weft.engine.request import Stage
+from weft.engine.request import Request
+from weft.engine.request_guide import RequestGuide
+from weft.engine.step.prefill import guarded
 from weft.errors import GuideStateError, RequestError
 from weft.grammar.base import NO_REQUEST, Opening, wrap_matcher
 from weft.grammar.guide import Guide
@@ -104,8 +106,8 @@ def assert_same(found: Sequence[Hypothesis], expected: Sequence[tuple[float, Seq
             assert hypothesis.token_ids == list(tokens), f"answer {i}"
 
 
-def request(prompt: list[int], params: BeamParams, max_tokens: int = 16, **sampling: Any) -> BeamRequest:
-    return BeamRequest(prompt, SamplingParams(max_tokens=max_tokens, **sampling), 0, beam=params)
+def request(prompt: list[int], params: BeamParams, max_tokens: int = 16, **sampling: Any) -> Request:
+    return engine_request(prompt, SamplingParams(max_tokens=max_tokens, **sampling), 0, beam=params)
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=str)
@@ -118,12 +120,12 @@ def test_the_answers_are_those_of_transformers(
         one = request(prompt, params, 24)
         beams.run([one])
         expected = transformers_beams(tiny, prompt, params, 24)
-        assert len(one.hypotheses) == len(expected) == params.num_answers
-        assert_same(one.hypotheses, expected)
-        assert one.output.token_ids == one.hypotheses[0].token_ids
-        assert one.output.finish_reason == one.hypotheses[0].finish_reason
-        assert one.hypotheses[0].cum_log_prob == pytest.approx(sum(one.hypotheses[0].log_probs))
-    assert beams.group.num_replays >= beams.group.num_iterations > 0
+        assert len(one.output.hypotheses) == len(expected) == params.num_answers
+        assert_same(one.output.hypotheses, expected)
+        assert one.output.token_ids == one.output.hypotheses[0].token_ids
+        assert one.output.finish_reason == one.output.hypotheses[0].finish_reason
+        assert one.output.hypotheses[0].cum_log_prob == pytest.approx(sum(one.output.hypotheses[0].log_probs))
+    assert beams.engine.graphs.num_replays >= beams.engine.num_iterations > 0
     beams.assert_nothing_held()
 
 
@@ -133,7 +135,7 @@ def test_the_answers_are_those_of_transformers_on_random_models(random_checkpoin
     for params in PARAMS[:2]:
         one = request(prompt, params, 12)
         beams.run([one])
-        assert_same(one.hypotheses, transformers_beams(random_checkpoint, prompt, params, 12))
+        assert_same(one.output.hypotheses, transformers_beams(random_checkpoint, prompt, params, 12))
     beams.assert_nothing_held()
 
 
@@ -149,9 +151,9 @@ def test_guided_answers_are_those_of_transformers_with_xgrammar(
     for params in (PARAMS[0], PARAMS[3]):
         one = request(prompt, params, 16)
         beams.run([one], [make_guide(guide)])
-        assert_same(one.hypotheses, transformers_beams(tiny, prompt, params, 16, guide))
+        assert_same(one.output.hypotheses, transformers_beams(tiny, prompt, params, 16, guide))
         compiled = compile_reference(tiny.compiler, guide)
-        for hypothesis in one.hypotheses:
+        for hypothesis in one.output.hypotheses:
             matcher = xgr.GrammarMatcher(compiled)
             assert all(matcher.accept_token(token) for token in hypothesis.token_ids)
             assert matcher.is_terminated() == (hypothesis.finish_reason == "stop")
@@ -164,10 +166,12 @@ def test_a_guide_with_fewer_texts_than_beams_gives_all_of_them(tiny: Checkpoint)
     texts = ["yes", "no", "perhaps"]
     one = request(prompt, BeamParams(8, length_penalty=1.0, early_stopping=2))
     beams.run([one], [Guide.choice(texts)])
-    assert {tiny.tokenizer.decode(h.token_ids[:-1]) for h in one.hypotheses} == set(texts)
-    assert [h.score for h in one.hypotheses] == sorted((h.score for h in one.hypotheses), reverse=True)
+    assert {tiny.tokenizer.decode(h.token_ids[:-1]) for h in one.output.hypotheses} == set(texts)
+    assert [h.score for h in one.output.hypotheses] == sorted(
+        (h.score for h in one.output.hypotheses), reverse=True
+    )
     # Each spelling is an answer of its own; together they are all there is.
-    assert sum(math.exp(h.cum_log_prob) for h in one.hypotheses) <= 1 + 1e-4
+    assert sum(math.exp(h.cum_log_prob) for h in one.output.hypotheses) <= 1 + 1e-4
     beams.assert_nothing_held()
 
 
@@ -216,18 +220,18 @@ def test_every_sampling_parameter_acts_on_every_beam(tiny: Checkpoint, guide: Gu
     )
     rules = TokenRules(((40,), (41, 42)), (end,))
     params = BeamParams(3, length_penalty=1.0, early_stopping=0, diversity_rate=0.2)
-    one = BeamRequest(prompt, sampling, 0, rules, beam=params)
+    one = engine_request(prompt, sampling, rules=rules, beam=params)
     plain = request(prompt, params, 9)
     beams.run([one, plain], [make_guide(guide) if guide is not None else None] * 2)
     compiled = compile_reference(tiny.compiler, guide) if guide is not None else None
-    for each in (one, plain):
-        model = log_probs_of(tiny, prompt, each.sampling, each.rules, compiled)
-        assert_same(each.hypotheses, plain_search(model, params, 9, True, tiny.end_ids))
-    assert one.hypotheses[0].token_ids != plain.hypotheses[0].token_ids
+    for each, known in ((one, rules), (plain, TokenRules())):  # a request that has ended keeps none
+        model = log_probs_of(tiny, prompt, each.sampling, known, compiled)
+        assert_same(each.output.hypotheses, plain_search(model, params, 9, True, tiny.end_ids))
+    assert one.output.hypotheses[0].token_ids != plain.output.hypotheses[0].token_ids
     beams.assert_nothing_held()
 
 
-def several(tiny: Checkpoint, prompts: list[str]) -> tuple[list[BeamRequest], list[Guide | None]]:
+def several(tiny: Checkpoint, prompts: list[str]) -> tuple[list[Request], list[Guide | None]]:
     """Requests of different kinds, which fit in 12 slots together."""
     encode = tiny.tokenizer.encode
     requests = [
@@ -239,8 +243,8 @@ def several(tiny: Checkpoint, prompts: list[str]) -> tuple[list[BeamRequest], li
     return requests, [None, Guide.regex("[a-z ]+"), Guide.json_schema(SCHEMAS["object/string"]), None]
 
 
-def texts(requests: Sequence[BeamRequest]) -> list[list[list[int]]]:
-    return [[h.token_ids for h in each.hypotheses] for each in requests]
+def texts(requests: Sequence[Request]) -> list[list[list[int]]]:
+    return [[h.token_ids for h in each.output.hypotheses] for each in requests]
 
 
 @pytest.mark.parametrize("graphs", ["split", "none"])
@@ -254,9 +258,10 @@ def test_a_batch_gives_what_each_gives_alone(tiny: Checkpoint, prompts: list[str
     assert texts(together) == texts(alone)
     logprobs = together[2].output.logprobs
     assert (
-        logprobs is not None and [entry.logprob for entry in logprobs] == together[2].hypotheses[0].log_probs
+        logprobs is not None
+        and [entry.logprob for entry in logprobs] == together[2].output.hypotheses[0].log_probs
     )
-    assert bool(beams.group.num_replays) == (graphs == "split")
+    assert bool(beams.engine.graphs.num_replays) == (graphs != "none")
     beams.assert_nothing_held()
 
 
@@ -283,14 +288,14 @@ def test_one_that_is_cancelled_keeps_its_best_and_disturbs_nobody(
     beams = Beams(tiny.path, max_batch=12)
     for each, guide in zip(found, guides, strict=True):
         beams.start(each, guide)
-    for _ in range(4):
+    for _ in range(5):
         beams.step()
-    beams.end(found[0])
-    found[0].finish("cancelled")
-    assert [len(h.token_ids) for h in found[0].hypotheses] and found[0].hypotheses[0].finish_reason is None
-    assert len(found[0].output.token_ids) == 5  # one of the prompt's turn, one of each turn
-    while beams.group.has_work:
-        beams.step()
+    beams.engine.cancel(found[0])
+    assert [len(h.token_ids) for h in found[0].output.hypotheses] and found[0].output.hypotheses[
+        0
+    ].finish_reason is None
+    assert len(found[0].output.token_ids) == 5  # one of each step
+    beams.finish()
     assert texts(found[1:]) == texts(expected[1:])
     beams.assert_nothing_held()
 
@@ -299,24 +304,24 @@ def test_stop_words_and_stop_tokens_end_single_beams(tiny: Checkpoint, prompts: 
     beams, prompt = Beams(tiny.path), tiny.tokenizer.encode(prompts[0])
     free = request(prompt, BeamParams(3, length_penalty=1.0), 24)
     beams.run([free])
-    texts_free = [tiny.tokenizer.decode(h.token_ids) for h in free.hypotheses]
+    texts_free = [tiny.tokenizer.decode(h.token_ids) for h in free.output.hypotheses]
     word = texts_free[0][6:10]
     sampling = SamplingParams(max_tokens=24, stop=[word])
-    stopped = BeamRequest(
+    stopped = engine_request(
         prompt, sampling, 0, stop_words=RunningText(beams.tokenizer, (word,)),
         beam=BeamParams(3, length_penalty=1.0, early_stopping=2),
     )  # fmt: skip
     beams.run([stopped])
-    assert stopped.hypotheses[0].stopped_by == stopped.output.stopped_by == word
-    for hypothesis in stopped.hypotheses:
+    assert stopped.output.hypotheses[0].stopped_by == stopped.output.stopped_by == word
+    for hypothesis in stopped.output.hypotheses:
         text = tiny.tokenizer.decode(hypothesis.token_ids)
         assert (word in text) == (hypothesis.stopped_by == word)
         assert word not in tiny.tokenizer.decode(hypothesis.token_ids[:-1])
-    token = free.hypotheses[0].token_ids[4]
+    token = free.output.hypotheses[0].token_ids[4]
     at_token = request(prompt, BeamParams(3), 24, stop_token_ids=[token])
     beams.run([at_token])
-    assert any(h.stopped_by == token and h.token_ids[-1] == token for h in at_token.hypotheses)
-    assert not any(token in h.token_ids[:-1] for h in at_token.hypotheses)
+    assert any(h.stopped_by == token and h.token_ids[-1] == token for h in at_token.output.hypotheses)
+    assert not any(token in h.token_ids[:-1] for h in at_token.output.hypotheses)
     beams.assert_nothing_held()
 
 
@@ -366,14 +371,13 @@ def test_a_guide_that_leaves_nothing_ends_its_request_alone(tiny: Checkpoint, pr
     good, bad = request(prompt, BeamParams(3)), request(prompt, BeamParams(3))
     alone = request(prompt, BeamParams(3))
     beams.run([alone])
-    bad.compiled = Given(Forking(50, 60))
+    bad.guide = RequestGuide.of(Given(Forking(50, 60)))
     beams.start(bad)
     beams.start(good)
-    while beams.group.has_work:
-        beams.step()
+    beams.finish()
     assert isinstance(bad.output.error, GuideStateError)
     assert "no token is left for token 3 under the guide" in str(bad.output.error)
-    assert {token for h in bad.hypotheses for token in h.token_ids} == {50, 60}
+    assert {token for h in bad.output.hypotheses for token in h.token_ids} == {50, 60}
     assert good.output.error is None and texts([good]) == texts([alone])
     beams.assert_nothing_held()
 
@@ -381,9 +385,10 @@ def test_a_guide_that_leaves_nothing_ends_its_request_alone(tiny: Checkpoint, pr
 def test_a_matcher_that_cannot_fork_serves_one_beam_and_no_more(tiny: Checkpoint, prompts: list[str]) -> None:
     beams, prompt = Beams(tiny.path), tiny.tokenizer.encode(prompts[0])
     single, parted = request(prompt, BeamParams(2)), request(prompt, BeamParams(2))
-    single.compiled, parted.compiled = Given(Stuck(50)), Given(Stuck(50, 60))
+    single.guide, parted.guide = RequestGuide.of(Given(Stuck(50))), RequestGuide.of(Given(Stuck(50, 60)))
     beams.start(single)
     beams.start(parted)
+    beams.step()
     beams.step()
     assert single.output.error is None and single.output.token_ids == [50, 50]
     assert isinstance(parted.output.error, GuideStateError) and "fork" in str(parted.output.error)
@@ -398,13 +403,12 @@ def test_a_matcher_that_raises_ends_its_request_alone(tiny: Checkpoint, prompts:
 
     beams, prompt = Beams(tiny.path), tiny.tokenizer.encode(prompts[0])
     good, bad = request(prompt, BeamParams(2)), request(prompt, BeamParams(2))
-    bad.compiled = Given(Raising(50))
+    bad.guide = RequestGuide.of(Given(Raising(50)))
     beams.start(bad)
     beams.start(good)
-    while beams.group.has_work:
-        beams.step()
+    beams.finish()
     assert isinstance(bad.output.error, GuideStateError) and "no mask today" in str(bad.output.error)
-    assert good.output.error is None and good.hypotheses
+    assert good.output.error is None and good.output.hypotheses
     beams.assert_nothing_held()
 
 
@@ -426,8 +430,9 @@ def test_logits_that_are_not_numbers_are_an_error_of_the_request(
     one = request([5, 6], BeamParams(2))
     beams.start(one)
     beams.step()
-    logits = beams.parts.model.logits
-    monkeypatch.setattr(beams.parts.model, "logits", lambda hidden: logits(hidden) * math.nan)
+    beams.step()
+    logits = beams.engine.parts.model.logits
+    monkeypatch.setattr(beams.engine.parts.model, "logits", lambda hidden: logits(hidden) * math.nan)
     beams.step()
     assert isinstance(one.output.error, RequestError) and not isinstance(one.output.error, GuideStateError)
     assert "leave no token for token 3" in str(one.output.error)
@@ -449,8 +454,9 @@ def test_an_iteration_that_fails_ends_who_was_in_it_and_the_next_one_works(
     for each in both:
         beams.start(each)
     beams.step()
+    beams.step()
     with monkeypatch.context() as patch:
-        patch.setattr(beams.parts.model, "forward", broken)
+        patch.setattr(beams.engine.parts.model, "forward", broken)
         beams.step()
     assert all("the device is away" in str(each.output.error) for each in both)
     assert len(both[0].output.token_ids) == 2  # what came before stays
@@ -467,7 +473,8 @@ def test_every_launched_function_keeps_the_rule(
     launch, make_pinned = cpu.Stream.launch, CpuRuntime.pinned
 
     def record_launch(self: cpu.Stream, fn: Callable[..., None], *args: Any) -> None:
-        launched[getattr(fn, "__qualname__", "")] = (fn, args)
+        inner, rest = (args[1], args[2:]) if fn is guarded else (fn, args)
+        launched[getattr(inner, "__qualname__", "")] = (inner, rest)
         launch(self, fn, *args)
 
     def record_pinned(self: CpuRuntime, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -480,7 +487,7 @@ def test_every_launched_function_keeps_the_rule(
     prompt = tiny.tokenizer.encode("Text: one two three.")
     one = request(prompt, BeamParams(3), 6, min_tokens=3, repetition_penalty=1.1, temperature=0.9)
     beams.run([one], [Guide.regex("[a-z ]{9,}")])
-    expected = {"open_beams", "copy_beam_pages", "read_prompt_chunk", "beam_forward", "beam_select"}
+    expected = {"open_slot", "read_chunk", "branch", "note_offers", "target_forward"}
     assert expected <= set(launched)
     for name in expected:
         fn, args = launched[name]
@@ -489,18 +496,10 @@ def test_every_launched_function_keeps_the_rule(
 
 
 def test_a_prompt_that_is_known_in_part_is_read_from_there(tiny: Checkpoint, prompts: list[str]) -> None:
-    beams, prompt = Beams(tiny.path, page_size=8), tiny.tokenizer.encode(prompts[0])
+    beams, prompt = Beams(tiny.path, page_size=8, reuse=True), tiny.tokenizer.encode(prompts[0])
     params = BeamParams(3, length_penalty=1.0)
     first, second = request(prompt, params), request(prompt, params)
     beams.run([first])
-    known = beams.last_pages  # the first request's; the prompt's keys and values still stand in them
-    second.move(Stage.CONTEXT)
-    count = beams.group.pages_needed(second)
-    num_full = 20 // 8
-    own = [page for page in beams.free_pages if page not in known][: count - num_full]
-    pages = [*known[:num_full], *own]
-    beams.held[second.id] = [beams.free_slots.pop() for _ in range(3)], []
-    beams.group.start(second, beams.held[second.id][0], pages, 20, [(known[num_full], own[0])])
-    while beams.group.has_work:
-        beams.step()
+    beams.run([second])
+    assert first.output.stats.reused_tokens == 0 < second.output.stats.reused_tokens
     assert texts([second]) == texts([first])

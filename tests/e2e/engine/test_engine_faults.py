@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from weft import LLM, EngineConfig, Guide, InputError, SamplingParams, Speculation
+from weft.bench.engine.simulated import simulate_acceptance
 from weft.config import Graphs
 from weft.engine.step import graphs as graphs_module
 from weft.engine.step.graphs import StepGraphs
@@ -90,17 +91,21 @@ def test_warm_up_captures_what_will_be_used(graphs: Graphs, monkeypatch: pytest.
 
 
 def test_more_simulated_tokens_than_drafts_allow_are_refused() -> None:
-    with pytest.raises(InputError, match="with 3 drafts it can be 4 at most"):
-        LLM(speculation=Speculation.eagle3(num_draft_tokens=3), engine=EngineConfig(simulate_acceptance=5.0))
-    with pytest.raises(InputError, match="with 0 drafts it can be 1 at most"):
-        LLM(engine=EngineConfig(simulate_acceptance=2.0))
+    with (
+        LLM(device="cpu", speculation=Speculation.eagle3(num_draft_tokens=3)) as llm,
+        pytest.raises(InputError, match="with 3 drafts it can be 1 to 4 tokens"),
+    ):
+        simulate_acceptance(llm.engine, 5.0)
+    with LLM(device="cpu") as llm, pytest.raises(InputError, match="with 0 drafts it can be 1 to 1 tokens"):
+        simulate_acceptance(llm.engine, 2.0)
 
 
 @pytest.mark.parametrize("accepted", [1.0, 1.5, 3.0])
 def test_simulated_acceptance_is_what_was_asked(accepted: float) -> None:
-    engine = EngineConfig(max_batch=4, simulate_acceptance=accepted)
+    engine = EngineConfig(max_batch=4)
     speculation = Speculation.eagle3(num_draft_tokens=3, guide_drafts=True)
     with LLM(device="cpu", speculation=speculation, engine=engine) as llm:
+        simulate_acceptance(llm.engine, accepted)
         outputs = llm.generate(
             [PROMPT] * 8, guide=Guide.regex("[a-z ]{200}"), sampling=SamplingParams(max_tokens=90)
         )

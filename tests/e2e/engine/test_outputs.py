@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from e2e.conftest import Checkpoint
 from support.engine.drafters import DRAFTERS
+from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.engine.device.tensors import Gather, OutputBuffers, marked_outputs

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from e2e.conftest import Checkpoint
 from support.engine.drafters import DRAFTERS, save_random_drafters
+from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from support.engine.told import Told, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.engine.device.tensors import Gather
-from weft.engine.processors.base import LogitsProcessor, ProcessorRows
+from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
 from weft.engine.processors.captured import MAX_CAPTURED
 from weft.engine.request import Request
 from weft.engine.step.graphs import StepGraphs
@@ -401,7 +401,7 @@ def test_what_can_not_be_captured_ends_its_own_requests_alone(
     capture = StepGraphs._capture
 
     def refuse(self: StepGraphs, plan: Plan) -> None:
-        if plan.captured:
+        if plan.processors.captured:
             raise GraphError("the capture failed")
         capture(self, plan)
 
@@ -425,7 +425,7 @@ def test_who_broke_a_capture_is_who_raised_first(
     capture = StepGraphs._capture
 
     def break_it(self: StepGraphs, plan: Plan) -> None:
-        for processor in plan.captured:
+        for processor in plan.processors.captured:
             if processor.name == "breaks":
                 processor.failure = ValueError("it reads a device value")
                 raise GraphError("the capture failed: an earlier call invalidated it")

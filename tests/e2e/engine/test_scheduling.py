@@ -9,30 +9,17 @@ from typing import Any
 
 import pytest
 
-from e2e.conftest import Cached, Checkpoint, make_guide
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.oracle import assert_same
+from support.engine.references import Cached, Checkpoint, make_guide
+from support.engine.ways import WAYS
 from support.grammar.guides import GUIDES
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
 from weft.engine.engine import Engine
-from weft.engine.stats import TurnRecord
+from weft.engine.stats import StepRecord
 
 ROWS = [(i * 7 % len(GUIDES), i % 3 != 2) for i in range(14)]
 GREEDY = SamplingParams(max_tokens=40)
-WAYS = {
-    "overlap": {"overlap": True},
-    "overlap eager": {"overlap": True, "graphs": "none"},
-    "split": {"graphs": "split"},
-    "static": {"policy": "static_batch", "overlap": True},
-    "few tokens": {"max_num_tokens": 64, "overlap": True},
-    "equal progress": {"max_num_tokens": 64, "chunking": "equal_progress"},
-    "whole prompts": {"chunked": False},
-    "few pages": {"policy": "max_utilization", "num_pages": 28, "page_size": 8, "overlap": True},
-    "few pages, in turn": {"policy": "max_utilization", "num_pages": 28, "page_size": 8},
-    "few pages, split": {"policy": "max_utilization", "num_pages": 28, "page_size": 8, "graphs": "split"},
-    "no prefixes": {"reuse": False, "overlap": True},
-    "no copies": {"copy_on_partial_reuse": False, "page_size": 4},
-}
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +28,12 @@ def path(tmp_path_factory: pytest.TempPathFactory, tiny: Checkpoint) -> Path:
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[TurnRecord]:
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[StepRecord]:
     """The records of all turns of all engines."""
-    records: list[TurnRecord] = []
+    records: list[StepRecord] = []
     step = Engine.step
 
-    def recorded(engine: Engine, **terms: Any) -> TurnRecord:
+    def recorded(engine: Engine, **terms: Any) -> StepRecord:
         records.append(step(engine, **terms))
         engine.kv.check()
         return records[-1]
@@ -79,14 +66,15 @@ def check(outputs: list[Output], references: Cached, rows: list[tuple[int, bool]
 def check_nothing_is_held(llm: LLM) -> None:
     """Once the engine is idle: an answer is out a little before what it held is given back."""
     engine = llm.engine
-    while llm._executor._call(lambda: engine.has_work):
+    while llm.client.call(lambda: engine.has_work):
         pass
     usage = engine.kv.usage()
     assert usage.used_pages == 0 and usage.free_pages == usage.max_pages
-    assert len(engine.residents.free_slots) == engine.config.max_batch
+    assert len(engine.scheduler.capacity.free_slots) == engine.config.max_batch
     engine.kv.check()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("drafter", ["none", "eagle3", "forced+ngram", "random mtp chain"])
 def test_the_way_changes_no_token(
@@ -94,7 +82,7 @@ def test_the_way_changes_no_token(
     prompts: list[str],
     tiny_references: Cached,
     path: Path,
-    turns: list[TurnRecord],
+    turns: list[StepRecord],
     way: str,
     drafter: str,
 ) -> None:
@@ -135,7 +123,7 @@ def test_found_prefixes_change_no_token(
 
 
 def test_a_preempted_request_keeps_its_grammar_and_its_seed(
-    tiny: Checkpoint, prompts: list[str], turns: list[TurnRecord]
+    tiny: Checkpoint, prompts: list[str], turns: list[StepRecord]
 ) -> None:
     """With every sampling parameter that looks back on the text."""
     sampling = [
@@ -168,7 +156,7 @@ def test_a_preempted_request_keeps_its_grammar_and_its_seed(
             assert a.logprob == pytest.approx(b.logprob, abs=1e-3)
 
 
-def test_a_static_batch_is_full(tiny: Checkpoint, turns: list[TurnRecord]) -> None:
+def test_a_static_batch_is_full(tiny: Checkpoint, turns: list[StepRecord]) -> None:
     """However little a turn may read: who does not come in now waits until all the others are done."""
     with make(tiny, Speculation.none(), policy="static_batch", max_num_tokens=40) as llm:
         llm.generate([f"{i} apples and pears, " * 6 for i in range(8)], sampling=SamplingParams(max_tokens=8))

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft.client import BuiltEngine
 from weft.config import Graphs
-from weft.engine.step import runner as launcher
+from weft.engine.step import warm_up as warming
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.prefill import PromptRow
 from weft.engine.step.step import Plan
 from weft.errors import GraphError, WeftError
 from weft.executor import Executor, ExecutorConfig
-from weft.executor.assembly import Assembly
 
 SPECULATIONS = {
     "none": Speculation.none(),
@@ -46,11 +46,11 @@ def contents(llm: LLM) -> list[torch.Tensor]:
 def test_nothing_is_left_of_a_warm_up(name: str, graphs: Graphs) -> None:
     engine = EngineConfig(max_batch=2, max_seq_len=96, prefill_chunk=32, graphs=graphs)
     with LLM(device="cpu", speculation=SPECULATIONS[name], engine=engine) as llm:
-        before, usage = contents(llm), llm.engine.residents.kv.usage()
+        before, usage = contents(llm), llm.engine.kv.usage()
         llm.warm_up()
         for there, was in zip(contents(llm), before, strict=True):
             assert torch.equal(there, was)
-        assert llm.engine.residents.kv.usage() == usage
+        assert llm.engine.kv.usage() == usage
         assert llm.num_iterations == 0 and llm.num_graph_replays == 0
         assert llm.engine.lane.state.num_pending == 0
         assert llm.engine._grammar_s == llm.engine.lane.state.seconds
@@ -62,14 +62,14 @@ def test_nothing_is_left_of_a_warm_up(name: str, graphs: Graphs) -> None:
 @pytest.fixture
 def warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on CUDA."""
-    monkeypatch.setattr(Assembly, "warms_up", True)
+    monkeypatch.setattr(BuiltEngine, "warms_up", True)
 
 
 @pytest.mark.usefixtures("warms_up")
 def test_the_engines_thread_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[tuple[str, Plan]] = []
     read: list[tuple[str, int, int]] = []
-    prepare, read_prompt = StepGraphs.prepare, launcher.read_prompt
+    prepare, read_prompt = StepGraphs.prepare, warming.read_prompt
 
     def watched(self: StepGraphs, plan: Plan) -> None:
         prepared.append((threading.current_thread().name, plan))
@@ -81,7 +81,7 @@ def test_the_engines_thread_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
         read_prompt(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(StepGraphs, "prepare", watched)
-    monkeypatch.setattr(launcher, "read_prompt", watched_reading)
+    monkeypatch.setattr(warming, "read_prompt", watched_reading)
     with LLM(device="cpu", engine=EngineConfig(max_batch=2, max_seq_len=96, prefill_chunk=32)) as llm:
         assert {name for name, _ in prepared} == {"weft-engine"} and len(prepared) == 4
         assert read == [("weft-engine", 2, 8), ("weft-engine", 2, 32)]  # in the slot that only pads

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from e2e.conftest import Checkpoint
 from support.engine.drafters import DRAFTERS, save_random_drafters
+from support.engine.references import Checkpoint
 from support.engine.requests import make_request
 from support.pairwise import Run, covering
 from weft import LLM, EngineConfig, Guide, SamplingParams
@@ -99,12 +99,13 @@ def test_each_mask_is_filled_once(
         request, seen = make_request(llm, prompts[0], SAMPLING, guide), Iterations()
         neighbour = make_request(llm, prompts[1], SAMPLING)
         assert request.guide is not None
-        compiled = request.guide.result()
+        compiled = request.guide.compiling.result()
         llm.engine.submit(request)
         llm.engine.submit(neighbour)
         state, text = llm.engine.lane.state, list[int]()
         while not (request.is_finished and neighbour.is_finished):
-            slot = max(request.slot, 0)
+            running = llm.engine.scheduler.running_of(request)
+            slot = running.slot if running is not None else 0
             llm.engine.step()
             if request.output.token_ids and request.output.stats.iterations == len(seen.made):
                 count, *tokens = llm.engine.parts.state.verified[slot].tolist()

@@ -10,32 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from e2e.conftest import Checkpoint
 from support.engine.drafters import DRAFTERS
+from support.engine.references import Checkpoint
+from support.grammar.free_text import DIGITS, rows
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams
 from weft.cli import app
 from weft.errors import GuideError, InputError
-
-DIGITS = Guide.regex("[0-9]{3}")
-PLACES = Guide.choice(["north by northwest", 'north"}', "southern cross"])
-SCHEMA = Guide.json_schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
-
-# (guide, temperature): weft-tiny answers with JSON, so it writes most of these triggers by itself.
-ROWS: list[tuple[Guide | None, float]] = [
-    (Guide.after('": ', DIGITS), 0.0),
-    (Guide.after('e": "', PLACES), 0.0),
-    (Guide.after("i", Guide.after(":", SCHEMA)), 0.0),
-    (Guide.after("e", SCHEMA, max_free_tokens=9), 1.0),
-    (Guide.after("<|endofthought|>", DIGITS, max_free_tokens=4), 1.0),
-    (None, 0.0),
-    (Guide.after(":", Guide.json()), 1.0),
-    (Guide.after(', "', DIGITS, max_free_tokens=12), 0.0),
-]
-
-
-def rows(special: int) -> list[tuple[Guide | None, float]]:
-    """ROWS, and one that ends its free text with a special token."""
-    return [*ROWS, (Guide.after(special, PLACES, max_free_tokens=5), 0.0)]
 
 
 def answer(llm: LLM, prompts: list[str], special: int, max_tokens: int = 24) -> list[Output]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from support.engine.toy import CapturedLoop, EagerLoop, Tables, oracle
-from support.grammar.grammars import END, compiled, small_vocabulary, some_guides
+from support.grammar.grammars import END, compiled, ids, small_vocabulary, some_guides
 from weft.errors import InputError
 from weft.grammar import Guide
 from weft.guided import (
@@ -148,10 +147,6 @@ def test_a_removed_wait_is_found(
     assert found > 0
 
 
-def ids(text: str) -> list[int]:
-    return [3 + byte for byte in text.encode()]
-
-
 def decoder_for(guide: Guide, max_drafts: int = 4) -> GuidedDecoder:
     decoder = GuidedDecoder(CpuRuntime(), 2, max_drafts, small_vocabulary().vocab_size, [END])
     decoder.add_batch([GuidedRequest(1, compiled(guide).matcher())])
@@ -275,15 +270,12 @@ def test_what_the_decoders_refuse() -> None:
         ["guided_captured_loop.py", "--device", "cpu", "--regex", "(ab|cd){2,4}!"],
     ],
 )
-def test_examples_run(command: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / command[0]), *command[1:]],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+def test_examples_run(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", command)
+    runpy.run_path(str(EXAMPLES / command[0]), run_name="__main__")
+    assert capsys.readouterr().out.strip()
 
 
 def test_a_matcher_alone_masks_a_loop() -> None:

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from e2e.conftest import Checkpoint
 from support.engine.checkpoints import save_eagle3
 from support.engine.drafters import DRAFTERS, save_random_drafters
+from support.engine.references import Checkpoint
 from weft import (
     LLM,
     EngineConfig,
@@ -30,6 +30,7 @@ from weft import (
     SamplingParams,
     Speculation,
 )
+from weft.client import GenerationRequest
 from weft.config import Graphs
 from weft.engine.engine import Engine
 from weft.engine.request import Request
@@ -50,6 +51,8 @@ SAMPLINGS = [
     SamplingParams(max_tokens=14, temperature=temperature, seed=seed)
     for seed, temperature in enumerate((0.0, 1.0, 0.0, 1.0, 0.0))
 ]
+
+NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +98,7 @@ def test_a_cancelled_request_leaves_its_neighbours_alone(
         engine.cancel(cancelled)
         engine.submit(late)
         turn_until(engine, lambda: bool(late.output.token_ids))
-        assert [request.slot for request in engine.active] == [0, 2, 1]
+        assert [running.slot for running in engine.scheduler.running] == [0, 2, 1]
         turn_until(engine, lambda: last.is_finished)
         engine.submit(later)
         turn_until(engine, lambda: not engine.has_work)
@@ -105,9 +108,10 @@ def test_a_cancelled_request_leaves_its_neighbours_alone(
 
 def request_of(llm: LLM, prompt: str, guide: Guide | None, sampling: SamplingParams) -> Request:
     """A request for `llm.engine`, its guide compiled. The engine's own thread sleeps while nothing comes by the LLM."""
-    request = llm._request(llm._ask(prompt, guide, sampling))
+    (prepared,) = llm.client.prepare([GenerationRequest(prompt, sampling, guide)])
+    (request,) = llm.client.inputs.begin(prepared, next(NUMBERS))
     if request.guide is not None:
-        request.guide.result()
+        request.guide.compiling.result()
     return request
 
 
@@ -229,6 +233,7 @@ class OnlyOnPath:
         return False
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("graphs", ["one", "split"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -280,6 +285,7 @@ def test_dead_ends_behind_the_last_token_are_of_no_account(
                 assert (output.token_ids, output.finish_reason) == (path[:12], "length")
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("by", ["logit_bias", "bad_words"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -348,6 +354,7 @@ def test_a_launch_without_its_snapshot_ends_its_requests(
         assert generate(llm, prompts, 5) == alone
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
 @pytest.mark.parametrize("drafter", [None, *DRAFTERS])
 def test_a_snapshot_without_its_launch_ends_its_requests(

@@ -6,46 +6,14 @@ import json
 import re
 import runpy
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 
-from weft import LLM, EngineConfig, Guide, Output, SamplingParams
+from support.grammar.tool_guides import GUIDES, PERSON, TOOLS
+from weft import LLM, EngineConfig, Output, SamplingParams
 
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 0, "maximum": 130},
-    },
-    "required": ["name", "age"],
-}
-TOOLS = [{"type": "function", "function": {"name": "person", "parameters": PERSON}}]
 PROMPTS = ["Text: Ada is a painter. Age 31.\nSchema: ", "Text: Bo.\nSchema: "]
-
-
-def tags(*names: str) -> dict[str, Any]:
-    """Free text, and behind each `{"` one of some objects: weft-tiny writes that by itself."""
-    content = {"type": "json_schema", "json_schema": {"type": "integer"}}
-    return {
-        "type": "structural_tag",
-        "format": {
-            "type": "triggered_tags",
-            "triggers": ['{"'],
-            "tags": [
-                {"type": "tag", "begin": f'{{"{name}": ', "content": content, "end": "}"} for name in names
-            ],
-        },
-    }
-
-
-GUIDES = [
-    Guide.tools(TOOLS, style="llama", required="person"),
-    Guide.tools(TOOLS, style="qwen_3", required=True),
-    Guide.tools(TOOLS, style="qwen_3"),
-    Guide.structural_tag(tags("one", "two")),
-]
 
 
 @pytest.fixture(scope="module")

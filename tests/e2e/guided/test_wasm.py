@@ -10,13 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from executor.conftest import until_final
-from support.wasm.digits import changed, digits, forcing, splicing
+from support.executor import until_final
+from support.wasm.digits import EXAMPLES, changed, digits, splicing
+from support.wasm.guides import PROMPT, SPIN, forced, later, spliced, tokens_of
 from weft import LLM, EngineConfig, Guide, GuideError, GuideStateError, Output, SamplingParams, Speculation
 from weft.executor import (
     Executor,
@@ -28,35 +28,6 @@ from weft.executor import (
     SamplingConfig,
 )
 from weft.grammar.wasm import WasmLimits
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
-PROMPT = "Text: Ada is a painter. Age 31.\nSchema: "
-SPIN = "(loop $spin (br $spin))"
-
-
-@cache
-def tokens_of(text: str) -> list[int]:
-    """A text in weft-tiny's tokens."""
-    from tokenizers import Tokenizer
-
-    from weft.config import package_model_path
-
-    return list(
-        Tokenizer.from_file(str(package_model_path() / "tokenizer.json"))
-        .encode(text, add_special_tokens=False)
-        .ids
-    )
-
-
-def forced() -> Guide:
-    """Writes "Nr. " without being asked, then four digits."""
-    return Guide.wasm(forcing(tokens_of("Nr. ")), str(4 + len("Nr. ")), trusted=True)
-
-
-def spliced() -> Guide:
-    """Seven digits; behind each 8 and 6 there are two zeros without asking."""
-    when = [token for digit in "86" for token in tokens_of(digit)]
-    return Guide.wasm(splicing(when, 0, tokens_of("0") * 2), "9", trusted=True)
 
 
 def guides() -> list[Guide | None]:
@@ -90,13 +61,6 @@ def test_a_program_gives_the_tokens_of_an_equal_regex(plain: list[list[int]]) ->
         for index, count in ((0, 6), (4, 3), (6, 5)):
             output = llm.generate(PROMPT, guide=Guide.regex(rf"[0-9]{{{count}}}"), sampling=SAMPLING[index])
             assert output.token_ids == plain[index]
-
-
-def later(body: str) -> Guide:
-    """Six digits, but `body` runs before the fourth."""
-    condition = f"(if (i32.eq (global.get $left) (i32.const 3)) (then {body}))"
-    program = changed("(call $take_tokens)\n", f"(call $take_tokens) {condition}\n")
-    return Guide.wasm(program.encode(), "6", trusted=True)
 
 
 def slow(milliseconds: int) -> Guide:
@@ -232,7 +196,7 @@ def test_programs_start_when_a_slot_is_near() -> None:
     settings = ExecutorConfig(guided_decoding_config=guided, max_batch_size=2, max_seq_len=512)
     with Executor(None, settings, device="cpu") as executor:
         executor.register_guide("digits", digits(9)).result()
-        programs = executor.assembly.engine.arrivals.programs
+        programs = executor.client.engine.scheduler.waiting.programs
         prompt = tokens_of(PROMPT)
         busy = executor.enqueue_requests([Request(prompt, 400, end_id=-1) for _ in range(2)])
         params = GuidedDecodingParams.handle("digits")
@@ -245,19 +209,19 @@ def test_programs_start_when_a_slot_is_near() -> None:
         until = time.monotonic() + 60
         while executor.get_num_responses_ready(busy[0]) == 0:
             assert time.monotonic() < until
-            most = max(most, executor._call(lambda: len(programs._held)))
+            most = max(most, executor.client.call(lambda: len(programs._held)))
             time.sleep(0.01)
         assert most == 2
         for number in busy:
             until_final(executor, number)
         answers = [response for number in numbers for response in until_final(executor, number)]
         assert len(answers) == 60 and not any(response.has_error() for response in answers)
-        assert executor._call(lambda: (programs.held_bytes, len(programs._siblings))) == (0, 0)
+        assert executor.client.call(lambda: (programs.held_bytes, len(programs._siblings))) == (0, 0)
         left = executor.enqueue_requests([Request(prompt, 20, guided_decoding_params=params)] * 30)
         for number in left:
             executor.drop_request(number)
-        assert executor._call(lambda: len(programs)) == 0
-        assert executor._call(lambda: len(programs._held)) == 0
+        assert executor.client.call(lambda: len(programs)) == 0
+        assert executor.client.call(lambda: len(programs._held)) == 0
 
 
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
@@ -270,9 +234,9 @@ def test_a_slot_does_not_keep_a_program(graphs: str) -> None:
         next(pieces)
         assert llm.generate(PROMPT, guide=digits(4)).text.isdigit()
         next(pieces)
-        assert llm._executor._call(lambda: [state.is_guided(slot) for slot in range(2)]) == [False, False]
-        assert len(engine.active) == 1
+        assert llm.client.call(lambda: [state.is_guided(slot) for slot in range(2)]) == [False, False]
+        assert len(engine.running) == 1
         assert len(list(pieces)) > 5
         assert llm.generate(PROMPT, guide=Guide.regex("[0-9]{3}")).text.isdigit()
-        assert llm._executor._call(lambda: [state.is_guided(slot) for slot in range(2)]) == [False, False]
+        assert llm.client.call(lambda: [state.is_guided(slot) for slot in range(2)]) == [False, False]
         assert llm.generate([PROMPT] * 3, guide=digits(5))[2].text.isdigit()

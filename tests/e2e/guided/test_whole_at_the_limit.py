@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from e2e.conftest import Checkpoint, make_guide
-from e2e.guided.test_validity import is_valid, questions
-from executor.conftest import until_final
 from support.engine.guide_rows import SCHEMA
+from support.engine.questions import is_valid, questions
+from support.engine.references import Checkpoint, make_guide
+from support.executor import until_final
 from support.grammar.guides import GUIDES
 from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.cli import app

@@ -15,7 +15,7 @@ from weft.executor import Executor, ExecutorConfig, GuidedDecodingConfig, Reques
 
 config = ExecutorConfig(guided_decoding_config=GuidedDecodingConfig(untrusted=True), max_batch_size=2)
 executor, llm = Executor(None, config, device="cpu"), LLM(device="cpu")
-compiler, engine = executor.assembly.compiler, llm.engine
+compiler, engine = executor.client.compiler, llm.engine
 
 def answer():
     (response,) = executor.await_responses(executor.enqueue_request(Request([5, 6, 7], 3, end_id=-1)))
@@ -64,7 +64,7 @@ llm.close()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_fork_is_told_and_leaves_its_parent_alone() -> None:
     run = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", PROGRAM],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executor.conftest import request, until_final
+from support.executor import request, until_final
 from support.grammar.hostile import CASES, properties
 from support.grammar.slow_matcher import SlowMatcher
 from weft import LLM, EngineConfig, Guide, GuideStateError, SamplingParams, Speculation

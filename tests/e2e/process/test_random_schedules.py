@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conftest import Checkpoint, make_guide
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import GUIDED
+from support.engine.references import Checkpoint, make_guide
 from support.engine.told import Told, settle, told
 from support.pairwise import Run, covering
 from weft import LLM, EngineConfig, SamplingParams

@@ -1,5 +1,5 @@
 """Each call that waits, or records what is waited for, is removed in turn: something notices every one of them, so that
-one that is missing in the code is noticed, too. `tests/races` has what is removed, and what notices.
+one that is missing in the code is noticed, too. `tests/support/races` has what is removed, and what notices.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from races.sites import BASE, ordering_names, parsed, sites
+from support.races.sites import BASE, ordering_names, parsed, sites
 
 TESTS = Path(__file__).parents[2]
 
@@ -20,7 +20,7 @@ TESTS = Path(__file__).parents[2]
 @pytest.mark.timeout(1800)
 def test_every_removed_wait_is_noticed() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "races"],
+        [sys.executable, "-m", "support.races"],
         cwd=TESTS,
         env={**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"},
         capture_output=True,

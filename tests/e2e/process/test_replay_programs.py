@@ -6,10 +6,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from e2e.drafting.test_splices import replacing, zeros
-from e2e.guided.test_wasm import EXAMPLES, PROMPT, forced, later
 from support.engine.flight_recorder import record, vocabulary_of
-from support.wasm.digits import changed
+from support.wasm.digits import EXAMPLES, changed
+from support.wasm.guides import PROMPT, forced, later, replacing, zeros
 from weft import LLM, EngineConfig, GuideStateError, SamplingParams, Speculation, cli
 from weft.grammar import Guide
 from weft.guided.recording import Recording

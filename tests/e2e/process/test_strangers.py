@@ -39,8 +39,8 @@ class Served:
 
 def settled_mib(executor: Executor) -> float:
     """Memory without what the guides' cache holds on purpose."""
-    assert executor.assembly.compiler is not None
-    executor.assembly.compiler.cache.clear()
+    assert executor.client.compiler is not None
+    executor.client.compiler.cache.clear()
     ctypes.CDLL(None).malloc_trim(0)
     return resident_mib()
 

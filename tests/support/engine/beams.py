@@ -1,4 +1,4 @@
-"""Beam requests run by hand on a `BeamGroup`: slots and pages are dealt out as an engine would."""
+"""Beam requests on an engine of their own, with few pages, stepped by hand."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
-from weft.config import EngineConfig, Graphs
-from weft.engine.beam.request import BeamRequest
-from weft.engine.beam.runner import BeamGroup
-from weft.engine.device.state import DecodeParts, SlotState
-from weft.engine.request import Stage
+from weft.config import EngineConfig, Graphs, Speculation
+from weft.engine.build import build_engine
+from weft.engine.request import Request
+from weft.engine.request_guide import RequestGuide
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-from weft.guided.host_lane import HostLane
 from weft.models.base import PagedKV
 from weft.models.weights import load_model
 from weft.runtime import get
 from weft.runtime.interface import Runtime
+from weft.spec.load import Drafting
 
 
 class Beams:
-    """A model and the beam group of an engine around it, with `max_batch` slots and few pages."""
+    """A model and an engine around it, with `max_batch` slots and few pages."""
 
     def __init__(
         self,
@@ -34,8 +33,9 @@ class Beams:
         max_seq_len: int = 512,
         page_size: int = 8,
         prefill_chunk: int = 48,
-        graphs: Graphs = "split",
+        graphs: Graphs = "one",
         runtime: Runtime | None = None,
+        reuse: bool = False,
     ) -> None:
         config = EngineConfig(
             max_batch=max_batch,
@@ -43,6 +43,8 @@ class Beams:
             page_size=page_size,
             prefill_chunk=prefill_chunk,
             graphs=graphs,
+            max_beam_width=max_batch,
+            reuse=reuse,
         )
         self.runtime = runtime if runtime is not None else get("cpu")
         model = load_model(path, self.runtime.device, "float32")
@@ -53,62 +55,40 @@ class Beams:
             tokenizer, model_path=path, vocab_size=model.config.vocab_size
         )
         self.compiler = GuideCompiler(self.vocabulary)
-        self.stream = self.runtime.stream()
-        lane = HostLane(
-            self.runtime, self.stream, max_batch, 1, model.config.vocab_size, self.vocabulary.end_ids
-        )
         kv = PagedKV.for_model(model, config.num_pages, page_size)
-        state = SlotState(lane, config.pages_for(max_seq_len, 0), max_seq_len)
-        self.parts = DecodeParts(model, kv, None, state, has_proposals=False, max_drafts=0)
-        self.group = BeamGroup(self.runtime, self.stream, self.parts, self.vocabulary.end_ids, config)
-        self.runtime.publish()
-        self.free_slots = list(range(max_batch))
-        self.free_pages = list(range(1, config.num_pages))
-        self.held: dict[int, tuple[list[int], list[int]]] = {}
-        self.last_pages: list[int] = []
+        drafting = Drafting(Speculation.none())
+        self.engine = build_engine(self.runtime, model, kv, drafting, list(self.vocabulary.end_ids), config)
 
-    def start(self, request: BeamRequest, guide: Guide | None = None) -> None:
-        """Admit a request."""
+    def start(self, request: Request, guide: Guide | None = None) -> None:
+        """Submit a request."""
         if guide is not None:
-            request.compiled = self.compiler.submit(guide).result()
-        width, count = request.beam.width, self.group.pages_needed(request)
-        slots = [self.free_slots.pop() for _ in range(width)]
-        pages = [self.free_pages.pop() for _ in range(count)]
-        self.held[request.id] = slots, pages
-        request.move(Stage.CONTEXT)
-        self.group.start(request, slots, pages)
+            compiled = self.compiler.submit(guide).result()
+            request.guide = RequestGuide.of(compiled)
+        self.engine.submit(request)
 
-    def end(self, request: BeamRequest) -> None:
-        """Take back what a request holds."""
-        self.group.end(request)
-        slots, pages = self.held.pop(request.id)
-        self.free_slots += slots
-        self.free_pages += pages
-        self.last_pages = pages
-
-    def step(self) -> list[BeamRequest]:
-        """One turn; the requests that ended in it."""
-        ended = []
+    def step(self) -> None:
+        """One step."""
         with torch.inference_mode():
-            endings = self.group.step()
-        for ending in endings:
-            self.end(ending.request)
-            ending.request.finish(ending.reason, ending.error)  # type: ignore[arg-type]  # as raised
-            ended.append(ending.request)
-        return ended
+            self.engine.step()
 
-    def run(self, requests: Sequence[BeamRequest], guides: Sequence[Guide | None] = ()) -> None:
+    def run(self, requests: Sequence[Request], guides: Sequence[Guide | None] = ()) -> None:
         """Run requests together to their end; raises what ended one."""
         for i, request in enumerate(requests):
             self.start(request, guides[i] if guides else None)
-        while self.group.has_work:
-            for request in self.step():
-                if request.output.error is not None:
-                    raise request.output.error
+        self.finish()
+        for request in requests:
+            if request.output.error is not None:
+                raise request.output.error
+
+    def finish(self) -> None:
+        """Step until nothing is left."""
+        while self.engine.has_work:
+            self.step()
 
     def assert_nothing_held(self) -> None:
         """Every slot and page is back, and none is there twice."""
-        assert not self.group.has_work and not self.held
-        assert sorted(self.free_slots) == list(range(self.config.max_batch))
-        assert self.config.num_pages is not None
-        assert sorted(self.free_pages) == list(range(1, self.config.num_pages))
+        self.finish()
+        assert not self.engine.running and not self.engine.waiting
+        assert sorted(self.engine.scheduler.capacity.free_slots) == list(range(self.config.max_batch))
+        usage = self.engine.kv.usage()
+        assert usage.free_pages == usage.max_pages and not usage.used_pages

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from e2e.conftest import Checkpoint
 from support.engine.checkpoints import save_draft_model, save_eagle3, save_mtp
-from weft import Speculation
+from support.engine.references import Checkpoint
+from weft import Speculation, registry
 
 
 def save_random_drafters(path: Path, checkpoint: Checkpoint) -> Path:
@@ -38,6 +38,15 @@ DRAFTERS: dict[str, Callable[[Path, int], Speculation]] = {
     "random draft_model": lambda p, k: Speculation.draft_model(p / "draft", num_draft_tokens=k),
 }
 
+
+def _named(name: str) -> Callable[[Path, int], Speculation]:
+    return lambda _, k: Speculation.named(name, num_draft_tokens=k)
+
+
+# Whatever else the registry has. A drafter with weights finds weft-tiny's in their directory, or stands above.
+_KNOWN = {name for make in DRAFTERS.values() for name in make(Path("random"), 1).drafters}
+DRAFTERS |= {name: _named(name) for name in registry.names("drafters") if name not in _KNOWN | {"given"}}
+
 # Drafters behind text that is given with each request.
 BEHIND_GIVEN: dict[str, Callable[[int], Speculation]] = {
     "given": lambda k: Speculation.given(num_draft_tokens=k),
@@ -49,4 +58,13 @@ BEHIND_GIVEN: dict[str, Callable[[int], Speculation]] = {
     "given+forced+ngram": lambda k: Speculation.given(
         Speculation.forced(Speculation.ngram(num_draft_tokens=k, guide_drafts=False))
     ),
+}
+
+# Some of weft-tiny's own, for tests that cannot afford all.
+SPECULATIONS: dict[str, Speculation] = {
+    "none": Speculation.none(),
+    "eagle3": Speculation.eagle3(num_draft_tokens=3),
+    "eagle3 unguided": Speculation.eagle3(num_draft_tokens=3, guide_drafts=False),
+    "ngram": Speculation.ngram(num_draft_tokens=4),
+    "forced+eagle3": Speculation.forced(Speculation.eagle3(num_draft_tokens=5)),
 }

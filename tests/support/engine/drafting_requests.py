@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from e2e.conftest import Checkpoint, compile_reference, make_guide
 from support.engine.oracle import Reference, assert_same
+from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.sampling_oracle import decode
 from weft import LLM, Output, SamplingParams
 

@@ -31,13 +31,14 @@ def record(llm: LLM, **options: Any) -> FlightRecorder:
     push, step = lane.push, engine.step
     watched: dict[int, Request] = {}
 
-    def watched_push(slots: Sequence[int], attach: Mapping[int, Matcher | None], num_drafts: int = 0) -> Any:
-        for request in engine.active:
-            matcher = attach.get(request.slot)
-            if matcher is not None or (request.slot in slots and request.id not in watched):
-                recorder.watch(request, request.slot, matcher)
+    def watched_push(slots: Sequence[int], attach: Mapping[int, Matcher | None]) -> Any:
+        for running in engine.scheduler.running:
+            request, slot = running.request, running.slot
+            matcher = attach.get(slot)
+            if matcher is not None or (slot in slots and request.id not in watched):
+                recorder.watch(request, slot, matcher)
                 watched[request.id] = request
-        return push(slots, attach, num_drafts)
+        return push(slots, attach)
 
     def watched_step(**terms: Any) -> Any:
         turn = step(**terms)
@@ -51,10 +52,9 @@ def record(llm: LLM, **options: Any) -> FlightRecorder:
     return recorder
 
 
-def count_drafts(recording: Recording, is_split: bool = False) -> dict[int, Counted]:
+def count_drafts(recording: Recording) -> dict[int, Counted]:
     """Anew, from what the grammar saw of each guided request, by its id: the drafts that it was asked about, what was
-    verified, and of that what is in the answer. The recording is whole, and no program wrote a text anew. In split
-    graphs (`is_split`) the grammar is asked about one draft after another, else about all that are verified together.
+    verified, and of that what is in the answer. The recording is whole, and no program wrote a text anew.
     """
     counted: dict[int, Counted] = {}
     behind: dict[int, list[int]] = {r.id: list(r.tokens) for r in recording.requests}
@@ -63,10 +63,9 @@ def count_drafts(recording: Recording, is_split: bool = False) -> dict[int, Coun
     for operation in recording.operations:
         if operation.name == "fetch":
             attached |= {slot for slot, comes in operation.attached.items() if comes}
-        elif operation.name == "extend_through" or (operation.name == "extend" and is_split):
-            first = operation.argument if operation.name == "extend" else 1
+        elif operation.name == "extend_through":
             for entry in operation.entries:
-                drafts.setdefault(entry.slot, {}).update(enumerate(entry.inputs, first))
+                drafts.setdefault(entry.slot, {}).update(enumerate(entry.inputs, 1))
         elif operation.name == "commit":
             for entry in operation.entries:
                 places = drafts.pop(entry.slot, {})

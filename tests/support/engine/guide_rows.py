@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from e2e.conftest import make_guide
-from e2e.guided.test_free_text import rows as rows_of_free_text
-from e2e.guided.test_tools import GUIDES as CALLS
-from e2e.guided.test_wasm import forced, spliced, tokens_of
 from support.engine.drafting_requests import GUIDED
+from support.engine.references import make_guide
+from support.grammar.free_text import rows as rows_of_free_text
 from support.grammar.guide_kinds import Brackets, Collapsing, built
+from support.grammar.tool_guides import GUIDES as CALLS
 from support.wasm.digits import digits, splicing
+from support.wasm.guides import forced, spliced, tokens_of
 from weft import LLM, Guide, Output, SamplingParams
 from weft.config import package_model_path
 from weft.grammar import Vocabulary

@@ -2,20 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from weft import LLM, Guide, SamplingParams
-from weft.engine.request import Request
+from weft.engine.beam_params import BeamParams
+from weft.engine.device.sampling import TokenRules
+from weft.engine.device.tensors import NOTHING, Gather, Gathered
+from weft.engine.kv.retention import Retention
+from weft.engine.logits_processors import LogitsProcessor, RequestProcessor
+from weft.engine.request import NO_RULES, DraftLimits, Queueing, Request, Watcher
+from weft.engine.request_guide import RequestGuide
+from weft.engine.stop_rules import StopRules, StopWords
+from weft.grammar.base import CompiledGuide
+
+
+def engine_request(
+    prompt: list[int],
+    sampling: SamplingParams | None = None,
+    seed: int = 0,
+    *,
+    rules: TokenRules = NO_RULES,
+    guide: Future[CompiledGuide] | None = None,
+    compiled: CompiledGuide | None = None,
+    beam: BeamParams | None = None,
+    stop_words: StopWords | None = None,
+    end_ids: frozenset[int] | None = None,
+    priority: float = 0.5,
+    deadline: float | None = None,
+    client: int | None = None,
+    retention: Retention | None = None,
+    max_drafts: int | None = None,
+    given: Sequence[int] = (),
+    gather: Gather = NOTHING,
+    processor: LogitsProcessor | None = None,
+    on_progress: Callable[[Request], object] | None = None,
+    **more: Any,
+) -> Request:
+    """A request, of what it may be asked by name. `guide` is being compiled, `compiled` is one that is."""
+    own = RequestGuide(guide) if guide is not None else None
+    if compiled is not None:
+        own = RequestGuide.of(compiled)
+    return Request(
+        prompt,
+        sampling if sampling is not None else SamplingParams(),
+        seed,
+        rules,
+        StopRules(stop_words, end_ids),
+        own,
+        beam,
+        Queueing(priority, deadline, client, retention),
+        DraftLimits(max_drafts, tuple(given)),
+        Gathered(gather),
+        RequestProcessor(processor) if processor is not None else None,
+        Watcher(on_progress),
+        **more,
+    )
 
 
 def make_request(
     llm: LLM, prompt: str | list[int], sampling: SamplingParams, guide: Guide | None = None, **fields: Any
 ) -> Request:
-    """A request of `prompt`; `fields` are `Request`'s."""
+    """A request of the LLM's engine; `fields` are `engine_request`'s."""
     tokens = llm.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-    compiled = llm.compile(guide) if guide is not None else None
-    return Request(tokens, sampling, sampling.seed or 0, guide=compiled, **fields)
+    compiling = llm.compile(guide) if guide is not None else None
+    return engine_request(tokens, sampling, sampling.seed or 0, guide=compiling, **fields)
 
 
 def run(llm: LLM, requests: Sequence[Request]) -> None:

@@ -45,10 +45,8 @@ def settle(llm: LLM) -> None:
     it would measure whether masking drafts pays, it masks them from now on: that depends on who is served together, and
     so on when guides are compiled.
     """
-    if llm._executor is not None:
-        while llm._executor._call(lambda: llm.engine.has_work):
-            pass
+    while llm.client.call(lambda: llm.engine.has_work):
+        pass
     cpu.synchronize()
-    if llm.engine.launcher.guidance.ways == (True, False):
-        llm.engine.launcher.guidance = DraftGuidance(True)
-        llm.engine.launcher.forget()
+    if llm.engine.runner.guidance.ways == (True, False):
+        llm.engine.runner.guidance = DraftGuidance(True)

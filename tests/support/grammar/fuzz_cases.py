@@ -12,7 +12,7 @@ from support.grammar.grammars import small_vocabulary
 from support.grammar.guide_kinds import KINDS
 from support.grammar.guides import GUIDES
 from weft import registry
-from weft.bench.grammar.calls import synthetic_vocabulary
+from weft.bench.vocabulary import synthetic_vocabulary
 from weft.errors import GuideError
 from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend

@@ -7,10 +7,12 @@ import itertools
 import random
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
-from weft.bench.grammar.calls import synthetic_vocabulary
-from weft.grammar import CompiledGuide, Guide, Vocabulary
+from weft.bench.vocabulary import synthetic_vocabulary
+from weft.errors import GuideError
+from weft.grammar import Backend, CompiledGuide, Guide, Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
 
 END = 0
@@ -90,6 +92,21 @@ def compiled(guide: Guide, native: bool | None = None) -> CompiledGuide:
     return backend(native).compile(guide)
 
 
+def has_kind(library: Backend, kind: str) -> bool:
+    """Whether a library says that it compiles guides of this kind."""
+    kinds = getattr(library, "kinds", None)
+    return kinds is None or kind in kinds
+
+
+def compiled_by(library: Backend, guide: Guide) -> CompiledGuide:
+    """A guide, compiled. Skips the test where the library says that it has no such kind, and refuses it."""
+    if not has_kind(library, guide.kind):
+        with pytest.raises(GuideError):
+            library.compile(guide)
+        pytest.skip(f"the library refuses guides of kind {guide.kind}, as it says")
+    return library.compile(guide)
+
+
 def allowed(row: NDArray[np.int32]) -> list[int]:
     """The tokens that a mask row allows."""
     bits = np.unpackbits(row.view(np.uint8), bitorder="little")
@@ -153,3 +170,14 @@ class CountdownMatcher:
         if self.is_terminated():
             return self.ends
         return self.letters if len(self.taken) < self.length else self.ends
+
+
+def ids(text: str) -> list[int]:
+    """A text's bytes as tokens of `small_vocabulary`."""
+    return [3 + byte for byte in text.encode()]
+
+
+def takes(backend: Backend, guide: Guide, text: str) -> bool:
+    """Whether the guide takes the whole text, and then the end."""
+    tokens = [*ids(text), END]
+    return backend.compile(guide).matcher().validate(tokens) == len(tokens)

@@ -1,5 +1,5 @@
 """Texts that make careless readers slow, and what of weft reads each kind of text that a client sends: for
-`unit/test_linear.py`.
+`tests/unit/grammar/test_linear.py`.
 
 A shape makes a text of about so many bytes. A reader is everything that weft itself does with a text before a grammar
 library, or the engine, gets to see it; what is wrong with the text is of no account.
@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from weft import SamplingParams
+from weft.client.model_text import ModelText
+from weft.client.word_rules import WordRules
 from weft.config import package_model_path
 from weft.core import check_words
 from weft.errors import WeftError
 from weft.executor import ExternalDraftTokensConfig, Request
-from weft.executor.words import Words
 from weft.grammar import CompileLimits, Guide
 from weft.grammar.guide import Kind
 from weft.grammar.kinds.after import After
@@ -242,7 +243,8 @@ TAGS: dict[str, Shape] = {
 
 TOKENIZER = load_tokenizer(package_model_path())
 VOCABULARY = Vocabulary.from_huggingface(TOKENIZER)
-WORDS = Words(VOCABULARY.vocab_size, (0,), VOCABULARY, TOKENIZER, max_seq_len=1 << 20, max_words=1 << 20)
+TEXT = ModelText(VOCABULARY.vocab_size, (0,), VOCABULARY, TOKENIZER, max_seq_len=1 << 20)
+WORDS = WordRules(TEXT, max_words=1 << 20)
 
 
 def read_guide(guide: Guide) -> None:
@@ -330,8 +332,8 @@ def read_tokens(text: str) -> None:
     tokens = [code % 256 for code in map(ord, text)]
     request = Request(tokens, 8, external_draft_tokens_config=ExternalDraftTokensConfig(tokens))
     Request.from_json(request.to_json())
-    WORDS.ids("input_token_ids", request.input_token_ids)
-    WORDS.prompt(tokens)
+    TEXT.prompt(request.input_token_ids)
+    TEXT.expected(tokens)
     many = [tuple(tokens[i : i + 16]) for i in range(0, len(tokens), 16)]
     for given in ([tokens], many):
         StopSequences(given)
@@ -341,7 +343,7 @@ def read_tokens(text: str) -> None:
 
 def read_prompt(text: str) -> None:
     """What is done to a prompt before it is tokenized."""
-    WORDS.check_text(text)
+    TEXT.check_text(text)
 
 
 def made_by_the_program(text: str) -> None:

@@ -21,9 +21,8 @@ from weft.config import Graphs
 from weft.engine.device.sampling import SamplingRow, TokenRules, write_slot
 from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.step import Plan
+from weft.engine.step.step import Guides, Plan
 from weft.grammar.base import Matcher
-from weft.guided.host_lane import HostLane
 from weft.guided.lane import GrammarLane
 from weft.guided.proposals import Proposals, Sources
 from weft.guided.state import GuidedState
@@ -75,7 +74,7 @@ class ManyRequests:
         num_pages = 1 + self.num_slots * pages_per_slot
         drafter = make_drafter(num_pages) if make_drafter is not None else None
         kv = PagedKV.for_model(target(), num_pages, PAGE_SIZE)
-        self.lane = self._make_lane(max(num_drafts, 1), graphs, sources)
+        self.lane = self._make_lane(max(num_drafts, 1), sources)
         state = SlotState(self.lane, pages_per_slot, most)
         self.parts = DecodeParts(
             target(), kv, drafter, state, has_proposals=sources is not None, max_drafts=num_drafts
@@ -84,16 +83,11 @@ class ManyRequests:
             pages = torch.arange(1, num_pages, dtype=torch.int32)
             state.page_table[:-1].copy_(pages.view(self.num_slots, pages_per_slot))
             self._read_prompt()
-            is_shaped = self._write_parameters()
+            self._write_parameters()
         guided = any(case.guided for case in cases)
-        self.plan = Plan(
-            batch=self.num_slots,
-            num_drafts=num_drafts,
-            guided=guided,
-            guided_drafts=guided and guided_drafts and num_drafts > 0,
-            shaped=is_shaped,
-            logprobs=False,
-        )
+        masks_drafts = guided_drafts and num_drafts > 0
+        guides = (Guides.DRAFTS if masks_drafts else Guides.TARGET) if guided else Guides.NONE
+        self.plan = Plan(self.num_slots, num_drafts, guides)
         self.graphs = StepGraphs(self.runtime, self.stream, self.lane, self.parts, graphs)
         self.graphs.prepare(self.plan)
         self.buffers = self.graphs.buffers(self.plan)
@@ -146,15 +140,13 @@ class ManyRequests:
         self.graphs.close()
         self.lane.close()
 
-    def _make_lane(self, max_drafts: int, graphs: Graphs, sources: Sources | None) -> GrammarLane | HostLane:
+    def _make_lane(self, max_drafts: int, sources: Sources | None) -> GrammarLane:
         def propose(state: GuidedState) -> Proposals:
             assert sources is not None
             return Proposals(state, self.runtime.pinned, forced=sources.forced, ngram=sources.ngram)
 
         make_proposals = propose if sources is not None else None
         shape = (self.num_slots, max_drafts, VOCAB, [END])
-        if graphs == "split":
-            return HostLane(self.runtime, self.stream, *shape, make_proposals=make_proposals)
         return GrammarLane(self.runtime, *shape, make_proposals=make_proposals)
 
     def _read_prompt(self) -> None:
@@ -171,21 +163,18 @@ class ManyRequests:
         for cache in caches:
             cache[table] = cache[table[0]][None]
 
-    def _write_parameters(self) -> bool:
-        """Every slot has its case's sampling parameters, as the engine writes them; whether some need shaping."""
-        sampling, is_shaped = self.parts.state.sampling, False
+    def _write_parameters(self) -> None:
+        """Every slot has its case's sampling parameters, as the engine writes them."""
+        params = self.parts.state.params
         for number, case in enumerate(self.cases):
             rules = TokenRules(case.bad_words, case.ends if case.sampling.min_tokens else ())
             row = SamplingRow(self.runtime, case.sampling, 0, rules, PROMPT, VOCAB)
-            is_shaped |= row.needs_shaping
             first, stop = number * self.per_case, (number + 1) * self.per_case
-            write_slot(sampling, row, first)
-            for table in (sampling.floats, sampling.longs, sampling.ints):
+            write_slot(params, row, first)
+            for table in (params.floats, params.longs, params.ints):
                 table[:, first:stop] = table[:, first : first + 1].clone()
-            p = sampling.penalties
-            for table in (sampling.ends, p.prompt, p.bias, p.bad_words, p.history):
+            for table in (params.ends, params.prompt, params.bias, params.bad_words, params.history):
                 table[first:stop] = table[first].clone()
-        return is_shaped
 
     def _every_end(self) -> Tensor:
         """[S, V] bool: the tokens that end each slot's output."""
@@ -205,7 +194,7 @@ class ManyRequests:
                 attach[slot].reset()
             if self.lane.proposals is not None:
                 self.lane.proposals.open(slot, PROMPT, self.parts.state.verified.shape[1] + MAX_TOKENS)
-        if attach and isinstance(self.lane, GrammarLane):
+        if attach:
             self._attach = {}
             self.lane.push(list(attach), attach)
             self.lane.first_mask(self.stream, self.buffers.slots_B)
@@ -213,17 +202,17 @@ class ManyRequests:
 
     def _reset(self, slots: Tensor, seeds: Tensor) -> None:
         state = self.parts.state
-        state.sampling.seed.index_copy_(0, slots, seeds)
-        state.sampling.penalties.counts.index_fill_(0, slots, 0)
+        state.params.longs[0].index_copy_(0, slots, seeds)
+        state.params.counts.index_fill_(0, slots, 0)
         state.length.index_fill_(0, slots, len(PROMPT) - 1)
         state.last_token.index_fill_(0, slots, PROMPT[-1])
         state.drafts.index_fill_(1, slots, -1)
 
     def _iterate(self) -> Tensor:
         """One iteration of every slot: [S, K + 2], the drafts accepted and the target's tokens."""
-        if self.plan.guided or self.parts.has_proposals:
+        if self.plan.guides or self.parts.has_proposals:
             attach, self._attach = self._attach, {}
-            self.lane.push(self._order, attach, self.plan.num_drafts)
+            self.lane.push(self._order, attach)
         self.graphs.run(self.plan)
         self.stream.synchronize()
         self.runtime.check()

@@ -11,7 +11,8 @@ from typing import Any
 
 from weft.grammar import Guide
 
-SOURCE = Path(__file__).parents[3] / "examples" / "wasm_digits.wat"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SOURCE = EXAMPLES / "wasm_digits.wat"
 DIGITS = SOURCE.read_text()
 
 

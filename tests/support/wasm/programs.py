@@ -10,10 +10,12 @@ from typing import Any
 
 import wasmtime
 
-from support.grammar.grammars import END, small_vocabulary
+from support.grammar.grammars import END, allowed, new_row, small_vocabulary
 from weft import _core
 from weft.grammar import Matcher
 
+STOP = '{"branches":[]}'
+"""The result of a step that ends."""
 IMPORTS = """
  (import "env" "aici_host_read_blob" (func $read (param i32 i32 i32) (result i32)))
  (import "env" "aici_host_module_arg" (func $module_arg (result i32)))
@@ -196,3 +198,21 @@ MIXER = program(
     data(1100, '{"WriteVar":{"name":"n","op":"Append","value":"30","when_version_is":null}}')
     + data(1320, '{"branches":[{"sample_mask":'),
 )
+
+
+def mask(matcher: Matcher) -> list[int]:
+    row = new_row()
+    row[:] = -1
+    matcher.fill(row)
+    return allowed(row)
+
+
+def told(matcher: Matcher) -> list[str]:
+    """What a scripted program was told after the start, without what is always the same."""
+    lines = _core.wasm_logs(matcher).splitlines()
+    assert all(line.startswith('{"backtrack":0,') and line.endswith(',"fork_group":[1]}') for line in lines)
+    return [line[len('{"backtrack":0,') : -len(',"fork_group":[1]}')] for line in lines][1:]
+
+
+def state(matcher: Matcher) -> tuple[list[int], bool, float | None, list[int]]:
+    return mask(matcher), matcher.is_terminated(), matcher.temperature(), matcher.forced(9)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from weft.bench.report import Report, commit
+from weft.bench.report import Report
+from weft.environment import commit
 
 ROWS: list[dict[str, Any]] = [
     {

@@ -18,7 +18,7 @@ from weft import Guide, GuideError, GuideStateError, errors
 from weft.errors import MAX_MESSAGE, WeftError, escaped
 from weft.grammar.base import Opening
 from weft.grammar.compile.compiler import GuideCompiler
-from weft.grammar.factory import wrap_matcher
+from weft.grammar.kinds.matcher import wrap_matcher
 from weft.guided.state import GuidedState
 
 EVIL = "\x1b[2J\r\nFAKE LOG \u202e\u2028\x85\x00\x7f end"
@@ -156,6 +156,7 @@ def test_notes() -> None:
         check(note)
 
 
+@pytest.mark.process
 def test_the_command_says_it_in_one_line() -> None:
     command = [
         sys.executable,

@@ -20,9 +20,11 @@ from support.grammar.grammars import small_vocabulary
 from support.grammar.hostile import CASES, reference_tower, tower
 from weft.errors import GuideError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
-from weft.grammar.compile.prepared import Prepared
+from weft.grammar.base import Prepared
 from weft.grammar.compile.trial import Trial
 from weft.grammar.limits import check_costs
+from weft.grammar.llguidance.backend import LLGuidanceBackend
+from weft.grammar.xgrammar.backend import XGrammarBackend
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,7 @@ def test_a_strangers_guide(
     wait_for_no_children(helper(compiler))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["llguidance", "auto"])
 def test_the_other_backends_keep_the_limits(name: str) -> None:
     """What one of them takes another may refuse; none takes long, or fails with anything else."""
@@ -171,6 +174,7 @@ def test_a_helper_that_does_not_start_says_so_and_leaves_no_file(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.process
 def test_a_helper_that_is_lost_is_replaced_and_close_ends_what_it_tries(trial: Trial) -> None:
     lost = trial.pid
     os.kill(lost, signal.SIGKILL)
@@ -197,6 +201,7 @@ def test_a_helper_that_is_lost_is_replaced_and_close_ends_what_it_tries(trial: T
     wait_until_ended(child)
 
 
+@pytest.mark.process
 def test_nothing_outlives_a_process_that_is_killed() -> None:
     program = f"""
         import sys
@@ -247,6 +252,7 @@ def rule_chain(length: int) -> str:
     return f'start: a0\n{rules}\na{length}: "a"\n'
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("backend", ["llguidance", "auto"])
 def test_what_overflows_a_librarys_stack_ends_its_trial_alone(backend: str) -> None:
     with GuideCompiler(
@@ -258,17 +264,20 @@ def test_what_overflows_a_librarys_stack_ends_its_trial_alone(backend: str) -> N
         compiler.compile(Guide.lark('start: "goes on"'))
 
 
+@pytest.mark.process
 def test_the_library_that_a_trial_settles_for_builds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLGuidance's parser is soon full; the trial finds that, and the other library is what is used."""
     asked: list[str] = []
+    for name, library in (("xgrammar", XGrammarBackend), ("llguidance", LLGuidanceBackend)):
+
+        def build(
+            self: Any, guide: Guide, prepared: Prepared, name: str = name, build_now: Any = library.build
+        ) -> Any:
+            asked.append(name)
+            return build_now(self, guide, prepared)
+
+        monkeypatch.setattr(library, "build", build)
     with GuideCompiler(small_vocabulary(), untrusted=True, limits=CompileLimits()) as compiler:
-        for name, library in compiler._backend.libraries.items():  # type: ignore[attr-defined]
-
-            def build(guide: Guide, prepared: Prepared, name: str = name, library: Any = library) -> Any:
-                asked.append(name)
-                return type(library).build(library, guide, prepared)
-
-            monkeypatch.setattr(library, "build", build)
         assert compiler.compile(Guide.lark('start: "a"')).backend == "llguidance"
         assert compiler.compile(Guide.ebnf('root ::= "a"+')).backend == "xgrammar"
         assert compiler.compile(Guide.json_schema(tower(11))).backend == "xgrammar"

@@ -1,157 +1,39 @@
-"""What a recorder keeps, what a replay finds of it, and what tampering does, on a state that the test drives itself."""
+"""What a recorder keeps, and that a replay agrees with it, on a state that the test drives itself."""
 
 from __future__ import annotations
 
 import gzip
-import json
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from support.engine.requests import engine_request
 from support.grammar.grammars import (
     END,
     CountdownMatcher,
-    allowed,
     backend,
     compiled,
-    pick,
     small_vocabulary,
     some_guides,
 )
-from weft import cli
+from support.grammar.recorded_loop import DRAFTS, SEEDS, SLOTS, Loop, agrees, changed
 from weft.core import SamplingParams
 from weft.engine.flight_recorder import FlightRecorder
-from weft.engine.request import Request, Stage
-from weft.errors import CapacityError, GuideStateError, InputError
-from weft.grammar import CompiledGuide, Guide
-from weft.grammar.factory import CompiledFactory
+from weft.errors import CapacityError, InputError
+from weft.grammar import Guide
+from weft.grammar.kinds.matcher import CompiledFactory
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
-from weft.guided.flight import Operation, SlotEntry, operations
+from weft.guided.flight import operations
 from weft.guided.lane import GrammarLane
 from weft.guided.recording import Recording
 from weft.guided.state import GuidedState
 from weft.replay import replay
 from weft.runtime import cpu
-
-SLOTS, DRAFTS = 4, 3
-SEEDS = range(20)
-
-
-class Loop:
-    """An engine's loop without a model: whoever ends or fails makes room for a new request; drafts are right, wrong or
-    missing; what is verified is drawn from what the masks allow.
-    """
-
-    def __init__(
-        self,
-        seed: int = 0,
-        max_drafts: int = DRAFTS,
-        guides: Any = None,
-        faults: float = 0.02,
-        **options: Any,
-    ) -> None:
-        self.rng = random.Random(seed)
-        self.faults = faults  # how often a token is drawn that no grammar takes
-        self.guides: list[CompiledGuide] = guides or [compiled(guide) for guide in some_guides()]
-        self.state = GuidedState(SLOTS, max_drafts, small_vocabulary().vocab_size, [END])
-        self.recorder = FlightRecorder(self.state, small_vocabulary(), **options)
-        self.running: dict[int, Request] = {}
-        self.all: list[Request] = []
-
-    def mask(self, slot: int, row: int) -> list[int]:
-        width = self.state.max_drafts + 1
-        return allowed(self.state.masks_host[slot * width + row].numpy())
-
-    def open(self, slot: int, guide: CompiledGuide) -> None:
-        """A prompt was read: its matcher comes, and the first token is drawn."""
-        request = Request([1], SamplingParams(max_tokens=99), 0, compiled=guide)
-        for stage in (Stage.CONTEXT, Stage.GENERATION):
-            request.move(stage)
-        self.running[slot] = request
-        self.all.append(request)
-        matcher = guide.matcher()
-        self.recorder.watch(request, slot, matcher)
-        self.state.push([slot], {slot: matcher})
-        self.state.fetch()
-        self.verify([slot], 0)
-
-    def verify(self, slots: list[int], num_drafts: int) -> None:
-        """Draw the tokens, commit them, and end who has ended or failed."""
-        state = self.state
-        for slot in slots:
-            count = self.rng.randint(0, state.extended(slot)) if num_drafts else 0
-            tokens = [*state.drafts_host[:count, slot].tolist(), pick(self.mask(slot, count), self.rng)]
-            if self.rng.random() < self.faults:
-                tokens[-1] = 299
-            state.verified_host[slot, 0] = count
-            state.verified_host[slot, 1 : len(tokens) + 1] = torch.tensor(tokens)
-        state.commit()
-        for slot in slots:
-            request, count = self.running[slot], int(state.verified_host[slot, 0])
-            tokens = state.verified_host[slot, 1 : count + 2].tolist()
-            if state.status(slot)[0]:
-                request.fail(GuideStateError(state.status(slot)[1]))
-                self.recorder.failed(request)
-            else:
-                request.output.token_ids += tokens[: state.committed(slot) - len(request.output.token_ids)]
-                if state.is_terminated(slot):
-                    request.finish("stop")
-
-    def turn(self) -> None:
-        """One iteration over whoever runs, drafts guided."""
-        state, rng = self.state, self.rng
-        ended = {slot: None for slot, request in self.running.items() if request.is_finished}
-        self.running = {slot: request for slot, request in self.running.items() if slot not in ended}
-        slots = sorted(self.running, key=lambda _: rng.random())
-        state.push(slots, ended)
-        state.fetch()
-        if state.max_drafts:
-            state.extend_through(state.max_drafts)
-        self.verify(slots, state.max_drafts)
-        state.drafts_host.fill_(-1)
-        for draft in range(1, state.max_drafts + 1):
-            for slot in slots:
-                legal = self.mask(slot, draft - 1)
-                state.drafts_host[draft - 1, slot] = rng.choice([pick(legal, rng), pick(legal, rng), 7, -1])
-            if draft < state.max_drafts:
-                state.extend(draft)
-
-    def run(self, turns: int) -> None:
-        for _ in range(turns):
-            for slot in range(SLOTS):
-                idle = slot not in self.running or self.running[slot].is_finished
-                if idle and self.rng.random() < 0.7:
-                    self.open(slot, self.rng.choice(self.guides))
-            self.turn()
-
-
-@pytest.fixture
-def loop() -> Iterator[Callable[..., Loop]]:
-    """Makes loops and closes their recorders."""
-    made: list[Loop] = []
-
-    def make(*args: Any, **options: Any) -> Loop:
-        made.append(Loop(*args, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.recorder.close()
-
-
-def agrees(recording: Recording, seeds: range = SEEDS) -> None:
-    result = replay(recording, small_vocabulary(), seeds)
-    assert result.difference is None, str(result.difference)
-    assert result.num_entries > 0
-    assert result.num_rows > 0
-    assert result.seeds == list(seeds)
 
 
 def unordered(lane: GrammarLane, stream: Any) -> None:
@@ -239,94 +121,6 @@ def test_the_file_says_the_same(loop: Any, tmp_path: Path) -> None:
     )
 
 
-def changed(recording: Recording, place: int, slot: int, **fields: Any) -> Recording:
-    """The recording with other fields in one entry."""
-    operation = recording.operations[place]
-    entries = tuple(replace(e, **fields) if e.slot == slot else e for e in operation.entries)
-    before, after = recording.operations[:place], recording.operations[place + 1 :]
-    return replace(recording, operations=(*before, replace(operation, entries=entries), *after))
-
-
-def places(
-    recording: Recording, name: str, fits: Callable[[SlotEntry], bool]
-) -> list[tuple[int, Operation, SlotEntry]]:
-    found = [
-        (place, operation, entry)
-        for place, operation in enumerate(recording.operations)
-        for entry in operation.entries
-        if operation.name == name and fits(entry)
-    ]
-    assert len(found) > 3
-    return found
-
-
-def test_a_flipped_draft_is_found_where_it_is(loop: Any) -> None:
-    made = loop(4)
-    made.run(15)
-    recording = made.recorder.recording()
-    for place, operation, entry in places(recording, "extend_through", lambda e: len(e.taken) > 0)[::5]:
-        drafts = (entry.inputs[0] ^ 1, *entry.inputs[1:])
-        found = replay(
-            changed(recording, place, entry.slot, inputs=drafts), small_vocabulary(), SEEDS
-        ).difference
-        assert found is not None
-        assert (found.iteration, found.operation, found.slot) == (
-            operation.epoch,
-            "extend_through",
-            entry.slot,
-        )
-        request = recording.request_of(entry.matcher)
-        assert request is not None
-        assert found.request == request.id
-
-
-def test_a_flipped_token_is_found_where_it_is(loop: Any) -> None:
-    made = loop(5)
-    made.run(15)
-    recording = made.recorder.recording()
-    fits = lambda e: e.matcher and not e.status and not e.ended and e.inputs[0] == 0  # noqa: E731
-    for place, operation, entry in places(recording, "commit", fits)[::5]:
-        other = (0, 299)
-        found = replay(
-            changed(recording, place, entry.slot, inputs=other), small_vocabulary(), SEEDS
-        ).difference
-        assert found is not None
-        assert (found.iteration, found.operation, found.slot) == (operation.epoch, "commit", entry.slot)
-        assert "refused" in found.what
-
-
-def test_a_flipped_hash_is_found_where_it_is(loop: Any) -> None:
-    made = loop(6)
-    made.run(15)
-    recording = made.recorder.recording()
-    for name in ("fetch", "extend", "extend_through", "commit"):
-        hashed = places(recording, name, lambda e: any(len(row) == 16 for row in e.rows))
-        for place, operation, entry in hashed[:: len(hashed) // 3]:
-            last = max(i for i, row in enumerate(entry.rows) if len(row) == 16)
-            other = f"{int(entry.rows[last], 16) ^ 1:016x}"
-            rows = (*entry.rows[:last], other, *entry.rows[last + 1 :])
-            found = replay(
-                changed(recording, place, entry.slot, rows=rows), small_vocabulary(), SEEDS
-            ).difference
-            assert found is not None
-            assert found.operation.startswith(name)
-            assert (found.iteration, found.slot, found.row) == (operation.epoch, entry.slot, last)
-
-
-def test_another_answer_is_found_when_the_window_begins_behind_it(loop: Any) -> None:
-    made = loop(7, iterations=2, guides=[compiled(Guide.regex("[a-z ]{3,900}"))])
-    made.run(9)
-    recording = made.recorder.recording()
-    longest = max(recording.requests, key=lambda r: len(r.tokens))
-    requests = tuple(
-        replace(r, tokens=(299, *r.tokens[1:])) if r is longest else r for r in recording.requests
-    )
-    found = replay(replace(recording, requests=requests), small_vocabulary(), range(1)).difference
-    assert found is not None
-    assert (found.operation, found.request) == ("attach", longest.id)
-    assert "token 1 of its answer" in found.what
-
-
 @pytest.mark.parametrize("is_drafted", [False, True])
 def test_a_dead_end_comes_out_as_one_again(is_drafted: bool) -> None:
     """A text begins that no token of the vocabulary can go on with: after "a" there is no "z"."""
@@ -336,7 +130,7 @@ def test_a_dead_end_comes_out_as_one_again(is_drafted: bool) -> None:
     recorder = FlightRecorder(state, vocabulary)
     for slot, tokens in ((0, [1]), (1, [2, 1, 2])):
         matcher = guide.matcher()
-        request = Request([1], SamplingParams(), 0, compiled=guide)
+        request = engine_request([1], SamplingParams(), 0, compiled=guide)
         recorder.watch(request, slot, matcher)
         state.push([slot], {slot: matcher})
         state.fetch()
@@ -396,7 +190,7 @@ def test_a_matcher_that_comes_back_goes_on(loop: Any) -> None:
     """A preempted request's matcher gets another slot with the text that it has."""
     made = loop(12, guides=[compiled(Guide.regex("[a-z ]{3,900}"))])
     matcher = made.guides[0].matcher()
-    request = Request([1], SamplingParams(), 0, compiled=made.guides[0])
+    request = engine_request([1], SamplingParams(), 0, compiled=made.guides[0])
     made.recorder.watch(request, 0, matcher)
     for slot, attach in [(0, {0: matcher}), (2, {0: None, 2: matcher}), (2, {}), (0, {2: None, 0: matcher})]:
         made.state.push([slot], attach)
@@ -451,7 +245,7 @@ def test_nothing_is_kept_before_and_after(loop: Any) -> None:
 
 def test_failures_are_written(loop: Any, tmp_path: Path) -> None:
     made = loop(16, directory=tmp_path, max_files=2)
-    stranger = Request([1], SamplingParams(), 0)
+    stranger = engine_request([1], SamplingParams(), 0)
     stranger.fail(CapacityError("it never had a slot"))
     made.recorder.failed(stranger)
     made.run(60)
@@ -479,77 +273,6 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], messag
     state = GuidedState(SLOTS, DRAFTS, small_vocabulary().vocab_size, [END])
     with pytest.raises(InputError, match=message):
         FlightRecorder(state, small_vocabulary(), **options)
-
-
-def test_another_vocabulary_is_refused(loop: Any) -> None:
-    made = loop(17)
-    made.run(1)
-    recording = replace(made.recorder.recording(), fingerprint="0" * 64)
-    with pytest.raises(InputError, match="not that of the recording"):
-        replay(recording, small_vocabulary())
-
-
-def broken(data: dict[str, Any], how: str) -> None:
-    extends = [o for o in data["operations"] if o["op"] == "extend_through"]
-    if how == "format":
-        data["format"] = "weft-flight-0"
-    elif how == "field":
-        del data["guides"]
-    elif how == "slot":
-        data["operations"][0]["entries"][0]["slot"] = 99
-    elif how == "first":
-        del data["operations"][0]
-    elif how == "drafts":
-        extends[0]["argument"] = 9
-    elif how == "inputs":
-        extends[0]["entries"][0]["inputs"] = [1] * 9
-    elif how == "number":
-        extends[0]["entries"][0]["inputs"] = [2**70, 1, 1]
-    elif how == "order":
-        data["operations"] += data["operations"]
-    elif how == "token":
-        data["requests"][0]["tokens"] = [300]
-    elif how == "guide":
-        data["requests"][0]["guide"] = 77
-    elif how == "operation":
-        data["operations"][1]["op"] = "dance"
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        "format",
-        "field",
-        "slot",
-        "first",
-        "drafts",
-        "inputs",
-        "number",
-        "order",
-        "token",
-        "guide",
-        "operation",
-    ],
-)
-def test_files_that_are_no_recordings_are_refused(loop: Any, tmp_path: Path, how: str) -> None:
-    made = loop(18)
-    made.run(4)
-    path = made.recorder.write(tmp_path / "flight.json")
-    data = json.loads(path.read_text())
-    broken(data, how)
-    path.write_text(json.dumps(data))
-    with pytest.raises(InputError, match="not a recording"):
-        Recording.load(path)
-
-
-def test_a_cut_file_is_refused(loop: Any, tmp_path: Path) -> None:
-    made = loop(19)
-    made.run(2)
-    path = made.recorder.write(tmp_path / "flight.json.gz")
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match="not a recording"):
-        Recording.load(path)
-    assert isinstance(CliRunner().invoke(cli.app, ["replay", str(path)]).exception, InputError)
 
 
 def test_the_backend_is_the_grammar_under_test() -> None:

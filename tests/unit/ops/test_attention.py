@@ -181,17 +181,20 @@ def interpreted() -> dict[str, float]:
     return errors
 
 
+@pytest.mark.process
 @needs_triton
 @pytest.mark.parametrize("case", DECODE + PREFILL, ids=str)
 def test_triton_attention_matches_the_textbook(case: Case, interpreted: dict[str, float]) -> None:
     assert interpreted[str(case)] < tolerance(case)
 
 
+@pytest.mark.process
 @needs_triton
 def test_triton_silu_mul_matches(interpreted: dict[str, float]) -> None:
     assert interpreted["silu_mul"] < 1e-5
 
 
+@pytest.mark.process
 @needs_triton
 def test_triton_rows_do_not_read_pages_beyond_their_table(interpreted: dict[str, float]) -> None:
     assert interpreted["beyond"] == 0.0

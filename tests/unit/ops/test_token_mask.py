@@ -279,4 +279,4 @@ def test_mutation_is_declared() -> None:
     assert [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write] == ["logits"]
     schema = torch.ops.weft.copy_mask_rows.default._schema
     written = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
-    assert written == ["dst_masks", "dst_token_mask"]
+    assert written == ["dst_masks", "dst_token_mask", "dst_temperatures"]

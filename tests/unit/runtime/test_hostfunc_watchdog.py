@@ -51,6 +51,7 @@ def run(program: str) -> str:
     return done.stderr
 
 
+@pytest.mark.process
 def test_it_names_the_callback_and_prints_every_stack() -> None:
     report = run(STUCK)
     assert "__main__.grammar_work (cpu driver) has waited" in report
@@ -89,6 +90,7 @@ HELD = STUCK_INSIDE.replace("HOW_LONG", "0.2").replace("HOLD", "ctypes.PyDLL(Non
 FREE = STUCK_INSIDE.replace("HOW_LONG", "3").replace("HOLD", "time.sleep(3)")
 
 
+@pytest.mark.process
 def test_it_names_a_callback_that_waits_to_get_the_gil_back() -> None:
     report = run(HELD)
     assert "__main__.grammar_work (cpu driver) is inside Python, and the GIL has not been free for" in report
@@ -96,10 +98,12 @@ def test_it_names_a_callback_that_waits_to_get_the_gil_back() -> None:
     assert "in grammar_work" in report
 
 
+@pytest.mark.process
 def test_a_callback_that_takes_long_is_not_reported_while_others_get_the_gil() -> None:
     assert run(FREE) == ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("program", [STUCK, HELD], ids=["to begin", "to go on"])
 def test_none_switches_it_off(program: str) -> None:
     assert run(program.replace("set_watchdog(0.5)", "set_watchdog(None)")) == ""

@@ -1,0 +1,103 @@
+"""Where it pays to share the masks of a batch among threads: `GuidedState`'s commit with 0, 1, 2, … workers.
+
+    .venv/bin/python benchmarks/workers.py --help
+
+Light rows write JSON records; of heavy batches one row in eight has a mask that takes a thousand times as long. A
+worker is woken only once a commit has lasted longer than waking it costs (`csrc/support/thread_pool.h`). The numbers
+of workers go in turns.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from matchers import Text, native_step, places_of, texts_of
+from weft.bench.cli.app import OutOption, finish, measured, script
+from weft.bench.grammar.schema_files import TextTokens, text_of
+from weft.bench.report import Report
+from weft.bench.vocabulary import synthetic_vocabulary
+from weft.grammar import Guide, GuideCompiler, Vocabulary
+from weft.guided.lane import default_workers
+
+BACKEND = "xgrammar"
+# XGrammar finds out anew what every token may do in so long a repetition.
+HEAVY = {"type": "string", "pattern": "^[a-z ]{1,200}$"}
+HEAVY_TEXT = "the quick brown fox jumps over the lazy dog and then some more words follow"
+STEPS = {"light": 32, "heavy": 4}
+
+
+def run(
+    vocab: int = 131072,
+    batches: Sequence[int] = (8, 16, 32, 64),
+    workers: Sequence[int] | None = None,
+    repeat: int = 9,
+    texts: int = 24,
+) -> Report:
+    """Microseconds of a commit, median of `repeat` turns, and how much faster it is than without workers: a row for
+    each kind of masks, batch size and number of workers (default: 0, 1, … to twice what an engine takes, at least 2).
+    """
+    default = default_workers()
+    workers = range(max(2, 2 * default) + 1) if workers is None else workers
+    vocabulary = synthetic_vocabulary(vocab)
+    light = texts_of(BACKEND, vocabulary, None, texts)
+    heavy = [heavy_text(vocabulary), *light[:7]]
+    rows = []
+    for masks, given in (("light", light), ("heavy", heavy)):
+        for batch in batches:
+            rows += rows_of(masks, given, batch, workers, vocabulary, repeat if masks == "light" else 3)
+    summary = {"vocab": vocab, "default_workers": default, "cores": os.cpu_count(), "repeat": repeat}
+    return Report("workers", rows, summary)
+
+
+def heavy_text(vocabulary: Vocabulary) -> Text:
+    """A guide whose masks take long, and a text of it."""
+    compiled = GuideCompiler(vocabulary, backend=BACKEND).compile_part(Guide.json_schema(HEAVY))
+    return Text(compiled, TextTokens(vocabulary).encode(text_of(HEAVY_TEXT, "spaced")))
+
+
+def rows_of(
+    masks: str,
+    texts: Sequence[Text],
+    batch: int,
+    workers: Sequence[int],
+    vocabulary: Vocabulary,
+    repeat: int,
+) -> list[dict[str, Any]]:
+    """A line for each number of workers."""
+    places, tokens = places_of(texts, batch, STEPS[masks])
+    times: dict[int, list[float]] = defaultdict(list)
+    for _ in range(repeat):
+        for number in workers:
+            _, step = native_step(places, vocabulary, number)
+            step(tokens[0])
+            for of_rows in tokens[1:]:
+                start = time.perf_counter()
+                step(of_rows)
+                times[number].append(time.perf_counter() - start)
+    alone = statistics.median(times[workers[0]])
+    return [
+        {
+            "masks": masks,
+            "batch": batch,
+            "workers": number,
+            "commit_us": statistics.median(taken) * 1e6,
+            "commit_mean_us": statistics.fmean(taken) * 1e6,
+            "speedup": alone / statistics.median(taken),
+        }
+        for number, taken in times.items()
+    ]
+
+
+def main(out: OutOption = None) -> None:
+    """The masks of a batch shared among threads: with how many, of which masks, it pays."""
+    report = measured(out, run)
+    finish(report, out)
+
+
+if __name__ == "__main__":
+    script(main)

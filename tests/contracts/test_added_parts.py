@@ -1,0 +1,73 @@
+"""What docs/adding-a-*.md has a reader add: each page's file and its line of the registry, as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import transformers
+
+from contracts.test_models import SIZES
+from support.grammar.grammars import small_vocabulary
+from weft import LLM, EngineConfig, Guide, GuideError, SamplingParams, Speculation, registry
+from weft.grammar import GuideCompiler
+from weft.models.base import KVIndex, PagedKV
+from weft.models.weights import load_model
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def add(page: str, table: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Do what a page says; the name of what it adds."""
+    file, line = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)[:2]
+    found = re.fullmatch(r'\s*"(\w+)": "([\w.]+):(\w+)",\s*', line)
+    assert found is not None, line
+    name, module, attribute = found.groups()
+    made = ModuleType(module)
+    monkeypatch.setitem(sys.modules, module, made)  # dataclasses look for it there
+    exec(compile(file, page, "exec"), made.__dict__)
+    monkeypatch.setitem(table, name, f"{module}:{attribute}")
+    return name
+
+
+def test_a_drafter_is_a_file_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = add("adding-a-drafter.md", registry.DRAFTERS, monkeypatch)
+    sampling = SamplingParams(max_tokens=24, temperature=1.0, seed=5)
+    guide, engine = Guide.regex("(ab|a)*c"), EngineConfig(max_batch=2)
+    answers = []
+    for speculation in (Speculation.none(), Speculation.named(name, num_draft_tokens=4)):
+        with LLM(device="cpu", speculation=speculation, engine=engine) as llm:
+            answers.append(
+                [o.token_ids for o in llm.generate(["a", "b"], guide=[None, guide], sampling=sampling)]
+            )
+    assert answers[0] == answers[1]
+
+
+def test_a_grammar_library_is_a_file_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = add("adding-a-grammar.md", registry.GRAMMARS, monkeypatch)
+    with GuideCompiler(small_vocabulary(), backend=name) as compiler:
+        compiled = compiler.compile(Guide.choice(["abc", "é"]))
+        assert compiled.backend == name
+        assert compiled.matcher().validate([3 + byte for byte in b"abcx"]) == 3
+        with pytest.raises(GuideError, match="choices alone"):
+            compiler.compile(Guide.regex("a"))
+    assert EngineConfig(grammar=name).grammar == name
+
+
+def test_a_model_is_a_file_and_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    architecture = add("adding-a-model.md", registry.MODELS, monkeypatch)
+    oracle_class = getattr(transformers, architecture)
+    torch.manual_seed(1)
+    oracle = oracle_class(oracle_class.config_class(**SIZES)).eval()
+    oracle.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [architecture]
+    model, tokens = load_model(tmp_path), torch.randint(0, SIZES["vocab_size"], (2, 16))
+    index = KVIndex.at(torch.arange(1, 9).view(2, 4).int(), torch.arange(16).expand(2, -1))
+    with torch.inference_mode():
+        hidden = model.forward(tokens, PagedKV.for_model(model, 9, 4), index)
+        torch.testing.assert_close(model.logits(hidden.last), oracle(tokens).logits, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,150 @@
+// Each instruction set's code gives the same bits. The extension picks one when it starts, so its own tests see only
+// that of the machine; here the sources are included for what they keep to themselves.
+#include <cstdio>
+#include <vector>
+
+#include "kernels/sampling/penalties.cpp"
+#include "random_sampling.h"
+#include "kernels/sampling/sampling.cpp"
+#include "kernels/sampling/suppress_ends.cpp"
+#include "kernels/mask/token_mask.cpp"
+#include "kernels/sampling/truncation.cpp"
+
+namespace {
+
+using namespace weft;
+
+bool has_avx2() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx2");
+#else
+  return false;
+#endif
+}
+
+bool has_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#else
+  return false;
+#endif
+}
+
+template <class T>
+bool blocks_as_bit_by_bit(const char *name, BlockWords<T> block_words, T neg_inf) {
+  for (std::int64_t words = 0; words < 40; ++words) {
+    std::vector<std::uint32_t> allowed(static_cast<std::size_t>(words));
+    for (std::uint32_t &word : allowed) {
+      const std::uint64_t draw = g_random();
+      word = draw % 3 == 0 ? 0u : draw % 3 == 1 ? 0xffffffffu : static_cast<std::uint32_t>(draw >> 8);
+    }
+    std::vector<T> x(static_cast<std::size_t>(32 * words) + 2);  // one more on each side
+    for (T &value : x) value = static_cast<T>(g_random());
+    std::vector<T> expected = x;
+    for (std::int64_t c = 0; c < 32 * words; ++c) {
+      if (!(allowed[c / 32] >> (c % 32) & 1u)) expected[c + 1] = neg_inf;
+    }
+    block_words(x.data() + 1, allowed.data(), words, neg_inf);
+    if (x != expected) return std::printf("FAILED %s: %d words of %d bytes\n", name, int(words), int(sizeof(T))), false;
+  }
+  return true;
+}
+
+template <class T>
+bool blocks(T neg_inf) {
+  bool good = blocks_as_bit_by_bit<T>("plain", block_words_plain<T>, neg_inf);
+#if defined(__x86_64__)
+  if (has_avx2()) good &= blocks_as_bit_by_bit<T>("AVX2", block_words_avx2<T>, neg_inf);
+  if (has_avx512()) good &= blocks_as_bit_by_bit<T>("AVX-512", block_words_avx512<T>, neg_inf);
+#endif
+  return good;
+}
+
+// Flat rows, so that the last bit of the noise decides often; steep ones; and any half-precision pattern.
+bool samples_alike(DType dtype, bool with_d2t) {
+  constexpr std::int64_t kRows = 48, kVocab = 3001;
+  std::normal_distribution<float> normal;
+  std::vector<std::uint32_t> storage(kRows * kVocab);
+  for (std::size_t i = 0; i < storage.size(); ++i) {
+    storage[i] = dtype == DType::kFloat32 ? float_bits(float(i / kVocab % 3) * normal(g_random))
+                                          : static_cast<std::uint32_t>(g_random());
+  }
+  std::vector<float> temperature, floor;
+  std::vector<std::int64_t> seed, position, d2t, plain(kRows, -7), other(kRows, -7);
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    temperature.push_back(i % 5 ? 0.3f * static_cast<float>(i % 5) : 0.0f);
+    floor.push_back(i % 7 ? -INFINITY : 0.1f);
+    seed.push_back(static_cast<std::int64_t>(g_random())), position.push_back(static_cast<std::int64_t>(g_random()));
+  }
+  for (std::int64_t c = 0; c < kVocab; ++c) d2t.push_back(static_cast<std::int64_t>(g_random() % 9000));
+  SampleCall call{{storage.data(), dtype, kRows, kVocab, kVocab},
+                  temperature.data(),
+                  seed.data(),
+                  position.data(),
+                  with_d2t ? d2t.data() : nullptr,
+                  floor.data(),
+                  plain.data()};
+  sample_plain(call, 0, kRows);
+  call.out = other.data();
+#if defined(__x86_64__)
+  if (has_avx2() && (sample_avx2(call, 0, kRows), other != plain)) return std::printf("FAILED sampling, AVX2\n"), false;
+  if (has_avx512() && (sample_avx512(call, 0, kRows), other != plain))
+    return std::printf("FAILED sampling, AVX-512\n"), false;
+#endif
+  return true;
+}
+
+using TruncateRows = void (*)(const TruncateCall &, std::int64_t, std::int64_t);
+using PenalizeRows = void (*)(const PenalizeCall &, std::int64_t, std::int64_t);
+using SuppressRows = void (*)(const SuppressCall &, std::int64_t, std::int64_t);
+
+bool truncates_as_plain(TruncateRows rows) {
+  AnyTruncation any_call;
+  truncate_plain(any_call.call, 0, any_call.rows);
+  std::vector<float> other(any_call.floor.size(), -7.0f);
+  any_call.call.floor = other.data();
+  rows(any_call.call, 0, any_call.rows);
+  return std::memcmp(other.data(), any_call.floor.data(), other.size() * sizeof(float)) == 0;
+}
+
+bool penalizes_as_plain(PenalizeRows rows) {
+  AnyPenalties any_call;
+  AnyLogits other = any_call.logits;
+  penalize_plain(any_call.call, 0, any_call.rows);
+  any_call.call.logits = other.view();
+  rows(any_call.call, 0, any_call.rows);
+  return any_call.logits == other;
+}
+
+bool suppresses_as_plain(SuppressRows rows) {
+  AnySuppression any_call;
+  AnyLogits other = any_call.logits;
+  suppress_plain(any_call.call, 0, any_call.rows);
+  any_call.call.logits = other.view();
+  rows(any_call.call, 0, any_call.rows);
+  return any_call.logits == other;
+}
+
+bool changes_alike(const char *name, TruncateRows truncate, PenalizeRows penalize, SuppressRows suppress) {
+  for (int i = 0; i < 300; ++i) {
+    if (!truncates_as_plain(truncate)) return std::printf("FAILED truncation, %s\n", name), false;
+    if (!penalizes_as_plain(penalize)) return std::printf("FAILED penalties, %s\n", name), false;
+    if (!suppresses_as_plain(suppress)) return std::printf("FAILED min_tokens, %s\n", name), false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main() {
+  std::printf("plain%s%s\n", has_avx2() ? ", AVX2" : "", has_avx512() ? ", AVX-512" : "");
+  bool good = blocks<std::uint32_t>(kNegInf32) && blocks<std::uint16_t>(kNegInfHalf);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    good = samples_alike(dtype, false) && samples_alike(dtype, true) && good;
+  }
+#if defined(__x86_64__)
+  if (has_avx2()) good = changes_alike("AVX2", truncate_avx2, penalize_avx2, suppress_avx2) && good;
+  if (has_avx512()) good = changes_alike("AVX-512", truncate_avx512, penalize_avx512, suppress_avx512) && good;
+#endif
+  return good ? 0 : 1;
+}

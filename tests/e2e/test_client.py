@@ -1,0 +1,135 @@
+"""The client that lies under `LLM` and `Executor`, as another front would use it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from weft import CapacityError, EngineConfig, ExecutorError, Guide, InputError, SamplingParams, Speculation
+from weft.client import ClientLimits, EngineClient, GenerationRequest, ModelSource, RequestHandle
+from weft.client.detokenizer import Detokenizer, Pieces
+
+PROMPT = "Text: Ada is a painter.\nSchema: "
+GREEDY = SamplingParams(max_tokens=10)
+
+
+def make(limits: ClientLimits | None = None, max_batch: int = 4) -> EngineClient:
+    config = EngineConfig(max_batch=max_batch, max_seq_len=256)
+    source = ModelSource.of(None)
+    return EngineClient.build(source, "cpu", "auto", Speculation.none(), config, limits or ClientLimits())
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[EngineClient]:
+    made = make()
+    yield made
+    made.close()
+
+
+def tokens_of(client: EngineClient, handle: RequestHandle) -> list[int]:
+    """What a request that does not stream says."""
+    ((_, (delta,)),) = client.responses.take([handle.id], 30)
+    assert delta.is_final and delta.sequence is not None
+    return delta.sequence.output.token_ids
+
+
+def test_a_request_is_followed_by_its_handle(client: EngineClient) -> None:
+    """By waiting, by a listener, and in an event loop: the same tokens."""
+    waited, listened, followed = client.submit(
+        [GenerationRequest(PROMPT, GREEDY, streams=streams) for streams in (False, True, True)]
+    )
+    expected = tokens_of(client, waited)
+
+    async def follow() -> list[int]:
+        found: list[int] = []
+        async for delta in client.follow(followed):
+            assert delta.sequence is not None
+            found += delta.sequence.output.token_ids[delta.start : delta.end]
+        return found
+
+    assert asyncio.run(follow()) == expected
+    client.drop([listened])
+    told: SimpleQueue[RequestHandle] = SimpleQueue()
+    (listened,) = client.submit([GenerationRequest(PROMPT, GREEDY, streams=True)], told.put)
+    text = client.built.text
+    assert text.tokenizer is not None and text.vocabulary is not None
+    detokenizer = Detokenizer(text.tokenizer, text.vocabulary)
+    pieces, said, last = Pieces(detokenizer, listened), "", None
+    while last is None:
+        for delta in client.responses.take_now(told.get(timeout=30)) or ():
+            piece = pieces.piece(delta)
+            said, last = said + piece.text, piece.output
+    assert last.token_ids == expected and last.text == said
+    detokenizer.close()
+
+
+def test_what_is_wrong_with_a_request_is_its_handles(client: EngineClient) -> None:
+    """Of several the others go on; a front's own refusal and tag come back."""
+    refused = InputError("this front takes no such request")
+    long, own, fine = client.submit(
+        [
+            GenerationRequest([5] * 300, GREEDY),
+            GenerationRequest((), tag="mine", refusal=refused),
+            GenerationRequest([5, 6], GREEDY),
+        ]
+    )
+    assert isinstance(long.error, CapacityError) and long.is_over
+    assert own.error is refused and own.request.tag == "mine"
+    assert client.responses.take([own.id], 30)[0][1][0].error == str(refused)
+    assert len(tokens_of(client, fine)) == 10
+    client.drop([long])
+    with pytest.raises(CapacityError):
+        client.prepare([GenerationRequest([5] * 300, GREEDY)])
+
+
+def test_cancelled_requests_keep_what_there_is_and_dropped_ones_nothing(client: EngineClient) -> None:
+    endless = SamplingParams(max_tokens=240)
+    kept, gone = client.submit([GenerationRequest([5, 6], endless), GenerationRequest([5, 6], endless)])
+    client.cancel([kept])
+    client.drop([gone])
+    assert len(tokens_of(client, kept)) < 240
+    while not client.is_idle:
+        pass
+    assert client.responses.is_empty
+    assert client.responses.take([gone.id], 0) == [(None, [])]
+
+
+def test_observers_hear_of_every_step(client: EngineClient) -> None:
+    heard: list[str] = []
+    came: list[int] = []
+    client.observe(lambda record, took: heard.append(threading.current_thread().name))
+    client.observe(lambda record, took: came.extend(request.id for request in took))
+    (handle,) = client.submit([GenerationRequest([5, 6], GREEDY)])
+    tokens_of(client, handle)
+    assert set(heard) == {"weft-engine"} and len(heard) >= 10 and came == [handle.id]
+
+
+def test_limits_hold_for_every_front() -> None:
+    client = make(ClientLimits(max_sequences=2, max_queue_size=2), max_batch=1)
+    many = SamplingParams(max_tokens=10, n=3)
+    with pytest.raises(InputError, match="a request has 2 sequences at most"):
+        client.prepare([GenerationRequest([5], many)])
+    with pytest.raises(CapacityError, match="the queue is full"):
+        client.submit([GenerationRequest([5], GREEDY)] * 3)
+    assert client.responses.is_empty
+    client.close()
+    with pytest.raises(ExecutorError, match="shut down"):
+        client.submit([GenerationRequest([5], GREEDY)])
+
+
+def test_a_dropped_client_ends_its_thread() -> None:
+    client = make()
+    client.submit([GenerationRequest([5], SamplingParams(max_tokens=240), Guide.regex("[a-z ]+"))])
+    threads = [thread for thread in threading.enumerate() if thread.name == "weft-engine"]
+    dropped = weakref.ref(client)
+    del client
+    gc.collect()
+    assert dropped() is None
+    threads[-1].join(timeout=10)
+    assert not threads[-1].is_alive()

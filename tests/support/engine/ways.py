@@ -1,0 +1,20 @@
+"""Ways to schedule: what tokens come must not depend on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WAYS: dict[str, dict[str, Any]] = {
+    "overlap": {"overlap": True},
+    "overlap eager": {"overlap": True, "graphs": "none"},
+    "split": {"graphs": "split"},
+    "static": {"policy": "static_batch", "overlap": True},
+    "few tokens": {"max_num_tokens": 64, "overlap": True},
+    "equal progress": {"max_num_tokens": 64, "chunking": "equal_progress"},
+    "whole prompts": {"chunked": False},
+    "few pages": {"policy": "max_utilization", "num_pages": 28, "page_size": 8, "overlap": True},
+    "few pages, in turn": {"policy": "max_utilization", "num_pages": 28, "page_size": 8},
+    "few pages, split": {"policy": "max_utilization", "num_pages": 28, "page_size": 8, "graphs": "split"},
+    "no prefixes": {"reuse": False, "overlap": True},
+    "no copies": {"copy_on_partial_reuse": False, "page_size": 4},
+}

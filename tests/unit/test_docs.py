@@ -1,0 +1,93 @@
+"""The pages: each is in the index, and every link between files of the repository leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+INDEX = DOCS / "README.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+
+BASES = [ROOT, DOCS, ROOT / "python" / "weft", ROOT / "csrc" / "include", ROOT / "tests"]
+
+OF_THE_READER = {"adding-a-drafter.md": {"spec/repeat.py"}, "adding-a-grammar.md": {"grammar/words.py"}}
+"""By page, the files that its reader is to create."""
+
+MOST_LINES_OF_ONE_TOKEN = 1900
+
+FILE = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.(?:py|h|cpp|cu|c|md|txt|wat))`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+
+
+def links(text: str) -> list[str]:
+    """Where the links of a page lead, those to other sites left out. Code has none."""
+    found = LINK.findall(FENCE.sub("", text))
+    return [target for target in found if not target.startswith(("https://", "http://", "mailto:"))]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def missing(text: str) -> list[str]:
+    """Files that a page names in its text, with their folders, and that are not there."""
+    named = FILE.findall(FENCE.sub("", text))
+    return [name for name in named if not any((base / name).exists() for base in BASES)]
+
+
+def broken(page: Path, text: str) -> list[str]:
+    """The links of a page that lead nowhere."""
+    found = []
+    for link in links(text):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    assert broken(page, page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_are_there(page: Path) -> None:
+    assert set(missing(page.read_text())) == OF_THE_READER.get(page.name, set())
+
+
+def test_the_index_has_every_page() -> None:
+    listed = {(DOCS / link.partition("#")[0]).resolve() for link in links(INDEX.read_text())}
+    assert [page.name for page in sorted(DOCS.glob("*.md")) if page != INDEX and page not in listed] == []
+
+
+def test_the_readme_and_the_index_lead_to_each_other() -> None:
+    assert "docs/README.md" in links((ROOT / "README.md").read_text())
+    assert "../README.md" in links(INDEX.read_text())
+
+
+def test_broken_links_are_found() -> None:
+    text = (
+        "[a](nowhere.md) [b](README.md#no-such-heading) [c](README.md#read-first)\n```\n[d](code.md)\n```\n"
+    )
+    assert broken(INDEX, text) == ["nowhere.md", "README.md#no-such-heading"]
+
+
+def test_one_token_takes_ten_files_at_most() -> None:
+    named = set(re.findall(r"\*\*`([^`]+)`\*\*", (DOCS / "one-token.md").read_text()))
+    assert 0 < len(named) <= 10
+    paths = {name: next((base / name for base in BASES if (base / name).exists()), None) for name in named}
+    assert [name for name, path in paths.items() if path is None] == []
+    lines = {name: len(path.read_text().splitlines()) for name, path in paths.items() if path is not None}
+    assert sum(lines.values()) <= MOST_LINES_OF_ONE_TOKEN, lines
+
+
+def test_missing_files_are_found() -> None:
+    assert missing("`engine/engine.py`, `engine/loop.py`, `csrc/driver/driver.h`") == ["engine/loop.py"]
