@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from support.engine.requests import make_request, run
+from support.launch_check import check_launched
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.bench.engine.simulated import simulate_acceptance
 from weft.engine.device.tensors import Gather
 from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
 from weft.engine.step.prefill import guarded
 from weft.runtime import CpuRuntime, cpu
-from weft.runtime.launch_check import check_launched
 
 SPECULATIONS = {
     "none": Speculation.none(),

@@ -10,8 +10,8 @@ import torch
 
 from support.engine.toy import CapturedLoop, Tables
 from support.grammar.grammars import some_guides
+from support.launch_check import check_launched
 from weft.runtime import CpuRuntime, cpu
-from weft.runtime.launch_check import check_launched
 
 
 @pytest.mark.parametrize("max_drafts", [0, 2])

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from support.launch_check import check_launched, check_on_fake_cuda, check_recording
 from weft.errors import GraphError
-from weft.runtime.launch_check import check_launched, check_on_fake_cuda, check_recording
 
 
 @dataclass

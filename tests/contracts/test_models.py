@@ -12,10 +12,10 @@ import transformers
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from support.launch_check import check_launched
 from weft.models.base import KVIndex, Model, PagedKV
 from weft.models.weights import load_model, read_config
 from weft.registry import MODELS, load
-from weft.runtime.launch_check import check_launched
 
 SIZES = {
     "vocab_size": 67,

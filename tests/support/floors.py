@@ -78,7 +78,7 @@ MOST_LINES, MOST_FILES, MOST_PARAMETERS = 350, 25, 6
 KNOWN_UPWARD: set[tuple[str, str]] = set()
 KNOWN_CIRCLES: set[str] = set()
 KNOWN_STRANGERS: set[tuple[str, str]] = set()
-KNOWN_LONG: set[str] = {"ops/slots"}
+KNOWN_LONG: set[str] = set()
 KNOWN_MANY_PARAMETERS = {
     "engine/device/sampling:SamplingRow",
     "engine/flight_recorder:FlightRecorder",

@@ -225,8 +225,11 @@ class Engine:
 
     def warm_up(self) -> None:
         """Read two prompts that are nobody's, and capture the graphs of every batch size and number of drafts in use,
-        with guides and without: what any mix of requests needs, but for logits processors and for a batch in which
-        every request wants fewer drafts. On CUDA it is done on the thread that steps: libraries keep handles by thread."""
+        with guides and without.
+
+        That is what any mix of requests needs, but for logits processors and for a batch in which every request wants
+        fewer drafts. On CUDA it is done on the thread that steps: libraries keep handles by thread.
+        """
         began = time.perf_counter()
         with self._scope, collection_postponed():
             self.output.drain(StepRecord(self.num_steps, began))

@@ -9,24 +9,11 @@ N = B * T logits rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft import _core
-from weft.ops.library import (
-    check_cuda,
-    check_logits,
-    check_vector,
-    device_of,
-    multiprocessors,
-    native_logits,
-    register,
-    require,
-    require_cuda_kernels,
-    stream_of,
-)
+from weft.ops.slots_native import ADVANCE, KEEP, PICK, SAMPLE
 
 
 @dataclass(frozen=True)
@@ -107,7 +94,7 @@ def sample_slots_(
     In this order: penalties, bias and bad words (`penalize_`), `suppress_ends_`, `truncation_floor`, `sample`. Raises
     `InputError` for tensors that are not as above, and `InterfaceError` for CUDA tensors in a build without CUDA.
     """
-    token: Tensor = _SAMPLE(logits, slot, base, inputs, *params.tensors, temperatures)
+    token: Tensor = SAMPLE(logits, slot, base, inputs, *params.tensors, temperatures)
     return token
 
 
@@ -132,7 +119,7 @@ def pick_drafts_(
     accepted. drafts, proposed: [K, R] int64 by slot; what the host proposed goes before, unless it is -1. d2t: [V]
     int64; column c stands for token c + d2t[c].
     """
-    token: Tensor = _PICK(
+    token: Tensor = PICK(
         logits, slot, base, count, drafts, number, *params.tensors, temperatures, proposed, d2t
     )
     return token
@@ -158,210 +145,11 @@ def advance_slots_(
     there were, where T > 1) and `drafts` [K, R], of which those beyond T - 1 become -1; all int64. The last slot pads:
     it stays at length 0. Tokens of slots with penalties are counted.
     """
-    _ADVANCE(
+    ADVANCE(
         sampled, slot, base, inputs, count, tokens, *slots, params.ints, params.counts, params.history, is_counted
     )  # fmt: skip
 
 
 def keep_logits_(logits: Tensor, kept: Tensor, slot: Tensor, params: SlotParams) -> None:
     """Copy the rows of `logits` [N, V] whose slots want log-probabilities to `kept` [N, V], contiguous. slot: [B]."""
-    _KEEP(logits, kept, slot, params.ints)
-
-
-# -- the operations
-
-_PARAMS = (
-    "Tensor floats, Tensor longs, Tensor ints, Tensor counts, Tensor prompt, Tensor bias, Tensor bad_words,"
-    " Tensor history, Tensor ends"
-)
-_NUM_PARAMS = 9
-
-
-def _tables(tensors: tuple[Tensor, ...]) -> _core.SlotTables:
-    _, _, _, counts, _, _, bad_words, history, ends = tensors
-    slots, vocab = counts.shape
-    return _core.SlotTables(
-        slots, vocab, bad_words.shape[1], history.shape[1], ends.shape[1], *[t.data_ptr() for t in tensors]
-    )
-
-
-def _given(rest: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """What follows the parameters, of which torch's dispatcher leaves out what is None at the end."""
-    return (*rest[_NUM_PARAMS:], *[None] * count)[:count]
-
-
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _width(temperatures: Tensor | None, slots: int) -> int:
-    return 0 if temperatures is None else temperatures.numel() // slots
-
-
-def _check_rows(logits: Tensor, slot: Tensor, base: Tensor) -> None:
-    check_logits(logits, in_place=True)
-    check_vector("slot", slot, (torch.int64,), slot.shape[0], logits)
-    check_vector("base", base, (torch.int64,), slot.shape[0], logits)
-
-
-def _check_sample(logits: Tensor, slot: Tensor, base: Tensor, inputs: Tensor, *rest: Any) -> Tensor:
-    _check_rows(logits, slot, base)
-    fits = inputs.dim() == 2 and inputs.dtype is torch.int64 and inputs.is_contiguous()
-    require(
-        fits and inputs.numel() == logits.shape[0] and inputs.shape[0] == slot.shape[0],
-        f"inputs must be [{slot.shape[0]}, T] int64, contiguous, one for each row of the logits; "
-        f"got {list(inputs.shape)} {inputs.dtype} for {logits.shape[0]} rows",
-    )
-    return torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-
-
-def _target_call(
-    logits: Tensor, slot: Tensor, base: Tensor, inputs: Tensor, *rest: Any
-) -> tuple[_core.SlotCall, Tensor]:
-    out = _check_sample(logits, slot, base, inputs, *rest)
-    tables, (temperatures,) = _tables(rest[:_NUM_PARAMS]), _given(rest, 1)
-    call = _core.target_call(
-        *native_logits(logits), inputs.shape[1], tables, slot.data_ptr(), base.data_ptr(), inputs.data_ptr(),
-        _pointer(temperatures), _width(temperatures, rest[3].shape[0]), out.data_ptr(),
-    )  # fmt: skip
-    return call, out
-
-
-def _check_pick(
-    logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: Any
-) -> Tensor:
-    _check_rows(logits, slot, base)
-    check_vector("count", count, (torch.int64,), slot.shape[0], logits)
-    require(1 <= number <= drafts.shape[0], f"draft number {number} is not one of {drafts.shape[0]}")
-    return torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-
-
-def _draft_call(
-    logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: Any
-) -> tuple[_core.SlotCall, Tensor]:
-    out = _check_pick(logits, slot, base, count, drafts, number)
-    tables, (temperatures, proposed, d2t) = _tables(rest[:_NUM_PARAMS]), _given(rest, 3)
-    call = _core.draft_call(
-        *native_logits(logits), number, tables, slot.data_ptr(), base.data_ptr(), count.data_ptr(),
-        drafts.data_ptr(), _pointer(temperatures), _width(temperatures, rest[3].shape[0]), _pointer(proposed),
-        _pointer(d2t), out.data_ptr(),
-    )  # fmt: skip
-    return call, out
-
-
-def _run_cuda(call: _core.SlotCall, logits: Tensor) -> None:
-    require_cuda_kernels()
-    sms = multiprocessors(logits.get_device())
-    size = _core.sample_slots_workspace_cuda(call, sms)
-    workspace = torch.empty(size, dtype=torch.uint8, device=logits.device)
-    with device_of(logits):
-        check_cuda(_core.sample_slots_cuda(call, sms, workspace.data_ptr(), stream_of(logits)))
-
-
-def _sample_cpu(*args: Any) -> Tensor:
-    call, out = _target_call(*args)
-    _core.sample_slots_cpu(call, torch.get_num_threads())
-    return out
-
-
-def _sample_cuda(logits: Tensor, *args: Any) -> Tensor:
-    call, out = _target_call(logits, *args)
-    _run_cuda(call, logits)
-    return out
-
-
-def _pick_cpu(*args: Any) -> Tensor:
-    call, out = _draft_call(*args)
-    _core.sample_slots_cpu(call, torch.get_num_threads())
-    return out
-
-
-def _pick_cuda(logits: Tensor, *args: Any) -> Tensor:
-    call, out = _draft_call(logits, *args)
-    _run_cuda(call, logits)
-    return out
-
-
-def _advance_call(
-    sampled: Tensor, slot: Tensor, base: Tensor, inputs: Tensor, *rest: Any
-) -> _core.AdvanceCall:
-    rows, width = inputs.shape
-    check_vector("slot", slot, (torch.int64,), rows, sampled)
-    check_vector("base", base, (torch.int64,), rows, sampled)
-    fits = sampled.shape == inputs.shape and sampled.is_contiguous() and inputs.is_contiguous()
-    require(
-        fits, f"sampled and inputs must be contiguous, of one shape; got {sampled.shape} and {inputs.shape}"
-    )
-    count, tokens, verified, last_token, length, proposed, drafts, ints, counts, history, is_counted = rest
-    return _core.advance_call(
-        rows, width, verified.shape[0], slot.data_ptr(), base.data_ptr(), inputs.data_ptr(), sampled.data_ptr(),
-        is_counted, count.data_ptr(), tokens.data_ptr(), verified.data_ptr(), verified.shape[1],
-        last_token.data_ptr(), length.data_ptr(), proposed.data_ptr(), drafts.data_ptr(), drafts.shape[0],
-        ints.data_ptr(), counts.data_ptr(), history.data_ptr(), counts.shape[1], history.shape[1],
-    )  # fmt: skip
-
-
-def _advance_cpu(*args: Any) -> None:
-    _core.advance_slots_cpu(_advance_call(*args))
-
-
-def _advance_cuda(sampled: Tensor, *args: Any) -> None:
-    require_cuda_kernels()
-    with device_of(sampled):
-        check_cuda(_core.advance_slots_cuda(_advance_call(sampled, *args), stream_of(sampled)))
-
-
-def _advance_fake(*args: Any) -> None:
-    return None
-
-
-def _keep_call(logits: Tensor, kept: Tensor, slot: Tensor, ints: Tensor) -> _core.KeepCall:
-    check_logits(logits, in_place=False)
-    require(
-        kept.shape == logits.shape and kept.dtype is logits.dtype and kept.is_contiguous(),
-        f"kept must be {list(logits.shape)} {logits.dtype}, contiguous; got {list(kept.shape)} {kept.dtype}",
-    )
-    positions = logits.shape[0] // max(slot.shape[0], 1)
-    return _core.keep_call(
-        *native_logits(logits), kept.data_ptr(), max(positions, 1), ints.shape[1], slot.data_ptr(), ints.data_ptr()
-    )  # fmt: skip
-
-
-def _keep_cpu(*tensors: Tensor) -> None:
-    _core.keep_logits_cpu(_keep_call(*tensors))
-
-
-def _keep_cuda(logits: Tensor, *tensors: Tensor) -> None:
-    require_cuda_kernels()
-    with device_of(logits):
-        check_cuda(_core.keep_logits_cuda(_keep_call(logits, *tensors), stream_of(logits)))
-
-
-_SAMPLE = register(
-    f"sample_slots_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor inputs, {_PARAMS},"
-    " Tensor? temperatures=None) -> Tensor",
-    cpu=_sample_cpu,
-    cuda=_sample_cuda,
-    fake=_check_sample,
-)
-_PICK = register(
-    "pick_drafts_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor count, Tensor(b!) drafts, int number,"
-    f" {_PARAMS}, Tensor? temperatures=None, Tensor? proposed=None, Tensor? d2t=None) -> Tensor",
-    cpu=_pick_cpu,
-    cuda=_pick_cuda,
-    fake=_check_pick,
-)
-_ADVANCE = register(
-    "advance_slots_(Tensor sampled, Tensor slot, Tensor base, Tensor inputs, Tensor(a!) count, Tensor(b!) tokens,"
-    " Tensor(c!) verified, Tensor(d!) last_token, Tensor(e!) length, Tensor(f!) proposed, Tensor(g!) drafts,"
-    " Tensor ints, Tensor(h!) counts, Tensor(i!) history, bool is_counted) -> ()",
-    cpu=_advance_cpu,
-    cuda=_advance_cuda,
-    fake=_advance_fake,
-)
-_KEEP = register(
-    "keep_logits_(Tensor logits, Tensor(a!) kept, Tensor slot, Tensor ints) -> ()",
-    cpu=_keep_cpu,
-    cuda=_keep_cuda,
-    fake=_advance_fake,
-)
+    KEEP(logits, kept, slot, params.ints)

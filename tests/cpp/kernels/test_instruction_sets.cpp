@@ -3,12 +3,12 @@
 #include <cstdio>
 #include <vector>
 
+#include "kernels/mask/token_mask.cpp"
 #include "kernels/sampling/penalties.cpp"
-#include "random_sampling.h"
 #include "kernels/sampling/sampling.cpp"
 #include "kernels/sampling/suppress_ends.cpp"
-#include "kernels/mask/token_mask.cpp"
 #include "kernels/sampling/truncation.cpp"
+#include "random_sampling.h"
 
 namespace {
 

@@ -19,6 +19,7 @@ from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.requests import engine_request
 from support.engine.sampling_oracle import Words, forbid, penalise
 from support.grammar.guides import SCHEMAS
+from support.launch_check import check_launched
 from weft.config import Graphs
 from weft.core import Hypothesis, SamplingParams
 from weft.engine.beam_params import BeamParams
@@ -30,7 +31,6 @@ from weft.errors import GuideStateError, RequestError
 from weft.grammar.base import NO_REQUEST, Opening, wrap_matcher
 from weft.grammar.guide import Guide
 from weft.runtime import CpuRuntime, cpu
-from weft.runtime.launch_check import check_launched
 from weft.text import RunningText
 
 EARLY: dict[int, bool | str] = {0: False, 1: True, 2: "never"}

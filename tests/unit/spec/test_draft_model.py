@@ -14,12 +14,12 @@ from torch import Tensor
 
 from support.engine.checkpoints import save_checkpoint, save_draft_model
 from support.engine.drafting import PAGE, PAGES, SLOTS, Drafting, Oracle
+from support.launch_check import check_launched
 from weft.config import Speculation
 from weft.errors import ModelError, TokenizerError
 from weft.grammar.vocabulary.files import load_tokenizer
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.weights import load_model
-from weft.runtime.launch_check import check_launched
 from weft.spec.base import DrafterContext
 from weft.spec.draft_model import DraftModel
 
