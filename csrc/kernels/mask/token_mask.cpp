@@ -174,7 +174,7 @@ std::uint32_t allowed_by_target(const std::uint32_t *mask, std::int64_t words, c
 }
 
 template <class T>
-void block_columns(T *p, std::uint32_t allowed, int count, T neg_inf) {
+void forbid_columns(T *p, std::uint32_t allowed, int count, T neg_inf) {
   for (int j = 0; j < count; ++j) {
     if (!(allowed >> j & 1u)) p[j] = neg_inf;
   }
@@ -196,7 +196,7 @@ void apply_row(T *p, std::int64_t vocab, const std::uint32_t *mask, std::int64_t
         c += 32 * n;
       } else {
         const int rest = static_cast<int>(vocab - c);
-        block_columns(p + c, allowed_by_target(mask, words, d2t, c, rest), rest, neg_inf);
+        forbid_columns(p + c, allowed_by_target(mask, words, d2t, c, rest), rest, neg_inf);
         c = vocab;
       }
     }
@@ -206,7 +206,7 @@ void apply_row(T *p, std::int64_t vocab, const std::uint32_t *mask, std::int64_t
   block_words(p, mask, whole, neg_inf);
   std::int64_t c = 32 * whole;
   if (whole < words && c < vocab) {  // the last word, whose padding bits mean nothing
-    block_columns(p + c, mask[whole], static_cast<int>(vocab - c), neg_inf);
+    forbid_columns(p + c, mask[whole], static_cast<int>(vocab - c), neg_inf);
     c = vocab;
   }
   for (; c < vocab; ++c) p[c] = neg_inf;
