@@ -131,6 +131,40 @@ def test_a_broken_guide_ends_its_own_request(
     assert again.token_ids == alone
 
 
+def _raises() -> Matcher:
+    raise RuntimeError("planted in the factory")
+
+
+@pytest.mark.parametrize(
+    ("broken", "text"),
+    [
+        (Guide.matcher(_raises), "planted in the factory"),
+        (Guide.matcher(Matcher), "planted in is_terminated"),
+    ],
+    ids=["factory", "end"],
+)
+def test_a_guide_that_can_not_begin_ends_nobody_in_flight(
+    broken: Guide, text: str, alone: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With overlap it gets the slot of a request that ended, while an iteration of its neighbour is in flight: the
+    first of them waits for a capture, the others do not."""
+
+    def is_terminated(_: Matcher) -> bool:
+        raise RuntimeError("planted in is_terminated")
+
+    monkeypatch.setattr(Matcher, "is_terminated", is_terminated)
+    short = SamplingParams(max_tokens=2)
+    with LLM(device="cpu", engine=EngineConfig(max_batch=2, overlap=True)) as llm:
+        outputs = llm.generate(
+            [PROMPT] * 5,
+            guide=[GOOD, None, broken, broken, broken],
+            sampling=[SAMPLING, short, *[SAMPLING] * 3],
+        )
+    assert all(text in str(output.error) for output in outputs[2:])
+    assert [outputs[0].error, outputs[1].error] == [None, None]
+    assert outputs[0].token_ids == alone
+
+
 def test_a_matcher_that_cannot_roll_back(alone: list[int]) -> None:
     """Only drafts are rolled back: without a drafter there is nothing to undo."""
     with LLM(device="cpu", speculation=Speculation.eagle3(), engine=EngineConfig(max_batch=2)) as llm:

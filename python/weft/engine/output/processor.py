@@ -82,6 +82,8 @@ class OutputProcessor:
 
     def process(self, batch: InFlightBatch, record: StepRecord, keep: int) -> None:
         """Take a batch that was launched, and read those in flight but for `keep`."""
+        for request, error in batch.unopened:
+            self._finisher.fail([request], error)
         for requests, error in batch.failures:
             self._fail_launch(requests, error, record)
         if batch:

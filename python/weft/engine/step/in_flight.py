@@ -16,7 +16,8 @@ from weft.engine.step.step import Plan
 @dataclass(slots=True)
 class InFlightBatch:
     """`decoding` go on under `plan`, `first` get their first token, `reading` read a part of their prompt; `prompts`
-    are the rows of both. `failures` are requests that could not be launched, and why.
+    are the rows of both. `unopened` are requests that can't have a slot, by their own fault; `failures` are requests
+    that could not be launched, and why: that may be the fault of what is in flight.
 
     `masks_drafts`: whether the grammar has a say in the drafts; `began`: when it was launched, in seconds.
     """
@@ -26,6 +27,7 @@ class InFlightBatch:
     first: list[Running] = field(default_factory=list)
     reading: list[Running] = field(default_factory=list)
     prompts: dict[Running, PromptRow] = field(default_factory=dict)
+    unopened: list[tuple[Request, BaseException]] = field(default_factory=list)
     failures: list[tuple[list[Request], BaseException]] = field(default_factory=list)
     results: StepResults | None = None
     began: float = field(default_factory=time.perf_counter)

@@ -85,7 +85,8 @@ class ModelRunner:
         return any(_on_host(running) for running, _ in schedule.reading)
 
     def launch(self, schedule: Schedule) -> InFlightBatch:
-        """Launch an iteration of those that decode, and parts of prompts. What can't be launched is in `failures`."""
+        """Launch an iteration of those that decode, and parts of prompts. What can't be launched is in the batch's
+        `unopened` and `failures`."""
         batch = InFlightBatch()
         self.release(schedule.released)
         if schedule.decoding:
@@ -185,6 +186,10 @@ class ModelRunner:
         """Make a slot the request's, on the device and for the grammar."""
         try:
             row = self._opener.open(running)
+        except Exception as error:
+            batch.unopened.append((running.request, error))
+            return
+        try:
             open_row(self.stream, self._lane, self._parts, row)
         except Exception as error:
             batch.failures.append(([running.request], error))
