@@ -95,11 +95,6 @@ class SamplingParams:
         self._check_bias()
 
     @property
-    def truncates(self) -> bool:
-        """Whether only the likeliest tokens may be drawn, at a temperature above 0."""
-        return bool(self.top_k or self.top_p < 1 or self.min_p)
-
-    @property
     def stop_words(self) -> tuple[str, ...]:
         """`stop` as a tuple."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

@@ -118,11 +118,6 @@ class Proposer(Protocol):
         """What it adds to the proposals."""
 
 
-def repeat_rows(values_B: Tensor, width: int) -> Tensor:
-    """[B * width]: each value `width` times in a row."""
-    return values_B[:, None].expand(-1, width).reshape(-1).contiguous()
-
-
 def row_positions(base_B: Tensor, width: int) -> Tensor:
     """[B, width] int64: positions base, base + 1, ..."""
     return base_B[:, None] + torch.arange(width, device=base_B.device)

@@ -109,7 +109,12 @@ Verify = Callable[[SlotState, StepBuffers, Tensor], None]
 
 
 def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
-    """Accept the drafts that are the target's own tokens (`spec/verify.py` says why that is enough)."""
+    """Accept the drafts that are the target's own tokens.
+
+    That is enough, since sampling is coupled (`ops/sampling.py`): the target's token at a position is a function of its
+    logits, the request's seed and the position. So what is committed is what decoding without speculation would have
+    sampled, whatever the drafter proposed.
+    """
     verified = buf.verified
     advance_slots_(
         sampled_BT, buf.slots_B, verified.base_B, buf.tokens_BT, verified.count_B, verified.tokens_BT,

@@ -177,7 +177,7 @@ class StepGraphs:
         return dump_graph(self._runtime, self._stream, lambda: decode_step(iteration))
 
     def _is_split(self, plan: Plan) -> bool:
-        return self._mode == "split" or (self._mode == "one" and plan.needs_host)
+        return self._mode == "split" or (self._mode == "one" and plan.processors.on_host)
 
     def _run_segments(self, plan: Plan, segments: SegmentedStream, rows: Sequence[HostRow] = ()) -> None:
         segments.begin()

@@ -78,7 +78,7 @@ class ModelRunner:
         if not schedule.decoding:
             return False
         plan, _ = self._plan(schedule.decoding, schedule.num_drafts)
-        return plan.needs_host or not self.graphs.is_ready(plan)
+        return plan.processors.on_host or not self.graphs.is_ready(plan)
 
     def calls_host(self, schedule: Schedule) -> bool:
         """Whether a logits processor on the host is called for a prompt, so that the launch waits for it."""

@@ -40,7 +40,8 @@ class Guides(IntEnum):
 
 @dataclass(frozen=True)
 class Processors:
-    """Logits processors of an iteration's rows: those that are `captured`, and whether the host has some to call."""
+    """Logits processors of an iteration's rows: those that are `captured`, and whether some are called `on_host`, which
+    then must know all that was committed before the iteration is issued."""
 
     captured: tuple[CapturedProcessor, ...] = ()
     on_host: bool = False
@@ -62,11 +63,6 @@ class Plan:
     num_drafts: int
     guides: Guides = Guides.NONE
     processors: Processors = NO_PROCESSORS
-
-    @property
-    def needs_host(self) -> bool:
-        """Whether the host must know all that was committed before this iteration is issued."""
-        return self.processors.on_host
 
 
 @dataclass(frozen=True)
