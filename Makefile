@@ -44,7 +44,8 @@ demo: $(VENV)/.weft-built
 
 # Before a push: everything in some of its cases. Modules stay whole, since their fixtures are what takes time.
 PYTEST = $(BIN)/python -m pytest -q
-PARALLEL = -n $(JOBS) --dist loadfile
+# After a crash the others end: pytest-xdist waits for ever for what a new process would have to do.
+PARALLEL = -n $(JOBS) --dist loadfile --max-worker-restart 0
 QUICK = not (slow or statistics or soak or big_vocab or process or full or serial)
 
 test: cpp-test py-test

@@ -44,10 +44,11 @@ class Rope:
 
     def table(self, head_dim: int, length: int, device: torch.device | str = "cpu") -> Tensor:
         """[length, head_dim / 2, 2] float32: cos and sin of each position."""
-        angles = torch.outer(
-            torch.arange(length, dtype=torch.float32, device=device), self.frequencies(head_dim, device)
-        )
-        return torch.stack((angles.cos(), angles.sin()), -1)
+        # The table comes before what fills it: one that no memory can hold is refused before any is used.
+        table = torch.empty(length, head_dim // 2, 2, dtype=torch.float32, device=device)
+        positions = torch.arange(length, dtype=torch.float32, device=device)
+        angles = torch.outer(positions, self.frequencies(head_dim, device))
+        return torch.stack((angles.cos(), angles.sin()), -1, out=table)
 
 
 @dataclass(frozen=True)
