@@ -34,8 +34,7 @@ class PreparedRequest:
 def engine_requests(
     prepared: PreparedRequest, number: int, guide: Future[CompiledGuide] | None = None
 ) -> list[Request]:
-    """One for each sequence, numbered from `number` on; of a search by beams, one for all. Raises `InputError` for what
-    beams can't do."""
+    """One for each sequence, numbered from `number` on; of a search by beams, one for all."""
     asked = prepared.request
     chosen = asked.sampling.seed
     seed = chosen if chosen is not None else secrets.randbits(63)
@@ -43,7 +42,7 @@ def engine_requests(
     processor = asked.processor
     if processor is not None:
         processor = replace(processor, request_id=number, client_id=asked.client_id)
-    made = [
+    return [
         Request(
             list(prepared.prompt),
             asked.sampling,
@@ -60,9 +59,12 @@ def engine_requests(
         )
         for index in range(asked.num_sequences)
     ]
-    for request in made:
+
+
+def check_beams(prepared: PreparedRequest) -> None:
+    """Raise `InputError` for what a search by beams can't do."""
+    for request in engine_requests(prepared, 0):
         check_search(request)
-    return made
 
 
 def wrapped(seed: int) -> int:

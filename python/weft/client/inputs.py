@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from weft.client.engine_requests import PreparedRequest, engine_requests
+from weft.client.engine_requests import PreparedRequest, check_beams, engine_requests
 from weft.client.model_text import ModelText
 from weft.client.request import GenerationRequest
 from weft.client.word_rules import WatcherFactory, WordRules
@@ -61,15 +61,13 @@ class InputProcessor:
         self.text.check(GIVEN, given)
         prepared = PreparedRequest(request, prompt, given, *shared[key])
         if request.beam is not None:
-            engine_requests(prepared, 0)  # says what beams can't do
+            check_beams(prepared)
         return prepared
 
     def _read(self, request: GenerationRequest) -> tuple[TokenRules, WatcherFactory]:
         sampling, words = request.sampling, request.watched_words
-        self.words.check_words("bad_words", sampling.bad_words)
-        self.words.check_words(request.names.stop_words, words)
-        rules = self.words.rules(sampling, request.end_ids, request.bias)
-        return rules, self.words.stop_words(request.names.stop_words, words)
+        stop_words = self.words.stop_words(request.names.stop_words, words)
+        return self.words.rules(sampling, request.end_ids, request.bias), stop_words
 
     def _check(self, request: GenerationRequest) -> None:
         """What depends on how the engine was made."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from transformers import PreTrainedTokenizerFast
 
-from weft.core import CHUNK, Kind, check_entries
+from weft.core import read_token_ids
 from weft.engine.admission import check_length
 from weft.errors import CapacityError, InputError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -108,9 +107,4 @@ def read_ids(name: str, tokens: Sequence[int]) -> tuple[int, ...]:
     """The entries of a sequence of token ids. Raises `InputError` unless they are whole numbers, 0 or more."""
     if not isinstance(tokens, Sequence) or isinstance(tokens, bytes | bytearray):
         raise InputError(f"{name} is a text or a list of token ids, not a {type(tokens).__name__}")
-    check_entries(name, tokens, Kind.INTEGER)
-    for start in range(0, len(tokens), CHUNK):
-        lowest = min(tokens[start : start + CHUNK])
-        if lowest < 0:
-            raise InputError(f"{name} holds {lowest}; token ids are at least 0")
-    return tuple(map(operator.index, tokens))
+    return read_token_ids(name, tokens)

@@ -10,11 +10,10 @@ from weft.core.sampling import (
     check_on_length,
 )
 from weft.core.stats import OutputStats
-from weft.core.values import CHUNK, Kind, check_entries, check_words, is_encodable
+from weft.core.values import Kind, check_entries, check_words, is_encodable, read_token_ids
 
 __all__ = [
     "BOUNDS",
-    "CHUNK",
     "MAX_LOGIT",
     "MAX_LOGPROBS",
     "FinishReason",
@@ -30,4 +29,5 @@ __all__ = [
     "check_on_length",
     "check_words",
     "is_encodable",
+    "read_token_ids",
 ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from enum import Enum
 
 from weft.errors import InputError
 
-CHUNK = 1 << 14
+_CHUNK = 1 << 14
 """Entries of a long list that are looked at without letting other threads run."""
-
 
 MAX_WORDS = 1 << 16
 """A list of words may have so many, of an engine that allows it."""
@@ -47,13 +47,23 @@ def check_entries(name: str, values: object, kind: Kind) -> None:
     """Raise `InputError` unless `values` is a sequence (no text, no bytes) whose entries are all of `kind`."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise InputError(f"{name} is {values!r}; it must be a list, each entry {kind.value}")
-    for start in range(0, len(values), CHUNK):
-        chunk = values[start : start + CHUNK]
+    for start in range(0, len(values), _CHUNK):
+        chunk = values[start : start + _CHUNK]
         if set(map(type, chunk)) <= kind.types:
             continue
         for value in chunk:
             if not kind.holds(value):
                 raise InputError(f"{name} holds {value!r}; each entry must be {kind.value}")
+
+
+def read_token_ids(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    """The entries of a list of token ids. Raises `InputError` unless they are whole numbers, 0 or more."""
+    check_entries(name, values, Kind.INTEGER)
+    for start in range(0, len(values), _CHUNK):
+        lowest = min(values[start : start + _CHUNK])
+        if lowest < 0:
+            raise InputError(f"{name} holds {lowest}; token ids are at least 0")
+    return tuple(map(operator.index, values))
 
 
 def is_encodable(text: str) -> bool:

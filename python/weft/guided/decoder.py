@@ -30,6 +30,7 @@ from weft.grammar.base import Matcher
 from weft.guided.snapshot import GuidedRequest, attach_of, check_batch
 from weft.guided.state import GuidedState
 from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
+from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
 
 
@@ -227,8 +228,7 @@ class GuidedDecoder:
         logits_NV = logits.view(-1, logits.shape[-1])
         if logits_NV.shape[0] != len(rows):
             raise InputError(f"the logits have {logits_NV.shape[0]} rows; the batch has {len(rows)}")
-        rows_host = self._runtime.pinned((len(rows),), torch.int32)
-        rows_host.copy_(torch.tensor(rows, dtype=torch.int32))
+        rows_host = pinned_copy(self._runtime, rows, torch.int32)
         if self._stream is None:
             self._mask(logits_NV, rows_host, d2t)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +28,9 @@ _PARAMS = (
     " Tensor history, Tensor ends"
 )
 _NUM_PARAMS = 9
+
+CallOf = Callable[..., tuple[_core.SlotCall, Tensor]]
+"""Makes the call of an operation, and the tensor that it writes."""
 
 
 def _tables(tensors: tuple[Tensor, ...]) -> _core.SlotTables:
@@ -100,36 +105,20 @@ def _draft_call(
     return call, out
 
 
-def _run_cuda(call: _core.SlotCall, logits: Tensor) -> None:
+def _on_cpu(make: CallOf, *args: Any) -> Tensor:
+    call, out = make(*args)
+    _core.sample_slots_cpu(call, torch.get_num_threads())
+    return out
+
+
+def _on_cuda(make: CallOf, logits: Tensor, *args: Any) -> Tensor:
+    call, out = make(logits, *args)
     require_cuda_kernels()
     sms = multiprocessors(logits.get_device())
     size = _core.sample_slots_workspace_cuda(call, sms)
     workspace = torch.empty(size, dtype=torch.uint8, device=logits.device)
     with device_of(logits):
         check_cuda(_core.sample_slots_cuda(call, sms, workspace.data_ptr(), stream_of(logits)))
-
-
-def _sample_cpu(*args: Any) -> Tensor:
-    call, out = _target_call(*args)
-    _core.sample_slots_cpu(call, torch.get_num_threads())
-    return out
-
-
-def _sample_cuda(logits: Tensor, *args: Any) -> Tensor:
-    call, out = _target_call(logits, *args)
-    _run_cuda(call, logits)
-    return out
-
-
-def _pick_cpu(*args: Any) -> Tensor:
-    call, out = _draft_call(*args)
-    _core.sample_slots_cpu(call, torch.get_num_threads())
-    return out
-
-
-def _pick_cuda(logits: Tensor, *args: Any) -> Tensor:
-    call, out = _draft_call(logits, *args)
-    _run_cuda(call, logits)
     return out
 
 
@@ -162,7 +151,7 @@ def _advance_cuda(sampled: Tensor, *args: Any) -> None:
         check_cuda(_core.advance_slots_cuda(_advance_call(sampled, *args), stream_of(sampled)))
 
 
-def _advance_fake(*args: Any) -> None:
+def _makes_nothing(*args: Any) -> None:
     return None
 
 
@@ -191,15 +180,15 @@ def _keep_cuda(logits: Tensor, *tensors: Tensor) -> None:
 SAMPLE = register(
     f"sample_slots_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor inputs, {_PARAMS},"
     " Tensor? temperatures=None) -> Tensor",
-    cpu=_sample_cpu,
-    cuda=_sample_cuda,
+    cpu=partial(_on_cpu, _target_call),
+    cuda=partial(_on_cuda, _target_call),
     fake=_check_sample,
 )
 PICK = register(
     "pick_drafts_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor count, Tensor(b!) drafts, int number,"
     f" {_PARAMS}, Tensor? temperatures=None, Tensor? proposed=None, Tensor? d2t=None) -> Tensor",
-    cpu=_pick_cpu,
-    cuda=_pick_cuda,
+    cpu=partial(_on_cpu, _draft_call),
+    cuda=partial(_on_cuda, _draft_call),
     fake=_check_pick,
 )
 ADVANCE = register(
@@ -208,11 +197,11 @@ ADVANCE = register(
     " Tensor ints, Tensor(h!) counts, Tensor(i!) history, bool is_counted) -> ()",
     cpu=_advance_cpu,
     cuda=_advance_cuda,
-    fake=_advance_fake,
+    fake=_makes_nothing,
 )
 KEEP = register(
     "keep_logits_(Tensor logits, Tensor(a!) kept, Tensor slot, Tensor ints) -> ()",
     cpu=_keep_cpu,
     cuda=_keep_cuda,
-    fake=_advance_fake,
+    fake=_makes_nothing,
 )

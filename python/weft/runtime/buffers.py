@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from weft.runtime.interface import Event, Runtime, Stream
 
 DEPTH = 3
+
+
+def pinned_copy(runtime: Runtime, values: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A pinned tensor of `dtype` that holds `values`: numbers, an array or a tensor, of any shape."""
+    given = torch.as_tensor(values, dtype=dtype)
+    tensor = runtime.pinned(tuple(given.shape), dtype)
+    tensor.copy_(given)
+    return tensor
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from weft.core import SamplingParams
 from weft.errors import InputError
 from weft.ops.slots import SlotParams
+from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 
 MAX_BAD_WORD_TOKENS = 1024
@@ -62,12 +64,7 @@ class SamplingRow:
         max_drafts: int | None = None,
         is_searched: bool = False,
     ) -> None:
-        def pinned(values: object, dtype: torch.dtype) -> Tensor:
-            given = torch.as_tensor(values, dtype=dtype)
-            tensor = runtime.pinned(tuple(given.shape), dtype)
-            tensor.copy_(given)
-            return tensor
-
+        pinned = partial(pinned_copy, runtime)
         s = sampling
         bias, has_bias = dict(s.logit_bias or {}), bool(s.logit_bias) or rules.bias is not None
         is_penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
@@ -102,14 +99,12 @@ class _Text:
         bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
         bits[prompt] = 1
         words = np.packbits(bits, bitorder="little").view(np.int32)
-        self.tokens = runtime.pinned((len(prompt) + len(answer),), torch.int32)
-        self.tokens.copy_(torch.tensor([*prompt, *answer], dtype=torch.int32))
+        self.tokens = pinned_copy(runtime, [*prompt, *answer], torch.int32)
+        self.bits = pinned_copy(runtime, words, torch.int32)
         self.counts: Tensor | None = None
         if answer:
-            self.counts = runtime.pinned((vocab_size,), torch.int32)
-            self.counts.copy_(torch.bincount(torch.tensor(answer), minlength=vocab_size))
-        self.bits = runtime.pinned(words.shape, torch.int32)
-        self.bits.copy_(torch.from_numpy(words))
+            counts = torch.bincount(torch.tensor(answer), minlength=vocab_size)
+            self.counts = pinned_copy(runtime, counts, torch.int32)
 
 
 def write_slot(params: SlotParams, row: SamplingRow, slot: int) -> None:

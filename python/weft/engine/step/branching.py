@@ -10,7 +10,8 @@ from torch import Tensor
 
 from weft.engine.device.state import DecodeParts
 from weft.engine.scheduling.running import Branching
-from weft.engine.step.prefill import copy_pages, pinned, pinned_pairs
+from weft.engine.step.prefill import copy_pages, pinned_pairs
+from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 
 
@@ -31,7 +32,7 @@ class BranchInputs:
         """Of requests whose texts part before the same iteration."""
         rows = [row for branching in branchings for row in branching.rows]
         columns = zip(*((row.slot, row.parent, row.token, row.position) for row in rows), strict=True)
-        slots, parents, tokens, positions = (pinned(runtime, column, torch.int64) for column in columns)
+        slots, parents, tokens, positions = (pinned_copy(runtime, column, torch.int64) for column in columns)
         pages = runtime.pinned((len(rows), pages_per_slot), torch.int32)
         pages.zero_()
         for number, row in enumerate(rows):

@@ -62,11 +62,7 @@ class InFlightBatch:
 
     def end(self) -> None:
         """The batch is over."""
-        for running in self.decoding:
+        for running in self:
+            running.in_flight -= 1
+        for running in (*self.decoding, *self.first):
             running.num_promised -= 1
-            running.in_flight -= 1
-        for running in self.first:
-            running.num_promised -= 1
-            running.in_flight -= 1
-        for running in self.reading:
-            running.in_flight -= 1

@@ -14,8 +14,9 @@ from weft.engine.recording import Recorder
 from weft.engine.request import Request
 from weft.engine.scheduling.draft_limits import draft_limit
 from weft.engine.scheduling.running import Running
-from weft.engine.step.prefill import PromptRow, pinned, pinned_pairs
+from weft.engine.step.prefill import PromptRow, pinned_pairs
 from weft.guided.lane import GrammarLane
+from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 
 
@@ -53,8 +54,8 @@ class SlotOpener:
         width = self._parts.state.page_table.shape[1]
         return PromptRow(
             running.slots,
-            pinned(self._runtime, tokens, torch.int64),
-            pinned(self._runtime, kv.pages[:width], torch.int32),
+            pinned_copy(self._runtime, tokens, torch.int64),
+            pinned_copy(self._runtime, kv.pages[:width], torch.int32),
             sampling,
             kv.num_reused,
             pinned_pairs(self._runtime, kv.copies),

@@ -24,6 +24,7 @@ from weft.guided.lane import GrammarLane
 from weft.models.base import KVIndex
 from weft.models.outputs import collecting, mark_output
 from weft.ops.slots import keep_logits_
+from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
 
 
@@ -75,19 +76,12 @@ class PromptRow:
         return self.tokens.shape[0]
 
 
-def pinned(runtime: Runtime, values: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The values in pinned memory, [n]."""
-    tensor = runtime.pinned((len(values),), dtype)
-    tensor.copy_(torch.tensor(values, dtype=dtype))
-    return tensor
-
-
 def pinned_pairs(runtime: Runtime, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
     """Pairs of pages, (from, to), as two tensors int64 [n]; None where there are none."""
     if not pairs:
         return None
     sources, targets = zip(*pairs, strict=True)
-    return pinned(runtime, sources, torch.int64), pinned(runtime, targets, torch.int64)
+    return pinned_copy(runtime, sources, torch.int64), pinned_copy(runtime, targets, torch.int64)
 
 
 def open_row(stream: Stream, lane: GrammarLane, parts: DecodeParts, row: PromptRow) -> None:

@@ -28,13 +28,13 @@ from weft.engine.step.prefill import (
     PromptRow,
     guarded,
     open_row,
-    pinned,
     read_prompt,
     write_pages,
 )
 from weft.engine.step.step import Guides, Plan, Processors, note_logprobs
 from weft.grammar.base import Matcher
 from weft.guided.lane import GrammarLane
+from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
 
 
@@ -239,7 +239,7 @@ class ModelRunner:
 
     def _write_pages(self, grown: Sequence[Running]) -> None:
         for running in grown:
-            pages = pinned(self._runtime, running.kv.pages, torch.int32)
+            pages = pinned_copy(self._runtime, running.kv.pages, torch.int32)
             self.stream.launch(write_pages, self._parts.state, running.slot, pages)
 
     def _branch(self, rows: Sequence[Running]) -> None:

@@ -8,9 +8,10 @@ from weft.config import Speculation
 from weft.core import SamplingParams
 from weft.engine.device.sampling import SamplingRow, TokenRules
 from weft.engine.step.graphs import bucket
-from weft.engine.step.prefill import PrefillBuffers, PromptRow, open_row, pinned, read_prompt
+from weft.engine.step.prefill import PrefillBuffers, PromptRow, open_row, read_prompt
 from weft.engine.step.runner import Decoder, ModelRunner
 from weft.engine.step.step import Guides, Plan
+from weft.runtime.buffers import pinned_copy
 
 SHORT_PROMPT = 8
 """Tokens of the shorter of the two prompts that are read: another attention kernel is for few rows."""
@@ -41,8 +42,8 @@ def _read_nothing(decoder: Decoder, buffers: PrefillBuffers, length: int, guides
     tokens = [0] * min(length, config.max_seq_len - 1)
     vocab_size = parts.model.config.vocab_size
     sampling = SamplingRow(runtime, SamplingParams(), 0, TokenRules(), tokens, vocab_size)
-    no_pages = pinned(runtime, (), torch.int32)
-    row = PromptRow((parts.state.dummy,), pinned(runtime, tokens, torch.int64), no_pages, sampling)
+    no_pages = pinned_copy(runtime, (), torch.int32)
+    row = PromptRow((parts.state.dummy,), pinned_copy(runtime, tokens, torch.int64), no_pages, sampling)
     open_row(stream, decoder.lane, parts, row)
     read_prompt(
         stream, decoder.lane, parts, buffers, row, len(tokens), Plan(1, 0, guides),

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from weft.core import BOUNDS, CHUNK, Kind, check_entries, check_words
+from weft.core import BOUNDS, Kind, check_words, read_token_ids
 from weft.errors import InputError
 
 T = TypeVar("T")
@@ -155,8 +155,8 @@ READ_AT_ONCE = 1 << 16
 
 
 def _tokens(value: Any, info: ValidationInfo) -> tuple[int, ...]:
-    """Takes a list of token ids that is not empty. Of one that is long only the length is looked at; `read_tokens`
-    does the rest."""
+    """Takes a list of token ids that is not empty. Of one that is long only the length is looked at;
+    `read_token_ids` does the rest."""
     name = str(info.field_name)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise wanted(f"a list, each entry {Kind.INTEGER.value}")
@@ -164,23 +164,14 @@ def _tokens(value: Any, info: ValidationInfo) -> tuple[int, ...]:
         raise InputError(f"{name} is empty; give at least one token id")
     if len(value) > MAX_TOKENS:
         raise InputError(f"{name} has {len(value)} token ids; it may have {MAX_TOKENS}")
-    return tuple(value) if len(value) > READ_AT_ONCE else read_tokens(name, value)
-
-
-def read_tokens(name: str, value: Sequence[Any]) -> tuple[int, ...]:
-    """What a field of `Tokens` took, read: whole numbers, at least 0. Raises `InputError`."""
-    check_entries(name, value, Kind.INTEGER)
-    lowest = min(min(value[start : start + CHUNK]) for start in range(0, len(value), CHUNK))
-    if lowest < 0:
-        raise InputError(f"{name} holds {lowest}; token ids are at least 0")
-    return tuple(map(operator.index, value))
+    return tuple(value) if len(value) > READ_AT_ONCE else read_token_ids(name, value)
 
 
 def _words(value: Any, info: ValidationInfo) -> tuple[str | tuple[int, ...], ...]:
     name = str(info.field_name)
     check_words(name, value)
     return tuple(
-        word if isinstance(word, str) else read_tokens(f"an entry of {name}", word) for word in value
+        word if isinstance(word, str) else read_token_ids(f"an entry of {name}", word) for word in value
     )
 
 
