@@ -20,7 +20,7 @@ PYTHON_FLOORS = [
     "grammar/__init__",
     "guided text",
     "spelling prompts spec trace",
-    "engine/stats engine/gc_pause engine/device engine/beam_params engine/logits_processors engine/request_guide",
+    "engine/stats engine/device engine/beam_params engine/logits_processors engine/request_guide",
     "engine/kv engine/stop_rules",
     "engine/request",
     "engine/scheduling engine/processors engine/recording engine/flight_recorder",

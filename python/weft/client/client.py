@@ -210,7 +210,7 @@ class _Steps:
     def after_step(self, record: StepRecord | None, took: Sequence[Request]) -> Sequence[Request]:
         for observer in self.observers:
             observer(record, took)
-        return self._responses.publish()
+        return self._responses.publish() if self._responses.noted else ()
 
     def at_end(self, error: ExecutorError) -> None:
         self._responses.end(error)

@@ -62,7 +62,7 @@ class EngineThread:
         self._wake = threading.Condition()
         self._inbox: deque[_Command] = deque()
         self._num_sent = self._num_queued = 0  # requests in the inbox, and those that wait in the engine
-        self._closing = False
+        self._closing = self._is_due = False
         self._error: ExecutorError | None = None
         # The thread's alone: requests that have not ended, and those that came since the last step.
         self._live: dict[Request, None] = {}
@@ -138,11 +138,12 @@ class EngineThread:
             return False
         for command in commands:
             command.run()
-        if self._has_step():
-            self._untold = self.engine.step(launched=self._tell)
+        if not commands or self.engine.can_step:
+            record = self._untold = self.engine.step(launched=self._tell)
             with self._wake:
-                self._num_queued = self.engine.num_waiting
-        if not self._has_step():
+                self._num_queued = record.queued
+        self._is_due = self.engine.can_step
+        if not self._is_due:
             self._tell()
         return True
 
@@ -156,19 +157,14 @@ class EngineThread:
     def _next(self) -> Sequence[_Command] | None:
         """What has come; waits for it if there is nothing else to do. None when it is time to end."""
         with self._wake:
-            while not (self._inbox or self._closing or self._has_step()):
+            # Asked under the lock: whoever makes a step due wakes this under it.
+            while not (self._inbox or self._closing or self._is_due or self.engine.can_step):
                 self._wake.wait(self._seconds_to_deadline())
             if self._closing:
                 return None
             commands, self._inbox = self._inbox, deque()
             self._num_sent, self._num_queued = 0, self._num_queued + self._num_sent
             return commands
-
-    def _has_step(self) -> bool:
-        """Whether a step of the engine would do something."""
-        if not self.engine.has_work:
-            return False
-        return not self.engine.is_blocked or self._seconds_to_deadline() == 0
 
     def _seconds_to_deadline(self) -> float | None:
         deadline = self.engine.next_deadline

@@ -36,7 +36,7 @@ class ResponseQueue:
         self._error: ExecutorError | None = None
         self._unread = Unread(limits)
         self._keeps_answers_alone = limits.max_unread_bytes is not None
-        self._noted: list[tuple[AnswerSequence, int, int, bool, tuple[Hypothesis, ...]]] = []
+        self.noted: list[tuple[AnswerSequence, int, int, bool, tuple[Hypothesis, ...]]] = []
 
     # -- the engine's thread
 
@@ -45,11 +45,11 @@ class ResponseQueue:
         if request.is_finished or sequence.handle.request.streams:
             output, beams = request.output, tuple(sequence.hypotheses or ())
             done = (sequence, len(output.token_ids), output.stats.iterations, request.is_finished, beams)
-            self._noted.append(done)
+            self.noted.append(done)
 
     def publish(self) -> list[Request]:
         """Let what was noted be taken. Gives the sequences whose sibling failed: they are to be cancelled."""
-        noted, self._noted = self._noted, []
+        noted, self.noted = self.noted, []
         orphans: list[Request] = []
         told: list[RequestHandle] = []
         if not noted:
@@ -204,12 +204,12 @@ class ResponseQueue:
     @property
     def has_unpublished(self) -> bool:
         """Whether something was noted that cannot be taken yet."""
-        return bool(self._noted)
+        return bool(self.noted)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing of any request is left, also nothing that was not published."""
-        return not (self._handles or self._with_deltas or self._noted)
+        return not (self._handles or self._with_deltas or self.noted)
 
     # -- with the lock
 

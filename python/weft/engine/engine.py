@@ -8,6 +8,7 @@ What fails is the request that failed; where a whole iteration fails, the reques
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,6 @@ from weft.config import EngineConfig, Speculation
 from weft.core import FinishReason
 from weft.engine.admission import Admission
 from weft.engine.device.state import DecodeParts
-from weft.engine.gc_pause import collection_postponed
 from weft.engine.kv.cache import KvManager
 from weft.engine.output.processor import OutputProcessor
 from weft.engine.recording import Recorder
@@ -39,6 +39,18 @@ _log = logging.getLogger(__name__)
 
 def _nothing() -> None:
     pass
+
+
+@contextmanager
+def _collection_postponed() -> Iterator[None]:
+    """Collect no garbage inside: what a collection frees may be the device's, and it takes long."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Engine:
@@ -117,18 +129,22 @@ class Engine:
     @property
     def num_waiting(self) -> int:
         """How many requests wait."""
-        return len(self.scheduler.waiting)
+        waiting = self.scheduler.waiting
+        return len(waiting.queue.requests) + len(waiting.unready)
 
     @property
     def has_work(self) -> bool:
         """Whether some request is not finished, or the step that says so is due."""
-        return bool(self._is_busy or len(self.scheduler.waiting))
+        return self._is_busy or self.num_waiting > 0
 
     @property
-    def is_blocked(self) -> bool:
-        """Whether a step could do nothing: all there is waits for guides to be compiled, or for programs to start."""
+    def can_step(self) -> bool:
+        """Whether a step would do something. It would not where all there is waits for guides to be compiled, or for
+        programs to start, and nobody's time is up."""
         waiting = self.scheduler.waiting
-        return not self._is_busy and not len(waiting.queue) and not waiting.has_compiled
+        if self._is_busy or waiting.queue.requests:
+            return True
+        return bool(waiting.unready) and (waiting.has_compiled or waiting.has_late)
 
     @property
     def next_deadline(self) -> float | None:
@@ -178,8 +194,9 @@ class Engine:
             batch = self.runner.launch(schedule)
             launched()
             self.output.process(batch, record, keep=self._num_kept)
-            self.runner.release(self.scheduler.take_released())
-            if not self.output.in_flight:
+            if self.scheduler.released:
+                self.runner.release(self.scheduler.take_released())
+            if self.runner.holds_ended and not self.output.in_flight:
                 self.runner.vacate(is_idle=not self.scheduler.running)
         return record
 
@@ -193,7 +210,8 @@ class Engine:
         self.scheduler.schedule_prompts(schedule, record)
         if self.output.in_flight and self.runner.calls_host(schedule):
             self.output.drain(record)
-            schedule.decoding = [r for r in schedule.decoding if r.request.is_active and r.wants_tokens]
+            self.scheduler.drop_ended(schedule)
+        record.active = len(self.scheduler.running)
         record.generation = [running.request.id for running in schedule.decoding]
         record.context = [running.request.id for running, _ in schedule.reading]
         record.context_tokens = sum(count for _, count in schedule.reading)
@@ -204,19 +222,21 @@ class Engine:
         """A step's record, its failures kept apart, and no garbage collected meanwhile."""
         record = StepRecord(self.num_steps, time.perf_counter())
         self.num_steps += 1
-        with self._scope, collection_postponed():
+        with self._scope, _collection_postponed():
             yield record
         self._complete(record)
 
     def _complete(self, record: StepRecord) -> None:
-        scheduler, finished = self.scheduler, self.output.num_finished
+        scheduler, finished = self.scheduler, self.output.finisher.count
+        has_prompts = record.active > len(record.generation)
         record.completed, self._num_finished = finished - self._num_finished, finished
-        record.active, record.queued = len(scheduler.running), len(scheduler.waiting)
+        record.active, record.queued = len(scheduler.running), self.num_waiting
         if record.completed or record.paused:  # who was served counts, too
             running = {request.id for request in self.running}
             record.active = len({*record.context, *record.generation} | running)
-        record.compiling = scheduler.waiting.num_compiling
-        record.prompt_tokens_read = scheduler.prompt_tokens_read()
+        record.compiling = len(scheduler.waiting.unready)
+        if has_prompts:
+            record.prompt_tokens_read = scheduler.prompt_tokens_read()
         record.kv = self.kv.usage()
         grammar_s = self.lane.state.seconds
         record.grammar_s, self._grammar_s = record.grammar_s + grammar_s - self._grammar_s, grammar_s
@@ -231,7 +251,7 @@ class Engine:
         fewer drafts. On CUDA it is done on the thread that steps: libraries keep handles by thread.
         """
         began = time.perf_counter()
-        with self._scope, collection_postponed():
+        with self._scope, _collection_postponed():
             self.output.drain(StepRecord(self.num_steps, began))
             warm_up(self._decoder, self.runner, self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)

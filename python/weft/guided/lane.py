@@ -81,7 +81,12 @@ class GrammarLane:
         self.token_mask_host = self.state.token_mask_host
         self.temperatures_host = self.state.temperatures_host
         self.drafts = torch.full_like(self.drafts_host, -1, device=runtime.device)
-        self.verified = torch.zeros_like(self.verified_host, device=runtime.device)
+        size = self.verified_host.numel()  # one tensor, so that one copy brings both to the host
+        self.results = torch.zeros(size + num_slots + 1, dtype=torch.int64, device=runtime.device)
+        self.verified, self.num_proposed = (
+            self.results[:size].view_as(self.verified_host),
+            self.results[size:],
+        )
         self.masks = torch.zeros_like(self.masks_host, device=runtime.device)
         self.token_mask = torch.zeros_like(self.token_mask_host, device=runtime.device)
         self.temperatures = torch.full_like(self.temperatures_host, -1, device=runtime.device)

@@ -27,24 +27,20 @@ def pinned_copy(runtime: Runtime, values: Any, dtype: torch.dtype) -> torch.Tens
 
 @dataclass(frozen=True)
 class Received:
-    """A copy to the host that may still be under way. Good until the ring has gone round."""
+    """A copy to the host that may still be under way. Good until the ring has gone round. `buffer` is what `wait`
+    gives, for a caller that has waited for a later copy in the same stream."""
 
-    _buffer: torch.Tensor
+    buffer: torch.Tensor
     _event: Event
 
     def is_done(self) -> bool:
         """Whether `wait` returns at once."""
         return self._event.query()
 
-    @property
-    def values(self) -> torch.Tensor:
-        """What `wait` gives, for a caller that has waited for a later copy in the same stream."""
-        return self._buffer
-
     def wait(self) -> torch.Tensor:
         """The values, when they are there: the ring's own buffer, of the device tensor's shape."""
         self._event.synchronize()
-        return self._buffer
+        return self.buffer
 
 
 class PinnedRing:

@@ -92,7 +92,6 @@ class ManyRequests:
         self.graphs.prepare(self.plan)
         self.buffers = self.graphs.buffers(self.plan)
         order = torch.randperm(self.num_slots, generator=torch.Generator().manual_seed(0))
-        self.stream.launch(self.buffers.slots_B.copy_, order)
         self._order = order.tolist()
         # Two matchers for each guided slot: one follows its output, the other may still belong to the one before.
         self._matchers = {
@@ -213,7 +212,7 @@ class ManyRequests:
         if self.plan.guides or self.parts.has_proposals:
             attach, self._attach = self._attach, {}
             self.lane.push(self._order, attach)
-        self.graphs.run(self.plan)
+        self.graphs.run(self.plan, self._order)
         self.stream.synchronize()
         self.runtime.check()
         return self.parts.state.verified[: self.num_slots, : self.plan.num_drafts + 2].clone()

@@ -26,8 +26,8 @@ class ResultRings:
         self._outputs = {name: PinnedRing(runtime, tensor) for name, tensor in by_slot.items()}
         self._runtime, self._stream = runtime, stream
         self._offers: dict[int, tuple[PinnedRing, PinnedRing]] = {}
-        self._verified = PinnedRing(runtime, state.verified)
-        self._proposed = PinnedRing(runtime, state.proposed)
+        self._results = PinnedRing(runtime, state.results)
+        self._num_slots = state.length.shape[0]
         self._logprobs = PinnedRing(runtime, state.logprobs)
         self._ids = PinnedRing(runtime, state.logprob_ids)
 
@@ -53,9 +53,9 @@ class ResultRings:
         outputs = {
             name: self._outputs[name].start_receive(self._stream, rows) for name, rows in slots.items()
         }
-        proposed = self._proposed.start_receive(self._stream) if drafts else None
         found = {count: self._receive_offers(buffers) for count, buffers in (offers or {}).items()}
-        return StepResults(self._verified.start_receive(self._stream), extra, outputs, proposed, found)
+        received = self._results.start_receive(self._stream)
+        return StepResults(received, self._num_slots, extra, outputs, drafts, found)
 
     def _receive_offers(self, buffers: OfferBuffers) -> tuple[Received, Received]:
         rings = self._offers.get(buffers.ids.shape[1])
@@ -67,68 +67,71 @@ class ResultRings:
 
 class StepResults:
     """Copies of the slots' verified tokens, log-probabilities and outputs; to be read after `wait`, and before two more
-    iterations were started."""
+    iterations were started. Of slot s `verified[s]` is the number of accepted drafts, then the tokens of all positions;
+    `num_proposed[s]` how many drafts were verified (empty where none were)."""
 
     def __init__(
         self,
-        verified: Received,
+        received: Received,
+        num_slots: int,
         logprobs: tuple[Received, Received] | None,
         outputs: Mapping[str, Received] | None = None,
-        drafts: Received | None = None,
+        drafts: bool = False,
         offers: Mapping[int, tuple[Received, Received]] | None = None,
     ) -> None:
-        self._received = verified
+        self._received, self._num_slots = received, num_slots
         self._extra = logprobs
         self._gathered = dict(outputs or {})
         self._drafts = drafts
         self._offers = dict(offers or {})
-        self._verified: list[list[int]] = []
-        self._proposed: list[int] = []
+        self.verified: list[list[int]] = []
+        self.num_proposed: list[int] = []
         self._num_tokens: dict[int, int] = {}  # of slots of which only a beginning counts
         self._logprobs = self._ids = torch.empty(0)
 
     def wait(self) -> StepResults:
         """Wait for the work of the iteration: what was verified is copied last."""
-        self._verified = self._received.wait().tolist()
-        if self._drafts is not None:
-            self._proposed = self._drafts.values.tolist()
+        values = self._received.wait()
+        self.verified = values[: -self._num_slots].view(self._num_slots, -1).tolist()
+        if self._drafts:
+            self.num_proposed = values[-self._num_slots :].tolist()
         if self._extra is not None:
-            self._logprobs, self._ids = (received.values.clone() for received in self._extra)
+            self._logprobs, self._ids = (received.buffer.clone() for received in self._extra)
         return self
 
     def beginning(self, slot: int, count: int) -> StepResults:
         """The same as if the slot had committed its first `count` tokens only, with no draft after them."""
         part = copy(self)
-        part._verified = list(self._verified)
-        part._proposed = list(self._proposed)
-        part._verified[slot] = [min(self.count(slot), count), *self.tokens(slot)]
+        part.verified = list(self.verified)
+        part.num_proposed = list(self.num_proposed)
+        part.verified[slot] = [min(self.count(slot), count), *self.tokens(slot)]
         part._num_tokens = {**self._num_tokens, slot: count}
-        if part._proposed:
-            part._proposed[slot] = min(self.proposed(slot), count)
+        if part.num_proposed:
+            part.num_proposed[slot] = min(self.proposed(slot), count)
         return part
 
     def outputs(self, slot: int, gather: Gather, count: int) -> dict[str, Tensor]:
         """What the slot gathered at the positions of the first `count` committed tokens: rows [count, ...] by name,
         in memory that is used again."""
-        return {name: self._gathered[name].values[slot, :count] for name in gather.generated}
+        return {name: self._gathered[name].buffer[slot, :count] for name in gather.generated}
 
     def offers(self, slot: int, count: int) -> list[tuple[int, float]]:
         """The slot's likeliest continuations, of `count` that each row offers: tokens and the logarithms of their
         probabilities, without those that can't be."""
-        values, ids = (received.values[slot].tolist() for received in self._offers[count])
+        values, ids = (received.buffer[slot].tolist() for received in self._offers[count])
         return [(token, value) for token, value in zip(ids, values, strict=True) if value > float("-inf")]
 
     def count(self, slot: int) -> int:
         """Accepted drafts."""
-        return self._verified[slot][0]
+        return self.verified[slot][0]
 
     def proposed(self, slot: int) -> int:
         """How many drafts of the slot were verified."""
-        return self._proposed[slot] if self._proposed else 0
+        return self.num_proposed[slot] if self.num_proposed else 0
 
     def tokens(self, slot: int) -> list[int]:
-        """The committed tokens: accepted drafts and the one behind them."""
-        row = self._verified[slot]
+        """The committed tokens: accepted drafts and the one after them."""
+        row = self.verified[slot]
         return row[1 : self._num_tokens.get(slot, row[0] + 1) + 1]
 
     def logprobs(self, slot: int, count: int, top: int) -> list[TokenLogprob]:

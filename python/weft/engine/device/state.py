@@ -27,17 +27,18 @@ class SlotState:
     `drafts` [K, S+1] and `verified` [S+1, K+2] are the grammar lane's (`guided/lane.py`): draft j of a slot is
     `drafts[j-1, slot]`, -1 for none; a row of `verified` is the count of accepted drafts, then the target's tokens.
     `proposed` is how many drafts there were in the last iteration that verified some, those of -1 left out.
+    `results` [(S+1) * (K+3)] is the memory of both.
     `request_ids` are the requests' own, and `processors` the numbers of their captured processors, 0 for none.
     `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest.
     """
 
     def __init__(self, lane: GrammarLane, pages_per_slot: int, max_seq_len: int) -> None:
         self.drafts, self.verified, device = lane.drafts, lane.verified, lane.drafts.device
+        self.proposed, self.results = lane.num_proposed, lane.results
         rows = self.verified.shape[0]
         self.dummy = rows - 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.proposed = torch.zeros(rows, dtype=torch.int64, device=device)
         self.request_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.processors = torch.zeros(rows, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)

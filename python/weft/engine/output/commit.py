@@ -44,28 +44,32 @@ def commit(
 
 
 def commit_plainly(
-    running: Running,
-    tokens: list[int],
-    proposed: int,
-    end_tokens: frozenset[int],
-    grammar: GuidedState | None,
+    running: Running, results: StepResults, end_tokens: frozenset[int], grammar: GuidedState | None
 ) -> bool:
-    """Append all of the iteration's tokens, which verified `proposed` drafts, where nothing ends with them; what most
-    iterations of most requests are. False: there is more to it, and nothing has changed."""
-    output = running.request.output
-    num_tokens = len(output.token_ids) + len(tokens)
-    ends = running.request.stops.ends(end_tokens)
+    """Append all of the iteration's tokens where nothing ends with them and no matcher has failed; what most iterations
+    of most requests are. False: there is more to it, and nothing has changed."""
+    output, own_ends = running.request.output, running.request.stops.end_ids
+    count, *tokens = results.verified[running.slot]
+    del tokens[count + 1 :]
+    num_tokens = len(output.token_ids) + count + 1
+    ends = end_tokens if own_ends is None else own_ends
     if num_tokens >= running.max_new_tokens or not ends.isdisjoint(tokens) or min(tokens) < 0:
         return False
-    if grammar is not None:
-        check_grammar(running, grammar, len(tokens), is_last=False)
+    if grammar is not None and not _is_accepted(running, grammar, num_tokens):
+        return False
     output.token_ids += tokens
-    if len(tokens) > 1:
-        output.drafted += [True] * (len(tokens) - 1)
+    output.drafted += [True] * count
     output.drafted.append(False)
-    if proposed:
-        count_drafts(output.stats, proposed, len(tokens) - 1, len(tokens))
+    if results.num_proposed and (proposed := results.num_proposed[running.slot]):
+        count_drafts(output.stats, proposed, count, count + 1)
     return True
+
+
+def _is_accepted(running: Running, grammar: GuidedState, num_tokens: int) -> bool:
+    """Whether the matcher took the answer's first `num_tokens` tokens, and no matcher has failed. With another
+    iteration in flight it may be ahead of what is committed here."""
+    ahead = grammar.committed(running.slot) + running.resumed_at - num_tokens
+    return (ahead == 0 or (ahead > 0 and running.in_flight > 1)) and not grammar.num_failed
 
 
 def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
@@ -110,7 +114,7 @@ def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -
 
 
 def check_grammar(running: Running, grammar: GuidedState, new_tokens: int, is_last: bool) -> None:
-    """What is about to be committed must have been accepted by the matcher. What goes wrong behind the answer's last
+    """What is about to be committed must have been accepted by the matcher. What goes wrong after the answer's last
     token is of no account: without drafts it would not have come to that."""
     accepted = grammar.committed(running.slot)
     expected = len(running.request.output.token_ids) + new_tokens - running.resumed_at

@@ -13,11 +13,12 @@ from weft.engine.output.commit import commit, commit_plainly
 from weft.engine.output.finish import Finisher
 from weft.engine.output.splice import commit_splice
 from weft.engine.recording import Recorder
-from weft.engine.request import Request
+from weft.engine.request import Request, Stage
 from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.waiting import Waiting
 from weft.engine.stats import StepRecord
+from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.in_flight import InFlightBatch
 from weft.guided.state import GuidedState, Splice
 from weft.runtime.interface import Runtime
@@ -26,8 +27,7 @@ from weft.runtime.interface import Runtime
 class Launched(Protocol):
     """What the processor tells the runner."""
 
-    def observe(self, batch: InFlightBatch, seconds: float, tokens: int) -> None:
-        """A batch took `seconds` and gave its guided rows so many tokens."""
+    guidance: DraftGuidance
 
     def drop_snapshots(self) -> None:
         """Take what launches that failed left behind."""
@@ -51,44 +51,41 @@ class OutputProcessor:
     ) -> None:
         self.in_flight: deque[InFlightBatch] = deque()
         self.commit_search: CommitSearch | None = None
-        self._runtime, self._scheduler, self._finisher = runtime, scheduler, finisher
+        self.finisher = finisher
+        self._runtime, self._scheduler = runtime, scheduler
         self._runner, self._state, self._end_tokens = runner, state, end_tokens
         self._last_read = 0.0
 
-    @property
-    def num_finished(self) -> int:
-        """How many requests have ended so far."""
-        return self._finisher.count
-
     def set_recorder(self, recorder: Recorder) -> None:
         """Let `recorder` hear of requests that fail."""
-        self._finisher.recorder = recorder
+        self.finisher.recorder = recorder
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """End a request, wherever it is."""
-        self._finisher.finish(request, reason)
+        self.finisher.finish(request, reason)
 
     def begin(self, waiting: Waiting) -> None:
         """Before a step: end requests whose time is up or whose guide can't be had, and hear of what failed in flight
         before anything else is launched, which would be blamed for it."""
         for request in waiting.late():
-            self._finisher.finish(request, "timeout")
-        for request, error in waiting.collect():
-            self._finisher.finish(request, "error", error)
+            self.finisher.finish(request, "timeout")
+        if waiting.unready:
+            for request, error in waiting.collect():
+                self.finisher.finish(request, "error", error)
         try:
             self._runtime.check()
         except Exception as error:
-            self._finisher.fail(self._requests_in_flight(), error)
+            self.finisher.fail(self._requests_in_flight(), error)
 
     def process(self, batch: InFlightBatch, record: StepRecord, keep: int) -> None:
         """Take a batch that was launched, and read those in flight but for `keep`."""
         for request, error in batch.unopened:
-            self._finisher.fail([request], error)
+            self.finisher.fail([request], error)
         for requests, error in batch.failures:
             self._fail_launch(requests, error, record)
-        if batch:
+        if batch.is_launched:
             self.in_flight.append(batch)
-        self.drain(record, keep if batch else 0)
+        self.drain(record, keep if batch.is_launched else 0)
 
     def drain(self, record: StepRecord, keep: int = 0) -> None:
         """Read what is in flight, but for the last `keep` batches."""
@@ -114,23 +111,24 @@ class OutputProcessor:
         self._observe(batch, results, seconds)
         for running in (*batch.first, *batch.reading):
             failure = batch.prompts[running].error
-            if failure is not None and not running.request.is_finished:
-                self._finisher.finish(running.request, "error", failure)
+            if failure is not None and running.request.stage is not Stage.FINISHED:
+                self.finisher.finish(running.request, "error", failure)
         for running in batch.first:
-            if not running.request.is_finished:
+            if running.request.stage is not Stage.FINISHED:
                 if not running.resumed_at:
                     running.request.output.stats.reused_tokens = batch.prompts[running].first
                 self._commit(running, results, record)
         for running in batch.decoding:
-            if not running.request.is_finished and not running.is_spliced:
+            if running.request.stage is not Stage.FINISHED and not running.is_spliced:
                 self._commit_iteration(running, results, record)
         self._retire(batch)
 
     def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
         plan = batch.plan
         if plan is not None and plan.guides and plan.num_drafts:
-            guided = [r for r in batch.decoding if r.is_guided and not r.request.is_finished]
-            self._runner.observe(batch, seconds, sum(results.count(r.slot) + 1 for r in guided))
+            guided = [r for r in batch.decoding if r.is_guided and r.request.stage is not Stage.FINISHED]
+            tokens = sum(results.verified[running.slot][0] + 1 for running in guided)
+            self._runner.guidance.observe((plan.batch, plan.num_drafts), batch.masks_drafts, seconds, tokens)
 
     def _commit_iteration(self, running: Running, results: StepResults, record: StepRecord) -> None:
         stats = running.request.output.stats
@@ -151,7 +149,7 @@ class OutputProcessor:
         try:
             reason = self._append(running, results)
         except Exception as error:  # whatever it is, the others' tokens are committed on the device
-            self._finisher.finish(request, "error", error)
+            self.finisher.finish(request, "error", error)
             return
         num_tokens = len(output.token_ids)
         has_more = num_tokens > before or running.search is not None
@@ -161,7 +159,7 @@ class OutputProcessor:
         if num_tokens >= running.next_cache_at and not running.is_spliced:
             self._scheduler.capacity.cache(running)
         if reason is not None:
-            self._finisher.finish(request, reason)
+            self.finisher.finish(request, reason)
         elif request.watcher.is_streaming:
             request.report()
 
@@ -171,6 +169,8 @@ class OutputProcessor:
             assert self.commit_search is not None
             return self.commit_search(running, results)
         grammar = self._state if running.is_guided else None
+        if running.is_plain and commit_plainly(running, results, self._end_tokens, grammar):
+            return None
         if grammar is not None and grammar.num_failed:
             splice = self._splice_of(running, results)
             if splice is not None:
@@ -178,11 +178,6 @@ class OutputProcessor:
                 if reason is None:
                     self._scheduler.splice(running)
                 return reason
-        slot = running.slot
-        if running.is_plain and commit_plainly(
-            running, results.tokens(slot), results.proposed(slot), self._end_tokens, grammar
-        ):
-            return None
         return commit(running, results, self._end_tokens, grammar)
 
     def _splice_of(self, running: Running, results: StepResults) -> Splice | None:
@@ -192,8 +187,9 @@ class OutputProcessor:
         return splice if splice and splice.committed <= before + results.count(running.slot) + 1 else None
 
     def _retire(self, batch: InFlightBatch) -> None:
-        batch.end()
-        self._scheduler.retire(list(batch))
+        left = batch.end()
+        if left:
+            self._scheduler.retire(left)
 
     # -- failures
 
@@ -203,17 +199,17 @@ class OutputProcessor:
 
     def _fail_batch(self, batch: InFlightBatch, error: BaseException) -> None:
         """What was launched together fails together, and with it what later work can't go on without."""
-        self._finisher.fail(batch.requests, error)
+        self.finisher.fail(batch.requests, error)
         try:
             self._runtime.synchronize()
         except Exception as later:
-            self._finisher.fail(self._requests_in_flight(), later)
+            self.finisher.fail(self._requests_in_flight(), later)
         self._runner.drop_snapshots()
         self._retire(batch)
 
     def _fail_launch(self, requests: Sequence[Request], error: BaseException, record: StepRecord) -> None:
         """What was to be launched fails; and what is in flight, since a launch also raises what failed there."""
-        self._finisher.fail(self._requests_in_flight(), error)
-        self._finisher.fail(requests, error)
+        self.finisher.fail(self._requests_in_flight(), error)
+        self.finisher.fail(requests, error)
         self.drain(record)
         self._runner.drop_snapshots()

@@ -16,7 +16,9 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._live: set[Request] = set()
-        self._entries: list[tuple[float, int, Request]] = []  # a heap: deadline, number
+        self.entries: list[
+            tuple[float, int, Request]
+        ] = []  # a heap: deadline, number; some of them may have ended
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -27,27 +29,27 @@ class Deadlines:
         deadline = request.queueing.deadline
         if deadline is not None:
             self._live.add(request)
-            heappush(self._entries, (deadline, next(self._numbers), request))
+            heappush(self.entries, (deadline, next(self._numbers), request))
 
     def forget(self, request: Request) -> None:
         """The request ends. One that is not watched is left alone."""
         if request not in self._live:
             return
         self._live.remove(request)
-        if not self._live or len(self._entries) > 2 * len(self._live) + MOST_STALE:
-            self._entries = [entry for entry in self._entries if entry[2] in self._live]
-            heapify(self._entries)
+        if not self._live or len(self.entries) > 2 * len(self._live) + MOST_STALE:
+            self.entries = [entry for entry in self.entries if entry[2] in self._live]
+            heapify(self.entries)
 
     @property
     def first(self) -> float | None:
         """The first moment at which somebody's time is up; None without one."""
-        while self._entries and self._entries[0][2] not in self._live:
-            heappop(self._entries)
-        return self._entries[0][0] if self._entries else None
+        while self.entries and self.entries[0][2] not in self._live:
+            heappop(self.entries)
+        return self.entries[0][0] if self.entries else None
 
     def late(self, now: float) -> list[Request]:
         """Those whose time is up at the moment `now`, each once, the first first."""
         late = []
         while (first := self.first) is not None and first <= now:
-            late.append(heappop(self._entries)[2])
+            late.append(heappop(self.entries)[2])
         return late

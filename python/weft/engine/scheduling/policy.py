@@ -67,43 +67,43 @@ class FairTurns:
 
 
 class WaitingQueue:
-    """Requests without a slot, in the order of `turns`."""
+    """Requests without a slot: `requests`, in the order of `turns`."""
 
     def __init__(self, turns: FairTurns) -> None:
         self._place = turns.place
-        self._requests: list[Request] = []
+        self.requests: list[Request] = []
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return iter(self.requests)
 
     def __contains__(self, request: Request) -> bool:
         i = self._index(request)
-        return i < len(self._requests) and self._requests[i] is request
+        return i < len(self.requests) and self.requests[i] is request
 
     @property
     def first(self) -> Request:
         """The most important; there must be one."""
-        return self._requests[0]
+        return self.requests[0]
 
     def add(self, request: Request) -> None:
         """Queue a request at its place."""
-        bisect.insort(self._requests, request, key=self._place)
+        bisect.insort(self.requests, request, key=self._place)
 
     def remove(self, request: Request) -> None:
         """Take a request out, which is there."""
         assert request in self
-        del self._requests[self._index(request)]
+        del self.requests[self._index(request)]
 
     def _index(self, request: Request) -> int:
         """Where a request stands, if it is there."""
         place = self._place(request)
-        i = bisect.bisect_left(self._requests, place, key=self._place)
+        i = bisect.bisect_left(self.requests, place, key=self._place)
         # Requests of several sources may have the same number.
-        while i + 1 < len(self._requests) and self._requests[i] is not request:
-            if self._place(self._requests[i + 1]) != place:
+        while i + 1 < len(self.requests) and self.requests[i] is not request:
+            if self._place(self.requests[i + 1]) != place:
                 break
             i += 1
         return i

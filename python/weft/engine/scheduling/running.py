@@ -57,7 +57,7 @@ class Running:
     way. The answer may have `max_new_tokens` tokens. Of the batches in flight `in_flight` name it, which add
     `num_promised` tokens at least. With `next_cache_at` tokens of the answer another page is full. It `is_spliced` from
     when its matcher wrote the end of its text anew until the text is read again. A request that is searched has more
-    than one slot, and a `search`.
+    than one slot, and a `search`. It `has_left` when its slots are to be given back.
     """
 
     request: Request
@@ -75,24 +75,13 @@ class Running:
     num_promised: int = 0
     next_cache_at: int = 0
     is_spliced: bool = False
+    has_left: bool = False
     search: Search | None = None
 
     def __post_init__(self) -> None:
         self.slot = self.slots[0]
 
     @property
-    def num_rows(self) -> int:
-        """Rows of a batch that decode it."""
-        return 1 if self.search is None else self.search.num_rows
-
-    @property
     def num_unread(self) -> int:
         """Tokens to read that are not under way yet."""
         return self.num_context - self.num_read
-
-    @property
-    def wants_tokens(self) -> bool:
-        """Whether it can decode now: its answer may have more tokens than what is in flight adds."""
-        if self.is_spliced or (self.search is not None and self.in_flight):
-            return False
-        return len(self.request.output.token_ids) + self.num_promised < self.max_new_tokens

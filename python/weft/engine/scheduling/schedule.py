@@ -9,11 +9,12 @@ from weft.engine.scheduling.running import Running
 
 @dataclass
 class Schedule:
-    """`decoding` verify `num_drafts` drafts each, of which `grown` hold more pages than before. `admitted` are new in
-    their slots; of the prompts of `reading` so many tokens are read. `released` slots were given back since the
-    schedule before."""
+    """`decoding`, in `num_rows` rows, verify `num_drafts` drafts each, of which `grown` hold more pages than before.
+    `admitted` are new in their slots; of the prompts of `reading` so many tokens are read. `released` slots were given
+    back since the schedule before."""
 
     decoding: list[Running] = field(default_factory=list)
+    num_rows: int = 0
     num_drafts: int = 0
     grown: list[Running] = field(default_factory=list)
     admitted: list[Running] = field(default_factory=list)

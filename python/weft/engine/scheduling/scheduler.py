@@ -20,8 +20,8 @@ from weft.engine.stats import StepRecord
 
 
 class Scheduler:
-    """Waiting and running requests of an engine; `running` in the order of their admission. `begin_search` begins the
-    search of a request by beams."""
+    """Waiting and running requests of an engine; `running` in the order of their admission. `released` are slots that
+    were given back, and that the runner has not heard of. `begin_search` begins the search of a request by beams."""
 
     def __init__(
         self,
@@ -36,12 +36,13 @@ class Scheduler:
         self.capacity = capacity
         self.running: list[Running] = []
         self._of: dict[Request, Running] = {}
-        self._config, self._speculation = config, speculation
+        self.released: list[Running] = []
+        self._config = config
+        self._num_drafts_of = [0, *map(speculation.draft_tokens, range(1, config.max_batch + 1))]
         self._max_num_tokens = config.max_num_tokens
         self._begin_search = begin_search
         self._spliced: list[Running] = []
         self._grown: list[Running] = []
-        self._released: list[Running] = []
 
     # -- requests come and go
 
@@ -62,11 +63,11 @@ class Scheduler:
         if running is not None:
             self._leave(running)
 
-    def retire(self, batch: Sequence[Running]) -> None:
-        """A batch is over: what ended meanwhile, and is in no other, gives back what it holds."""
-        for running in batch:
-            if not running.in_flight and not self._holds(running):
-                self._release(running)
+    def retire(self, left: Sequence[Running]) -> None:
+        """No batch in flight names these any more, which ended or were preempted meanwhile: they give back what they
+        hold."""
+        for running in left:
+            self._release(running)
 
     def splice(self, running: Running) -> None:
         """The request's matcher wrote the end of its text anew: it is to be read again."""
@@ -78,8 +79,8 @@ class Scheduler:
         return {r.request.id: r.num_read for r in self.running if r.request.stage is Stage.CONTEXT}
 
     def take_released(self) -> list[Running]:
-        """Slots that were given back since the last call."""
-        released, self._released = self._released, []
+        """What was `released` since the last call."""
+        released, self.released = self.released, []
         return released
 
     # -- one step
@@ -95,12 +96,16 @@ class Scheduler:
             if not self._read_spliced_again():  # those give pages back, which no longer hold their text
                 self._preempt(max(self.running, key=lambda r: self.waiting.turns.place(r.request)), record)
             decoding = self._decoding()
-        return Schedule(decoding, self._num_drafts(decoding))
+        num_rows = sum(1 if r.search is None else r.search.num_rows for r in decoding)
+        return Schedule(decoding, num_rows, self._num_drafts(decoding))
+
+    def drop_ended(self, schedule: Schedule) -> None:
+        """Take out of a schedule what has ended since."""
+        schedule.decoding = [r for r in schedule.decoding if r.request.is_active and _wants_tokens(r)]
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
         """Which requests come in, and which prompts are read, with the tokens that those that decode leave."""
-        num_rows = sum(running.num_rows for running in schedule.decoding)
-        budget = self._max_num_tokens - num_rows * (schedule.num_drafts + 1)
+        budget = self._max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         schedule.admitted = self._admit(record, budget)
         grown, self._grown = self._grown, []
         schedule.grown = [running for running in grown if self._holds(running)]
@@ -109,7 +114,7 @@ class Scheduler:
         schedule.released = self.take_released()
 
     def _decoding(self) -> list[Running]:
-        return [r for r in self.running if r.request.stage is Stage.GENERATION and r.wants_tokens]
+        return [r for r in self.running if r.request.stage is Stage.GENERATION and _wants_tokens(r)]
 
     def _grow(self, decoding: Sequence[Running]) -> bool:
         """Pages for what each may write next. False: there are not as many."""
@@ -124,7 +129,7 @@ class Scheduler:
         return True
 
     def _num_drafts(self, decoding: Sequence[Running]) -> int:
-        num_drafts = self._speculation.draft_tokens(len(decoding)) if decoding else 0
+        num_drafts = self._num_drafts_of[len(decoding)]
         own = [running.request.drafts.max_drafts for running in decoding]
         if num_drafts and any(limit is not None for limit in own):
             return min(num_drafts, max(num_drafts if limit is None else limit for limit in own))
@@ -136,7 +141,7 @@ class Scheduler:
         queue, config = self.waiting.queue, self._config
         if record.paused or (config.policy == "static_batch" and self.running):
             return admitted
-        while len(queue) and self.capacity.free_slots:
+        while queue.requests and self.capacity.free_slots:
             request = queue.first
             if not self._can_read(request, budget) or not self._fits_width(request):
                 break
@@ -211,14 +216,22 @@ class Scheduler:
     def _leave(self, running: Running) -> None:
         self.running.remove(running)
         del self._of[running.request]
+        running.has_left = True
         if not running.in_flight:
             self._release(running)
 
     def _release(self, running: Running) -> None:
         self.capacity.release(running)
-        self._released.append(running)
+        self.released.append(running)
         if running.request.is_finished:
             running.request.let_go()
 
     def _holds(self, running: Running) -> bool:
         return self._of.get(running.request) is running
+
+
+def _wants_tokens(running: Running) -> bool:
+    """Whether it can decode now: its answer may have more tokens than what is in flight adds."""
+    if running.is_spliced or (running.search is not None and running.in_flight):
+        return False
+    return len(running.request.output.token_ids) + running.num_promised < running.max_new_tokens

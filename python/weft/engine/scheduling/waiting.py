@@ -23,24 +23,18 @@ class Waiting:
         self.programs = programs
         self.turns = turns
         self.queue = WaitingQueue(turns)
+        self.unready: dict[Request, None] = {}  # their guide is not compiled, or its program has not started
         self._compiling: dict[Future[CompiledGuide], dict[Request, None]] = {}
         self._compiled: deque[Future[CompiledGuide]] = deque()  # other threads add to it
         self._timed = Deadlines()
         self._preempted: dict[Request, float] = {}  # and since when
 
     def __len__(self) -> int:
-        return len(self.queue) + self.num_compiling
+        return len(self.queue.requests) + len(self.unready)
 
     def __iter__(self) -> Iterator[Request]:
         yield from self.queue
-        for requests in self._compiling.values():
-            yield from requests
-        yield from self.programs
-
-    @property
-    def num_compiling(self) -> int:
-        """How many wait for their guide, or for its program."""
-        return sum(map(len, self._compiling.values())) + len(self.programs)
+        yield from self.unready
 
     @property
     def next_deadline(self) -> float | None:
@@ -52,6 +46,12 @@ class Waiting:
         """Whether `collect` would find something."""
         return bool(self._compiled) or self.programs.has_news
 
+    @property
+    def has_late(self) -> bool:
+        """Whether somebody's time is up."""
+        first = self._timed.first
+        return first is not None and first <= time.perf_counter()
+
     def add(self, request: Request) -> None:
         """A new request."""
         self._timed.add(request)
@@ -60,6 +60,7 @@ class Waiting:
             self.queue.add(request)
             return
         assert request.guide is not None
+        self.unready[request] = None
         compiling = request.guide.compiling
         alike = self._compiling.setdefault(compiling, {})
         alike[request] = None
@@ -84,6 +85,7 @@ class Waiting:
             self._stop_compiling(request)
         elif request.stage is Stage.QUEUED and request in self.queue:
             self.queue.remove(request)
+        self.unready.pop(request, None)
         self.programs.forget(request)
         self.turns.forget(request)
         self._timed.forget(request)
@@ -92,6 +94,8 @@ class Waiting:
     def collect(self) -> Failures:
         """Queue the requests whose guide is compiled, and whose program has started; those that failed, and why."""
         failed: Failures = []
+        if not self.unready:
+            return failed
         while self._compiled:
             compiling = self._compiled.popleft()
             error = compiling.exception()
@@ -116,6 +120,7 @@ class Waiting:
         return failed
 
     def _queue(self, request: Request) -> None:
+        del self.unready[request]
         request.move(Stage.QUEUED)
         self.queue.add(request)
 
@@ -130,7 +135,7 @@ class Waiting:
 
     def late(self) -> list[Request]:
         """Those whose time is up."""
-        if not self._timed and not self._preempted:
+        if not self._timed.entries and not self._preempted:
             return []
         now = time.perf_counter()
         late = self._timed.late(now)

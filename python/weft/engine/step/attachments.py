@@ -17,7 +17,7 @@ class Attachments:
     """What changes with the next push. Matchers of requests that have ended stay in their slots until then."""
 
     def __init__(self, runtime: Runtime, lane: GrammarLane) -> None:
-        self._runtime, self._lane = runtime, lane
+        self._runtime, self._lane, self._state = runtime, lane, lane.state
         self._slots: dict[int, PinnedRing] = {}  # by how many
         self._next: dict[int, Matcher | None] = {}
         self._holds_ended = self._holds_program = False
@@ -56,10 +56,11 @@ class Attachments:
         """Whether matchers of requests that have ended are worth a wait: large ones, or nothing else runs."""
         return self._holds_program or (self._holds_ended and is_idle)
 
-    def vacate(self) -> None:
+    def vacate(self) -> bool:
         """Let go of the matchers of requests that have ended, with nothing in flight. Without, they would stay until
-        the next iteration with a guide."""
-        state = self._lane.state
-        if not state.num_pending:
-            state.vacate([slot for slot, matcher in self._next.items() if matcher is None])
-            self._holds_ended = self._holds_program = False
+        the next iteration with a guide. Whether it could be done now."""
+        if self._state.num_pending:
+            return False
+        self._state.vacate([slot for slot, matcher in self._next.items() if matcher is None])
+        self._holds_ended = self._holds_program = False
+        return True

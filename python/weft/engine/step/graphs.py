@@ -24,13 +24,8 @@ from weft.runtime.interface import Graph, Runtime, Stream
 from weft.runtime.segments import SegmentedStream
 
 
-def bucket(rows: int, max_batch: int) -> int:
-    """The smallest batch size of a graph that holds `rows`: a power of two, or `max_batch`."""
-    return min(1 << (rows - 1).bit_length(), max_batch)
-
-
 class StepGraphs:
-    """Captures on first use, then replays."""
+    """Captures on first use, then replays. Iterations of the kinds in `ready` run without a capture first."""
 
     def __init__(
         self,
@@ -42,6 +37,7 @@ class StepGraphs:
     ) -> None:
         self._runtime, self._stream, self._lane, self._parts = runtime, stream, lane, parts
         self._mode = graphs
+        self.ready: set[Plan] = set()
         self._host = HostProcessors(runtime)
         self._num_replays = 0
         self._slots: dict[int, PinnedRing] = {}  # rings around each batch size's `slots_B`
@@ -80,9 +76,9 @@ class StepGraphs:
 
     def is_ready(self, plan: Plan) -> bool:
         """Whether an iteration of this kind runs without a capture first."""
-        return self._mode == "none" or plan in self._graphs or plan in self._segments
+        return self._mode == "none" or plan in self.ready
 
-    def send_slots(self, plan: Plan, slots: list[int]) -> None:
+    def _send_slots(self, plan: Plan, slots: list[int]) -> None:
         """Say which slots the rows of the next iteration are; rows beyond them only pad."""
         padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
         self.buffers(plan)
@@ -95,11 +91,13 @@ class StepGraphs:
 
         Where that fails with captured processors in it, the fault is taken for theirs: of those that raised, else all.
         """
-        if self.is_ready(plan):
+        if plan in self.ready:
             return
-        self.send_slots(plan, [])
+        self._send_slots(plan, [])
         try:
-            self._capture(plan)
+            if self._mode != "none":
+                self._capture(plan)
+            self.ready.add(plan)
         except Exception as error:
             captured = plan.processors.captured
             if not captured:
@@ -138,9 +136,10 @@ class StepGraphs:
             decode_step(iteration)
         self._graphs[plan] = graph
 
-    def run(self, plan: Plan, rows: Sequence[HostRow] = ()) -> None:
-        """Issue one iteration. `rows` are those whose host processors are called on the way, if it has some; what
-        they raise is left with them (`check_processors`)."""
+    def run(self, plan: Plan, slots: list[int], rows: Sequence[HostRow] = ()) -> None:
+        """Issue one iteration over these slots. `rows` are those whose host processors are called on the way, if it has
+        some; what they raise is left with them (`check_processors`)."""
+        self._send_slots(plan, slots)
         if self._mode == "none":
             decode_step(self._iteration(plan, self._stream, rows))
         elif self._is_split(plan):
@@ -151,11 +150,13 @@ class StepGraphs:
 
     def forget(self, processor: CapturedProcessor) -> None:
         """Let go of the graphs that hold a processor."""
-        for plan in [plan for plan in self._graphs if processor in plan.processors.captured]:
-            self._graphs.pop(plan).close()
-        for plan in [plan for plan in self._segments if processor in plan.processors.captured]:
-            self._num_replays += self._segments[plan].num_replays
-            self._segments.pop(plan).close()
+        for plan in [plan for plan in self.ready if processor in plan.processors.captured]:
+            self.ready.remove(plan)
+            if plan in self._segments:
+                self._num_replays += self._segments[plan].num_replays
+                self._segments.pop(plan).close()
+            elif plan in self._graphs:
+                self._graphs.pop(plan).close()
 
     def host_work(self, rows: Sequence[HostRow], failed: Callable[[], object] = lambda: None) -> HostWork:
         """What the host does to the logits of these rows, unless the forward has `failed`."""
@@ -169,6 +170,7 @@ class StepGraphs:
             segments.close()
         self._graphs.clear()
         self._segments.clear()
+        self.ready.clear()
 
     def dump(self, plan: Plan) -> GraphDump:
         """The nodes and edges of this kind of iteration, captured afresh."""

@@ -19,7 +19,8 @@ class InFlightBatch:
     are the rows of both. `unopened` are requests that can't have a slot, by their own fault; `failures` are requests
     that could not be launched, and why: that may be the fault of what is in flight.
 
-    `masks_drafts`: whether the grammar has a say in the drafts; `began`: when it was launched, in seconds.
+    Something in it `is_launched`, or nothing is. `masks_drafts`: whether the grammar has a say in the drafts; `began`:
+    when it was launched, in seconds.
     """
 
     plan: Plan | None = None
@@ -31,15 +32,13 @@ class InFlightBatch:
     failures: list[tuple[list[Request], BaseException]] = field(default_factory=list)
     results: StepResults | None = None
     began: float = field(default_factory=time.perf_counter)
+    is_launched: bool = False
     masks_drafts: bool = False
 
     def __iter__(self) -> Iterator[Running]:
         yield from self.decoding
         yield from self.first
         yield from self.reading
-
-    def __bool__(self) -> bool:
-        return bool(self.decoding or self.first or self.reading)
 
     @property
     def requests(self) -> list[Request]:
@@ -49,6 +48,7 @@ class InFlightBatch:
     def decode(self, plan: Plan, rows: list[Running], masks_drafts: bool) -> None:
         """Note requests that decode; each gets a token at least."""
         self.plan, self.decoding, self.masks_drafts = plan, rows, masks_drafts
+        self.is_launched = True
         for running in rows:
             running.in_flight += 1
             running.num_promised += 1
@@ -57,12 +57,17 @@ class InFlightBatch:
         """Note a part of a prompt; the last part gives the first token."""
         (self.first if is_last else self.reading).append(running)
         self.prompts[running] = row
+        self.is_launched = True
         running.in_flight += 1
         running.num_promised += is_last
 
-    def end(self) -> None:
-        """The batch is over."""
-        for running in self:
-            running.in_flight -= 1
+    def end(self) -> list[Running]:
+        """The batch is over. Gives the requests that left meanwhile and that no other batch names."""
         for running in (*self.decoding, *self.first):
             running.num_promised -= 1
+        left: list[Running] = []
+        for running in self:
+            running.in_flight -= 1
+            if running.has_left and not running.in_flight:
+                left.append(running)
+        return left

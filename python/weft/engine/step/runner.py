@@ -20,7 +20,7 @@ from weft.engine.scheduling.schedule import Schedule
 from weft.engine.step.attachments import Attachments
 from weft.engine.step.branching import BranchInputs, branch
 from weft.engine.step.draft_masking import DraftGuidance
-from weft.engine.step.graphs import StepGraphs, bucket
+from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.in_flight import InFlightBatch
 from weft.engine.step.opening import SlotOpener
 from weft.engine.step.prefill import (
@@ -38,6 +38,11 @@ from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
 
 
+def bucket(rows: int, max_batch: int) -> int:
+    """The smallest batch size of a graph that holds `rows`: a power of two, or `max_batch`."""
+    return min(1 << (rows - 1).bit_length(), max_batch)
+
+
 @dataclass(frozen=True)
 class Decoder:
     """What an engine decodes with: its device, streams, state and graphs."""
@@ -51,11 +56,13 @@ class Decoder:
 
 
 class ModelRunner:
-    """Issues the work of steps. `guidance` decides whether drafts are masked."""
+    """Issues the work of steps. `guidance` decides whether drafts are masked. `holds_ended`: whether it has matchers of
+    requests that have ended, which `vacate` may let go of."""
 
     def __init__(self, decoder: Decoder, guidance: DraftGuidance) -> None:
         self.guidance = guidance
         self.num_iterations = 0
+        self.holds_ended = False
         self._runtime, self.stream = decoder.runtime, decoder.stream
         self._lane, self._parts, self.graphs = decoder.lane, decoder.parts, decoder.graphs
         self._max_batch = decoder.config.max_batch
@@ -77,7 +84,7 @@ class ModelRunner:
         the host."""
         if not schedule.decoding:
             return False
-        plan, _ = self._plan(schedule.decoding, schedule.num_drafts)
+        plan, _ = self._plan(schedule)
         return plan.processors.on_host or not self.graphs.is_ready(plan)
 
     def calls_host(self, schedule: Schedule) -> bool:
@@ -88,7 +95,8 @@ class ModelRunner:
         """Launch an iteration of those that decode, and parts of prompts. What can't be launched is in the batch's
         `unopened` and `failures`."""
         batch = InFlightBatch()
-        self.release(schedule.released)
+        if schedule.released:
+            self.release(schedule.released)
         if schedule.decoding:
             self._launch_decoding(batch, schedule)
         for running in schedule.admitted:
@@ -96,14 +104,9 @@ class ModelRunner:
         for running, count in schedule.reading:
             if running in self._prompts:
                 self._launch_prompt(batch, running, count)
-        if batch:
+        if batch.is_launched:
             self._start_results(batch)
         return batch
-
-    def observe(self, batch: InFlightBatch, seconds: float, tokens: int) -> None:
-        """A batch took `seconds` and gave its guided rows so many tokens."""
-        assert batch.plan is not None
-        self.guidance.observe((batch.plan.batch, batch.plan.num_drafts), batch.masks_drafts, seconds, tokens)
 
     def release(self, released: Sequence[Running]) -> None:
         """Slots that requests gave back: their matchers leave with the next snapshot."""
@@ -111,6 +114,7 @@ class ModelRunner:
             self._attachments.release(running)
             self._opener.release(running)
             self._prompts.pop(running, None)
+            self.holds_ended |= running.is_guided
 
     def vacate(self, is_idle: bool) -> None:
         """Let go of matchers of requests that have ended, with nothing in flight, where that is worth a wait for the
@@ -122,7 +126,7 @@ class ModelRunner:
             self._lane.synchronize()
         except Exception:  # nothing is in flight that it could concern
             return
-        self._attachments.vacate()
+        self.holds_ended = not self._attachments.vacate()
 
     def drop_snapshots(self) -> None:
         """Take what iterations left whose launch failed: the next one must not. Waits for those in flight, which take
@@ -137,7 +141,7 @@ class ModelRunner:
     def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
         rows = schedule.decoding
         try:
-            plan, masks_drafts = self._plan(rows, schedule.num_drafts)
+            plan, masks_drafts = self._plan(schedule)
             self._write_pages(schedule.grown)
             self._branch(rows)
             self._decode(rows, plan, masks_drafts)
@@ -148,9 +152,10 @@ class ModelRunner:
         batch.decode(plan, rows, masks_drafts)
         self.num_iterations += 1
 
-    def _plan(self, rows: Sequence[Running], num_drafts: int) -> tuple[Plan, bool]:
-        """The kind of iteration that decodes `rows`, and whether the grammar has a say in its drafts."""
-        batch = bucket(sum(running.num_rows for running in rows), self._max_batch)
+    def _plan(self, schedule: Schedule) -> tuple[Plan, bool]:
+        """The kind of iteration that decodes them, and whether the grammar has a say in its drafts."""
+        rows, num_drafts = schedule.decoding, schedule.num_drafts
+        batch = bucket(schedule.num_rows, self._max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
         guides = self.guides(num_drafts, masks_drafts) if any(r.is_guided for r in rows) else Guides.NONE
         return Plan(batch, num_drafts, guides, processors_of(rows)), masks_drafts
@@ -161,19 +166,21 @@ class ModelRunner:
         return Guides.DRAFTS if masks else Guides.TARGET
 
     def _decode(self, rows: list[Running], plan: Plan, masks_drafts: bool) -> None:
-        slots = [slot for running in rows for slot in running.slots[: running.num_rows]]
+        slots: list[int] = []
+        for running in rows:
+            slots += (running.slot,) if running.search is None else running.slots[: running.search.num_rows]
         if self._lane.proposals is not None and plan.num_drafts:
             self._lane.proposals.set_guided(masks_drafts)
-        self.prepare(plan)
-        self.graphs.send_slots(plan, slots)
+        if plan not in self.graphs.ready:
+            self.prepare(plan)
         if plan.guides or self._parts.has_proposals:
             self._attachments.push(slots)
-        self.graphs.run(plan, [*host_rows(rows)] if plan.processors.on_host else ())
-        buffers = self.graphs.buffers(plan)
+        self.graphs.run(plan, slots, [*host_rows(rows)] if plan.processors.on_host else ())
         if any(r.request.sampling.logprobs is not None for r in rows):
-            self.stream.launch(note_logprobs, self._parts.state, buffers)
+            self.stream.launch(note_logprobs, self._parts.state, self.graphs.buffers(plan))
         for running in rows:
             if running.search is not None:
+                buffers = self.graphs.buffers(plan)
                 self.stream.launch(note_offers, self._parts.state, buffers, self._offers_of(running))
 
     def prepare(self, plan: Plan) -> None:
@@ -271,7 +278,7 @@ class ModelRunner:
         new = [*batch.decoding, *batch.first]
         batch.results = self._rings.start(
             any(r.request.sampling.logprobs is not None for r in new),
-            {r.slot: r.request.gather for r in new if r.request.gather.generated},
+            {r.slot: wanted for r in new if (wanted := r.request.gathered.wanted).generated},
             drafts=batch.plan is not None and batch.plan.num_drafts > 0,
             offers={r.search.num_offers: self._offers_of(r) for r in new if r.search is not None},
         )
@@ -290,8 +297,8 @@ def processors_of(rows: Sequence[Running]) -> Processors:
 def host_rows(rows: Sequence[Running]) -> Iterator[HostRow]:
     """Each row of a batch, with its text so far."""
     for running in rows:
-        for number in range(running.num_rows):
-            search = running.search
+        search = running.search
+        for number in range(1 if search is None else search.num_rows):
             answer = running.request.output.token_ids if search is None else search.answer(number)
             yield HostRow(running.request, answer)
 

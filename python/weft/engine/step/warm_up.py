@@ -7,9 +7,8 @@ import torch
 from weft.config import Speculation
 from weft.core import SamplingParams
 from weft.engine.device.sampling import SamplingRow, TokenRules
-from weft.engine.step.graphs import bucket
 from weft.engine.step.prefill import PrefillBuffers, PromptRow, open_row, read_prompt
-from weft.engine.step.runner import Decoder, ModelRunner
+from weft.engine.step.runner import Decoder, ModelRunner, bucket
 from weft.engine.step.step import Guides, Plan
 from weft.runtime.buffers import pinned_copy
 

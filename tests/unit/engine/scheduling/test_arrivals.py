@@ -68,6 +68,6 @@ def test_nothing_is_kept_of_those_who_ended() -> None:
         ended = make(deadline=1e9)
         deadlines.add(ended)
         deadlines.forget(ended)
-        assert len(deadlines._entries) <= MOST_STALE + 3
+        assert len(deadlines.entries) <= MOST_STALE + 3
     deadlines.forget(last)
-    assert not deadlines._entries
+    assert not deadlines.entries
