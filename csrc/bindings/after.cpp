@@ -36,7 +36,7 @@ void bind_after(nb::module_ &m) {
           "settle",
           [](AfterRules &self, Matcher &guide) {
             const std::string error = called(guide, [&] { return self.settle(*guide.ref); });
-            if (!error.empty()) raise("GuideError", "the guide behind the trigger can't begin: " + error);
+            if (!error.empty()) raise("GuideError", "the guide after the trigger can't begin: " + error);
           },
           "guide"_a, "Look up, once, which tokens may hold the trigger's end, with a matcher at its start.")
       .def("can_end", &AfterRules::can_end)

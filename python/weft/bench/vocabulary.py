@@ -8,7 +8,7 @@ from weft.grammar import Vocabulary
 
 
 def synthetic_vocabulary(size: int) -> Vocabulary:
-    """Every byte, then made-up words, half of them behind a blank."""
+    """Every byte, then made-up words, half of them after a blank."""
     rng = random.Random(0)
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     tokens = [b"", *(bytes([byte]) for byte in range(256))]

@@ -24,7 +24,7 @@ class Speculation:
     batch size from which a number holds, such as `{1: 5, 4: 3, 16: 0}`: below the first none are drafted, and a 0
     drafts none under load. `guide_drafts` says whether the grammar masks the drafts of guided requests too: a draft
     that the grammar refuses is never accepted. `"auto"` measures whether that pays, and decides while it runs; the
-    tokens that come out are the same. `drafters` are the registry's names; each continues behind what the one before it
+    tokens that come out are the same. `drafters` are the registry's names; each continues after what the one before it
     drafted.
     """
 
@@ -144,7 +144,7 @@ class Speculation:
     def forced(
         cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
     ) -> Speculation:
-        """Drafts are the text that the grammar forces; `then` another drafter continues behind it.
+        """Drafts are the text that the grammar forces; `then` another drafter continues after it.
 
         `num_draft_tokens` is 3 by itself, and the other drafter's with one.
         """
@@ -155,7 +155,7 @@ class Speculation:
         cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
     ) -> Speculation:
         """Drafts are text that a request brings along as what its answer may be; `then` another drafter, forced text
-        too, continues behind it and drafts for requests that bring none.
+        too, continues after it and drafts for requests that bring none.
 
         `num_draft_tokens` is 8 by itself, and the other drafter's with one.
         """
@@ -177,7 +177,7 @@ class Speculation:
         if not then.drafters:
             return replace(then, drafters=(name,), num_draft_tokens=alone)
         if name in then.drafters:
-            raise InputError(f"the drafter that continues behind {name} text drafts {name} text itself")
+            raise InputError(f"the drafter that continues after {name} text drafts {name} text itself")
         return replace(then, drafters=(name, *then.drafters))
 
 

@@ -32,7 +32,7 @@ class SamplingParams:
       prompt or the answer; `presence_penalty` and `frequency_penalty` (-10,000 to 10,000; 0: none) are subtracted from
       those in the answer, once or once for each time. `logit_bias` is added to the logits of the token ids it names,
       at most 1,000 (-10,000 to 10,000; -inf forbids). `bad_words` holds lists of token ids, whose last token is never
-      drawn behind the others, and texts. A text stands for such lists: as the tokenizer spells it, by itself and after
+      drawn after the others, and texts. A text stands for such lists: as the tokenizer spells it, by itself and after
       a space, and, as long as there is room, as other tokens of the vocabulary spell the two, up to 32 each, the
       fewest tokens first. Not blocked is a text whose first token begins, or whose last token ends, outside it.
     - The guide's mask. Until `min_tokens` are out no end token and no stop token id is drawn, unless the guide allows

@@ -12,7 +12,7 @@ class OutputStats:
 
     Drafts are counted in `drafted_iterations`, those that verified at least one draft of the request: of
     `proposed_drafts` drafts `accepted_drafts` are in the answer, which got `drafted_tokens` tokens from these
-    iterations. A place without a draft counts as nothing, and so does a draft behind the answer's end, or behind where
+    iterations. A place without a draft counts as nothing, and so does a draft after the answer's end, or after where
     a program wrote the text anew.
 
     Moments are seconds of `time.perf_counter`'s clock, None for what did not happen: `submitted_at`, `guide_ready_at`
@@ -77,7 +77,7 @@ class OutputStats:
 
     @property
     def decode_tokens_per_second(self) -> float:
-        """The tokens behind the first over the time from `first_token_at` to `last_token_at`; 0.0 where there are
+        """The tokens after the first over the time from `first_token_at` to `last_token_at`; 0.0 where there are
         none."""
         seconds = _seconds(self.first_token_at, self.last_token_at)
         return (self.output_tokens - 1) / seconds if seconds else 0.0

@@ -59,7 +59,7 @@ class ProcessorRows:
     `active` [B] bool: the rows whose requests have this processor; the others are somebody else's, or only pad, and
     what is done to them is dropped. `slots` [B] int64 and `request_ids` [B] int64: a slot is one request's until
     another id shows up there, so state may be kept by slot. `tokens` [B, T] int64: the last token of the text, then the
-    drafts (-1: none, and none behind it). `lengths` [B] int64: tokens of the text, up to that last one. Row b's
+    drafts (-1: none, and none after it). `lengths` [B] int64: tokens of the text, up to that last one. Row b's
     position t follows a text of lengths[b] + t tokens that ends with tokens[b, t].
     """
 

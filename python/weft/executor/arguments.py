@@ -12,7 +12,7 @@ from weft.executor.types import ExecutorConfig, ModelType
 def settings_of(
     config: ExecutorConfig | ModelType | None, executor_config: ExecutorConfig | None
 ) -> ExecutorConfig:
-    """The executor's own copy of its settings, which may stand behind the type of the model."""
+    """The executor's own copy of its settings, which may stand after the type of the model."""
     if isinstance(config, ModelType):
         config.check()
         config = None
@@ -20,10 +20,10 @@ def settings_of(
     for one in given:
         if not isinstance(one, ExecutorConfig):
             raise InputError(
-                f"config is {one!r}; give an ExecutorConfig, which may stand behind ModelType.DECODER_ONLY"
+                f"config is {one!r}; give an ExecutorConfig, which may stand after ModelType.DECODER_ONLY"
             )
     if len(given) > 1:
-        raise InputError("two configs are given; give one, behind the model or behind its ModelType")
+        raise InputError("two configs are given; give one, after the model or after its ModelType")
     return given[0].snapshot() if given else ExecutorConfig()
 
 

@@ -28,14 +28,15 @@ class PythonMatcher(Protocol):
         """
 
     def is_terminated(self) -> bool:
-        """Whether an end token was taken. Asked after each change of the state."""
+        """Whether an end token was taken; after it the row has end tokens alone, and `accept` refuses all. Asked after
+        each change of the state."""
 
 
 class Recognizer(Protocol):
     """A stack of states; the interface of AICI's recognisers. What it raises ends its own request.
 
     It may also have `try_push_byte(byte) -> bool`, which pushes a byte if it is allowed; `trie_finished() -> None`,
-    called behind each mask; `fork() -> Recognizer`; and `collapse() -> None`, called when a token was taken: no more
+    called after each mask; `fork() -> Recognizer`; and `collapse() -> None`, called when a token was taken: no more
     than the state on top has to be kept. A recogniser with `collapse` is made anew, and gets all bytes again, where
     tokens are taken back; one without pops them.
     """

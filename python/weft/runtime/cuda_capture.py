@@ -1,4 +1,4 @@
-"""Captures of torch's CUDA graphs: one that fails leaves nothing behind, and graphs that take turns share their memory.
+"""Captures of torch's CUDA graphs: one that fails leaves nothing, and graphs that take turns share their memory.
 
 `torch.cuda.graph` synchronises the device and empties torch's caches at every capture, gives each graph its own
 pool, and where the capture can't be ended leaves the captured stream as torch's current one.

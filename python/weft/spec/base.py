@@ -24,8 +24,9 @@ from weft.models.base import Model, PagedKV
 
 @dataclass(frozen=True)
 class DrafterContext:
-    """What a drafter is loaded with. `speculation.max_draft_tokens` is the largest number of drafts (K) asked of it;
-    `tokenizer` is the target's, transformers' or a `Vocabulary` (None: that of its directory)."""
+    """What a drafter is loaded with. `speculation.max_draft_tokens` is the largest number of drafts (K) asked of it.
+    Memory by slot has `num_slots` + 1 rows: the last is for rows that only pad. `tokenizer` is the target's,
+    transformers' or a `Vocabulary` (None: that of its directory)."""
 
     speculation: Speculation
     model_path: Path

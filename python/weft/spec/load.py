@@ -35,12 +35,12 @@ class Drafting:
             if isinstance(loaded, Proposer):
                 if drafters:
                     raise InputError(
-                        f"{name} proposes on the host and can't continue behind {speculation.drafters[0]}; put it first"
+                        f"{name} proposes on the host and can't continue after {speculation.drafters[0]}; put it first"
                     )
                 before = [place for proposer in proposers for place in proposer.sources.places]
                 if before and max(before) >= min(loaded.sources.places):
                     raise InputError(
-                        f"{name} can't continue behind {speculation.drafters[len(proposers) - 1]}; the host proposes "
+                        f"{name} can't continue after {speculation.drafters[len(proposers) - 1]}; the host proposes "
                         "given text first, then forced text, then n-grams, each once"
                     )
                 proposers.append(loaded)

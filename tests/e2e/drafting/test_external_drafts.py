@@ -298,6 +298,6 @@ def test_compositions() -> None:
 @pytest.mark.parametrize("speculation", [Speculation.forced(Speculation.given())])
 def test_orders_that_make_no_sense_are_refused(tiny: Checkpoint, speculation: Speculation) -> None:
     with pytest.raises(
-        InputError, match="given can't continue behind forced; the host proposes given text first"
+        InputError, match="given can't continue after forced; the host proposes given text first"
     ):
         make(tiny, speculation)

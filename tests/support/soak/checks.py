@@ -44,7 +44,7 @@ class Account:
         result = response.result
         index, wanted = result.sequence_index, request.output_config
         (tokens,), (reason,) = result.output_token_ids, result.finish_reasons
-        assert self.reasons[index] is NOT_FINISHED, f"{self}: sequence {index} goes on behind its end"
+        assert self.reasons[index] is NOT_FINISHED, f"{self}: sequence {index} goes on after its end"
         assert result.is_sequence_final == (reason is not NOT_FINISHED)
         assert request.streaming or result.is_sequence_final
         if not (request.streaming or wanted.exclude_input_from_output):

@@ -43,7 +43,7 @@ class Builder final : public nlohmann::json_sax<Library> {
 
   bool parse_error(std::size_t position, const std::string &, const Library::exception &error) override {
     if (dynamic_cast<const Library::out_of_range *>(&error)) fail("has a number that can't be read", position);
-    if (is_whole_) fail("goes on behind its end", position);
+    if (is_whole_) fail("goes on after its end", position);
     fail(position > text_.size() ? "ends too early" : "has an unexpected character", position);
   }
 

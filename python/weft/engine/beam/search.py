@@ -16,7 +16,7 @@ from weft.core import FinishReason, Hypothesis
 from weft.engine.beam_params import BeamParams
 
 Continuation = tuple[int, float]
-"""A token and the logarithm of its probability behind a beam."""
+"""A token and the logarithm of its probability after a beam."""
 
 
 @runtime_checkable

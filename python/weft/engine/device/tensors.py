@@ -226,7 +226,7 @@ class _Rows:
         self._count = 0
 
     def append(self, rows: Tensor) -> Tensor:
-        """Copy `rows` behind what there is; all of it."""
+        """Append `rows` to what there is; all of it."""
         count = self._count + rows.shape[0]
         if self._data is None or self._data.shape[0] < count:
             data = rows.new_empty(max(16, 2 * count), *rows.shape[1:])

@@ -31,7 +31,7 @@ __all__ = ["KvManager", "KvSequence", "Retention", "RetentionRange"]
 class KvSequence:
     """What one request holds. `pages` are those of its positions, in order.
 
-    The first `num_reused` positions are there already: reading starts behind them, after `copies` were made on the
+    The first `num_reused` positions are there already: reading starts after them, after `copies` were made on the
     device, each a page and the own page that it is copied to.
     """
 
@@ -48,7 +48,7 @@ class KvManager:
 
     `reuse`: whether anything is kept to be found again. `partial_reuse`: whether also a part of a page is used, by a
     copy of it; with `copy_on_partial_reuse` off, instead by taking the page itself out of the cache, where nobody
-    holds it and nothing is cached behind it, or else not at all. `clock` gives seconds.
+    holds it and nothing is cached after it, or else not at all. `clock` gives seconds.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class KvManager:
 
         What is cached of `tokens` is found, up to `margin` positions less than that, and at least the last token is
         left to be read. With `reuse` False nothing is looked for. `retention` speaks of the first `num_prompt` tokens
-        as the prompt (default: all; a request that begins again behind a preemption has others).
+        as the prompt (default: all; a request that begins again after a preemption has others).
         """
         assert 0 < len(tokens) <= num_positions
         looked = reuse and self._reuse

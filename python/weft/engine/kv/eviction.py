@@ -1,7 +1,7 @@
 """Which cached page goes first, of those that nobody holds.
 
 The leaf of the lowest priority; of these, the one that was given back first. A page with a cached child is kept,
-whatever its own priority: what is behind it could not be found without it. So of a text the end goes before the
+whatever its own priority: what comes after it could not be found without it. So of a text the end goes before the
 beginning.
 
 Both heaps hold stale entries, of pages that were taken again since; they are dropped when they come up, or all at once

@@ -16,7 +16,7 @@ Tokens = tuple[int, ...]
 
 
 class CachedPage:
-    """Page `number`, which holds the keys and values of `tokens` behind those of its parents.
+    """Page `number`, which holds the keys and values of `tokens` after those of its parents.
 
     `holders` sequences read this very page; `doubles` are pages in which other sequences wrote the same. A sequence
     that holds a page, or a double of it, holds its parents too: of a page that nobody holds, nobody holds a child.

@@ -39,7 +39,7 @@ class RetentionRange:
 @dataclass(frozen=True)
 class Retention:
     """What one request asks for its pages. A page goes by its first position: a position of the prompt by the range
-    that holds it, one behind the prompt by `decode_priority` and `decode_duration_s`.
+    that holds it, one after the prompt by `decode_priority` and `decode_duration_s`.
 
     Of a prompt's page in no range nothing is asked: it keeps what an earlier request asked, or has the default
     priority. Raises `InputError` for ranges that overlap.

@@ -30,7 +30,7 @@ class Launched(Protocol):
     guidance: DraftGuidance
 
     def drop_snapshots(self) -> None:
-        """Take what launches that failed left behind."""
+        """Take what launches that failed left."""
 
 
 CommitSearch = Callable[[Running, StepResults], FinishReason | None]

@@ -1,7 +1,7 @@
 """Text that a program writes anew: where it takes back what was just sampled, or puts tokens of its own.
 
 A matcher may take a token and change the end of the text (`splice` of `csrc/include/weft/matcher.h`). The device
-knows nothing of that: whatever is in flight for the request behind that token is dropped, and the request reads its
+knows nothing of that: whatever is in flight for the request after that token is dropped, and the request reads its
 text again before it goes on, as one that was preempted does.
 """
 

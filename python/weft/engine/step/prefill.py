@@ -106,7 +106,7 @@ def read_prompt(
     sampled. `plan` is of one row and no drafts; `host` calls its logits processor.
 
     `push_snapshot` attaches the request's matcher; it is called right before the task that takes the snapshot is
-    issued, so that whatever raises before leaves none behind.
+    issued, so that whatever raises before leaves none.
     """
     slot_1, has_proposals = buf.step.slots_B, parts.has_proposals
     end = row.position + count
@@ -159,7 +159,7 @@ def open_slot(state: SlotState, token_mask: Tensor, temperatures: Tensor, row: P
 def _open_slot(state: SlotState, token_mask: Tensor, temperatures: Tensor, row: PromptRow, slot: int) -> None:
     state.page_table[slot].zero_()
     state.page_table[slot, : row.pages.shape[0]] = row.pages.to(state.page_table.device, non_blocking=True)
-    # Where the prompt can't be read, an iteration that was launched already decodes behind it all the same: it must not
+    # Where the prompt can't be read, an iteration that was launched already decodes after it all the same: it must not
     # write where the slot's last request ended, which may be in pages that others share.
     state.length[slot].fill_(row.length)
     state.request_ids[slot].fill_(row.request_id)
@@ -212,7 +212,7 @@ def read_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: i
 
 
 def draft_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: int, stop: int) -> None:
-    """The drafter reads the chunk: its tokens and the one behind it, and the hidden states of its positions."""
+    """The drafter reads the chunk: its tokens and the one after it, and the hidden states of its positions."""
     assert parts.drafter is not None
     slot_1 = buf.step.slots_B
     tokens = row.tokens[start : stop + 1].to(slot_1.device, non_blocking=True)

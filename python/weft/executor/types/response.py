@@ -50,7 +50,7 @@ class Result(Plain):
     """Tokens of one sequence, or of all beams (the first dimension of lists and of `generation_logits`).
 
     `is_sequence_final`: nothing more of sequence `sequence_index` follows; `is_final`: nothing more of the request.
-    `output_token_ids` hold what the iteration added, where the request streams; else the answer, behind the prompt
+    `output_token_ids` hold what the iteration added, where the request streams; else the answer, after the prompt
     unless that is excluded. `finish_reasons` is one for each beam. `log_probs` (natural logarithms) and
     `cum_log_probs`, their sum so far, where asked for; `top_log_probs` maps, for each token, the likeliest to theirs.
     `context_logits` [prompt, vocab_size] and `generation_logits` [beams, tokens, vocab_size], float32, on the CPU.

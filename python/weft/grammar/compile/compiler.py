@@ -139,7 +139,7 @@ class GuideCompiler:
     def submit_closing(
         self, compiled: Future[CompiledGuide], client: Hashable = None
     ) -> Future[CompiledGuide]:
-        """Work out how answers end, for `on_length="close"`, behind what `submit` gave. The future's exception is a
+        """Work out how answers end, for `on_length="close"`, after what `submit` gave. The future's exception is a
         `GuideError` where that can't be known.
         """
         future: Future[CompiledGuide] = Future()

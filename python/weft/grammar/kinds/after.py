@@ -66,7 +66,7 @@ class After:
         while inner.kind == KIND:
             depth, inner = depth + 1, After.of(inner).guide
             if depth > MAX_NESTED:
-                raise GuideError(f"at most {MAX_NESTED} triggers may stand one behind another")
+                raise GuideError(f"at most {MAX_NESTED} triggers may stand one after another")
         if not inner.is_read:
             inner.check()
 
@@ -173,7 +173,7 @@ def _resolve(trigger: int | str, vocabulary: Vocabulary) -> int | str:
         )
     if token in vocabulary.end_ids:
         raise GuideError(
-            f"the trigger {trigger!r} is an end token, behind which nothing comes; choose another"
+            f"the trigger {trigger!r} is an end token, after which nothing comes; choose another"
         )
     if not vocabulary.tokens[token] and token not in vocabulary.special_ids:
         raise GuideError(f"the trigger is token {token}, which the tokenizer does not use")

@@ -156,7 +156,7 @@ BRANCH = '{"branches":[{"sample_mask":%s,"splices":%s}]}'
     [
         ("", "gave no result|is not JSON"),
         ("branches", "is not JSON that can be read"),
-        ('{"branches":[]} ?', "goes on behind its end"),
+        ('{"branches":[]} ?', "goes on after its end"),
         ("[" * 40, "nests too deep"),
         ("{}", "has no branches"),
         ('{"branches":7}', "branches that are no list"),
