@@ -168,7 +168,7 @@ class LLM:
     @property
     def num_iterations(self) -> int:
         """Decode iterations run so far."""
-        return self.engine.num_iterations
+        return self.engine.runner.num_iterations
 
     @property
     def num_graph_replays(self) -> int:

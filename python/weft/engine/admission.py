@@ -43,7 +43,8 @@ class Admission:
         if request.sampling.on_length == "close" and request.guide is None:
             raise InputError('on_length is "close", which needs a guide: without one no answer has an end')
         self._parts.outputs.check(request.gather)
-        self._check_search(request)
+        if request.beam is not None:
+            self._check_search(request)
         assert self._config.max_seq_len is not None
         if not request.prompt:
             raise InputError("the prompt is empty; give at least one token")

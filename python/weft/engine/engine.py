@@ -37,10 +37,6 @@ from weft.runtime.scope import FailureScope
 _log = logging.getLogger(__name__)
 
 
-def _nothing() -> None:
-    pass
-
-
 @contextmanager
 def _collection_postponed() -> Iterator[None]:
     """Collect no garbage inside: what a collection frees may be the device's, and it takes long."""
@@ -112,11 +108,6 @@ class Engine:
         return self.scheduler.capacity.kv
 
     @property
-    def num_iterations(self) -> int:
-        """Decode iterations launched so far."""
-        return self.runner.num_iterations
-
-    @property
     def running(self) -> list[Request]:
         """Requests that hold a slot, in the order of their admission."""
         return [running.request for running in self.scheduler.running]
@@ -185,7 +176,7 @@ class Engine:
 
     # -- steps
 
-    def step(self, launched: Callable[[], object] = _nothing) -> StepRecord:
+    def step(self, launched: Callable[[], object] = lambda: None) -> StepRecord:
         """One step: schedule what fits, launch it, and process what is done. `launched` is called before the last,
         while the device is busy; it does not raise."""
         self._home.check()
@@ -228,15 +219,14 @@ class Engine:
 
     def _complete(self, record: StepRecord) -> None:
         scheduler, finished = self.scheduler, self.output.finisher.count
-        has_prompts = record.active > len(record.generation)
+        if record.active > len(record.generation):
+            record.prompt_tokens_read = scheduler.prompt_tokens_read()
         record.completed, self._num_finished = finished - self._num_finished, finished
         record.active, record.queued = len(scheduler.running), self.num_waiting
         if record.completed or record.paused:  # who was served counts, too
             running = {request.id for request in self.running}
             record.active = len({*record.context, *record.generation} | running)
         record.compiling = len(scheduler.waiting.unready)
-        if has_prompts:
-            record.prompt_tokens_read = scheduler.prompt_tokens_read()
         record.kv = self.kv.usage()
         grammar_s = self.lane.state.seconds
         record.grammar_s, self._grammar_s = record.grammar_s + grammar_s - self._grammar_s, grammar_s

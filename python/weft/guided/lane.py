@@ -16,12 +16,11 @@ S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from weft.grammar.base import Matcher
 from weft.guided.proposals import Proposals
 from weft.guided.state import GuidedState
 from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
@@ -70,26 +69,20 @@ class GrammarLane:
             workers=workers,
             mask_time_limit_s=mask_time_limit_s,
         )
+        self.push = self.state.push
         self.stream = runtime.stream(high_priority=True)  # its kernels are tiny, and a forward waits for them
         self.token_event = runtime.event()
         self.mask_event = runtime.event()
         self.proposal_event = runtime.event()
         self.num_positions = max_drafts + 1
-        self.drafts_host = self.state.drafts_host
-        self.verified_host = self.state.verified_host
-        self.masks_host = self.state.masks_host
-        self.token_mask_host = self.state.token_mask_host
-        self.temperatures_host = self.state.temperatures_host
-        self.drafts = torch.full_like(self.drafts_host, -1, device=runtime.device)
-        size = self.verified_host.numel()  # one tensor, so that one copy brings both to the host
+        self.drafts = torch.full_like(self.state.drafts_host, -1, device=runtime.device)
+        size = self.state.verified_host.numel()  # one tensor, so that one copy brings both to the host
         self.results = torch.zeros(size + num_slots + 1, dtype=torch.int64, device=runtime.device)
-        self.verified, self.num_proposed = (
-            self.results[:size].view_as(self.verified_host),
-            self.results[size:],
-        )
-        self.masks = torch.zeros_like(self.masks_host, device=runtime.device)
-        self.token_mask = torch.zeros_like(self.token_mask_host, device=runtime.device)
-        self.temperatures = torch.full_like(self.temperatures_host, -1, device=runtime.device)
+        self.verified = self.results[:size].view_as(self.state.verified_host)
+        self.num_proposed = self.results[size:]
+        self.masks = torch.zeros_like(self.state.masks_host, device=runtime.device)
+        self.token_mask = torch.zeros_like(self.state.token_mask_host, device=runtime.device)
+        self.temperatures = torch.full_like(self.state.temperatures_host, -1, device=runtime.device)
         self.proposals = make_proposals(self.state) if make_proposals is not None else None
         self.proposed = torch.full_like(self.drafts, -1)
         self._offsets_P1 = torch.arange(self.num_positions, device=runtime.device)[:, None]
@@ -106,12 +99,6 @@ class GrammarLane:
                 self.num_positions, batch, dtype=torch.int32, device=self.masks.device
             )
             self._runtime.publish()
-
-    def push(self, slots: Sequence[int], attach: Mapping[int, Matcher | None]) -> int:
-        """Leave the next iteration's snapshot, before it is launched (`GuidedState.push`); returns its
-        epoch.
-        """
-        return self.state.push(slots, attach)
 
     def follow(self, stream: Stream) -> None:
         """Take the snapshot of an iteration without guided rows, for the proposals that it makes."""
@@ -155,7 +142,7 @@ class GrammarLane:
     def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """After `verified` was written: commit it, and send the masks after the committed text."""
         self._enter(stream)
-        self.stream.copy(self.verified_host, self.verified)
+        self.stream.copy(self.state.verified_host, self.verified)
         self.stream.hostfunc(self.state.task("commit"))
         self._copy_masks(slots_B, 0, 1)
 
@@ -167,7 +154,7 @@ class GrammarLane:
         assert self.proposals is not None
         if not is_committed:
             self._enter(stream)
-            self.stream.copy(self.verified_host, self.verified)
+            self.stream.copy(self.state.verified_host, self.verified)
         self.stream.hostfunc(self.proposals.task(num_drafts))
         self.stream.copy(self.proposed, self.proposals.proposed_host)
         self.stream.record(self.proposal_event)
@@ -179,7 +166,7 @@ class GrammarLane:
     def extend_masks(self, stream: Stream, j: int, slots_B: Tensor) -> None:
         """After draft j was written: take it, and send the masks after it. The last one stays owed."""
         self._enter(stream)
-        self.stream.copy(self.drafts_host[j - 1], self.drafts[j - 1])
+        self.stream.copy(self.state.drafts_host[j - 1], self.drafts[j - 1])
         self.stream.hostfunc(self.state.task("extend", j))
         self._copy_masks(slots_B, j, j + 1)
 
@@ -211,7 +198,7 @@ class GrammarLane:
         stream.launch(_compute_rows, slots_B, self._offsets_P1, self._rows_of(slots_B))
         self._enter(stream)
         if self.num_positions > 1:
-            self.stream.copy(self.drafts_host, self.drafts)
+            self.stream.copy(self.state.drafts_host, self.drafts)
         self.stream.hostfunc(self.state.task("fetch"))
 
     def _enter(self, stream: Stream) -> None:
@@ -225,7 +212,7 @@ class GrammarLane:
             self.stream.launch(
                 _copy_rows,
                 (self.masks, self.token_mask, self.temperatures),
-                (self.masks_host, self.token_mask_host, self.temperatures_host),
+                (self.state.masks_host, self.state.token_mask_host, self.state.temperatures_host),
                 rows_N,
             )
         self.stream.record(self.mask_event)

@@ -104,6 +104,9 @@ class GuidedState:
             max_pending,
         )
 
+        self.committed: Callable[[int], int] = self.native.committed
+        """Tokens that a slot's matcher took for good since it was attached; after an end token none count."""
+
     def push(
         self, slots: Sequence[int], attach: Mapping[int, Matcher | None] | None = None, *, epoch: int = 0
     ) -> int:
@@ -181,13 +184,6 @@ class GuidedState:
         """How the slot's matcher rewrites the end of the text; None where it does not."""
         found = self.native.splice(slot)
         return None if found is None else Splice(*found)
-
-    def committed(self, slot: int) -> int:
-        """Tokens that the slot's matcher took for good since it was attached; after an end token none
-        count.
-        """
-        count: int = self.native.committed(slot)
-        return count
 
     def extended(self, slot: int) -> int:
         """Drafts that the slot's matcher has taken beyond the committed text."""

@@ -141,10 +141,10 @@ class Issuer:
                 continue
             if operation.name == "commit":
                 self._write_verified(operation)
-                stream.copy(lane.verified_host, lane.verified)
+                stream.copy(lane.state.verified_host, lane.verified)
             elif operation.name != "fetch":
                 self._write_drafts(operation)
-                stream.copy(lane.drafts_host, lane.drafts)
+                stream.copy(lane.state.drafts_host, lane.drafts)
             stream.record(lane.token_event)
             lane.stream.wait(lane.token_event)
             argument = operation.argument if operation.name != "fetch" else 0

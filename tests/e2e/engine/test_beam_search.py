@@ -125,7 +125,7 @@ def test_the_answers_are_those_of_transformers(
         assert one.output.token_ids == one.output.hypotheses[0].token_ids
         assert one.output.finish_reason == one.output.hypotheses[0].finish_reason
         assert one.output.hypotheses[0].cum_log_prob == pytest.approx(sum(one.output.hypotheses[0].log_probs))
-    assert beams.engine.graphs.num_replays >= beams.engine.num_iterations > 0
+    assert beams.engine.graphs.num_replays >= beams.engine.runner.num_iterations > 0
     beams.assert_nothing_held()
 
 

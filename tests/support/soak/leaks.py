@@ -82,4 +82,4 @@ def check_engine(engine: Any) -> None:
     assert (usage.used_pages, usage.free_pages) == (0, usage.max_pages)
     assert sorted(engine.scheduler.capacity.free_slots) == list(range(engine.config.max_batch))
     assert not (engine.running or engine.output.in_flight or engine.num_waiting)
-    assert not (engine.scheduler.waiting._timed or engine.scheduler.waiting._preempted)
+    assert not (engine.scheduler.waiting.deadlines or engine.scheduler.waiting.preempted)

@@ -35,7 +35,8 @@ class Finisher:
             is_whole = reason == "stop" and request.output.stopped_by is None
             request.output.stats.guided_valid = is_whole and self._state.is_terminated(running.slot)
         self._scheduler.remove(request)
-        _note_program(request)
+        if running is None or running.has_program:
+            _note_program(request)
         self.count += 1
         request.finish(reason, error)
         if running is None or not running.in_flight:

@@ -67,8 +67,9 @@ class OutputProcessor:
     def begin(self, waiting: Waiting) -> None:
         """Before a step: end requests whose time is up or whose guide can't be had, and hear of what failed in flight
         before anything else is launched, which would be blamed for it."""
-        for request in waiting.late():
-            self.finisher.finish(request, "timeout")
+        if waiting.deadlines.entries or waiting.preempted:
+            for request in waiting.late():
+                self.finisher.finish(request, "timeout")
         if waiting.unready:
             for request, error in waiting.collect():
                 self.finisher.finish(request, "error", error)

@@ -24,12 +24,10 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._live)
 
-    def add(self, request: Request) -> None:
-        """Watch a request, if it has a deadline."""
-        deadline = request.queueing.deadline
-        if deadline is not None:
-            self._live.add(request)
-            heappush(self.entries, (deadline, next(self._numbers), request))
+    def add(self, request: Request, deadline: float) -> None:
+        """Watch a request, whose time is up at `deadline`."""
+        self._live.add(request)
+        heappush(self.entries, (deadline, next(self._numbers), request))
 
     def forget(self, request: Request) -> None:
         """The request ends. One that is not watched is left alone."""

@@ -130,10 +130,8 @@ class Scheduler:
 
     def _num_drafts(self, decoding: Sequence[Running]) -> int:
         num_drafts = self._num_drafts_of[len(decoding)]
-        own = [running.request.drafts.max_drafts for running in decoding]
-        if num_drafts and any(limit is not None for limit in own):
-            return min(num_drafts, max(num_drafts if limit is None else limit for limit in own))
-        return num_drafts
+        limits = [running.request.drafts.max_drafts for running in decoding]
+        return min(num_drafts, max((num_drafts if limit is None else limit for limit in limits), default=0))
 
     def _admit(self, record: StepRecord, budget: int) -> list[Running]:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""

@@ -26,8 +26,8 @@ class Waiting:
         self.unready: dict[Request, None] = {}  # their guide is not compiled, or its program has not started
         self._compiling: dict[Future[CompiledGuide], dict[Request, None]] = {}
         self._compiled: deque[Future[CompiledGuide]] = deque()  # other threads add to it
-        self._timed = Deadlines()
-        self._preempted: dict[Request, float] = {}  # and since when
+        self.deadlines = Deadlines()
+        self.preempted: dict[Request, float] = {}  # and since when
 
     def __len__(self) -> int:
         return len(self.queue.requests) + len(self.unready)
@@ -39,7 +39,7 @@ class Waiting:
     @property
     def next_deadline(self) -> float | None:
         """The first moment, of `time.perf_counter`, at which some request must end; None without one."""
-        return self._timed.first
+        return self.deadlines.first
 
     @property
     def has_compiled(self) -> bool:
@@ -49,12 +49,13 @@ class Waiting:
     @property
     def has_late(self) -> bool:
         """Whether somebody's time is up."""
-        first = self._timed.first
+        first = self.deadlines.first
         return first is not None and first <= time.perf_counter()
 
     def add(self, request: Request) -> None:
         """A new request."""
-        self._timed.add(request)
+        if request.queueing.deadline is not None:
+            self.deadlines.add(request, request.queueing.deadline)
         self.turns.take(request)
         if request.stage is not Stage.COMPILING:
             self.queue.add(request)
@@ -69,15 +70,16 @@ class Waiting:
 
     def add_again(self, request: Request) -> None:
         """A request that was preempted."""
-        self._preempted[request] = time.perf_counter()
+        self.preempted[request] = time.perf_counter()
         self.queue.add(request)
 
     def admit(self, request: Request) -> bool:
         """The request got what it waited for; whether for the first time."""
         self.queue.remove(request)
         self.turns.admit(request)
-        self.programs.admit(request)
-        return self._preempted.pop(request, None) is None
+        if _has_program(request):
+            self.programs.admit(request)
+        return self.preempted.pop(request, None) is None
 
     def forget(self, request: Request) -> None:
         """The request ends, wherever it is."""
@@ -86,10 +88,12 @@ class Waiting:
         elif request.stage is Stage.QUEUED and request in self.queue:
             self.queue.remove(request)
         self.unready.pop(request, None)
-        self.programs.forget(request)
+        if _has_program(request):
+            self.programs.forget(request)
         self.turns.forget(request)
-        self._timed.forget(request)
-        self._preempted.pop(request, None)
+        if request.queueing.deadline is not None:
+            self.deadlines.forget(request)
+        self.preempted.pop(request, None)
 
     def collect(self) -> Failures:
         """Queue the requests whose guide is compiled, and whose program has started; those that failed, and why."""
@@ -135,9 +139,11 @@ class Waiting:
 
     def late(self) -> list[Request]:
         """Those whose time is up."""
-        if not self._timed.entries and not self._preempted:
-            return []
         now = time.perf_counter()
-        late = self._timed.late(now)
-        idle = [r for r, since in self._preempted.items() if now - since > self._max_idle_s]
+        late = self.deadlines.late(now)
+        idle = [r for r, since in self.preempted.items() if now - since > self._max_idle_s]
         return late + [request for request in idle if request not in late]
+
+
+def _has_program(request: Request) -> bool:
+    return request.guide is not None and isinstance(request.guide.compiled, StartedGuide)

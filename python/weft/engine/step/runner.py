@@ -95,8 +95,7 @@ class ModelRunner:
         """Launch an iteration of those that decode, and parts of prompts. What can't be launched is in the batch's
         `unopened` and `failures`."""
         batch = InFlightBatch()
-        if schedule.released:
-            self.release(schedule.released)
+        self.release(schedule.released)
         if schedule.decoding:
             self._launch_decoding(batch, schedule)
         for running in schedule.admitted:
@@ -166,9 +165,8 @@ class ModelRunner:
         return Guides.DRAFTS if masks else Guides.TARGET
 
     def _decode(self, rows: list[Running], plan: Plan, masks_drafts: bool) -> None:
-        slots: list[int] = []
-        for running in rows:
-            slots += (running.slot,) if running.search is None else running.slots[: running.search.num_rows]
+        counted = ((r.slots, 1 if r.search is None else r.search.num_rows) for r in rows)
+        slots = [slot for own, count in counted for slot in own[:count]]
         if self._lane.proposals is not None and plan.num_drafts:
             self._lane.proposals.set_guided(masks_drafts)
         if plan not in self.graphs.ready:

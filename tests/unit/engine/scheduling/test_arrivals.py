@@ -51,8 +51,7 @@ def test_deadlines_come_in_their_order() -> None:
             live.remove(request)
             deadlines.forget(request)
         live.append(make(deadline=now + rng.expovariate(0.05)))
-        deadlines.add(live[-1])
-        deadlines.add(make())
+        deadlines.add(live[-1], deadline_of(live[-1]))
         if rng.random() < 0.5:
             deadlines.forget(live.pop(rng.randrange(len(live))))
         deadlines.forget(make(deadline=now))
@@ -63,10 +62,10 @@ def test_deadlines_come_in_their_order() -> None:
 def test_nothing_is_kept_of_those_who_ended() -> None:
     """However late they would have been."""
     deadlines, last = Deadlines(), make(deadline=1e9)
-    deadlines.add(last)
+    deadlines.add(last, 1e9)
     for _ in range(1000):
         ended = make(deadline=1e9)
-        deadlines.add(ended)
+        deadlines.add(ended, 1e9)
         deadlines.forget(ended)
         assert len(deadlines.entries) <= MOST_STALE + 3
     deadlines.forget(last)
