@@ -30,7 +30,7 @@ from weft.bench.vocabulary import synthetic_vocabulary
 from weft.errors import GuideError, InputError
 from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
 from weft.guided.lane import default_workers
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
 from weft.tiny.records import example
 
 NUM_TEXTS = 24
@@ -182,7 +182,9 @@ def native_step(
     for matcher, place in zip(matchers, places, strict=True):
         assert all(matcher.accept(token) for token in place.taken)
     workers = default_workers() if workers is None else workers
-    state = GuidedState(len(places), 0, vocabulary.vocab_size, vocabulary.end_ids, workers=workers)
+    state = GuidedState(
+        GuidedShape(len(places), 0, vocabulary.vocab_size, vocabulary.end_ids), limits=MatcherLimits(workers)
+    )
     state.push(range(len(places)), dict(enumerate(matchers)))
     state.fetch()
     verified = state.verified_host.numpy()

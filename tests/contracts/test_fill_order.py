@@ -26,6 +26,7 @@ from weft.engine.device.tensors import Gather
 from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest
 from weft.guided.lane import GrammarLane
+from weft.guided.state import GuidedShape
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.current import CPU, context
 from weft.runtime.interface import Stream
@@ -195,7 +196,7 @@ def test_decoders_for_other_engines_publish_theirs(runtime: MetaRuntime) -> None
     decoder = GuidedDecoder(runtime, 2, 1, 300, [1], stream=stream)
     runtime.fills.check()
     del decoder
-    lane = GrammarLane(runtime, 2, 1, 300, [1])
+    lane = GrammarLane(runtime, GuidedShape(2, 1, 300, [1]))
     runtime.fills.check()
     lane.close()
     captured = CapturableGuidedDecoder(runtime, stream, 2, 1, 300, [1], batch_size=2)

@@ -79,12 +79,10 @@ KNOWN_UPWARD: set[tuple[str, str]] = set()
 KNOWN_CIRCLES: set[str] = set()
 KNOWN_STRANGERS: set[tuple[str, str]] = set()
 KNOWN_LONG: set[str] = set()
+# Public, with options by keyword: what their migrants write.
 KNOWN_MANY_PARAMETERS = {
-    "engine/device/sampling:SamplingRow",
     "engine/flight_recorder:FlightRecorder",
     "executor/executor:Executor",
     "guided/capturable:CapturableGuidedDecoder",
     "guided/decoder:GuidedDecoder",
-    "guided/lane:GrammarLane",
-    "guided/state:GuidedState",
 }

@@ -23,6 +23,7 @@ from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner
 from weft.grammar.starts import Starts
 from weft.guided.lane import GrammarLane
+from weft.guided.state import GuidedShape
 from weft.models.base import Model, PagedKV
 from weft.runtime.interface import Runtime
 from weft.spec.load import Drafting
@@ -79,14 +80,9 @@ def build_decoder(
     assert config.max_seq_len is not None and config.mask_time_limit_s is not None
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
     make_proposals = drafting.proposals_maker(runtime)
+    shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
     lane = GrammarLane(
-        runtime,
-        config.max_batch,
-        max(max_drafts, 1),
-        model.config.vocab_size,
-        end_token_ids,
-        make_proposals=make_proposals,
-        mask_time_limit_s=config.mask_time_limit_s,
+        runtime, shape, make_proposals=make_proposals, mask_time_limit_s=config.mask_time_limit_s
     )
     outputs = OutputBuffers.allocate(
         runtime,

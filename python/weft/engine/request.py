@@ -15,7 +15,7 @@ from enum import Enum
 
 from weft.core import FinishReason, Output, SamplingParams
 from weft.engine.beam_params import BeamParams
-from weft.engine.device.sampling import TokenRules
+from weft.engine.device.sampling import NO_RULES, TokenRules
 from weft.engine.device.tensors import NOTHING, Gather, Gathered
 from weft.engine.kv.retention import Retention
 from weft.engine.logits_processors import RequestProcessor
@@ -46,8 +46,6 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
 _ids = itertools.count(1)
 
 _log = logging.getLogger(__name__)
-
-NO_RULES = TokenRules()
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from torch import Tensor
 from weft.errors import InputError
 from weft.guided.lane import GrammarLane
 from weft.guided.snapshot import GuidedRequest, attach_of, check_batch
+from weft.guided.state import GuidedShape
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream
 
@@ -54,9 +55,8 @@ class CapturableGuidedDecoder:
         batch_size: int,
         mask_time_limit_s: float = 0.0,
     ) -> None:
-        self.lane = GrammarLane(
-            runtime, num_slots, max_drafts, vocab_size, end_token_ids, mask_time_limit_s=mask_time_limit_s
-        )
+        shape = GuidedShape(num_slots, max_drafts, vocab_size, end_token_ids)
+        self.lane = GrammarLane(runtime, shape, mask_time_limit_s=mask_time_limit_s)
         self.lane.reserve(batch_size)
         self.state = self.lane.state
         self.drafts = self.lane.drafts

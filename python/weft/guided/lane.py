@@ -16,13 +16,13 @@ S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from weft.guided.proposals import Proposals
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
 from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
 from weft.runtime.interface import Runtime, Stream
 
@@ -35,7 +35,7 @@ def default_workers() -> int:
 
 
 class GrammarLane:
-    """Masks for `num_slots` request slots (S) with at most `max_drafts` drafts (K), on a runtime's device.
+    """Masks for the request slots of a shape, on a runtime's device.
 
     `make_proposals` makes the host's drafting over the lane's state; `proposed` int64 [K, S+1] is its device side.
 
@@ -49,35 +49,22 @@ class GrammarLane:
     def __init__(
         self,
         runtime: Runtime,
-        num_slots: int,
-        max_drafts: int,
-        vocab_size: int,
-        end_token_ids: Sequence[int],
+        shape: GuidedShape,
         *,
         make_proposals: Callable[[GuidedState], Proposals] | None = None,
-        workers: int | None = None,
         mask_time_limit_s: float = 0.0,
     ) -> None:
-        if workers is None:
-            workers = default_workers()
-        self.state = GuidedState(
-            num_slots,
-            max_drafts,
-            vocab_size,
-            end_token_ids,
-            pinned=runtime.pinned,
-            workers=workers,
-            mask_time_limit_s=mask_time_limit_s,
-        )
+        limits = MatcherLimits(default_workers(), mask_time_limit_s)
+        self.state = GuidedState(shape, pinned=runtime.pinned, limits=limits)
         self.push = self.state.push
         self.stream = runtime.stream(high_priority=True)  # its kernels are tiny, and a forward waits for them
         self.token_event = runtime.event()
         self.mask_event = runtime.event()
         self.proposal_event = runtime.event()
-        self.num_positions = max_drafts + 1
+        self.num_positions = shape.max_drafts + 1
         self.drafts = torch.full_like(self.state.drafts_host, -1, device=runtime.device)
         size = self.state.verified_host.numel()  # one tensor, so that one copy brings both to the host
-        self.results = torch.zeros(size + num_slots + 1, dtype=torch.int64, device=runtime.device)
+        self.results = torch.zeros(size + shape.num_slots + 1, dtype=torch.int64, device=runtime.device)
         self.verified = self.results[:size].view_as(self.state.verified_host)
         self.num_proposed = self.results[size:]
         self.masks = torch.zeros_like(self.state.masks_host, device=runtime.device)

@@ -50,8 +50,33 @@ class Splice(NamedTuple):
     tokens: list[int]
 
 
+@dataclass(frozen=True)
+class GuidedShape:
+    """What a state has room for: `num_slots` slots (S) with at most `max_drafts` drafts (K), over `vocab_size` tokens
+    (V), of which `end_token_ids` are allowed where nothing else is."""
+
+    num_slots: int
+    max_drafts: int
+    vocab_size: int
+    end_token_ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class MatcherLimits:
+    """How matchers are run. `workers` native threads help when a phase turns out long. A matcher that takes longer than
+    `mask_time_limit_s` (0: no limit) from one commit to the next, in whatever it is called for, ends its slot:
+    processor time counts, and of waiting what is over 2 s. At most `max_pending` snapshots wait to be fetched."""
+
+    workers: int = 0
+    mask_time_limit_s: float = 0.0
+    max_pending: int = 64
+
+
+DEFAULT_LIMITS = MatcherLimits()
+
+
 class GuidedState:
-    """Matchers and mask rows of `num_slots` slots (S) with at most `max_drafts` drafts (K).
+    """Matchers and mask rows of a shape's slots.
 
     Host tensors, from `pinned` and by slot: `drafts_host` int64 [K, S+1] (-1: no draft) and `verified_host`
     int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K) are read; `masks_host`
@@ -59,27 +84,14 @@ class GuidedState:
     [(S+1)*(K+1)] (what the matcher wants; negative: nothing) are written. Row slot*(K+1) + j is what may follow the
     committed text and j drafts.
 
-    `workers` native threads help when a phase turns out long. A matcher that takes longer than `mask_time_limit_s` (0:
-    no limit) from one commit to the next, in whatever it is called for, ends its slot: processor time counts, and of
-    waiting what is over 2 s. At most `max_pending` snapshots wait to be fetched. `native` is
-    the C++ state.
+    `native` is the C++ state.
     """
 
     def __init__(
-        self,
-        num_slots: int,
-        max_drafts: int,
-        vocab_size: int,
-        end_token_ids: Sequence[int],
-        *,
-        pinned: HostMemory = host_memory,
-        workers: int = 0,
-        mask_time_limit_s: float = 0.0,
-        max_pending: int = 64,
+        self, shape: GuidedShape, *, pinned: HostMemory = host_memory, limits: MatcherLimits = DEFAULT_LIMITS
     ) -> None:
-        self.num_slots = num_slots
-        self.max_drafts = max_drafts
-        self.vocab_size = vocab_size
+        num_slots, max_drafts, vocab_size = shape.num_slots, shape.max_drafts, shape.vocab_size
+        self.num_slots, self.max_drafts, self.vocab_size = num_slots, max_drafts, vocab_size
         self.num_words = -(-vocab_size // 32)
         rows = (num_slots + 1) * (max_drafts + 1)
         self.drafts_host = pinned((max_drafts, num_slots + 1), torch.int64)
@@ -93,15 +105,15 @@ class GuidedState:
             num_slots,
             max_drafts,
             vocab_size,
-            list(end_token_ids),
+            list(shape.end_token_ids),
             self.drafts_host.data_ptr(),
             self.verified_host.data_ptr(),
             self.masks_host.data_ptr(),
             self.token_mask_host.data_ptr(),
             self.temperatures_host.data_ptr(),
-            workers,
-            mask_time_limit_s,
-            max_pending,
+            limits.workers,
+            limits.mask_time_limit_s,
+            limits.max_pending,
         )
 
         self.committed: Callable[[int], int] = self.native.committed

@@ -21,7 +21,7 @@ from weft.guided.flight import Operation, SlotEntry, hash_rows
 from weft.guided.lane import GrammarLane
 from weft.guided.proposals import Proposals
 from weft.guided.recording import Recording
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState
 from weft.replay.iterations import Shape, Turn, turns
 from weft.replay.slot_assignments import Place, Tenancies
 from weft.runtime.cpu import CpuRuntime
@@ -48,14 +48,11 @@ class Issuer:
     def __init__(self, recording: Recording, found: Tenancies) -> None:
         self.runtime = CpuRuntime()
         self.stream = self.runtime.stream()
-        self.lane = GrammarLane(
-            self.runtime,
-            recording.num_slots,
-            recording.max_drafts,
-            recording.vocab_size,
-            recording.end_ids,
-            make_proposals=self._proposals if "forced" in recording.sources else None,
+        shape = GuidedShape(
+            recording.num_slots, recording.max_drafts, recording.vocab_size, recording.end_ids
         )
+        proposals = self._proposals if "forced" in recording.sources else None
+        self.lane = GrammarLane(self.runtime, shape, make_proposals=proposals)
         self.seen: list[Seen] = []
         self._found = found
         self._turns = turns(recording.operations)

@@ -9,7 +9,7 @@ import torch
 from support.grammar.grammars import END, small_vocabulary
 from weft.grammar import Guide, Matcher
 from weft.guided.proposals import NgramSettings, Proposals
-from weft.guided.state import GuidedState, host_memory
+from weft.guided.state import GuidedShape, GuidedState, host_memory
 
 X, Y, Z = (3 + byte for byte in b"xyz")
 FORCED = Guide.regex("xyz(a|b)xyz")
@@ -20,7 +20,7 @@ class Iterations:
     of which the last is the token behind accepted drafts."""
 
     def __init__(self, num_slots: int = 3, num_drafts: int = 4, **options: object) -> None:
-        self.state = GuidedState(num_slots, num_drafts, small_vocabulary().vocab_size, [END])
+        self.state = GuidedState(GuidedShape(num_slots, num_drafts, small_vocabulary().vocab_size, [END]))
         settings: dict[str, object] = {"forced": True, "ngram": NgramSettings()} | options
         self.proposals = Proposals(self.state, host_memory, **settings)  # type: ignore[arg-type]
 

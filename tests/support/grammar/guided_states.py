@@ -11,14 +11,15 @@ import torch
 
 from support.grammar.grammars import END, CountdownMatcher, allowed, small_vocabulary
 from weft.grammar import Guide, Matcher, wrap_matcher
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
 
 A, B, C = (3 + byte for byte in b"abc")
 ABC_GUIDE = Guide.regex("(ab|a|abc)*c")
 
 
 def state_of(num_slots: int = 4, max_drafts: int = 3, **options: Any) -> GuidedState:
-    return GuidedState(num_slots, max_drafts, small_vocabulary().vocab_size, [END], **options)
+    shape = GuidedShape(num_slots, max_drafts, small_vocabulary().vocab_size, [END])
+    return GuidedState(shape, limits=MatcherLimits(**options))
 
 
 def countdown(length: int = 8) -> Matcher:

@@ -23,7 +23,7 @@ from weft.engine.request import Request, Stage
 from weft.errors import GuideStateError
 from weft.grammar import CompiledGuide
 from weft.guided.recording import Recording
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState
 from weft.replay import replay
 
 SLOTS, DRAFTS = 4, 3
@@ -46,7 +46,7 @@ class Loop:
         self.rng = random.Random(seed)
         self.faults = faults  # how often a token is drawn that no grammar takes
         self.guides: list[CompiledGuide] = guides or [compiled(guide) for guide in some_guides()]
-        self.state = GuidedState(SLOTS, max_drafts, small_vocabulary().vocab_size, [END])
+        self.state = GuidedState(GuidedShape(SLOTS, max_drafts, small_vocabulary().vocab_size, [END]))
         self.recorder = FlightRecorder(self.state, small_vocabulary(), **options)
         self.running: dict[int, Request] = {}
         self.all: list[Request] = []

@@ -15,7 +15,7 @@ import torch
 
 from support.grammar.grammars import END, allowed, new_row, pick, small_vocabulary
 from weft.grammar import CompiledGuide, Matcher
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
 
 NUM_SLOTS = 5
 END_ONLY = new_row()
@@ -71,7 +71,10 @@ class Decoding:
         self.sources = sources
         self.num_drafts = max_drafts
         self.guided_drafts = guided_drafts
-        self.state = GuidedState(NUM_SLOTS, max_drafts, small_vocabulary().vocab_size, [END], workers=workers)
+        self.state = GuidedState(
+            GuidedShape(NUM_SLOTS, max_drafts, small_vocabulary().vocab_size, [END]),
+            limits=MatcherLimits(workers),
+        )
         self.slots = [Slot(None) for _ in range(NUM_SLOTS)]
         self.pending: dict[int, Matcher | None] = {}
 

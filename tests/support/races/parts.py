@@ -20,7 +20,7 @@ from weft.grammar import Guide
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest
 from weft.guided.flight import operations
 from weft.guided.lane import GrammarLane
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.buffers import DEPTH, PinnedRing
 from weft.runtime.segments import SegmentedStream
@@ -124,7 +124,7 @@ def publishing() -> Iterator[Any]:
             told.append("published")
 
     runtime = Told()
-    lane = GrammarLane(runtime, 1, 1, VOCAB, [END])
+    lane = GrammarLane(runtime, GuidedShape(1, 1, VOCAB, [END]))
     yield "lane", len(told)
     lane.reserve(1)
     yield "rows", len(told)
@@ -165,7 +165,7 @@ def closing() -> Iterator[Any]:
     for _ in ahead():
         runtime = CpuRuntime()
         seen: list[int] = []
-        lane = GrammarLane(runtime, 1, 1, VOCAB, [END])
+        lane = GrammarLane(runtime, GuidedShape(1, 1, VOCAB, [END]))
         lane.stream.hostfunc(seen.append, 1)
         lane.close()
         yield seen
@@ -174,7 +174,7 @@ def closing() -> Iterator[Any]:
 def recording() -> Iterator[Any]:
     """A recorder begins, gathers the failures of one iteration in a file, and ends."""
     with tempfile.TemporaryDirectory() as directory:
-        state = GuidedState(2, 1, VOCAB, [END])
+        state = GuidedState(GuidedShape(2, 1, VOCAB, [END]))
         kept, recorder_module.GATHER_S = recorder_module.GATHER_S, 1.5
         recorder = FlightRecorder(state, small_vocabulary(), directory=directory)
         state.push([0], {0: compiled(Guide.regex("ab")).matcher()})

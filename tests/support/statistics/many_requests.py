@@ -18,14 +18,14 @@ from torch import Tensor
 from support.statistics.exact_outputs import NUM_OUTPUTS, SHAPE, codes
 from support.statistics.small_world import END, MAX_TOKENS, PAGE_SIZE, PROMPT, VOCAB, Case, compiled, target
 from weft.config import Graphs
-from weft.engine.device.sampling import SamplingRow, TokenRules, write_slot
+from weft.engine.device.sampling import SamplingRow, SlotSampling, TokenRules, write_slot
 from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.step import Guides, Plan
 from weft.grammar.base import Matcher
 from weft.guided.lane import GrammarLane
 from weft.guided.proposals import Proposals, Sources
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState
 from weft.models.base import KVIndex, PagedKV
 from weft.runtime import get as get_runtime
 from weft.spec.base import Drafter
@@ -145,8 +145,8 @@ class ManyRequests:
             return Proposals(state, self.runtime.pinned, forced=sources.forced, ngram=sources.ngram)
 
         make_proposals = propose if sources is not None else None
-        shape = (self.num_slots, max_drafts, VOCAB, [END])
-        return GrammarLane(self.runtime, *shape, make_proposals=make_proposals)
+        shape = GuidedShape(self.num_slots, max_drafts, VOCAB, [END])
+        return GrammarLane(self.runtime, shape, make_proposals=make_proposals)
 
     def _read_prompt(self) -> None:
         """All but the prompt's last token is in every slot's KV, the drafter's too."""
@@ -167,7 +167,7 @@ class ManyRequests:
         params = self.parts.state.params
         for number, case in enumerate(self.cases):
             rules = TokenRules(case.bad_words, case.ends if case.sampling.min_tokens else ())
-            row = SamplingRow(self.runtime, case.sampling, 0, rules, PROMPT, VOCAB)
+            row = SamplingRow(self.runtime, SlotSampling(case.sampling, rules=rules), PROMPT, VOCAB)
             first, stop = number * self.per_case, (number + 1) * self.per_case
             write_slot(params, row, first)
             for table in (params.floats, params.longs, params.ints):

@@ -19,7 +19,7 @@ from weft.errors import MAX_MESSAGE, WeftError, escaped
 from weft.grammar.base import Opening
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.kinds.matcher import wrap_matcher
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState
 
 EVIL = "\x1b[2J\r\nFAKE LOG \u202e\u2028\x85\x00\x7f end"
 WORDS = b"\xff\x1b[2J\r\nFAKE LOG"
@@ -99,7 +99,7 @@ def test_what_a_matcher_raises(text: str) -> None:
     with pytest.raises(GuideStateError, match="RuntimeError") as raised:
         matcher.accept(5)
     check(str(raised.value))
-    state = GuidedState(1, 1, small_vocabulary().vocab_size, [0])
+    state = GuidedState(GuidedShape(1, 1, small_vocabulary().vocab_size, [0]))
     state.push([0], {0: wrap_matcher(Speaks(text))})
     state.fetch()
     state.verified_host[0, :2] = 0

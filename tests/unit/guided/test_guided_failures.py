@@ -19,7 +19,7 @@ from support.grammar.guided_states import (
 )
 from weft.errors import GraphError
 from weft.grammar import wrap_matcher
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_push_refuses() -> None:
 )
 def test_shapes_that_make_no_state(arguments: tuple[Any, ...]) -> None:
     with pytest.raises((ValueError, RuntimeError)):
-        GuidedState(*arguments)
+        GuidedState(GuidedShape(*arguments))
 
 
 def test_a_slot_that_fails_while_all_are_taken() -> None:

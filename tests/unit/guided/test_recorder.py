@@ -31,7 +31,7 @@ from weft.grammar.xgrammar.backend import XGrammarBackend
 from weft.guided.flight import operations
 from weft.guided.lane import GrammarLane
 from weft.guided.recording import Recording
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState
 from weft.replay import replay
 from weft.runtime import cpu
 
@@ -126,7 +126,7 @@ def test_a_dead_end_comes_out_as_one_again(is_drafted: bool) -> None:
     """A text begins that no token of the vocabulary can go on with: after "a" there is no "z"."""
     vocabulary = Vocabulary.from_tokens([b"", b"a", b"b"], end_ids=[0])
     guide = XGrammarBackend(vocabulary, threads=1).compile(Guide.choice(["az", "bab"]))
-    state = GuidedState(2, 1, 3, [0])
+    state = GuidedState(GuidedShape(2, 1, 3, [0]))
     recorder = FlightRecorder(state, vocabulary)
     for slot, tokens in ((0, [1]), (1, [2, 1, 2])):
         matcher = guide.matcher()
@@ -270,7 +270,7 @@ def test_failures_are_written(loop: Any, tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
-    state = GuidedState(SLOTS, DRAFTS, small_vocabulary().vocab_size, [END])
+    state = GuidedState(GuidedShape(SLOTS, DRAFTS, small_vocabulary().vocab_size, [END]))
     with pytest.raises(InputError, match=message):
         FlightRecorder(state, small_vocabulary(), **options)
 

@@ -12,7 +12,7 @@ from support.grammar.grammars import END, compiled, small_vocabulary
 from weft.errors import InputError
 from weft.grammar import Guide, Matcher
 from weft.guided.proposals import NgramSettings, Proposals
-from weft.guided.state import GuidedState, host_memory
+from weft.guided.state import GuidedShape, GuidedState, host_memory
 
 A, B, C = (3 + byte for byte in b"abc")
 
@@ -28,7 +28,7 @@ class Text:
         guided: bool = True,
         settings: NgramSettings | None = None,
     ) -> None:
-        self.state = GuidedState(2, num_drafts, small_vocabulary().vocab_size, [END])
+        self.state = GuidedState(GuidedShape(2, num_drafts, small_vocabulary().vocab_size, [END]))
         self.proposals = Proposals(self.state, host_memory, ngram=settings or NgramSettings(), guided=guided)
         self.proposals.open(1, prompt, max_new_tokens=4)
         self.attach: dict[int, Matcher | None] = {1: compiled(guide).matcher()} if guide else {}

@@ -18,7 +18,7 @@ from weft.bench.report import Report
 from weft.bench.vocabulary import synthetic_vocabulary
 from weft.grammar import Guide, Matcher, Vocabulary
 from weft.grammar.xgrammar.backend import CompiledXGrammar, XGrammarBackend
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState
 from weft.runtime import cpu
 
 SCHEMA = {
@@ -99,7 +99,7 @@ def accept_and_rollback(matcher: Matcher, vocab: int) -> Callable[[], object]:
 
 def state_of(guide: CompiledXGrammar, vocabulary: Vocabulary, batch: int) -> GuidedState:
     """A state whose every commit takes one more token in each of `batch` rows."""
-    state = GuidedState(batch, 0, vocabulary.vocab_size, vocabulary.end_ids)
+    state = GuidedState(GuidedShape(batch, 0, vocabulary.vocab_size, vocabulary.end_ids))
     state.push(range(batch), {slot: matcher_at(guide, vocabulary) for slot in range(batch)})
     state.fetch()
     state.verified_host[:, 1] = torch.tensor(1 + ord("e"))

@@ -46,35 +46,45 @@ class TokenRules:
             )
 
 
+NO_RULES = TokenRules()
+
+
+@dataclass(frozen=True)
+class SlotSampling:
+    """How one slot samples. `max_drafts` is its request's own limit of drafts (None: as many as the engine makes).
+    Where it `is_searched`, the host chooses its tokens."""
+
+    params: SamplingParams
+    seed: int = 0
+    rules: TokenRules = NO_RULES
+    max_drafts: int | None = None
+    is_searched: bool = False
+
+
 class SamplingRow:
-    """One request's sampling parameters in pinned memory: what `write_slot` copies to the device. `answer` is what a
-    request has said that goes on after a pause, `max_drafts` its own limit of drafts (None: as many as the engine
-    makes). Where `is_searched`, the host chooses its tokens.
-    """
+    """One slot's sampling parameters in pinned memory: what `write_slot` copies to the device. `answer` is what a
+    request has said that goes on after a pause."""
 
     def __init__(
         self,
         runtime: Runtime,
-        sampling: SamplingParams,
-        seed: int,
-        rules: TokenRules,
+        sampling: SlotSampling,
         prompt: list[int],
         vocab_size: int,
         answer: Sequence[int] = (),
-        max_drafts: int | None = None,
-        is_searched: bool = False,
     ) -> None:
         pinned = partial(pinned_copy, runtime)
-        s = sampling
+        s, rules = sampling.params, sampling.rules
         bias, has_bias = dict(s.logit_bias or {}), bool(s.logit_bias) or rules.bias is not None
         is_penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
         changes_logits = bool(is_penalised or has_bias or rules.bad_words)
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         self.floats = pinned((s.temperature, s.top_p, s.min_p, *penalties), torch.float32)
-        self.longs = pinned((seed, len(prompt) + s.min_tokens), torch.int64)
-        limit = max_drafts if max_drafts is not None else _NO_LIMIT
+        self.longs = pinned((sampling.seed, len(prompt) + s.min_tokens), torch.int64)
+        limit = sampling.max_drafts if sampling.max_drafts is not None else _NO_LIMIT
         self.ints = pinned(
-            (s.top_k, changes_logits, has_bias, limit, s.logprobs is not None, is_searched), torch.int32
+            (s.top_k, changes_logits, has_bias, limit, s.logprobs is not None, sampling.is_searched),
+            torch.int32,
         )
         self.text = _Text(runtime, prompt, answer, vocab_size) if changes_logits else None
         self.bad_words: Tensor | None = None

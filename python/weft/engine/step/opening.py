@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from weft.engine.device.sampling import SamplingRow
+from weft.engine.device.sampling import SamplingRow, SlotSampling
 from weft.engine.device.state import DecodeParts
 from weft.engine.logits_processors import CapturedProcessor
 from weft.engine.processors.captured import CapturedProcessors
@@ -74,17 +74,11 @@ class SlotOpener:
 
     def _sampling(self, running: Running) -> SamplingRow:
         request = running.request
-        return SamplingRow(
-            self._runtime,
-            request.sampling,
-            request.seed,
-            request.rules,
-            request.prompt,
-            self._parts.model.config.vocab_size,
-            request.output.token_ids if running.search is None else (),
-            draft_limit(request, self._parts.max_drafts),
-            is_searched=running.search is not None,
-        )
+        limit, is_searched = draft_limit(request, self._parts.max_drafts), running.search is not None
+        sampling = SlotSampling(request.sampling, request.seed, request.rules, limit, is_searched)
+        answer = () if is_searched else request.output.token_ids
+        vocab_size = self._parts.model.config.vocab_size
+        return SamplingRow(self._runtime, sampling, request.prompt, vocab_size, answer)
 
     def _capture(self, running: Running) -> int:
         """The number that marks the slots' captured processor; 0 for none."""

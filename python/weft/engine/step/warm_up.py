@@ -6,7 +6,7 @@ import torch
 
 from weft.config import Speculation
 from weft.core import SamplingParams
-from weft.engine.device.sampling import SamplingRow, TokenRules
+from weft.engine.device.sampling import SamplingRow, SlotSampling
 from weft.engine.step.prefill import PrefillBuffers, PromptRow, open_row, read_prompt
 from weft.engine.step.runner import Decoder, ModelRunner, bucket
 from weft.engine.step.step import Guides, Plan
@@ -40,7 +40,7 @@ def _read_nothing(decoder: Decoder, buffers: PrefillBuffers, length: int, guides
     assert config.max_seq_len is not None
     tokens = [0] * min(length, config.max_seq_len - 1)
     vocab_size = parts.model.config.vocab_size
-    sampling = SamplingRow(runtime, SamplingParams(), 0, TokenRules(), tokens, vocab_size)
+    sampling = SamplingRow(runtime, SlotSampling(SamplingParams()), tokens, vocab_size)
     no_pages = pinned_copy(runtime, (), torch.int32)
     row = PromptRow((parts.state.dummy,), pinned_copy(runtime, tokens, torch.int64), no_pages, sampling)
     open_row(stream, decoder.lane, parts, row)

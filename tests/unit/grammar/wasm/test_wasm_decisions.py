@@ -17,7 +17,7 @@ from support.wasm.programs import (
     told,
 )
 from weft.errors import GuideError, GuideStateError
-from weft.guided.state import GuidedState
+from weft.guided.state import GuidedShape, GuidedState
 
 
 class TestDecisions:
@@ -130,7 +130,7 @@ def test_a_token_that_is_replaced_stops_its_slot_alone() -> None:
     """As a draft it is not taken; sampled, its slot waits for the host to write the text anew."""
     splices = [{"when_sampled": [5], "backtrack": 1, "ff_tokens": [9]}]
     text = scripted([([5, 6], {"splices": splices}), ([7], {})])
-    state = GuidedState(3, 2, small_vocabulary().vocab_size, [END])
+    state = GuidedState(GuidedShape(3, 2, small_vocabulary().vocab_size, [END]))
     state.push([0, 1], {0: start(text), 1: start(text)})
     state.fetch()
     state.drafts_host[:, :2] = 5
