@@ -7,8 +7,6 @@ namespace weft {
 void bind_driver(nanobind::module_ &m);
 void bind_hostfunc(nanobind::module_ &m);
 void bind_token_mask(nanobind::module_ &m);
-void bind_sampling(nanobind::module_ &m);
-void bind_penalties(nanobind::module_ &m);
 void bind_slots(nanobind::module_ &m);
 void bind_attention(nanobind::module_ &m);
 void bind_matcher(nanobind::module_ &m);

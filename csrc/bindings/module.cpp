@@ -12,8 +12,6 @@ NB_MODULE(_core, m) {
   weft::bind_driver(m);
   weft::bind_hostfunc(m);
   weft::bind_token_mask(m);
-  weft::bind_sampling(m);
-  weft::bind_penalties(m);
   weft::bind_slots(m);
   weft::bind_attention(m);
   weft::bind_matcher(m);

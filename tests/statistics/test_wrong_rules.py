@@ -17,8 +17,7 @@ from support.statistics.many_requests import ManyRequests
 from support.statistics.small_world import Case, case, good_draft_model
 from weft.engine.device.state import SlotState, StepBuffers
 from weft.engine.step import step
-from weft.ops.sampling import sample
-from weft.ops.slots import SlotParams, advance_slots_
+from weft.ops.slots import SlotParams, advance_slots_, sample_slots_
 
 pytestmark = pytest.mark.statistics
 
@@ -129,8 +128,7 @@ def test_noise_used_twice_is_found(monkeypatch: pytest.MonkeyPatch, num_drafts: 
     """Each token alone has the right distribution; two neighbours do not."""
 
     def drawn(logits: Tensor, slots: Tensor, position: Tensor, params: SlotParams) -> Tensor:
-        temperature, seed = params.floats[0][slots], params.longs[0][slots]
-        return sample(logits, temperature, seed, position // 2)
+        return sample_slots_(logits, slots, position // 2 - 1, torch.zeros_like(slots)[:, None], params)
 
     def repeated(
         logits: Tensor, slot: Tensor, base: Tensor, inputs: Tensor, params: SlotParams, *rest: object

@@ -124,23 +124,8 @@ void penalize_cpu(const PenalizeCall &call, int threads) {
   for_logits(call, threads, rows);
 }
 
-void count_tokens_cpu(const CountCall &call) {
-  for (std::int64_t i = 0; i < call.rows; ++i) {
-    const std::int64_t slot = call.slot[i];
-    if (slot < 0 || slot >= call.slots) continue;
-    for (std::int64_t j = 0; j < call.width && j < call.count[i]; ++j) {
-      const std::int64_t token = call.tokens[i * call.width + j], at = call.position[i] + j;
-      if (at >= 0 && at < call.history_width) {
-        call.history[slot * call.history_width + at] = static_cast<std::int32_t>(token);
-      }
-      if (token >= 0 && token < call.vocab) ++call.counts[slot * call.vocab + token];
-    }
-  }
-}
-
 #if !defined(WEFT_WITH_CUDA)
 const char *penalize_cuda(const PenalizeCall &, int, void *) { return "built without CUDA"; }
-const char *count_tokens_cuda(const CountCall &, void *) { return "built without CUDA"; }
 #endif
 
 }  // namespace weft

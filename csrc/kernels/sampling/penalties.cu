@@ -88,19 +88,6 @@ __global__ void __launch_bounds__(kThreads) block_bad_words_kernel(const Penaliz
   }
 }
 
-// A thread per token. Two rows of one slot are the dummy's: any result is fine there.
-__global__ void __launch_bounds__(kThreads) count_kernel(const CountCall call) {
-  const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (n >= call.rows * call.width) return;
-  const std::int64_t i = n / call.width, j = n % call.width, slot = call.slot[i];
-  if (slot < 0 || slot >= call.slots || j >= call.count[i]) return;
-  const std::int64_t token = call.tokens[n], at = call.position[i] + j;
-  if (at >= 0 && at < call.history_width) {
-    call.history[slot * call.history_width + at] = static_cast<std::int32_t>(token);
-  }
-  if (token >= 0 && token < call.vocab) atomicAdd(call.counts + slot * call.vocab + token, 1);
-}
-
 template <class T>
 void launch(const PenalizeCall &call, int sms, void *stream) {
   const std::int64_t rows = call.logits.rows;
@@ -119,13 +106,6 @@ void launch(const PenalizeCall &call, int sms, void *stream) {
 const char *penalize_cuda(const PenalizeCall &call, int sms, void *stream) {
   if (call.logits.rows == 0 || call.logits.vocab == 0) return nullptr;
   with_element(call.logits.dtype, [&](auto element) { launch<decltype(element)>(call, sms, stream); });
-  return launch_error();
-}
-
-const char *count_tokens_cuda(const CountCall &call, void *stream) {
-  const std::int64_t tokens = call.rows * call.width;
-  if (tokens == 0) return nullptr;
-  launch_kernel(count_kernel, static_cast<unsigned>((tokens + kThreads - 1) / kThreads), kThreads, stream, call);
   return launch_error();
 }
 

@@ -32,22 +32,10 @@ struct PenalizeCall {
   const std::int64_t *d2t;  // or null
 };
 
-// Row i appends the first count[i] of its `width` tokens to slot[i]: to the history from position[i] on, and to the
-// counts. What is no position or no token of the tables is left out.
-struct CountCall {
-  std::int64_t slots, vocab, history_width;
-  std::int32_t *counts, *history;
-  std::int64_t rows, width;
-  const std::int64_t *slot, *tokens, *count, *position;
-};
-
-// Both leave out a row whose slot is out of bounds.
+// A row whose slot is out of bounds is left alone.
 void penalize_cpu(const PenalizeCall &call, int threads);
-void count_tokens_cpu(const CountCall &call);
 
-// Enqueued to `stream` of the current device; `sms` is its number of multiprocessors. They return null, or what CUDA
-// said.
+// Enqueued to `stream` of the current device; `sms` is its number of multiprocessors. Returns null, or what CUDA said.
 const char *penalize_cuda(const PenalizeCall &call, int sms, void *stream);
-const char *count_tokens_cuda(const CountCall &call, void *stream);
 
 }  // namespace weft

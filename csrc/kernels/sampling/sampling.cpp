@@ -116,10 +116,6 @@ void sample_cpu(const SampleCall &call, int threads) {
   for_logits(call, threads, rows);
 }
 
-void gumbel_noise_cpu(const std::uint32_t *words, float *out, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = gumbel(words[i]);
-}
-
 #if !defined(WEFT_WITH_CUDA)
 std::int64_t sample_splits_cuda(std::int64_t, std::int64_t, int) { return 1; }
 const char *sample_cuda(const SampleCall &, int, std::uint64_t *, void *) { return "built without CUDA"; }

@@ -22,9 +22,6 @@ struct SampleCall {
 
 void sample_cpu(const SampleCall &call, int threads);
 
-// The noise of `count` words, as sampling uses it.
-void gumbel_noise_cpu(const std::uint32_t *words, float *out, std::int64_t count);
-
 // How many partial results per row sample_cuda needs room for: `workspace` holds logits.rows times that, 8 bytes each.
 std::int64_t sample_splits_cuda(std::int64_t rows, std::int64_t vocab, int sms);
 

@@ -11,11 +11,9 @@
 
 namespace weft {
 
-// A vocabulary of at most this many columns, so that the sum of a row's masses fits 64 bits.
-constexpr std::int64_t kMostColumns = 1 << 23;
-
 // Row i: temperature[i], and what keeps everything: top_k[i] <= 0 or >= vocab, top_p[i] >= 1, min_p[i] <= 0. Writes
 // -inf to floor[i] where nothing is cut, without a look at the logits where nothing is asked for or the row is greedy.
+// The vocabulary has at most 2^23 columns, so that the sum of a row's masses fits 64 bits.
 struct TruncateCall {
   Logits logits;
   const float *temperature;

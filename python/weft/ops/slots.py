@@ -4,6 +4,11 @@ them.
 A request's parameters are numbers in its slot's rows of `SlotParams`, neutral where it asks for nothing. So no kernel
 launch, and no graph, depends on what requests ask. R slots, B batch rows, T = 1 + K positions, K drafts, V vocabulary,
 N = B * T logits rows.
+
+A token is the argmax of logits / temperature + noise (`csrc/kernels/sampling/gumbel.h`). The noise is a function of the
+request's seed, the position and the target's token id, and of nothing else. So a drafter that draws with it tends to
+draw what the target will, a draft is right when it is equal, and a seed gives the same text whatever the drafter, the
+batch or the load. Since -log(-log(u)) is a Gumbel variate, the token is distributed as softmax(logits / temperature).
 """
 
 from __future__ import annotations
@@ -24,19 +29,25 @@ class SlotParams:
     """
 
     floats: Tensor
-    """[6, R] float32: temperature, top_p, min_p (`truncation_floor`), repetition, presence, frequency (`Penalties`)."""
+    """[6, R] float32. temperature: below 1e-5, or NaN, is the largest logit without noise. top_p: >= 1 is none. min_p:
+    <= 0 is none. repetition, positive: divides positive, multiplies other logits of tokens in prompt or output.
+    presence, frequency: taken from the logits of tokens in the output, once and as often as they stand there."""
     longs: Tensor
-    """[2, R] int64: the seed, and the position until which end tokens are blocked (`suppress_ends_`)."""
+    """[2, R] int64: the seed, and the position until which end tokens are blocked."""
     ints: Tensor
-    """[6, R] int32: top_k; whether the slot's text is penalised, and its bias read (`Penalties`); how many drafts it
-    may have; whether it wants log-probabilities; whether the host chooses its tokens, so that verification leaves it
-    where it is."""
+    """[6, R] int32: top_k, <= 0 for none; whether the slot has penalties, bias or bad words at all, and whether its
+    bias is read; how many drafts it may have; whether it wants log-probabilities; whether the host chooses its tokens,
+    so that verification leaves it where it is."""
     counts: Tensor
-    """[R, vocab] int32, as in `Penalties`, and so are `prompt`, `bias`, `bad_words` [R, M] and `history` [R, L]."""
+    """[R, vocab] int32: how often each token stands in the output."""
     prompt: Tensor
+    """[R, ceil(vocab / 32)] int32; bit t % 32 of word t // 32 is set where token t stands in the prompt."""
     bias: Tensor
+    """[R, vocab] float32, -inf allowed: added to the logits."""
     bad_words: Tensor
+    """[R, M] int32: sequences of tokens, each ended by -1 or the end of the row; an empty one ends the list."""
     history: Tensor
+    """[R, L] int32: the tokens of prompt and output by position."""
     ends: Tensor
     """[R, E] int32: the tokens that would end a slot's request; -1 is none."""
 
@@ -87,12 +98,17 @@ def sample_slots_(
 ) -> Tensor:
     """The target's token at every position, [N] int64, -1 where there is none; `logits` keep what parameters changed.
 
-    logits: [N, V] float32, float16 or bfloat16; row b * T + t is position t of batch row b.
+    logits: [N, V] float32, float16 or bfloat16, rows any distance apart, V at most 2^23; row b * T + t is position t of
+        batch row b.
     slot, base: [B] int64: the batch row's slot, and the position of its last committed token.
-    inputs: [B, T] int64: that token, then the drafts; position t has seen t of them.
+    inputs: [B, T] int64: that token, then the drafts; position t has seen t of them, which count as output. -1 is none.
     temperatures: float32, P >= T for each slot: those that are not negative go before the slot's own.
-    In this order: penalties, bias and bad words (`penalize_`), `suppress_ends_`, `truncation_floor`, `sample`. Raises
-    `InputError` for tensors that are not as above, and `InterfaceError` for CUDA tensors in a build without CUDA.
+    In this order: repetition, presence, frequency and bias, in float32, rounded once to the logits' dtype; a bad word's
+    last token is blocked where the tokens before it are those that the text ends with; end tokens are blocked before
+    their position, unless every other logit is -inf or NaN; top-k, top-p and min-p, each of which keeps ties with the
+    last that it keeps; the draw, where a NaN never wins, and of equal sums that of the lowest token.
+    The logits of a slot out of bounds are left alone. Raises `InputError` for tensors that are not as above, and
+    `InterfaceError` for CUDA tensors in a build without CUDA.
     """
     token: Tensor = SAMPLE(logits, slot, base, inputs, *params.tensors, temperatures)
     return token
@@ -112,7 +128,7 @@ def pick_drafts_(
 ) -> Tensor:
     """Draft `number` (from 1) of every batch row, [B] int64 in the target's ids; it is written to `drafts`, too.
 
-    It is drawn as the target's token at its position will be (`sample_slots_`), but for `suppress_ends_`, after the
+    It is drawn as the target's token at its position will be (`sample_slots_`), but that it may be an end, after the
     drafts before it. -1 is none: where the logits leave nothing, and beyond the slot's own limit of drafts.
 
     logits: [B, V] of the drafter. slot, base: as in `sample_slots_`. count: [B] int64, how many drafts verification

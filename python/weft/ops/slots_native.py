@@ -28,6 +28,7 @@ _PARAMS = (
     " Tensor history, Tensor ends"
 )
 _NUM_PARAMS = 9
+_MOST_COLUMNS = 2**23  # so that the sum of a row's probabilities fits 64 bits
 
 CallOf = Callable[..., tuple[_core.SlotCall, Tensor]]
 """Makes the call of an operation, and the tensor that it writes."""
@@ -56,6 +57,9 @@ def _width(temperatures: Tensor | None, slots: int) -> int:
 
 def _check_rows(logits: Tensor, slot: Tensor, base: Tensor) -> None:
     check_logits(logits, in_place=True)
+    require(
+        logits.shape[1] <= _MOST_COLUMNS, f"logits have {logits.shape[1]} columns; at most {_MOST_COLUMNS}"
+    )
     check_vector("slot", slot, (torch.int64,), slot.shape[0], logits)
     check_vector("base", base, (torch.int64,), slot.shape[0], logits)
 
@@ -89,13 +93,16 @@ def _check_pick(
     _check_rows(logits, slot, base)
     check_vector("count", count, (torch.int64,), slot.shape[0], logits)
     require(1 <= number <= drafts.shape[0], f"draft number {number} is not one of {drafts.shape[0]}")
+    d2t = _given(rest, 3)[2]
+    if d2t is not None:
+        check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
     return torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
 
 
 def _draft_call(
     logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: Any
 ) -> tuple[_core.SlotCall, Tensor]:
-    out = _check_pick(logits, slot, base, count, drafts, number)
+    out = _check_pick(logits, slot, base, count, drafts, number, *rest)
     tables, (temperatures, proposed, d2t) = _tables(rest[:_NUM_PARAMS]), _given(rest, 3)
     call = _core.draft_call(
         *native_logits(logits), number, tables, slot.data_ptr(), base.data_ptr(), count.data_ptr(),

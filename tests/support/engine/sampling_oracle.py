@@ -1,7 +1,7 @@
 """The reference of sampling: transformers' logits, then every parameter one after another in plain torch.
 
 Written from the documentation of `SamplingParams`, with sorting and dictionaries where weft has kernels. The noise is
-`ops/sampling.py`'s own reference in double precision.
+that of `support/kernels/sampling.py` in double precision.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import xgrammar as xgr
 from torch import Tensor
 
 from support.engine.oracle import Reference
+from support.kernels.sampling import gumbel_noise_reference, noise_words_reference
 from weft import SamplingParams
-from weft.ops.sampling import gumbel_noise_reference, noise_words_reference
 
 BOUNDARY = 1e-4
 """A share of probability this near to a limit of truncation may fall on either side of it."""

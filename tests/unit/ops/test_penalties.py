@@ -1,77 +1,68 @@
-"""Penalties, bias and bad words on the CPU, against a row at a time in Python; and the tokens that they count."""
+"""Penalties, bias and bad words by slot on the CPU, by what is left of the logits; and the tokens that they count."""
 
 from __future__ import annotations
-
-from dataclasses import fields, replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.errors import InputError
-from weft.ops.penalties import Penalties, count_tokens_, penalize_
-from weft.ops.penalties_reference import penalize_reference_
+from support.kernels.penalties import penalize_reference_
+from support.kernels.random_slots import DTYPES, random_logits, random_params, random_tokens, same_bits
+from support.kernels.rows import rows_params
+from weft.ops.slots import SlotParams, advance_slots_, pick_drafts_, sample_slots_
 
 INF, NAN = float("inf"), float("nan")
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-NONE = torch.zeros(1, 0, dtype=torch.int64)
 
 
-def one(value: int) -> Tensor:
-    return torch.tensor([value])
+def penalised(slots: int, vocab: int, seed: int = 0) -> SlotParams:
+    """Slots of any parameters, but for min_tokens."""
+    params = random_params(slots, vocab, seed)
+    params.longs[1] = 0
+    return params
 
 
-def random_penalties(slots: int, vocab: int, seed: int = 0) -> Penalties:
-    """Slots that ask for all sorts of things, some for nothing."""
+def assert_targets_are_the_references(
+    logits: Tensor, params: SlotParams, known: int, width: int = 5, seed: int = 0
+) -> None:
+    """Of rows in any slots, after as many tokens as their texts have or fewer, at positions with 0 to 4 drafts."""
     g = torch.Generator().manual_seed(seed)
-
-    def sometimes(value: Tensor, neutral: float, share: float = 0.5) -> Tensor:
-        return value.where(torch.rand(value.shape, generator=g) < share, neutral).contiguous()
-
-    bias = sometimes(torch.randn(slots, vocab, generator=g) * 5, 0.0, 0.1)
-    bias[torch.rand(slots, vocab, generator=g) < 0.02] = -INF
-    return Penalties(
-        active=torch.randint(0, 4, (slots,), generator=g).int(),
-        repetition=sometimes(torch.rand(slots, generator=g) + 0.6, 1.0),
-        presence=sometimes(torch.randn(slots, generator=g), 0.0),
-        frequency=sometimes(torch.randn(slots, generator=g), 0.0),
-        counts=sometimes(torch.randint(1, 200, (slots, vocab), generator=g), 0, 0.1).int(),
-        prompt=torch.randint(-(2**31), 2**31, (slots, -(-vocab // 32)), generator=g).int(),
-        bias=bias,
-        biased=torch.randint(0, 2, (slots,), generator=g).int(),
-        bad_words=torch.randint(-1, min(vocab, 3), (slots, 12), generator=g).int(),
-        history=torch.randint(0, min(vocab, 3), (slots, 30), generator=g).int(),
-    )
-
-
-def random_rows(n: int, slots: int, vocab: int, known: int, seed: int = 0) -> tuple[Tensor, ...]:
-    """Logits, slot, history_length, extra and num_extra of n rows."""
-    g = torch.Generator().manual_seed(seed)
-    logits = torch.randn(n, vocab, generator=g) * 5
-    logits[torch.rand(n, vocab, generator=g) < 0.1] = -INF
-    extra = torch.randint(-1, known, (n, 4), generator=g)
-    extra[: n // 2] = torch.randint(-1, min(known, 3), (n // 2, 4), generator=g)
-    slot, history_length = (torch.randint(0, high, (n,), generator=g) for high in (slots, 31))
-    return logits, slot, history_length, extra, torch.randint(0, 5, (n,), generator=g)
-
-
-def assert_as_reference(penalties: Penalties, rows: tuple[Tensor, ...], d2t: Tensor | None = None) -> None:
-    logits, slot, *context = rows
+    rows = len(logits) // width
+    slot = torch.randint(-1, len(params.ends) + 1, (rows,), generator=g)
+    base = torch.randint(-1, 30, (rows,), generator=g)
+    inputs = random_tokens((rows, width), known, seed)
     expected = logits.clone()
-    penalize_reference_(expected, slot, penalties, *context, d2t)
-    penalize_(logits, slot, penalties, *context, d2t)
-    assert torch.equal(logits, expected)
+    each = [t.repeat_interleave(width, 0) for t in (slot, base + 1, inputs[:, 1:])]
+    seen = torch.arange(width).repeat(rows)
+    penalize_reference_(expected, each[0], params, each[1], each[2], seen)
+    sample_slots_(logits, slot, base, inputs, params)
+    assert same_bits(logits, expected)
     assert not logits.isnan().any()
+
+
+def assert_drafts_are_the_references(
+    logits: Tensor, params: SlotParams, known: int, d2t: Tensor | None, seed: int = 0
+) -> None:
+    """The same after 0 to 3 drafts, with the drafter's own vocabulary."""
+    g = torch.Generator().manual_seed(seed)
+    slots, rows = len(params.ends), len(logits)
+    slot, drafts = torch.arange(rows) % slots, random_tokens((4, slots), known, seed)
+    base = torch.randint(-2, 27, (rows,), generator=g)
+    count = torch.randint(0, 3, (rows,), generator=g)
+    for number in (1, 2, 3, 4):
+        changed, expected = logits.clone(), logits.clone()
+        extra, seen = drafts[: number - 1].T[slot], torch.full((rows,), number - 1)
+        penalize_reference_(expected, slot, params, base + count + 2, extra, seen, d2t)
+        pick_drafts_(changed, slot, base, count, drafts, number, params, d2t=d2t)
+        assert same_bits(changed, expected)
+        assert not changed.isnan().any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [1, 31, 33, 64, 65, 300, 1536, 32000])
 def test_agrees_with_the_reference(vocab: int, dtype: torch.dtype) -> None:
-    logits, *rest = random_rows(24, 8, vocab, vocab)
-    assert_as_reference(random_penalties(8, vocab), (logits.to(dtype), *rest))
+    assert_targets_are_the_references(random_logits(60, vocab, dtype), penalised(8, vocab), vocab)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -80,8 +71,8 @@ def test_agrees_with_the_reference_on_a_drafters_vocabulary(vocab: int, dtype: t
     known = 3 * vocab
     d2t = torch.randperm(known, generator=torch.Generator().manual_seed(2))[:vocab] - torch.arange(vocab)
     d2t[0] = 0  # token 0, which bad words and drafts have often
-    logits, *rest = random_rows(24, 8, vocab, known)
-    assert_as_reference(random_penalties(8, known), (logits.to(dtype), *rest), d2t)
+    logits = random_logits(8, vocab, dtype)
+    assert_drafts_are_the_references(logits, penalised(8, known), known, d2t)
 
 
 @settings(max_examples=80, deadline=None)
@@ -90,54 +81,83 @@ def test_agrees_with_the_reference_on_anything(seed: int, vocab: int, known: int
     d2t = torch.randint(-vocab, known, (vocab,), generator=torch.Generator().manual_seed(seed))
     d2t = torch.where(torch.arange(vocab) + d2t < 0, 0, d2t)
     known = max(known, vocab)
-    assert_as_reference(
-        random_penalties(4, known, seed), random_rows(6, 4, vocab, known, seed), d2t if drafter else None
+    params = penalised(4, known, seed)
+    assert_targets_are_the_references(random_logits(6, vocab, seed=seed), params, known, 3, seed)
+    assert_drafts_are_the_references(
+        random_logits(4, vocab, seed=seed), params, known, d2t if drafter else None, seed
     )
 
 
 def test_any_stride_and_nothing_between_the_rows() -> None:
     for dtype in DTYPES:
-        logits, *rest = random_rows(10, 4, 300, 300)
-        storage = torch.zeros(10, 311, dtype=dtype)
-        storage[:, 5:305] = logits
-        expected = storage.clone()
-        penalties = random_penalties(4, 300)
-        penalize_reference_(expected[:, 5:305], rest[0], penalties, *rest[1:])
-        penalize_(storage[:, 5:305], rest[0], penalties, *rest[1:])
-        assert torch.equal(storage, expected)
+        storage = torch.zeros(40, 311, dtype=dtype)
+        storage[:, 5:305] = random_logits(40, 300, dtype)
+        before = storage.clone()
+        assert_targets_are_the_references(storage[:, 5:305], penalised(4, 300), 300)
+        assert torch.equal(storage[:, :5], before[:, :5]) and torch.equal(storage[:, 305:], before[:, 305:])
+        assert not torch.equal(storage, before)
 
 
-def a_slot(vocab: int = 40, **asked: float) -> Penalties:
-    """One slot that is active; numbers are those of its only row."""
-    penalties = Penalties.neutral(1, vocab, 16, 20)
-    penalties.active.fill_(1)
-    for name, value in asked.items():
-        getattr(penalties, name).fill_(value)
-    return penalties
+def a_slot(
+    vocab: int = 40, repetition: float = 1.0, presence: float = 0.0, frequency: float = 0.0
+) -> SlotParams:
+    """One slot that is penalised."""
+    params = rows_params(1, vocab, bad_words=16, max_length=20)
+    params.floats[3:, 0] = torch.tensor([repetition, presence, frequency])
+    params.ints[1] = 1
+    params.history.fill_(-1)
+    return params
+
+
+def penalise(
+    logits: Tensor,
+    params: SlotParams,
+    committed: int = 0,
+    drafted: tuple[int, ...] = (),
+    d2t: Tensor | None = None,
+) -> None:
+    """Change one row of logits [1, V] in slot 0, after so many tokens of its text and these drafts, by both ways."""
+    slot, drafts = torch.zeros(1, dtype=torch.int64), torch.tensor([[t] for t in (*drafted, 5)])
+    params.ints[3] = len(drafts)
+    if d2t is None:
+        rows = torch.cat((logits,) * len(drafts))
+        inputs = torch.tensor([[0, *drafted]])
+        sample_slots_(rows, slot, slot + committed - 1, inputs, params)
+        pick_drafts_(logits, slot, slot + committed - 2, slot, drafts, len(drafts), params)
+        assert same_bits(rows[-1:], logits)
+    else:
+        pick_drafts_(logits, slot, slot + committed - 2, slot, drafts, len(drafts), params, d2t=d2t)
 
 
 def test_each_penalty_by_hand() -> None:
-    penalties = a_slot(repetition=2.0, presence=0.5, frequency=0.25)
-    penalties.counts[0, 3] = 2
-    penalties.prompt[0, 0] = 1 << 4
-    penalties.prompt[0, 1] = 1 << 0  # token 32
+    params = a_slot(repetition=2.0, presence=0.5, frequency=0.25)
+    params.counts[0, 3] = 2
+    params.prompt[0, 0] = 1 << 4
+    params.prompt[0, 1] = 1 << 0  # token 32
     logits = torch.full((1, 40), 4.0)
     logits[0, 32] = -4.0
-    extra = torch.tensor([[7, -1, 7, 8]])  # 8 is beyond the first three
-    penalize_(logits, one(0), penalties, one(0), extra, one(3))
+    penalise(logits, params, drafted=(7, -1, 7))
     changed = {c: float(logits[0, c]) for c in (logits[0] != 4.0).nonzero().flatten().tolist()}
     assert changed == {3: 2.0 - 0.5 - 0.5, 4: 2.0, 7: 2.0 - 0.5 - 0.5, 32: -8.0}
 
 
+def test_a_draft_counts_for_those_after_it_alone() -> None:
+    params = a_slot(presence=1.0)
+    logits = torch.zeros(3, 40)
+    slot = torch.zeros(1, dtype=torch.int64)
+    sample_slots_(logits, slot, slot, torch.tensor([[4, 7, 8]]), params)
+    assert [(row != 0).nonzero().flatten().tolist() for row in logits] == [[], [7], [7, 8]]
+
+
 def test_a_bias_is_added_last_and_may_block() -> None:
-    penalties = a_slot(repetition=2.0)
-    penalties.counts[0, :2] = 1
-    penalties.bias[0, :4] = torch.tensor([1.0, -INF, -INF, INF])
+    params = a_slot(repetition=2.0)
+    params.counts[0, :2] = 1
+    params.bias[0, :4] = torch.tensor([1.0, -INF, -INF, INF])
     logits = torch.tensor([[4.0, 4.0, INF, -INF, NAN]])
     for is_biased in (0, 1):
-        penalties.biased.fill_(is_biased)
+        params.ints[2] = is_biased
         row = logits.clone()
-        penalize_(row, one(0), penalties, one(0), NONE, one(0))
+        penalise(row, params)
         expected = [3.0, -INF, -INF, -INF] if is_biased else [2.0, 2.0, INF, -INF]
         assert row[0, :4].tolist() == expected and row[0, 4].isnan()
 
@@ -161,113 +181,77 @@ def test_a_bias_is_added_last_and_may_block() -> None:
 def test_bad_words(
     words: list[int], committed: list[int], drafted: list[int], blocked: list[int], with_d2t: bool
 ) -> None:
-    penalties = a_slot()
-    penalties.bad_words[0, : len(words)] = torch.tensor(words)
-    penalties.history[0, : len(committed)] = torch.tensor(committed)
-    extra = torch.tensor([[*drafted, 5, 5]])
+    params = a_slot()
+    params.bad_words.fill_(-1)
+    params.bad_words[0, : len(words)] = torch.tensor(words)
+    params.history[0, : len(committed)] = torch.tensor(committed)
     logits = torch.zeros(1, 20)
     d2t = 2 * torch.randperm(20) - torch.arange(20) if with_d2t else None
     tokens = torch.arange(20) + (0 if d2t is None else d2t)
-    penalize_(logits, one(0), penalties, one(len(committed)), extra, one(len(drafted)), d2t)
+    penalise(logits, params, len(committed), tuple(drafted), d2t)
     expected = sorted(t for t in blocked if t in tokens.tolist())
     assert sorted(tokens[logits[0] == -INF].tolist()) == expected
 
 
 def test_a_history_that_is_not_kept_completes_no_word() -> None:
-    penalties = a_slot()
-    penalties.bad_words[0, :3] = torch.tensor([1, 2, -1])
-    penalties.history.fill_(1)
+    params = a_slot()
+    params.bad_words[0, :3] = torch.tensor([1, 2, -1])
+    params.history.fill_(1)
     for length, is_blocked in ((20, True), (21, False)):
         logits = torch.zeros(1, 40)
-        penalize_(logits, one(0), penalties, one(length), NONE, one(0))
+        penalise(logits, params, length)
         assert (logits[0, 2] == -INF) == is_blocked
 
 
-def test_rows_that_ask_for_nothing_are_left_alone() -> None:
-    penalties = random_penalties(4, 100)
-    penalties.active.zero_()
-    logits, slot, *context = random_rows(12, 4, 100, 100)
-    slot[:2] = torch.tensor([-1, 4])
-    before = logits.clone()
-    penalize_(logits, slot, penalties, *context)
-    assert torch.equal(logits, before)
-    penalties.active.fill_(1)
-    penalize_(logits, slot, penalties, *context)
-    assert torch.equal(logits[:2], before[:2]) and not torch.equal(logits[2:], before[2:])
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_row_does_not_depend_on_its_batch(threads: int) -> None:
-    penalties, (logits, slot, *context) = random_penalties(8, 6001), random_rows(40, 8, 6001, 6001)
-    alone = logits.clone()
-    for i in range(40):
-        penalize_(alone[i : i + 1], slot[i : i + 1], penalties, *[c[i : i + 1] for c in context])
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        penalize_(logits, slot, penalties, *context)
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(logits, alone)
+def advance(params: SlotParams, slot: Tensor, tokens: Tensor, count: Tensor, position: Tensor) -> None:
+    """Commit the first count[i] of tokens[i] from position[i] on; the last slot of them pads."""
+    slots, width = len(params.ends), tokens.shape[1]
+    many = torch.zeros(slots, width + 1, dtype=torch.int64)
+    one = many[:, 0].clone()
+    moved = (many, one, one.clone(), one.clone(), one.new_zeros(width, slots))
+    advance_slots_(
+        tokens, slot, position - 1, tokens.clone(), count - 1, tokens.clone(), moved, params, is_counted=True
+    )
 
 
 def test_tokens_are_counted_and_appended() -> None:
-    penalties = Penalties.neutral(3, 10, 4, 5)
-    tokens = torch.tensor([[1, 1, 9], [2, -1, 10], [3, 4, 5]])
-    count_tokens_(
-        penalties, torch.tensor([0, 2, -1]), tokens, torch.tensor([2, 3, 3]), torch.tensor([0, 3, 0])
-    )
-    assert penalties.history.tolist() == [[1, 1, -1, -1, -1], [-1] * 5, [-1, -1, -1, 2, -1]]
-    assert penalties.counts.nonzero().tolist() == [[0, 1], [2, 2]]
-    assert int(penalties.counts[0, 1]) == 2
-    count_tokens_(penalties, torch.tensor([0]), torch.tensor([[1]]), torch.tensor([1]), torch.tensor([2]))
-    assert int(penalties.counts[0, 1]) == 3 and penalties.history[0].tolist() == [1, 1, 1, -1, -1]
+    params = rows_params(4, 10, max_length=5)
+    params.history.fill_(-1)
+    params.ints[1] = torch.tensor([1, 0, 1, 1])
+    tokens = torch.tensor([[1, 1, 9], [2, -1, 10], [3, 4, 5], [6, 6, 6]])
+    slot, count = torch.tensor([0, 2, -1, 1]), torch.tensor([2, 3, 3, 3])
+    advance(params, slot, tokens, count, torch.tensor([0, 3, 0, 0]))
+    kept = [[1, 1, -1, -1, -1], [-1] * 5, [-1, -1, -1, 2, -1], [-1] * 5]
+    assert params.history.tolist() == kept  # slot 1 has no penalties
+    assert params.counts.nonzero().tolist() == [[0, 1], [2, 2]]
+    assert int(params.counts[0, 1]) == 2
+    one = torch.ones(1, dtype=torch.int64)
+    advance(params, one - 1, one[None], one, one + 1)
+    assert int(params.counts[0, 1]) == 3 and params.history[0].tolist() == [1, 1, 1, -1, -1]
 
 
 def test_counting_what_was_drafted_changes_nothing() -> None:
     """A row behind drafts is penalised as the row that stands there once they are committed."""
-    penalties = random_penalties(1, 50, 5)
-    penalties.active.fill_(1)
+    params = penalised(2, 50, 5)
+    params.ints[1] = 1
     drafts = torch.tensor([[1, 2, 1, 0]])
+    slot, base = torch.zeros(1, dtype=torch.int64), torch.tensor([8])
     logits = torch.randn(1, 50)
-    ahead = logits.clone()
-    penalize_(ahead, one(0), penalties, one(9), drafts, one(4))
-    count_tokens_(penalties, one(0), drafts, one(4), one(9))
-    penalize_(logits, one(0), penalties, one(13), NONE, one(0))
-    assert torch.equal(logits, ahead)
+    ahead = logits.repeat(5, 1)
+    sample_slots_(ahead, slot, base, torch.tensor([[0, 1, 2, 1, 0]]), params)
+    advance(params, slot, drafts, torch.tensor([4]), base + 1)
+    sample_slots_(logits, slot, base + 4, slot[None], params)
+    assert torch.equal(logits, ahead[4:])
 
 
-def test_says_what_is_wrong() -> None:
-    penalties = Penalties.neutral(2, 8, 4, 5)
-    for field in fields(penalties):
-        tensor = getattr(penalties, field.name)
-        with pytest.raises(InputError, match=f"{field.name} must be"):
-            replace(penalties, **{field.name: tensor.double()})
-    with pytest.raises(InputError, match=r"prompt must be \[2, 1\] int32"):
-        replace(penalties, prompt=torch.zeros(2, 2, dtype=torch.int32))
-    logits, slot, extra = (
-        torch.zeros(2, 8),
-        torch.zeros(2, dtype=torch.int64),
-        torch.zeros(2, 3, dtype=torch.int64),
-    )
-    with pytest.raises(InputError, match="logits must be float32"):
-        penalize_(logits.double(), slot, penalties, slot, extra, slot)
-    with pytest.raises(InputError, match="last dimension of logits"):
-        penalize_(torch.zeros(8, 2).T, slot, penalties, slot, extra, slot)
-    with pytest.raises(InputError, match="extra must be"):
-        penalize_(logits, slot, penalties, slot, extra[:, ::2], slot)
-    with pytest.raises(InputError, match=r"d2t must be \[8\] int64"):
-        penalize_(logits, slot, penalties, slot, extra, slot, slot)
-    with pytest.raises(InputError, match="tokens must be"):
-        count_tokens_(penalties, slot, extra.int(), slot, slot)
-
-
-def test_is_opaque_under_fake_cuda_tensors() -> None:
-    with FakeTensorMode():
-        penalties = Penalties.neutral(2, 64, 4, 5, "cuda")
-        slot = torch.zeros(3, dtype=torch.int64, device="cuda")
-        extra = torch.zeros(3, 2, dtype=torch.int64, device="cuda")
-        penalize_(torch.zeros(3, 64, device="cuda"), slot, penalties, slot, extra, slot)
-        count_tokens_(penalties, slot, extra, slot, slot)
-        with pytest.raises(InputError, match="the penalties are on cuda"):
-            penalize_(torch.zeros(3, 64), slot.cpu(), penalties, slot.cpu(), extra.cpu(), slot.cpu())
+def test_rows_that_ask_for_nothing_are_left_alone() -> None:
+    params = penalised(4, 100)
+    logits = random_logits(12, 100)
+    slot, base = torch.tensor([*range(4)] * 3), torch.full((12,), 7)
+    before = logits.clone()
+    for active in ((0, 0, 0, 0), (1, 0, 1, 0)):
+        params.ints[1] = torch.tensor(active)
+        sample_slots_(logits, slot, base, torch.zeros(12, 1, dtype=torch.int64), params)
+        left = params.ints[1][slot] == 0
+        assert torch.equal(logits[left], before[left])
+    assert not torch.equal(logits, before)

@@ -1,21 +1,34 @@
-"""min_tokens on the CPU."""
+"""min_tokens by slot on the CPU."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.errors import InputError
-from weft.ops.suppress_ends import suppress_ends_, suppress_ends_reference_
+from support.kernels.penalties import suppress_ends_reference_
+from support.kernels.random_slots import DTYPES, same_bits
+from weft.ops.slots import SlotParams, pick_drafts_, sample_slots_
 
 INF, NAN = float("inf"), float("nan")
 ENDS = torch.tensor([[3, -1], [0, 90], [-1, -1], [5, 5]], dtype=torch.int32)
 UNTIL = torch.tensor([4, 10, 10, 0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def a_table(ends: Tensor, until: Tensor, vocab: int) -> SlotParams:
+    """Slots that ask for nothing but min_tokens."""
+    params = SlotParams.neutral(len(ends), vocab, 1, ends.shape[1], 1, torch.device("cpu"))
+    params.ends.copy_(ends)
+    params.longs[1] = until
+    return params
+
+
+def suppress(logits: Tensor, slot: Tensor, params: SlotParams, position: Tensor) -> None:
+    """By sampling the tokens at these positions."""
+    sample_slots_(logits, slot, position - 1, torch.zeros(len(slot), 1, dtype=torch.int64), params)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [1, 31, 33, 64, 65, 300, 32000])
 def test_agrees_with_the_reference(vocab: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(vocab)
@@ -30,16 +43,28 @@ def test_agrees_with_the_reference(vocab: int, dtype: torch.dtype) -> None:
     blocked = torch.rand(64, 1, generator=generator).round() * 0.999 + 0.001
     logits[torch.rand(64, vocab, generator=generator) < blocked] = -INF
     logits[torch.rand(64, vocab, generator=generator) < 0.01] = NAN
-    expected = storage.clone()
-    suppress_ends_reference_(expected[:, 2 : vocab + 2], slot, ends, until, position)
-    suppress_ends_(logits, slot, ends, until, position)
-    assert torch.equal(storage.view(torch.int8), expected.view(torch.int8))
+    expected, params = storage.clone(), a_table(ends, until, vocab)
+    suppress_ends_reference_(expected[:, 2 : vocab + 2], slot, params, position)
+    suppress(logits, slot, params, position)
+    assert same_bits(storage, expected)
 
 
 def test_blocks_ends_before_their_time() -> None:
     logits = torch.zeros(5, 100)
-    suppress_ends_(logits, torch.tensor([0, 0, 1, 2, 3]), ENDS, UNTIL, torch.tensor([3, 4, 9, 0, 0]))
+    params = a_table(ENDS, UNTIL, 100)
+    suppress(logits, torch.tensor([0, 0, 1, 2, 3]), params, torch.tensor([3, 4, 9, 0, 0]))
     assert (logits == -INF).nonzero().tolist() == [[0, 3], [2, 0], [2, 90]]
+
+
+def test_each_position_has_its_own_time() -> None:
+    """Positions after drafts are later ones; drafts themselves may end a text that has no end yet."""
+    params, slot = a_table(ENDS, UNTIL, 100), torch.tensor([0])
+    logits = torch.zeros(4, 100)
+    sample_slots_(logits, slot, torch.tensor([1]), torch.zeros(1, 4, dtype=torch.int64), params)
+    assert (logits == -INF).nonzero().tolist() == [[0, 3], [1, 3]]
+    draft, drafts = torch.zeros(1, 100), torch.zeros(1, 4, dtype=torch.int64)
+    pick_drafts_(draft, slot, slot, slot, drafts, 1, params)
+    assert not draft.any()
 
 
 def test_the_grammar_beats_min_tokens() -> None:
@@ -47,31 +72,12 @@ def test_the_grammar_beats_min_tokens() -> None:
     logits[:, 90] = 1.0
     logits[1, 7] = NAN
     logits[2, 99] = -3e38
-    suppress_ends_(logits, torch.ones(3, dtype=torch.int64), ENDS, UNTIL, torch.zeros(3, dtype=torch.int64))
+    suppress(logits, torch.ones(3, dtype=torch.int64), a_table(ENDS, UNTIL, 100), torch.zeros(3).long())
     assert logits[:, 90].tolist() == [1.0, 1.0, -INF]
 
 
 def test_ends_and_slots_out_of_bounds_are_left_alone() -> None:
     logits = torch.zeros(3, 50)
-    suppress_ends_(logits, torch.tensor([1, -1, 4]), ENDS, UNTIL, torch.zeros(3, dtype=torch.int64))
+    params = a_table(ENDS, UNTIL, 50)
+    suppress(logits, torch.tensor([1, -1, 4]), params, torch.zeros(3, dtype=torch.int64))
     assert (logits == -INF).nonzero().tolist() == [[0, 0]]
-
-
-def test_says_what_is_wrong() -> None:
-    logits, slot = torch.zeros(2, 8), torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(InputError, match="ends must be"):
-        suppress_ends_(logits, slot, ENDS.long(), UNTIL, slot)
-    with pytest.raises(InputError, match=r"until must be \[4\]"):
-        suppress_ends_(logits, slot, ENDS, slot, slot)
-    with pytest.raises(InputError, match="last dimension of logits"):
-        suppress_ends_(torch.zeros(8, 2).T, slot, ENDS, UNTIL, slot)
-
-
-def test_is_opaque_under_fake_cuda_tensors() -> None:
-    with FakeTensorMode():
-
-        def on_cuda(like: Tensor) -> Tensor:
-            return torch.zeros(like.shape, dtype=like.dtype, device="cuda")
-
-        slot = torch.zeros(2, dtype=torch.int64, device="cuda")
-        suppress_ends_(torch.zeros(2, 8, device="cuda"), slot, on_cuda(ENDS), on_cuda(UNTIL), slot)

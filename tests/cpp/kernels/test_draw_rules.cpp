@@ -1,0 +1,151 @@
+// What decides a token, against double precision: the noise of each word, and the floors that truncation finds, against
+// sorting. No operation gives either.
+#include <algorithm>
+#include <functional>
+
+#include "kernels/columns.h"
+#include "kernels/sampling/gumbel.h"
+#include "random_sampling.h"
+
+namespace {
+
+using namespace weft;
+
+bool philox_gives_the_published_words() {
+  struct Known {
+    std::uint32_t c0, c1, c2, c3, k0, k1;
+    PhiloxWords words;
+  };
+  constexpr std::uint32_t kOnes = 0xffffffffu;
+  const Known known[] = {
+      {0, 0, 0, 0, 0, 0, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}},
+      {kOnes, kOnes, kOnes, kOnes, kOnes, kOnes, {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}},
+      {0x243f6a88,
+       0x85a308d3,
+       0x13198a2e,
+       0x03707344,
+       0xa4093822,
+       0x299f31d0,
+       {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
+  };
+  for (const Known &k : known) {
+    const PhiloxWords words = philox4x32_10(k.c0, k.c1, k.c2, k.c3, k.k0, k.k1);
+    if (!std::equal(words.word, words.word + 4, k.words.word)) return false;
+  }
+  return true;
+}
+
+// u near 1 is counted from 1 down, where doubles are finer.
+bool noise_is_right(std::uint32_t word) {
+  const double below_one = (static_cast<double>(~word) + 0.5) * 0x1p-32;
+  const double exact = -std::log(-std::log1p(-below_one));
+  const float noise = gumbel(word);
+  return std::fabs(noise - exact) < 3e-6 && noise > -3.14f && noise < kLargestNoise && gumbel_bound(word) >= noise;
+}
+
+bool noise_is_a_gumbel_variate() {
+  for (std::uint32_t i = 0; i < 1000; ++i) {
+    if (!noise_is_right(i) || !noise_is_right(~i)) return false;
+    if (!noise_is_right(0x80000000u - 500 + i)) return false;
+  }
+  for (int i = 0; i < 200'000; ++i) {
+    if (!noise_is_right(static_cast<std::uint32_t>(g_random()))) return false;
+  }
+  return true;
+}
+
+// Of two rows, one of which has a floor above all its logits.
+bool a_floor_above_everything_leaves_no_token() {
+  const std::vector<float> floor{0.5f, -INFINITY};
+  const std::vector<std::int64_t> zero{0, 0};
+  for (const float temperature : {0.0f, 1.0f}) {
+    std::vector<float> logits(200, 0.0f);
+    const std::vector<float> temperatures{temperature, temperature};
+    std::vector<std::int64_t> out{-7, -7};
+    const Logits rows{logits.data(), DType::kFloat32, 2, 100, 100};
+    sample_cpu({rows, temperatures.data(), zero.data(), zero.data(), nullptr, floor.data(), out.data()}, 1);
+    if (out[0] != -1 || out[1] < 0) return false;
+  }
+  return true;
+}
+
+// Row i without its NaN, in double precision.
+std::vector<double> numbers_of(const Logits &logits, std::int64_t i) {
+  std::vector<double> x;
+  for (std::int64_t c = 0; c < logits.vocab; ++c) {
+    const std::int64_t at = i * logits.stride + c;
+    float value = 0;
+    if (logits.dtype == DType::kFloat32) value = static_cast<const float *>(logits.data)[at];
+    if (logits.dtype == DType::kFloat16) value = widen(static_cast<const Half *>(logits.data)[at]);
+    if (logits.dtype == DType::kBFloat16) value = widen(static_cast<const BFloat16 *>(logits.data)[at]);
+    if (!std::isnan(value)) x.push_back(value);
+  }
+  return x;
+}
+
+struct Asked {
+  double temperature, top_p, min_p;
+  std::int64_t top_k;
+};
+
+// The floor of x, which is in descending order, with limits that are `shift` higher or lower than what is asked.
+double floor_of(const std::vector<double> &x, const Asked &asked, double shift) {
+  double floor = -INFINITY;
+  std::size_t kept = x.size();
+  if (asked.top_k > 0 && asked.top_k <= static_cast<std::int64_t>(x.size())) {
+    floor = x[static_cast<std::size_t>(asked.top_k - 1)];
+    while (x[kept - 1] < floor) --kept;
+  }
+  const auto share = [&](double one) {
+    const double power = one == x[0] ? 0 : (one - x[0]) / asked.temperature;
+    return std::isnan(power) ? 0 : std::exp(power);
+  };
+  if (asked.top_p < 1) {
+    double total = 0, sum = 0;
+    for (std::size_t c = 0; c < kept; ++c) total += share(x[c]);
+    std::size_t last = 0;
+    for (std::size_t c = 0; c < kept && (c == 0 || sum < (asked.top_p - 4e-6 * shift) * total); ++c) {
+      sum += share(x[c]);
+      last = c;
+    }
+    floor = std::max(floor, x[last]);
+  }
+  if (asked.min_p > 0 && std::isfinite(asked.temperature)) {
+    const double below = asked.temperature * std::log(std::clamp(asked.min_p, 0x1p-126, 1.0));
+    const double rounding = 2e-5 * asked.temperature + (std::isfinite(x[0]) ? 2e-7 * (std::fabs(x[0]) - below) : 0);
+    floor = std::max(floor, x[0] + below + shift * rounding);
+  }
+  return std::min(floor, x[0]);
+}
+
+bool is_floor_of(std::vector<double> x, const Asked &asked, std::int64_t vocab, float floor) {
+  std::sort(x.begin(), x.end(), std::greater<>());
+  const bool cuts = asked.temperature >= kLowestTemperature &&
+                    ((asked.top_k > 0 && asked.top_k < vocab) || asked.top_p < 1 || asked.min_p > 0);
+  if (!cuts || x.empty() || x[0] == -INFINITY) return floor == -INFINITY;
+  const double lowest = floor_of(x, asked, -1), highest = floor_of(x, asked, 1);
+  for (const double one : x) {
+    if (one > -INFINITY && ((one >= highest && one < floor) || (one < lowest && one >= floor))) return false;
+  }
+  return x[0] >= floor;
+}
+
+bool truncation_agrees_with_sorting() {
+  AnyTruncation any_call;
+  truncation_floor_cpu(any_call.call, 1);
+  for (std::int64_t i = 0; i < any_call.rows; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    Asked asked{any_call.temperature[at], any_call.top_p[at], any_call.min_p[at], any_call.top_k[at]};
+    if (asked.top_k >= any_call.vocab) asked.top_k = 0;
+    if (!is_floor_of(numbers_of(any_call.call.logits, i), asked, any_call.vocab, any_call.floor[at])) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main() {
+  return check("published words", philox_gives_the_published_words, 1) | check("noise", noise_is_a_gumbel_variate, 1) |
+         check("floor", a_floor_above_everything_leaves_no_token, 1) |
+         check("truncation", truncation_agrees_with_sorting, 3000);
+}

@@ -1,0 +1,83 @@
+"""Slots that ask for all sorts of things, some for nothing, and rows of logits in them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.ops.slots import SlotParams
+
+INF, NAN = float("inf"), float("nan")
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def random_params(
+    slots: int, vocab: int, seed: int = 0, bad_words: int = 12, max_length: int = 30, ends: int = 3
+) -> SlotParams:
+    """Of every parameter about half of the slots have something; bad words and texts are of few different tokens."""
+    g = torch.Generator().manual_seed(seed)
+    params = SlotParams.neutral(slots, vocab, bad_words, ends, max_length, torch.device("cpu"))
+    _write_draw(params, g)
+    _write_penalties(params, g)
+    params.longs[1] = torch.randint(0, max_length + 6, (slots,), generator=g)
+    params.ints[3:] = torch.randint(0, 2, (3, slots), generator=g)
+    params.ints[3] = torch.randint(0, 6, (slots,), generator=g)
+    params.ends.copy_(torch.randint(-1, vocab, (slots, ends), generator=g))
+    return params
+
+
+def _sometimes(value: Tensor, neutral: float, g: torch.Generator, share: float = 0.5) -> Tensor:
+    return value.where(torch.rand(value.shape, generator=g) < share, neutral)
+
+
+def _write_draw(params: SlotParams, g: torch.Generator) -> None:
+    slots, vocab = params.counts.shape
+    params.floats[0] = _sometimes(torch.rand(slots, generator=g) * 2, 0.0, g, 0.8)
+    params.floats[1] = _sometimes(torch.rand(slots, generator=g), 1.0, g)
+    params.floats[2] = _sometimes(torch.rand(slots, generator=g) * 0.2, 0.0, g)
+    params.longs[0] = torch.randint(-(2**62), 2**62, (slots,), generator=g)
+    params.ints[0] = _sometimes(torch.randint(-1, vocab + 2, (slots,), generator=g), 0, g)
+
+
+def _write_penalties(params: SlotParams, g: torch.Generator) -> None:
+    slots, vocab = params.counts.shape
+    few = min(vocab, 3)
+    params.floats[3] = _sometimes(torch.rand(slots, generator=g) + 0.6, 1.0, g)
+    params.floats[4] = _sometimes(torch.randn(slots, generator=g), 0.0, g)
+    params.floats[5] = _sometimes(torch.randn(slots, generator=g), 0.0, g)
+    params.ints[1] = torch.randint(0, 4, (slots,), generator=g)
+    params.ints[2] = torch.randint(0, 2, (slots,), generator=g)
+    params.counts.copy_(_sometimes(torch.randint(1, 200, (slots, vocab), generator=g), 0, g, 0.1))
+    params.prompt.copy_(torch.randint(-(2**31), 2**31, params.prompt.shape, generator=g))
+    params.bias.copy_(_sometimes(torch.randn(slots, vocab, generator=g) * 5, 0.0, g, 0.1))
+    params.bias[torch.rand(slots, vocab, generator=g) < 0.02] = -INF
+    params.bad_words.copy_(torch.randint(-1, few, params.bad_words.shape, generator=g))
+    params.history.copy_(torch.randint(0, few, params.history.shape, generator=g))
+
+
+def random_logits(rows: int, vocab: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    """[rows, vocab], a tenth of them -inf; in storage where rows are apart, and begin anywhere."""
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, vocab + 5, generator=g) * 5
+    logits[torch.rand(rows, vocab + 5, generator=g) < 0.1] = -INF
+    return logits.to(dtype)[:, 2 : vocab + 2]
+
+
+def random_tokens(shape: tuple[int, ...], vocab: int, seed: int = 0) -> Tensor:
+    """Drafts: half of the rows of few different tokens, so that they complete bad words; -1 is none."""
+    g = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(-1, vocab, shape, generator=g)
+    few = torch.randint(-1, min(vocab, 3), shape, generator=g)
+    tokens[: shape[0] // 2] = few[: shape[0] // 2]
+    return tokens
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors, on any devices, are equal to the sign of a zero and the bits of a NaN."""
+    a, b = (each.cpu().contiguous() for each in (a, b))
+    return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def on_cuda(params: SlotParams) -> SlotParams:
+    """A copy of the tables on the GPU."""
+    return SlotParams(*(each.cuda() for each in params.tensors))

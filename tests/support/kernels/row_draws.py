@@ -1,0 +1,71 @@
+"""How rows of logits are drawn from: what each asks, what plain torch draws, and whether a token is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from support.kernels.sampling import sample_reference, sums_reference
+from support.kernels.truncation import truncation_floor_reference
+from weft.ops.slots import SlotParams
+
+ROUNDING = 1e-5
+"""Of two sums that are nearer than this either may win."""
+
+
+@dataclass(frozen=True)
+class RowDraws:
+    """What n rows ask, [n] each."""
+
+    temperature: Tensor
+    seed: Tensor
+    position: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+    @staticmethod
+    def of(
+        params: SlotParams,
+        slot: Tensor,
+        position: Tensor,
+        temperatures: Tensor | None = None,
+        seen: Tensor | None = None,
+    ) -> RowDraws:
+        """Rows of these slots, at these positions, after `seen` drafts; one out of bounds draws as slot 0."""
+        slot = slot.where((slot >= 0) & (slot < len(params.ends)), 0)
+        temperature = params.floats[0][slot]
+        if temperatures is not None:
+            wanted = temperatures.view(len(params.ends), -1)[slot, 0 if seen is None else seen]
+            temperature = wanted.where(wanted >= 0, temperature)
+        asked = params.ints[0][slot], params.floats[1][slot], params.floats[2][slot]
+        return RowDraws(temperature, params.longs[0][slot], position, *asked)
+
+    def tokens(self, logits: Tensor, d2t: Tensor | None = None) -> Tensor:
+        """What plain torch draws, [n] int64."""
+        floor = truncation_floor_reference(logits, self.temperature, self.top_k, self.top_p, self.min_p)
+        return sample_reference(logits, self.temperature, self.seed, self.position, d2t, floor)
+
+    def check(self, token: Tensor, logits: Tensor, d2t: Tensor | None = None) -> None:
+        """`token` is what plain torch draws; where two sums or a limit of truncation are within rounding, either."""
+        self.check_but_for_rounding(token, self.tokens(logits, d2t), logits, d2t)
+
+    def check_but_for_rounding(
+        self, token: Tensor, expected: Tensor, logits: Tensor, d2t: Tensor | None = None
+    ) -> None:
+        """`token` is `expected`, or plain torch might have drawn it as well."""
+        for i in (token != expected).nonzero().flatten().tolist():
+            one = RowDraws(*(each[i : i + 1] for each in vars(self).values()))
+            assert one._might_be(int(token[i]), logits[i : i + 1], d2t), (i, token[i], expected[i])
+
+    def _might_be(self, token: int, row: Tensor, d2t: Tensor | None) -> bool:
+        tokens_V = torch.arange(row.shape[1]) + (0 if d2t is None else d2t)
+        for sign in (0, 1, -1):
+            near = self.top_k, self.top_p + sign * 2e-6, self.min_p * (1 - sign * 2e-5)
+            floor = truncation_floor_reference(row, self.temperature, *near)
+            sums_V = sums_reference(row, self.temperature, self.seed, self.position, d2t, floor)[0]
+            if (sums_V[tokens_V == token] > sums_V.max() - ROUNDING).any():
+                return True
+        return False

@@ -1,0 +1,57 @@
+"""Rows of logits with a slot each, so that the operations by slot take them one by one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from support.kernels.row_draws import RowDraws
+from weft.ops.slots import SlotParams, pick_drafts_, sample_slots_
+
+
+def rows_params(
+    rows: int,
+    vocab: int,
+    *,
+    temperature: Tensor | float = 0.0,
+    seed: Tensor | int = 0,
+    top_k: Tensor | int = 0,
+    top_p: Tensor | float = 1.0,
+    min_p: Tensor | float = 0.0,
+    bad_words: int = 1,
+    max_length: int = 1,
+) -> SlotParams:
+    """Slots 0 to rows - 1, a row each, that ask for this and may have one draft."""
+    params = SlotParams.neutral(rows, vocab, bad_words, 1, max_length, torch.device("cpu"))
+    params.floats[0], params.floats[1], params.floats[2] = temperature, top_p, min_p
+    params.longs[0], params.ints[0], params.ints[3] = seed, top_k, 1
+    return params
+
+
+def sample_rows(logits: Tensor, params: SlotParams, position: Tensor, times: int = 1) -> Tensor:
+    """`sample_slots_` of row i in slot i, for the token at position[i]; or for `times` positions from there on."""
+    slot = torch.arange(len(logits), device=logits.device)
+    if times > 1:
+        logits = logits.repeat_interleave(times, 0)
+    return sample_slots_(logits, slot, position - 1, slot.new_zeros(len(slot), times), params)
+
+
+def draft_rows(logits: Tensor, params: SlotParams, position: Tensor, d2t: Tensor | None = None) -> Tensor:
+    """`pick_drafts_` of row i in slot i: the first draft, which would be the token at position[i]."""
+    slot = torch.arange(len(logits), device=logits.device)
+    drafts = slot.new_full((1, len(slot)), -1)
+    return pick_drafts_(logits, slot, position - 2, torch.zeros_like(slot), drafts, 1, params, d2t=d2t)
+
+
+def check_rows(
+    token: Tensor,
+    logits: Tensor,
+    params: SlotParams,
+    position: Tensor,
+    d2t: Tensor | None = None,
+    times: int = 1,
+) -> None:
+    """`token` is what `sample_rows` or `draft_rows` should have drawn, but for rounding."""
+    slot = torch.arange(len(logits)).repeat_interleave(times)
+    after = (position[:, None] + torch.arange(times)).flatten()
+    RowDraws.of(params, slot, after).check(token, logits.repeat_interleave(times, 0), d2t)
