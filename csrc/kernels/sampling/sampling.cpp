@@ -1,7 +1,7 @@
 #include "kernels/sampling/sampling.h"
 
 #include "kernels/columns.h"
-#include "kernels/sampling/gumbel.h"
+#include "kernels/sampling/sample_rule.h"
 
 namespace weft {
 namespace {
@@ -18,43 +18,18 @@ struct Best {
   }
 };
 
-struct Row {
-  float temperature, floor;
-  bool greedy;
-  std::uint32_t seed_low, seed_high, position_low, position_high;
-
-  Row(const SampleCall &call, std::int64_t i) : temperature(call.temperature[i]) {
-    floor = call.floor ? call.floor[i] : -kInfinity;
-    greedy = !(temperature >= kLowestTemperature);
-    const auto seed = static_cast<std::uint64_t>(call.seed[i]), position = static_cast<std::uint64_t>(call.position[i]);
-    seed_low = static_cast<std::uint32_t>(seed), seed_high = static_cast<std::uint32_t>(seed >> 32);
-    position_low = static_cast<std::uint32_t>(position), position_high = static_cast<std::uint32_t>(position >> 32);
-  }
-};
-
 // Words of the tokens first .. first + kBlock - 1; `first` is a multiple of 4.
-WEFT_INLINE void words_in_order(const Row &row, std::uint32_t first, std::uint32_t *words) {
+WEFT_INLINE void words_in_order(const RowDraw &row, std::uint32_t first, std::uint32_t *words) {
   for (int j = 0; j < kBlock / 4; ++j) {
-    const PhiloxWords four = philox4x32_10(row.position_low, row.position_high, first / 4 + static_cast<unsigned>(j),
-                                           kPurposeSample, row.seed_low, row.seed_high);
+    const PhiloxWords four = row.words(first / 4 + static_cast<unsigned>(j));
     for (int k = 0; k < 4; ++k) words[4 * j + k] = four.word[k];
-  }
-}
-
-WEFT_INLINE void words_of(const Row &row, const std::uint32_t *tokens, std::uint32_t *words) {
-  for (int j = 0; j < kBlock; ++j) {
-    const PhiloxWords four =
-        philox4x32_10(row.position_low, row.position_high, tokens[j] / 4, kPurposeSample, row.seed_low, row.seed_high);
-    const std::uint32_t low = tokens[j] & 1u ? four.word[1] : four.word[0];
-    const std::uint32_t high = tokens[j] & 1u ? four.word[3] : four.word[2];
-    words[j] = tokens[j] & 2u ? high : low;
   }
 }
 
 // One block of a row. The bounds are monotone in rounding, so no token that could win is passed over.
 template <bool kTarget>
-WEFT_INLINE void sample_block(const Row &row, const float *x, std::int64_t first, const std::int64_t *d2t, int count,
-                              Best &best) {
+WEFT_INLINE void sample_block(const RowDraw &row, const float *x, std::int64_t first, const std::int64_t *d2t,
+                              int count, Best &best) {
   const float top = block_max(x);
   if (row.greedy) {
     if (top < best.value || top == -kInfinity) return;
@@ -68,7 +43,7 @@ WEFT_INLINE void sample_block(const Row &row, const float *x, std::int64_t first
   if constexpr (kTarget) {
     std::uint32_t tokens[kBlock] = {};
     for (int j = 0; j < count; ++j) tokens[j] = static_cast<std::uint32_t>(first + j + d2t[j]);
-    words_of(row, tokens, words);
+    for (int j = 0; j < kBlock; ++j) words[j] = row.word(tokens[j]);
   } else {
     words_in_order(row, static_cast<std::uint32_t>(first), words);
   }
@@ -84,7 +59,7 @@ WEFT_INLINE void sample_block(const Row &row, const float *x, std::int64_t first
 }
 
 template <class T, bool kTarget>
-WEFT_INLINE std::int64_t sample_row(const Row &row, const T *logits, std::int64_t vocab, const std::int64_t *d2t) {
+WEFT_INLINE std::int64_t sample_row(const RowDraw &row, const T *logits, std::int64_t vocab, const std::int64_t *d2t) {
   Best best;
   float x[kBlock];
   for (std::int64_t first = 0; first < vocab; first += kBlock) {
@@ -100,7 +75,7 @@ WEFT_INLINE std::int64_t sample_row(const Row &row, const T *logits, std::int64_
 template <class T>
 WEFT_INLINE void sample_rows(const SampleCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
-    const Row row(call, i);
+    const RowDraw row(call, i);
     const T *logits = row_of<const T>(call, i);
     call.out[i] = call.d2t ? sample_row<T, true>(row, logits, call.logits.vocab, call.d2t)
                            : sample_row<T, false>(row, logits, call.logits.vocab, nullptr);

@@ -8,8 +8,7 @@
 #include <kernels/launch.cuh>
 
 #include "kernels/columns.cuh"
-#include "kernels/sampling/gumbel.h"
-#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sample_rule.h"
 
 namespace weft {
 namespace {
@@ -32,54 +31,34 @@ __device__ __forceinline__ std::int64_t token_of(std::uint64_t best) {
   return best ? static_cast<std::int64_t>(~static_cast<std::uint32_t>(best)) : -1;
 }
 
-struct Noise {
-  float temperature, floor;
-  bool greedy;
-  std::uint32_t seed_low, seed_high, position_low, position_high;
-
-  __device__ Noise(const SampleCall &call, std::int64_t i) : temperature(call.temperature[i]) {
-    floor = call.floor ? call.floor[i] : -kInfinity;
-    greedy = !(temperature >= kLowestTemperature);
-    const auto seed = static_cast<std::uint64_t>(call.seed[i]), position = static_cast<std::uint64_t>(call.position[i]);
-    seed_low = static_cast<std::uint32_t>(seed), seed_high = static_cast<std::uint32_t>(seed >> 32);
-    position_low = static_cast<std::uint32_t>(position), position_high = static_cast<std::uint32_t>(position >> 32);
-  }
-  __device__ __forceinline__ PhiloxWords words(std::uint32_t group) const {
-    return philox4x32_10(position_low, position_high, group, kPurposeSample, seed_low, seed_high);
-  }
-};
-
 template <bool kTarget>
-__device__ void offer_four(const Noise &noise, float (&x)[4], std::int64_t first, const std::int64_t *d2t,
+__device__ void offer_four(const RowDraw &draw, float (&x)[4], std::int64_t first, const std::int64_t *d2t,
                            volatile std::uint32_t *bar, std::uint64_t &best) {
   float top = -kInfinity;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    if (x[k] < noise.floor) x[k] = -kInfinity;
+    if (x[k] < draw.floor) x[k] = -kInfinity;
     top = x[k] > top ? x[k] : top;  // a NaN is no maximum
   }
   const std::uint32_t bar_bits = *bar;
   const float least = bar_bits ? unordered(bar_bits) : -kInfinity;
-  const float scale = noise.greedy ? 1.0f : noise.temperature;
-  if (!(top > -kInfinity) || __fadd_rn(__fdiv_rn(top, scale), noise.greedy ? 0.0f : kLargestNoise) < least) return;
+  const float scale = draw.greedy ? 1.0f : draw.temperature;
+  if (!(top > -kInfinity) || __fadd_rn(__fdiv_rn(top, scale), draw.greedy ? 0.0f : kLargestNoise) < least) return;
   PhiloxWords four;
-  if (!kTarget && !noise.greedy) four = noise.words(static_cast<std::uint32_t>(first / 4));
+  if (!kTarget && !draw.greedy) four = draw.words(static_cast<std::uint32_t>(first / 4));
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     if (!(x[k] > -kInfinity)) continue;
     const auto token = static_cast<std::uint32_t>(first + k + (kTarget ? __ldg(d2t + first + k) : 0));
     float sum = x[k];
-    if (!noise.greedy) {
+    if (!draw.greedy) {
       std::uint32_t word;
       if constexpr (kTarget) {
-        const PhiloxWords own = noise.words(token / 4);
-        const std::uint32_t low = token & 1u ? own.word[1] : own.word[0];
-        const std::uint32_t high = token & 1u ? own.word[3] : own.word[2];
-        word = token & 2u ? high : low;
+        word = draw.word(token);
       } else {
         word = four.word[k];
       }
-      const float scaled = __fdiv_rn(x[k], noise.temperature);
+      const float scaled = __fdiv_rn(x[k], draw.temperature);
       if (__fadd_rn(scaled, gumbel_bound(word)) < least) continue;
       sum = __fadd_rn(scaled, gumbel(word));
     }
@@ -102,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
 
   const std::int64_t i = blockIdx.x / splits;
-  const Noise noise(call, i);
+  const RowDraw draw(call, i);
   const std::int64_t vocab = call.logits.vocab;
   const T *row = row_of<T>(call, i);
   const bool aligned = is_aligned_four(row);
@@ -115,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int u = 0; u < kUnroll; ++u) load_four(row, 4 * (g + u * step), vocab, aligned, x[u]);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      offer_four<kTarget>(noise, x[u], 4 * (g + u * step), call.d2t, &bar, best);
+      offer_four<kTarget>(draw, x[u], 4 * (g + u * step), call.d2t, &bar, best);
     }
   }
 

@@ -1,0 +1,34 @@
+// What one row asks of its draw, and the words of its noise: the same on every device.
+#pragma once
+
+#include "kernels/sampling/gumbel.h"
+#include "kernels/sampling/sampling.h"
+
+namespace weft {
+
+struct RowDraw {
+  float temperature, floor;
+  bool greedy;
+  std::uint32_t seed_low, seed_high, position_low, position_high;
+
+  WEFT_HD RowDraw(const SampleCall &call, std::int64_t i) : temperature(call.temperature[i]) {
+    floor = call.floor ? call.floor[i] : -kInfinity;
+    greedy = !(temperature >= kLowestTemperature);
+    const auto seed = static_cast<std::uint64_t>(call.seed[i]), position = static_cast<std::uint64_t>(call.position[i]);
+    seed_low = static_cast<std::uint32_t>(seed), seed_high = static_cast<std::uint32_t>(seed >> 32);
+    position_low = static_cast<std::uint32_t>(position), position_high = static_cast<std::uint32_t>(position >> 32);
+  }
+
+  // Of the tokens 4 * group to 4 * group + 3.
+  WEFT_HD PhiloxWords words(std::uint32_t group) const {
+    return philox4x32_10(position_low, position_high, group, kPurposeSample, seed_low, seed_high);
+  }
+  WEFT_HD std::uint32_t word(std::uint32_t token) const {
+    const PhiloxWords four = words(token / 4);
+    const std::uint32_t low = token & 1u ? four.word[1] : four.word[0];
+    const std::uint32_t high = token & 1u ? four.word[3] : four.word[2];
+    return token & 2u ? high : low;
+  }
+};
+
+}  // namespace weft
