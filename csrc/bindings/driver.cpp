@@ -296,7 +296,6 @@ void bind_driver(nb::module_ &m) {
   bind_events(m);
   bind_graphs(m);
   bind_cpu(m);
-  m.def("cuda_available", [] { return !cuda_unavailable_reason().has_value(); });
   m.def("cuda_unavailable_reason", &cuda_unavailable_reason);  // None where CUDA can be used
   m.def("use_device", &use_device, nb::arg("ordinal"));        // for threads that call CUDA and have no context yet
   m.def("driver_version", [](int driver) {

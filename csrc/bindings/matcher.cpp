@@ -154,9 +154,6 @@ void bind_matcher_class(nb::module_ &m) {
           "Whether `accept` took its last token and puts others in its place (see `splice`).")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
       .def_prop_ro(
-          "has_temperature", [](Matcher &self) { return self.ref->ops()->temperature != nullptr; },
-          "Whether it may want another temperature than the request's.")
-      .def_prop_ro(
           "slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")
       .def_prop_ro(
           "serial", [](Matcher &self) { return self.ref->serial; }, "No other matcher of the process has it.")

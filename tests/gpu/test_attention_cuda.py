@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.engine.random_model import random_model
 from weft.models.base import KVIndex, PagedKV
 from weft.models.config import ModelConfig, Rope
-from weft.models.weights import RandomWeights, random_model
+from weft.models.weights import RandomWeights
 from weft.ops.attention import kv_plan, paged_attention, rotate_write_
 from weft.ops.silu_mul import silu_mul
 from weft.registry import load

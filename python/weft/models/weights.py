@@ -216,13 +216,6 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
     return model_class, model_class.parse_config(data, where)
 
 
-def random_model(config: ModelConfig, seed: int = 0, device: torch.device | str = "cpu") -> Model:
-    """A model of `config.architecture` with `RandomWeights`, for tests and benchmarks."""
-    with torch.inference_mode():
-        model: Model = load("models", config.architecture)(config, RandomWeights(config, seed, device))
-    return model
-
-
 def _tensor_files(directory: Path) -> dict[str, Path]:
     """Which file holds each tensor."""
     index = directory / "model.safetensors.index.json"

@@ -86,25 +86,6 @@ def copy_mask_rows(
     _COPY(dst_masks, src_masks, dst_token_mask, src_token_mask, rows, dst_temperatures, src_temperatures)
 
 
-def apply_token_bitmask_reference_(
-    logits: Tensor,
-    bitmask: Tensor,
-    rows: Tensor | None = None,
-    token_mask: Tensor | None = None,
-    d2t: Tensor | None = None,
-) -> None:
-    """The same in plain torch."""
-    n, vocab = logits.shape
-    tokens_V = torch.arange(vocab, device=logits.device) + (0 if d2t is None else d2t)
-    masks_NW = bitmask[:n] if rows is None else bitmask[rows.long()]
-    covered_V = (tokens_V >= 0) & (tokens_V < 32 * bitmask.shape[1])
-    tokens_V = tokens_V.where(covered_V, 0)
-    allowed_NV = covered_V & (masks_NW[:, tokens_V // 32] >> (tokens_V % 32) & 1).bool()
-    if token_mask is not None:
-        allowed_NV |= (token_mask == 0)[:, None]
-    logits.masked_fill_(~allowed_NV, float("-inf"))
-
-
 def _check_apply(
     logits: Tensor,
     bitmask: Tensor,

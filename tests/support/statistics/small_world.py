@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from support.engine.checkpoints import save_eagle3
+from support.engine.random_model import random_model
 from weft import Guide, SamplingParams
 from weft.grammar import CompiledGuide, Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
@@ -21,7 +22,7 @@ from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
-from weft.models.weights import RandomWeights, random_model
+from weft.models.weights import RandomWeights
 from weft.spec.base import Drafter
 from weft.spec.draft_model import DraftModel
 from weft.spec.eagle3 import Eagle3

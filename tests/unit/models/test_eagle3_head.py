@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from support.engine.drafting import PAGE, PAGES, SLOTS, Drafting
+from support.engine.random_model import random_model
 from support.launch_check import check_launched
 from weft.config import Speculation, package_model_path
 from weft.errors import ModelError
 from weft.models.base import KVIndex, Model
 from weft.models.config import ModelConfig, Rope
 from weft.models.eagle3_head import Eagle3Head
-from weft.models.weights import load_model, random_model
+from weft.models.weights import load_model
 from weft.spec.base import DrafterContext
 from weft.spec.eagle3 import Eagle3
 

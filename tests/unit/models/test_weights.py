@@ -13,11 +13,12 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from support.engine.random_model import random_model
 from weft.config import package_model_path
 from weft.errors import ModelError
 from weft.models.base import KVIndex, Model, PagedKV
 from weft.models.config import ModelConfig, Rope, parse_decoder
-from weft.models.weights import load_model, random_model
+from weft.models.weights import load_model
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

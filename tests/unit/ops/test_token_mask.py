@@ -10,10 +10,29 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.errors import InputError
-from weft.ops.token_mask import apply_token_bitmask_, apply_token_bitmask_reference_, copy_mask_rows
+from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 INF = float("inf")
+
+
+def apply_token_bitmask_reference_(
+    logits: Tensor,
+    bitmask: Tensor,
+    rows: Tensor | None = None,
+    token_mask: Tensor | None = None,
+    d2t: Tensor | None = None,
+) -> None:
+    """`apply_token_bitmask_` in plain torch."""
+    n, vocab = logits.shape
+    tokens_V = torch.arange(vocab, device=logits.device) + (0 if d2t is None else d2t)
+    masks_NW = bitmask[:n] if rows is None else bitmask[rows.long()]
+    covered_V = (tokens_V >= 0) & (tokens_V < 32 * bitmask.shape[1])
+    tokens_V = tokens_V.where(covered_V, 0)
+    allowed_NV = covered_V & (masks_NW[:, tokens_V // 32] >> (tokens_V % 32) & 1).bool()
+    if token_mask is not None:
+        allowed_NV |= (token_mask == 0)[:, None]
+    logits.masked_fill_(~allowed_NV, float("-inf"))
 
 
 def pack(allowed: Tensor, padding: int = 0) -> Tensor:

@@ -161,7 +161,6 @@ def test_a_driver_is_there_or_says_why_not() -> None:
     with pytest.raises(DriverError, match="0 is the CPU's and 1 is CUDA's"):
         _core.driver_version(2)
     reason = _core.cuda_unavailable_reason()
-    assert _core.cuda_available() == (reason is None)
     if reason is None:
         assert _core.driver_version(CUDA) >= 12000
     else:

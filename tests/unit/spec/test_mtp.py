@@ -15,13 +15,14 @@ from torch.nn import functional as F
 
 from support.engine.checkpoints import mtp_tensors, save_checkpoint, save_mtp
 from support.engine.drafting import PAGE, PAGES, SLOTS, Drafting, Oracle
+from support.engine.random_model import random_model
 from support.launch_check import check_launched
 from weft.config import Speculation, package_model_path
 from weft.errors import ModelError
 from weft.models.base import KVIndex, Model, PagedKV
 from weft.models.config import ModelConfig, Rope
 from weft.models.mtp_module import MtpModules
-from weft.models.weights import load_model, random_model
+from weft.models.weights import load_model
 from weft.spec.base import DrafterContext
 from weft.spec.mtp import Mtp
 from weft.spec.mtp_chain import MtpChain

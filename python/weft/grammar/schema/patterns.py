@@ -62,11 +62,6 @@ def literal(text: str) -> str:
     return "".join(f"\\{char}" if char in r"\^$.|?*+()[]{}/" else _shown(char) for char in text)
 
 
-def one_of(texts: Iterable[str]) -> str:
-    """A pattern for exactly these texts."""
-    return "^(?:" + "|".join(literal(text) for text in texts) + ")$"
-
-
 def none_of(texts: Iterable[str]) -> str:
     """A pattern for every text but these: where it leaves the tree that they make, or stops within it."""
     words = sorted(set(texts))
