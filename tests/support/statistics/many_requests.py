@@ -91,8 +91,8 @@ class ManyRequests:
         self.graphs = StepGraphs(self.runtime, self.stream, self.lane, self.parts, graphs)
         self.graphs.prepare(self.plan)
         self.buffers = self.graphs.buffers(self.plan)
-        order = torch.randperm(self.num_slots, generator=torch.Generator().manual_seed(0))
-        self._order = order.tolist()
+        self._rows = torch.randperm(self.num_slots, generator=torch.Generator().manual_seed(0))
+        self._order = self._rows.tolist()
         # Two matchers for each guided slot: one follows its output, the other may still belong to the one before.
         self._matchers = {
             slot: [compiled().matcher() for _ in range(2)]
@@ -196,7 +196,7 @@ class ManyRequests:
         if attach:
             self._attach = {}
             self.lane.push(list(attach), attach)
-            self.lane.first_mask(self.stream, self.buffers.slots_B)
+            self.lane.first_mask(self.stream, self._rows)
             self.lane.join(self.stream)
 
     def _reset(self, slots: Tensor, seeds: Tensor) -> None:
