@@ -1,0 +1,44 @@
+"""What tests ask of a manager of pages: texts that begin and leave, and how much of one is found."""
+
+from __future__ import annotations
+
+from weft.engine.kv.cache import KvManager, KvSequence, Retention, RetentionRange
+
+SIZE = 4
+TEXT = list(range(100, 114))  # three full pages and two tokens
+
+
+class Clock:
+    """Seconds, as the test has them pass."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def began(
+    manager: KvManager, tokens: list[int], num_positions: int | None = None, **how: object
+) -> KvSequence:
+    sequence = manager.begin(tokens, num_positions or len(tokens), **how)  # type: ignore[arg-type]
+    assert sequence is not None
+    manager.check()
+    return sequence
+
+
+def leave(manager: KvManager, tokens: list[int], retention: Retention | None = None) -> None:
+    """Read a text whole and end, so that it is cached."""
+    sequence = began(manager, tokens, retention=retention)
+    manager.store(sequence, tokens, len(tokens))
+    manager.end(sequence)
+    manager.check()
+
+
+def num_found(manager: KvManager, tokens: list[int]) -> int:
+    """How many tokens of a text are cached; all stays as it is."""
+    return manager._find([*tokens, -1], margin=0)[1]
+
+
+def asking(priority: int, seconds: float | None = None) -> Retention:
+    return Retention((RetentionRange(0, None, priority, seconds),))
