@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer
 
+from support.engine.requests import engine_request
 from weft.config import EngineConfig, Graphs, Speculation
+from weft.core import SamplingParams
+from weft.engine.beam_params import BeamParams
 from weft.engine.build import build_engine
 from weft.engine.request import Request
 from weft.engine.request_guide import RequestGuide
@@ -92,3 +96,13 @@ class Beams:
         assert sorted(self.engine.scheduler.capacity.free_slots) == list(range(self.config.max_batch))
         usage = self.engine.kv.usage()
         assert usage.free_pages == usage.max_pages and not usage.used_pages
+
+
+def beam_request(prompt: list[int], params: BeamParams, max_tokens: int = 16, **sampling: Any) -> Request:
+    """A request for beams; `sampling` goes into its SamplingParams."""
+    return engine_request(prompt, SamplingParams(max_tokens=max_tokens, **sampling), 0, beam=params)
+
+
+def beam_tokens(requests: Sequence[Request]) -> list[list[list[int]]]:
+    """The tokens of every answer of every request, best first."""
+    return [[h.token_ids for h in each.output.hypotheses] for each in requests]
