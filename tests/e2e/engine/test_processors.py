@@ -1,29 +1,26 @@
-"""Logits processors: what they see, what comes of it, and that their failures are their own."""
+"""Logits processors: what they see, what comes of it in every way of decoding, and how many there may be."""
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from support.engine.drafters import DRAFTERS, save_random_drafters
+from support.engine.processors import GREEDY, Steer, answers, one, steer, wander, wander_batched
 from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from support.engine.told import Told, settle, told
-from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.engine.device.tensors import Gather
-from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
+from weft.engine.logits_processors import ProcessorRows
 from weft.engine.processors.captured import MAX_CAPTURED
 from weft.engine.request import Request
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.step import Plan
-from weft.errors import CapacityError, GraphError, RequestError
+from weft.errors import CapacityError
 from weft.runtime import cpu
 
 KINDS = ("eagle3", "mtp", "draft_model", "ngram", "forced+eagle3", "random eagle3")
@@ -31,94 +28,14 @@ WAYS = [
     *((kind, "one") for kind in (None, *KINDS)),
     *((kind, graphs) for kind in ("eagle3", "forced+eagle3") for graphs in ("split", "none")),
 ]
-GREEDY = SamplingParams(max_tokens=16)
 BIAS = {821: -60.0, 223: -60.0, 44: 3.0}
-
-
-@pytest.fixture(scope="module")
-def make(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LLM]]:
-    """Makes LLMs of each kind of drafter and engine, once."""
-    random_drafters = save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
-    made: dict[str, LLM] = {}
-
-    def build(kind: str | None = None, **engine: Any) -> LLM:
-        key = f"{kind} {engine}"
-        if key not in made:
-            made[key] = LLM(
-                tiny.path,
-                device="cpu",
-                speculation=Speculation.none() if kind is None else DRAFTERS[kind](random_drafters, 3),
-                engine=EngineConfig(
-                    max_batch=4, max_seq_len=160, prefill_chunk=16, gather_generation_logits=True, **engine
-                ),
-            )
-        return made[key]
-
-    yield build
-    for llm in made.values():
-        llm.close()
-
-
-def one(function: Callable[..., Any], **fields: Any) -> LogitsProcessor:
-    return LogitsProcessor("ours", function, **fields)
-
-
-def answers(
-    llm: LLM, prompts: list[str], processor: LogitsProcessor | None, **fields: Any
-) -> list[list[int]]:
-    """Tokens of the first three prompts, the middle one without the processor."""
-    sampling = fields.pop("sampling", GREEDY)
-    requests = [
-        make_request(llm, prompt, sampling, processor=processor if i != 1 else None, **fields)
-        for i, prompt in enumerate(prompts[:3])
-    ]
-    run(llm, requests)
-    for request in requests:
-        assert request.output.error is None
-    return [request.output.token_ids for request in requests]
-
-
-def wander(request_id: int, logits: Tensor, tokens: list[list[int]], stream: object, client: object) -> None:
-    """Prefers tokens by the text's last two: a wrong text shows in what follows."""
-    for token in wanted(*tokens[0][-2:]):
-        logits[..., token] += 25.0
-
-
-def wanted(before: int, last: int) -> list[int]:
-    return [(before * 31 + last * 17 + step) % 300 + 20 for step in (0, 5, 11)]
-
-
-def wander_batched(
-    request_ids: list[int], logits: list[Tensor], tokens: list[list[list[int]]], stream: object, clients: Any
-) -> list[Tensor | None]:
-    """The same; every other position by a tensor of its own."""
-    results: list[Tensor | None] = []
-    for i, (each, text) in enumerate(zip(logits, tokens, strict=True)):
-        mine = each.clone() if i % 2 else each
-        wander(request_ids[i], mine, text, stream, clients[i])
-        results.append(mine if i % 2 else None)
-    return results
-
-
-class Steer:
-    """A captured processor: the token behind each is preferred by the last one's number."""
-
-    allows_capture = True
-
-    def __call__(self, rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> None:
-        favourite_BT1 = ((rows.tokens.clamp(min=0) * 17) % 300 + 20)[..., None]
-        logits_BTV.scatter_add_(2, favourite_BT1, torch.full_like(favourite_BT1, 25, dtype=logits_BTV.dtype))
-
-
-def steer(request_id: int, logits: Tensor, tokens: list[list[int]], stream: object, client: object) -> None:
-    logits[..., tokens[0][-1] * 17 % 300 + 20] += 25.0
 
 
 @pytest.mark.parametrize(("kind", "graphs"), WAYS)
 def test_a_scripted_answer_comes_out(
-    make: Callable[..., LLM], prompts: list[str], kind: str | None, graphs: str
+    make_llm: Callable[..., LLM], prompts: list[str], kind: str | None, graphs: str
 ) -> None:
-    llm = make(kind, graphs=graphs)
+    llm = make_llm(kind, graphs=graphs)
     script = [40 + (7 * i) % 90 for i in range(GREEDY.max_tokens)]
     start = len(llm.tokenizer.encode(prompts[0]))
 
@@ -139,9 +56,9 @@ def test_a_scripted_answer_comes_out(
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("kind", [None, "eagle3", "ngram"])
 def test_a_bias_equals_logit_bias(
-    make: Callable[..., LLM], prompts: list[str], kind: str | None, temperature: float
+    make_llm: Callable[..., LLM], prompts: list[str], kind: str | None, temperature: float
 ) -> None:
-    llm = make(kind)
+    llm = make_llm(kind)
 
     def bias(_: int, logits: Tensor, *__: object) -> None:
         for token, value in BIAS.items():
@@ -161,32 +78,32 @@ def test_a_bias_equals_logit_bias(
 
 @pytest.mark.parametrize(("kind", "graphs"), WAYS)
 def test_speculation_changes_nothing(
-    make: Callable[..., LLM], prompts: list[str], kind: str | None, graphs: str
+    make_llm: Callable[..., LLM], prompts: list[str], kind: str | None, graphs: str
 ) -> None:
-    expected = answers(make(), prompts, one(wander))
-    assert expected[0] != answers(make(), prompts, None)[0]
-    llm = make(kind, graphs=graphs)
+    expected = answers(make_llm(), prompts, one(wander))
+    assert expected[0] != answers(make_llm(), prompts, None)[0]
+    llm = make_llm(kind, graphs=graphs)
     assert answers(llm, prompts, one(wander)) == expected
     assert answers(llm, prompts, one(wander_batched, is_batched=True)) == expected
 
 
 @pytest.mark.parametrize("kind", [None, "eagle3", "ngram"])
-def test_overlap_changes_nothing(make: Callable[..., LLM], prompts: list[str], kind: str | None) -> None:
-    expected = answers(make(), prompts, one(wander))
-    llm = make(kind, overlap=True)
+def test_overlap_changes_nothing(make_llm: Callable[..., LLM], prompts: list[str], kind: str | None) -> None:
+    expected = answers(make_llm(), prompts, one(wander))
+    llm = make_llm(kind, overlap=True)
     for _ in range(2):
         assert answers(llm, prompts, one(wander)) == expected
-        assert answers(llm, prompts, None) == answers(make(), prompts, None)
+        assert answers(llm, prompts, None) == answers(make_llm(), prompts, None)
 
 
 @pytest.mark.parametrize(("kind", "num_pages"), [(None, 68), ("eagle3", 78)])
 def test_preemption_changes_nothing(
-    make: Callable[..., LLM], prompts: list[str], kind: str | None, num_pages: int
+    make_llm: Callable[..., LLM], prompts: list[str], kind: str | None, num_pages: int
 ) -> None:
     """A preempted request's text, with what it said before, is what its processor sees when it goes on."""
     longer = SamplingParams(max_tokens=40)
-    expected = answers(make(), prompts, one(wander), sampling=longer)
-    llm = make(kind, policy="max_utilization", num_pages=num_pages, page_size=4)
+    expected = answers(make_llm(), prompts, one(wander), sampling=longer)
+    llm = make_llm(kind, policy="max_utilization", num_pages=num_pages, page_size=4)
     paused: list[int] = []
     requests = [
         make_request(llm, prompts[i], longer, processor=one(wander) if i != 1 else None) for i in range(3)
@@ -202,10 +119,10 @@ def test_preemption_changes_nothing(
 @pytest.mark.parametrize("schedule", ["threads", "random", "ahead"])
 @pytest.mark.parametrize("kind", ["eagle3", "forced+eagle3"])
 def test_no_schedule_changes_anything(
-    make: Callable[..., LLM], prompts: list[str], kind: str, schedule: Any
+    make_llm: Callable[..., LLM], prompts: list[str], kind: str, schedule: Any
 ) -> None:
     guide = Guide.regex("[a-z ]{12,30}")
-    llm = make(kind)
+    llm = make_llm(kind)
 
     def mixed() -> Told:
         requests = [
@@ -229,9 +146,9 @@ def test_no_schedule_changes_anything(
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
 @pytest.mark.parametrize("kind", [None, "eagle3", "ngram"])
 def test_captured_equals_the_hosts(
-    make: Callable[..., LLM], prompts: list[str], kind: str | None, graphs: str
+    make_llm: Callable[..., LLM], prompts: list[str], kind: str | None, graphs: str
 ) -> None:
-    llm = make(kind, graphs=graphs)
+    llm = make_llm(kind, graphs=graphs)
     expected = answers(llm, prompts, one(steer))
     assert expected[0] != answers(llm, prompts, None)[0]
     replays, iterations = llm.num_graph_replays, llm.num_iterations
@@ -240,8 +157,8 @@ def test_captured_equals_the_hosts(
         assert llm.num_graph_replays - replays == llm.num_iterations - iterations > 0
 
 
-def test_captured_and_host_processors_share_a_batch(make: Callable[..., LLM], prompts: list[str]) -> None:
-    llm = make("eagle3", overlap=True)
+def test_captured_and_host_processors_share_a_batch(make_llm: Callable[..., LLM], prompts: list[str]) -> None:
+    llm = make_llm("eagle3", overlap=True)
     alone = [answers(llm, prompts, one(each))[0] for each in (steer, wander, steer)]
     requests = [
         make_request(llm, prompts[0], GREEDY, processor=one(each)) for each in (Steer(), wander, steer)
@@ -250,9 +167,9 @@ def test_captured_and_host_processors_share_a_batch(make: Callable[..., LLM], pr
     assert [request.output.token_ids for request in requests] == alone
 
 
-def test_what_captured_processors_are_told(make: Callable[..., LLM], prompts: list[str]) -> None:
+def test_what_captured_processors_are_told(make_llm: Callable[..., LLM], prompts: list[str]) -> None:
     """Rows, ids, texts and lengths, as they are on the CPU, where the function runs at every replay."""
-    llm = make("eagle3")
+    llm = make_llm("eagle3")
     seen: list[ProcessorRows] = []
 
     def watch(rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> None:
@@ -274,8 +191,8 @@ def test_what_captured_processors_are_told(make: Callable[..., LLM], prompts: li
         assert text[int(rows.lengths[b]) - 1] == rows.tokens[b, 0]
 
 
-def test_what_host_processors_are_told(make: Callable[..., LLM], prompts: list[str]) -> None:
-    llm = make("eagle3")
+def test_what_host_processors_are_told(make_llm: Callable[..., LLM], prompts: list[str]) -> None:
+    llm = make_llm("eagle3")
     seen: dict[tuple[int, ...], Tensor] = {}
     said: set[tuple[object, ...]] = set()
 
@@ -302,161 +219,14 @@ def test_what_host_processors_are_told(make: Callable[..., LLM], prompts: list[s
 
 
 @pytest.mark.parametrize("function", [wander, Steer()])
-def test_the_grammar_wins(make: Callable[..., LLM], prompts: list[str], function: Any) -> None:
-    llm = make("eagle3")
+def test_the_grammar_wins(make_llm: Callable[..., LLM], prompts: list[str], function: Any) -> None:
+    llm = make_llm("eagle3")
     guide = Guide.regex("[0-9]{3,8}")
     request = make_request(llm, prompts[0], GREEDY, guide, processor=one(function))
     run(llm, [request])
     assert request.output.error is None
     text = llm.tokenizer.decode(request.output.token_ids, skip_special_tokens=True)
     assert text.isdecimal() and 3 <= len(text) <= 8
-
-
-def raise_late(_: int, logits: Tensor, tokens: list[list[int]], *__: object) -> None:
-    if len(tokens[0]) > raise_late.limit:  # type: ignore[attr-defined]
-        logits.fill_(float("nan"))
-        raise ValueError("no more of this")
-
-
-def raise_batched(ids: list[int], logits: list[Tensor], tokens: list[Any], *_: object) -> None:
-    raise ValueError("no more of this")
-
-
-def raise_captured(rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> None:
-    raise ValueError("no more of this")
-
-
-raise_captured.allows_capture = True  # type: ignore[attr-defined]
-
-
-def exit_alone(*_: object) -> None:
-    sys.exit("no more of this")
-
-
-def exit_batched(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def exit_captured(rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> None:
-    sys.exit("no more of this")
-
-
-exit_captured.allows_capture = True  # type: ignore[attr-defined]
-
-
-def wrong_shape(_: int, logits: Tensor, *__: object) -> Tensor:
-    return logits[..., :5]
-
-
-def wrong_count(*_: object) -> list[None]:
-    return []
-
-
-def wrong_captured(rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> Tensor:
-    return logits_BTV[:, :, :5]
-
-
-wrong_captured.allows_capture = True  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize(
-    ("processor", "message"),
-    [
-        (one(raise_late), "logits processor 'ours' raised ValueError: no more of this"),
-        (one(raise_batched, is_batched=True), "'ours' raised ValueError: no more"),
-        (one(raise_captured), "'ours' raised ValueError: no more"),
-        (one(exit_alone), "'ours' raised SystemExit: no more of this"),
-        (one(exit_batched, is_batched=True), "'ours' raised KeyboardInterrupt"),
-        (one(exit_captured), "'ours' raised SystemExit: no more of this"),
-        (one(wrong_shape), "returned a tensor .*it may return None or a tensor of"),
-        (one(wrong_count, is_batched=True), "returned list; it may return None or a list of"),
-        (one(wrong_captured), "returned a tensor .*it may return None or a tensor"),
-    ],
-)
-def test_a_failure_ends_its_own_requests_alone(
-    make: Callable[..., LLM], prompts: list[str], processor: LogitsProcessor, message: str, overlap: bool
-) -> None:
-    llm = make("eagle3", overlap=overlap)
-    expected = answers(llm, prompts, None)
-    raise_late.limit = len(llm.tokenizer.encode(prompts[0])) + 5  # type: ignore[attr-defined]
-    for _ in range(2):
-        requests = [
-            make_request(llm, prompts[0], GREEDY, processor=processor),
-            make_request(llm, prompts[1], GREEDY),
-            make_request(llm, prompts[2], GREEDY, processor=one(Steer())),
-        ]
-        run(llm, requests)
-        with pytest.raises(RequestError, match=message):
-            raise requests[0].output.error or AssertionError
-        assert requests[1].output.token_ids == expected[1]
-        assert requests[2].output.token_ids == answers(llm, prompts, one(steer))[2]
-
-
-def test_what_can_not_be_captured_ends_its_own_requests_alone(
-    make: Callable[..., LLM], prompts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On CUDA a function may run well and still not be captured: one that reads a device value, say."""
-    llm = make("eagle3")
-    expected = answers(llm, prompts, None)
-    capture = StepGraphs._capture
-
-    def refuse(self: StepGraphs, plan: Plan) -> None:
-        if plan.processors.captured:
-            raise GraphError("the capture failed")
-        capture(self, plan)
-
-    requests = [
-        make_request(llm, prompts[i], GREEDY, processor=one(Steer()) if i == 1 else None) for i in range(3)
-    ]
-    with monkeypatch.context() as patch:
-        patch.setattr(StepGraphs, "_capture", refuse)
-        run(llm, requests)
-    with pytest.raises(RequestError, match="'ours' raised GraphError: the capture failed"):
-        raise requests[1].output.error or AssertionError
-    assert [requests[i].output.token_ids for i in (0, 2)] == [expected[i] for i in (0, 2)]
-
-
-def test_who_broke_a_capture_is_who_raised_first(
-    make: Callable[..., LLM], prompts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What one raises may end the capture, and the error that comes of it is that of whatever comes next."""
-    llm = make("eagle3")
-    expected = answers(llm, prompts, one(Steer()))
-    capture = StepGraphs._capture
-
-    def break_it(self: StepGraphs, plan: Plan) -> None:
-        for processor in plan.processors.captured:
-            if processor.name == "breaks":
-                processor.failure = ValueError("it reads a device value")
-                raise GraphError("the capture failed: an earlier call invalidated it")
-        capture(self, plan)
-
-    breaks = LogitsProcessor("breaks", Steer())
-    requests = [
-        make_request(llm, prompts[i], GREEDY, processor=breaks if i == 1 else one(Steer())) for i in range(3)
-    ]
-    with monkeypatch.context() as patch:
-        patch.setattr(StepGraphs, "_capture", break_it)
-        run(llm, requests)
-    with pytest.raises(RequestError, match="'breaks' raised ValueError: it reads a device value") as error:
-        raise requests[1].output.error or AssertionError
-    assert isinstance(error.value.__cause__, ValueError)
-    assert [requests[i].output.token_ids for i in (0, 2)] == [expected[i] for i in (0, 2)]
-
-
-def test_one_that_fails_later_leaves_what_it_gave(make: Callable[..., LLM], prompts: list[str]) -> None:
-    llm = make()
-    start = len(llm.tokenizer.encode(prompts[0]))
-
-    def count_down(_: int, logits: Tensor, tokens: list[list[int]], *__: object) -> None:
-        if len(tokens[0]) == start + 4:
-            raise RuntimeError("at the fifth")
-
-    request = make_request(llm, prompts[0], GREEDY, processor=one(count_down))
-    run(llm, [request])
-    assert isinstance(request.output.error, RequestError)
-    assert request.output.token_ids == answers(llm, prompts, None)[0][:4]
 
 
 def test_captured_processors_come_and_go(tiny: Checkpoint, prompts: list[str]) -> None:

@@ -1,0 +1,73 @@
+"""Logits processors that change what a model says, on the host and captured, and the answers under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from support.engine.requests import make_request, run
+from weft import LLM, SamplingParams
+from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
+
+GREEDY = SamplingParams(max_tokens=16)
+
+
+def one(function: Callable[..., Any], **fields: Any) -> LogitsProcessor:
+    """A processor called 'ours'."""
+    return LogitsProcessor("ours", function, **fields)
+
+
+def answers(
+    llm: LLM, prompts: list[str], processor: LogitsProcessor | None, **fields: Any
+) -> list[list[int]]:
+    """Tokens of the first three prompts, the middle one without the processor."""
+    sampling = fields.pop("sampling", GREEDY)
+    requests = [
+        make_request(llm, prompt, sampling, processor=processor if i != 1 else None, **fields)
+        for i, prompt in enumerate(prompts[:3])
+    ]
+    run(llm, requests)
+    for request in requests:
+        assert request.output.error is None
+    return [request.output.token_ids for request in requests]
+
+
+def wander(request_id: int, logits: Tensor, tokens: list[list[int]], stream: object, client: object) -> None:
+    """Prefers tokens by the text's last two: a wrong text shows in what follows."""
+    for token in wanted(*tokens[0][-2:]):
+        logits[..., token] += 25.0
+
+
+def wanted(before: int, last: int) -> list[int]:
+    """The tokens that `wander` prefers after two."""
+    return [(before * 31 + last * 17 + step) % 300 + 20 for step in (0, 5, 11)]
+
+
+def wander_batched(
+    request_ids: list[int], logits: list[Tensor], tokens: list[list[list[int]]], stream: object, clients: Any
+) -> list[Tensor | None]:
+    """The same; every other position by a tensor of its own."""
+    results: list[Tensor | None] = []
+    for i, (each, text) in enumerate(zip(logits, tokens, strict=True)):
+        mine = each.clone() if i % 2 else each
+        wander(request_ids[i], mine, text, stream, clients[i])
+        results.append(mine if i % 2 else None)
+    return results
+
+
+class Steer:
+    """A captured processor: the token behind each is preferred by the last one's number."""
+
+    allows_capture = True
+
+    def __call__(self, rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> None:
+        favourite_BT1 = ((rows.tokens.clamp(min=0) * 17) % 300 + 20)[..., None]
+        logits_BTV.scatter_add_(2, favourite_BT1, torch.full_like(favourite_BT1, 25, dtype=logits_BTV.dtype))
+
+
+def steer(request_id: int, logits: Tensor, tokens: list[list[int]], stream: object, client: object) -> None:
+    """What `Steer` does, on the host."""
+    logits[..., tokens[0][-1] * 17 % 300 + 20] += 25.0
