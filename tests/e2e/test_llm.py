@@ -1,4 +1,4 @@
-"""LLM and the command line, as a user has them."""
+"""LLM, as a user has it: answers, streams, threads, guides, lists."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from typer.testing import CliRunner
 
-from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation, WeftError, registry
-from weft.cli import app
-from weft.cli.inputs import DEFAULT, Drafter, Guided, choose_speculation, own_directory
-from weft.errors import GuideError, InputError, RequestError
+from support.grammar.guides import NOT_UNIQUE, UNIQUE_ITEMS
+from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation, WeftError
+from weft.errors import GuideError, InputError
 from weft.tiny.records import example
 
 SAMPLING = SamplingParams(max_tokens=160)
@@ -185,197 +183,23 @@ def test_lists(llm: LLM) -> None:
     assert [o.token_ids for o in outputs] == [llm.generate(p, sampling=SAMPLING).token_ids for p in prompts]
 
 
-def test_generate_on_the_command_line(tmp_path: Path) -> None:
-    record = example(random.Random(6), "heldout")
-    schema, stats, trace = tmp_path / "schema.json", tmp_path / "stats.json", tmp_path / "trace.json"
-    schema.write_text(json.dumps(record.schema))
-    arguments = ["generate", "-", "--json-schema", str(schema), "--device", "cpu"]
-    arguments += ["--stats-json", str(stats), "--trace", str(trace)]
-    result = CliRunner().invoke(app, arguments, input=record.prompt)
-    assert result.exit_code == 0, result.output
-    jsonschema.validate(json.loads(result.output), record.schema)
-    found = json.loads(stats.read_text())
-    assert found["device"] == "cpu"
-    assert found["speculation"] == "eagle3"
-    assert found["num_draft_tokens"] == 3
-    assert found["guided_valid"] is True
-    assert found["finish_reason"] == "stop"
-    assert found["graph_replays"] == found["iterations"] > 0
-    assert found["acceptance_length"] > 1
-    assert found["output_tokens"] > found["iterations"]
-    events = json.loads(trace.read_text())["traceEvents"]
-    names = " ".join(e["name"] for e in events)
-    for word in ("target_forward", "fetch", "commit", "extend", "draft_forward"):
-        assert word in names
-    assert len({e["tid"] for e in events}) >= 2
-
-
-UNIQUE = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "maxItems": 3, "uniqueItems": True}
-LEFT_OUT = "#: uniqueItems is not enforced"
-
-
 def test_without_strict_an_answer_tells_what_was_left_out_and_whether_it_is_valid(llm: LLM) -> None:
-    with pytest.raises(GuideError, match=LEFT_OUT):
-        llm.generate("Text: x", guide=Guide.json_schema(UNIQUE))
-    guide = Guide.json_schema(UNIQUE, strict=False)
+    with pytest.raises(GuideError, match=NOT_UNIQUE):
+        llm.generate("Text: x", guide=Guide.json_schema(UNIQUE_ITEMS))
+    guide = Guide.json_schema(UNIQUE_ITEMS, strict=False)
     output = llm.generate("Text: x", guide=guide)
-    assert output.finish_reason == "stop" and output.guide_notes == (LEFT_OUT,)
+    assert output.finish_reason == "stop" and output.guide_notes == (NOT_UNIQUE,)
     assert len(json.loads(output.text)) == 3 and output.stats.guided_valid is False
-    two = Guide.json_schema({**UNIQUE, "minItems": 1, "maxItems": 2, "items": {"enum": [1]}}, strict=False)
+    two = Guide.json_schema(
+        {**UNIQUE_ITEMS, "minItems": 1, "maxItems": 2, "items": {"enum": [1]}}, strict=False
+    )
     samples = llm.generate(["Text: x"] * 8, guide=two, sampling=SamplingParams(temperature=1.0, seed=None))
     for sample in samples:
         assert sample.stats.guided_valid is (json.loads(sample.text) == [1])
     (*_, last) = llm.stream("Text: x", guide=Guide.after("x", guide, max_free_tokens=1))
-    assert last.output is not None and last.output.guide_notes == (LEFT_OUT,)
+    assert last.output is not None and last.output.guide_notes == (NOT_UNIQUE,)
     assert last.output.stats.guided_valid is False
     assert llm.generate("Text: x", guide=Guide.regex("[0-9]{3}")).guide_notes == ()
-
-
-def test_no_strict_on_the_command_line(tmp_path: Path) -> None:
-    stats = tmp_path / "stats.json"
-    arguments = ["generate", "Text: x", "--json-schema", json.dumps(UNIQUE), "--device", "cpu"]
-    refused = CliRunner().invoke(app, arguments)
-    assert isinstance(refused.exception, GuideError) and LEFT_OUT in str(refused.exception)
-    result = CliRunner().invoke(app, [*arguments, "--no-strict", "--stats-json", str(stats)])
-    assert result.exit_code == 0 and "an answer breaks its schema" in result.stderr
-    found = json.loads(stats.read_text())
-    assert found["guide_notes"] == [LEFT_OUT] and found["guided_valid"] is False
-    wrong = CliRunner().invoke(app, ["generate", "x", "--regex", "a", "--no-strict"])
-    assert "--no-strict is said of a JSON schema" in str(wrong.exception)
-
-
-def test_files_and_the_chat_flag(tmp_path: Path) -> None:
-    paths = []
-    for i in range(2):
-        paths.append(tmp_path / f"{i}.txt")
-        paths[-1].write_text(example(random.Random(i), "heldout").prompt)
-    arguments = ["generate", "--device", "cpu", "--chat", "--json", "--speculation", "none"]
-    result = CliRunner().invoke(app, [*arguments, "-f", str(paths[0]), "-f", str(paths[1])])
-    assert result.exit_code == 0, result.output
-    assert len([json.loads(line) for line in result.output.splitlines() if line.strip()]) == 2
-
-
-def test_inspect() -> None:
-    result = CliRunner().invoke(app, ["inspect", "--graph", "--device", "cpu"])
-    assert result.exit_code == 0, result.output
-    for word in (
-        "weft",
-        "torch",
-        "xgrammar",
-        "CUDA driver",
-        "native",
-        "LlamaForCausalLM",
-        "EAGLE3",
-        "commit",
-        "->",
-    ):
-        assert word in result.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["x", "--json", "--regex", "a"], "--json and --regex were given"),
-        (["x", "-k", "9", "--speculation", "none"], "must be 1 to 8"),
-        (["x", "--head", "somewhere", "--speculation", "none"], "--head is for"),
-        (["x", "--json-schema", "nowhere.json"], "--json-schema: can't read 'nowhere.json'"),
-        (["x", "--json-schema", "{"], "JSON"),
-        (["x", "--model", "nowhere"], "no such directory"),
-        (["--file", "nowhere.txt"], "--file: can't read"),
-        ([""], "the prompt is empty"),
-        (["x", "--stats-json", "nowhere/stats.json"], "--stats-json: there is no directory 'nowhere'"),
-        (["x", "--trace", "nowhere/trace.json"], "--trace: there is no directory 'nowhere'"),
-        (["x", "--trace", "."], "--trace: '.' is a directory"),
-        (["x", "--head", "somewhere", "--speculation", "ngram"], "--head is for eagle3, mtp, draft_model"),
-        (
-            ["x", "--untrusted", "--grammar-backend", "llguidance", "--regex", "a" * 300_000],
-            "at most 262144 are allowed",
-        ),
-    ],
-)
-def test_bad_arguments_are_said_in_a_line(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, ["generate", "--device", "cpu", *arguments])
-    assert result.exit_code != 0
-    assert isinstance(result.exception, WeftError)
-    assert message in str(result.exception)
-
-
-def test_logprobs_go_into_the_statistics(llm: LLM, tmp_path: Path) -> None:
-    """And nothing but the text to standard output; for one prompt and for several."""
-    prompt, stats, file = "Record: the quick brown fox", tmp_path / "stats.json", tmp_path / "prompt.txt"
-    file.write_text(prompt)
-    sampling = SamplingParams(max_tokens=6, logprobs=2)
-    output = llm.generate(prompt, sampling=sampling)
-    assert output.logprobs is not None
-    expected = [
-        {
-            "token_id": token,
-            "logprob": pytest.approx(entry.logprob, abs=1e-3),
-            "top": {str(i): pytest.approx(value, abs=1e-3) for i, value in entry.top.items()},
-        }
-        for token, entry in zip(output.token_ids, output.logprobs, strict=True)
-    ]
-    arguments = ["generate", "--device", "cpu", prompt, "-n", "6", "--stats-json", str(stats)]
-    result = CliRunner().invoke(app, [*arguments, "--logprobs", "2"])
-    assert (result.exit_code, result.stdout) == (0, output.text + "\n")
-    found = json.loads(stats.read_text())
-    assert found["logprobs"] == [expected]
-    assert found["finish_reason"] == "length"
-    result = CliRunner().invoke(app, [*arguments, "--logprobs", "2", "-f", str(file)])
-    assert result.exit_code == 0, result.output
-    found = json.loads(stats.read_text())
-    assert found["logprobs"] == [expected, expected]
-    assert found["finish_reason"] == ["length", "length"]
-    assert CliRunner().invoke(app, arguments).exit_code == 0
-    assert json.loads(stats.read_text())["logprobs"] is None
-
-
-def test_a_failed_prompt_leaves_statistics(tmp_path: Path) -> None:
-    stats, file = tmp_path / "stats.json", tmp_path / "prompt.txt"
-    file.write_text("y")
-    arguments = ["generate", "--device", "cpu", "x", "--choice", "yes", "--bad-word", "yes"]
-    arguments += ["--stats-json", str(stats)]
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, RequestError)
-    assert result.stdout.strip() in ("", "y", "ye")
-    assert json.loads(stats.read_text())["finish_reason"] == "error"
-    result = CliRunner().invoke(app, [*arguments, "-f", str(file)])
-    assert result.exit_code == 1
-    assert json.loads(stats.read_text())["finish_reason"] == ["error", "error"]
-
-
-def test_the_command_line_takes_every_drafter_there_is() -> None:
-    names = set(registry.names("drafters")) - {"given"}  # which needs a text with each request
-    assert {drafter.value for drafter in Drafter} == {"auto", "none", *names}
-    for name in names:
-        chosen = choose_speculation(Drafter(name), None, "2", Guided.on, False, None)
-        assert chosen.drafters == (name,)
-        assert chosen.num_draft_tokens == 2
-        if own_directory(name):
-            chosen = choose_speculation(Drafter(name), Path("there"), "2", Guided.on, True, None)
-            assert (chosen.drafters, chosen.path) == (("forced", name), "there")
-    assert [own_directory(name) for name in ("eagle3", "mtp", "draft_model", "ngram")] == [
-        "eagle3",
-        "mtp",
-        "draft",
-        None,
-    ]
-
-
-def test_auto_drafts_where_there_is_a_head(tmp_path: Path) -> None:
-    def chosen(path: Path | None = None) -> Speculation:
-        return choose_speculation(DEFAULT, path, "3", Guided.off, False, tmp_path)
-
-    assert chosen() == Speculation.none()
-    assert chosen(tmp_path) == Speculation.eagle3(tmp_path, guide_drafts=False)
-    (tmp_path / "eagle3").mkdir()
-    assert chosen() == Speculation.eagle3(guide_drafts=False)
-
-
-def test_a_cut_answer_is_said() -> None:
-    result = CliRunner().invoke(app, ["generate", "--device", "cpu", "x", "--json", "-n", "3"])
-    assert result.exit_code == 0
-    assert "before its guide ended" in result.stderr
 
 
 def test_accepted_drafts_are_those_in_the_answer(llm: LLM) -> None:

@@ -135,3 +135,8 @@ GUIDES: list[tuple[str, Any]] = [
 ]
 
 assert len(GUIDES) >= 100, len(GUIDES)
+
+UNIQUE_ITEMS = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "maxItems": 3, "uniqueItems": True}
+"""No answer is valid, and no library enforces all of it."""
+NOT_UNIQUE = "#: uniqueItems is not enforced"
+"""What is said of it."""
