@@ -1,82 +1,30 @@
-"""The guided protocol in whole requests: ends inside drafts, drafts that can't be, dead ends, slots that change hands,
-iterations out of step. What goes wrong ends its own request; every other has the tokens that it has alone.
+"""The guided protocol in whole requests: ends inside drafts, drafts that can't be, slots that change hands, iterations
+out of step. What goes wrong ends its own request; every other has the tokens that it has alone.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from support.engine.checkpoints import save_eagle3
-from support.engine.drafters import DRAFTERS, save_random_drafters
+from support.engine.drafters import DRAFTERS
+from support.engine.protocol_requests import GUIDES, SAMPLINGS, SCHEMA, make_llm
 from support.engine.references import Checkpoint
-from weft import (
-    LLM,
-    EngineConfig,
-    Guide,
-    GuideStateError,
-    Output,
-    RequestError,
-    SamplingParams,
-    Speculation,
-)
+from weft import LLM, Guide, GuideStateError, SamplingParams, Speculation
 from weft.client import GenerationRequest
 from weft.config import Graphs
 from weft.engine.engine import Engine
 from weft.engine.request import Request
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 9}, "count": {"type": "integer"}},
-    "required": ["name", "count"],
-}
-GUIDES = [
-    Guide.regex(r"[a-z ]{14,}"),
-    Guide.json_schema(SCHEMA),
-    None,
-    Guide.regex(r"(north|south) [a-z]{3,8}"),
-    Guide.regex(r"[0-9]{12}"),
-]
-SAMPLINGS = [
-    SamplingParams(max_tokens=14, temperature=temperature, seed=seed)
-    for seed, temperature in enumerate((0.0, 1.0, 0.0, 1.0, 0.0))
-]
-
 NUMBERS = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
-
-
-def make(speculation: Speculation | None = None, max_batch: int = 3, graphs: Graphs = "one") -> LLM:
-    engine = EngineConfig(max_batch=max_batch, max_seq_len=512, graphs=graphs)
-    return LLM(device="cpu", speculation=speculation, engine=engine)
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[LLM]:
-    """Decoding without speculation, one request at a time."""
-    with make(max_batch=1) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def alone(plain: LLM, prompts: list[str]) -> list[list[int]]:
-    """The tokens of GUIDES and SAMPLINGS, each by itself."""
-    rows = zip(prompts, GUIDES, SAMPLINGS, strict=False)
-    return [plain.generate(p, guide=g, sampling=s).token_ids for p, g, s in rows]
 
 
 # -- slots
@@ -88,7 +36,7 @@ def test_a_cancelled_request_leaves_its_neighbours_alone(
     prompts: list[str], alone: list[list[int]], drafters: Path, drafter: str, graphs: Graphs
 ) -> None:
     """Its slot goes to a request with another guide, behind its neighbours in the batch though not in the slots."""
-    with make(DRAFTERS[drafter](drafters, 3), graphs=graphs) as llm:
+    with make_llm(DRAFTERS[drafter](drafters, 3), graphs=graphs) as llm:
         rows = zip(prompts, GUIDES, SAMPLINGS, strict=False)
         first, cancelled, last, late, later = (request_of(llm, *row) for row in rows)
         engine = llm.engine
@@ -141,7 +89,7 @@ def test_an_end_inside_the_drafts(
     guide, sampling = Guide.json_schema(SCHEMA), SamplingParams(max_tokens=60)
     (end,) = tiny.end_ids
     within = 0
-    with make(DRAFTERS[drafter](drafters, 8), max_batch=1) as llm:
+    with make_llm(DRAFTERS[drafter](drafters, 8), max_batch=1) as llm:
         for prompt in prompts[:12]:
             output = llm.generate(prompt, guide=guide, sampling=sampling)
             assert output.token_ids == plain.generate(prompt, guide=guide, sampling=sampling).token_ids
@@ -170,7 +118,7 @@ def test_a_pruned_vocabulary_that_cannot_say_what_the_grammar_wants(
     weights["d2t"] = torch.tensor(digits) - torch.arange(len(digits))
     save_file(weights, head / "model.safetensors")
     sampling = SamplingParams(max_tokens=12, temperature=1.0, seed=4)
-    with make(Speculation.eagle3(head, num_draft_tokens=3, guide_drafts=True)) as llm:
+    with make_llm(Speculation.eagle3(head, num_draft_tokens=3, guide_drafts=True)) as llm:
         for pattern, can_draft in ((r"[a-z]{30}", False), (r"[0-9]{30}", True)):
             state, seen = llm.engine.parts.state, []
             for request in turns(llm, prompts[0], Guide.regex(pattern), sampling):
@@ -191,7 +139,7 @@ def test_fewer_drafts_than_asked_for(
     """Between none and K: those that are there are verified, as if there were no others."""
     guide, sampling = Guide.json_schema(SCHEMA), SamplingParams(max_tokens=30)
     counts = set()
-    with make(DRAFTERS[drafter](drafters, 8), max_batch=1, graphs=graphs) as llm:
+    with make_llm(DRAFTERS[drafter](drafters, 8), max_batch=1, graphs=graphs) as llm:
         for prompt in prompts[:4]:
             expected = plain.generate(prompt, guide=guide, sampling=sampling).token_ids
             for request in turns(llm, prompt, guide, sampling):  # noqa: B007
@@ -207,117 +155,6 @@ def counts_in(drafts: torch.Tensor) -> int:
     return int((drafts >= 0).long().cumprod(0).sum())
 
 
-# -- dead ends
-
-
-class OnlyOnPath:
-    """A matcher that takes everything: behind `path` and its beginnings all may follow, elsewhere nothing; and nothing
-    behind its first `dies_behind` tokens.
-    """
-
-    def __init__(self, path: list[int], dies_behind: int | None = None) -> None:
-        self.path, self.dies_behind, self.taken = path, dies_behind, list[int]()
-
-    def accept(self, token: int) -> bool:
-        self.taken.append(token)
-        return True
-
-    def fill(self, row: NDArray[np.int32]) -> None:
-        if self.taken == self.path[: len(self.taken)] and len(self.taken) != self.dies_behind:
-            row[:] = -1
-
-    def rollback(self, count: int) -> None:
-        del self.taken[len(self.taken) - count :]
-
-    def is_terminated(self) -> bool:
-        return False
-
-
-@pytest.mark.pairwise
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("graphs", ["one", "split"])
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_dead_ends(
-    prompts: list[str], plain: LLM, drafters: Path, drafter: str, graphs: Graphs, temperature: float
-) -> None:
-    """Behind a draft that the target does not take, a dead end is nobody's business; behind the text it ends the
-    request.
-    """
-    sampling = SamplingParams(max_tokens=12, temperature=temperature, seed=3)
-    farther = SamplingParams(
-        max_tokens=24, temperature=temperature, seed=3
-    )  # than an iteration goes beyond the end
-    paths = [plain.generate(prompt, sampling=farther).token_ids for prompt in prompts[:3]]
-    assert min(map(len, paths)) == 24
-    guides = [
-        Guide.matcher(lambda: OnlyOnPath(paths[0])),
-        Guide.matcher(lambda: OnlyOnPath(paths[1], 5)),
-        None,
-    ]
-    with make(DRAFTERS[drafter](drafters, 3), graphs=graphs) as llm:
-        for _ in range(2):
-            outputs: list[Output] = llm.generate(prompts[:3], guide=guides, sampling=sampling)
-            assert outputs[0].error is None
-            assert outputs[0].token_ids == paths[0][:12]
-            assert isinstance(outputs[1].error, GuideStateError)
-            assert "no token may follow" in str(outputs[1].error)
-            assert outputs[1].token_ids == paths[1][: len(outputs[1].token_ids)]
-            assert len(outputs[1].token_ids) < 5
-            assert outputs[2].token_ids == paths[2][:12]
-
-
-@pytest.mark.parametrize("graphs", ["one", "split"])
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_dead_ends_behind_the_last_token_are_of_no_account(
-    prompts: list[str], plain: LLM, drafters: Path, drafter: str, graphs: Graphs
-) -> None:
-    """Drafts reach beyond the answer; it ends as it does without them."""
-    path = plain.generate(prompts[0], sampling=SamplingParams(max_tokens=24)).token_ids
-    with make(DRAFTERS[drafter](drafters, 3), graphs=graphs) as llm:
-        for llm_or_plain, dies_behind in itertools.product((plain, llm), (11, 12, 13, 14)):
-            guide = Guide.matcher(lambda dies_behind=dies_behind: OnlyOnPath(path, dies_behind))
-            sampling = SamplingParams(max_tokens=12)
-            (output,) = llm_or_plain.generate([prompts[0]], guide=guide, sampling=sampling)
-            if dies_behind < 12:
-                assert isinstance(output.error, GuideStateError)
-            else:
-                assert output.error is None, f"{dies_behind}: {output.error}"
-                assert (output.token_ids, output.finish_reason) == (path[:12], "length")
-
-
-@pytest.mark.pairwise
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("by", ["logit_bias", "bad_words"])
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_rows_left_empty_behind_drafts(
-    tiny: Checkpoint,
-    prompts: list[str],
-    alone: list[list[int]],
-    drafters: Path,
-    drafter: str,
-    by: str,
-    temperature: float,
-) -> None:
-    """The grammar wants a z at the end, and the request forbids it."""
-    forbidden = [i for i in range(len(tiny.tokenizer)) if "z" in tiny.tokenizer.decode([i])]
-    given: dict[str, Any] = {
-        "logit_bias": {"logit_bias": dict.fromkeys(forbidden, -math.inf)},
-        "bad_words": {"bad_words": [[token] for token in forbidden]},
-    }[by]
-    sampling = SamplingParams(max_tokens=20, temperature=temperature, seed=2, **given)
-    with make(DRAFTERS[drafter](drafters, 3)) as llm:
-        outputs: list[Output] = llm.generate(
-            [prompts[0], prompts[1], prompts[2]],
-            guide=[GUIDES[0], Guide.regex("[a-y]{9}z"), None],
-            sampling=[SAMPLINGS[0], sampling, SAMPLINGS[2]],
-        )
-    assert outputs[0].token_ids == alone[0]
-    assert outputs[2].token_ids == alone[2]
-    assert isinstance(outputs[1].error, RequestError)
-    assert f"the guide and {by} forbid every one together" in str(outputs[1].error)
-    assert re.fullmatch("[a-y]{0,9}", outputs[1].text)
-
-
 # -- iterations out of step
 
 
@@ -331,7 +168,7 @@ def test_a_launch_without_its_snapshot_ends_its_requests(
 ) -> None:
     """Guided requests in that iteration end; those behind it are whole."""
     speculation = DRAFTERS[drafter](drafters, 3) if drafter is not None else None
-    with make(speculation) as llm:
+    with make_llm(speculation) as llm:
         lane, push = llm.engine.lane, llm.engine.lane.push
         pushed = 0
 
@@ -367,7 +204,7 @@ def test_a_snapshot_without_its_launch_ends_its_requests(
 ) -> None:
     """A launch that fails leaves no snapshot to the next one."""
     speculation = DRAFTERS[drafter](drafters, 3) if drafter is not None else None
-    with make(speculation, graphs=graphs) as llm:
+    with make_llm(speculation, graphs=graphs) as llm:
         for guide in GUIDES[:3]:
             if guide is not None:
                 llm.compile(guide).result()  # so that all three are in the launch that fails

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.engine.drafters import DRAFTERS, save_random_drafters
+from support.engine.drafters import DRAFTERS
 from support.engine.questions import is_valid, questions
 from support.engine.references import Checkpoint, make_guide
 from weft import LLM, EngineConfig, SamplingParams
@@ -16,12 +16,6 @@ FINISHED = 80
 TEMPERATURES = (0.0, 1.0)
 
 assert len(DRAFTERS) * len(TEMPERATURES) * FINISHED >= 2000
-
-
-@pytest.fixture(scope="module")
-def drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with random drafters that fit weft-tiny, as DRAFTERS names them."""
-    return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
 
 
 @pytest.mark.each_value
