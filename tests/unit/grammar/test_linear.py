@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.grammar.linear import KINDS, READERS, Shape, again
+from support.grammar.linear import KINDS, READERS
+from support.grammar.linear_shapes import Shape, again
 from weft import registry
 from weft.errors import WeftError
 from weft.executor import GuideType
