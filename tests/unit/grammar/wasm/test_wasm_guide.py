@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from support.grammar.grammars import small_vocabulary
-from support.wasm.hostile import step
+from support.wasm.hostile_parts import step
 from weft import Guide, GuideError
 from weft.grammar import GuideCompiler, Opening
 from weft.grammar.base import CompiledGuide

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from support.grammar.grammars import allowed, new_row, small_vocabulary
-from support.wasm.hostile import ALLOWED, HOSTILE, MORE, SAMPLE, Hostile, begin, expect, step
+from support.wasm.hostile import HOSTILE
+from support.wasm.hostile_parts import ALLOWED, MORE, SAMPLE, Hostile, begin, expect, step
 from support.wasm.programs import IMPORTS, program
 from weft import GuideError, GuideStateError
 from weft.grammar import Guide, Matcher, Opening
