@@ -1,0 +1,122 @@
+// The variables that programs share, where the process is out of memory at any point: a step is written, taken back and
+// kept whole or not at all. Sanitizers watch.
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include "check.h"
+#include "shared_variables.h"
+
+namespace {
+
+// How many more allocations of this thread succeed; negative: all.
+thread_local int allocations_left = -1;
+
+}  // namespace
+
+void *operator new(std::size_t size) {
+  void *memory = allocations_left >= 0 && allocations_left-- == 0 ? nullptr : std::malloc(size);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+__attribute__((noinline)) void operator delete(void *memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+using weft::WasmVariables;
+using weft::test::Shared;
+
+// Whether `work` went through with so few allocations.
+template <class Work>
+bool goes_with(int num_allocations, Work work) {
+  allocations_left = num_allocations;
+  try {
+    work();
+  } catch (const std::bad_alloc &) {
+    allocations_left = -1;
+    return false;
+  }
+  const bool had_all = allocations_left >= 0;
+  allocations_left = -1;
+  return had_all;
+}
+
+const std::string kLong(100, 'l');
+
+TEST(a_step_is_taken_back_whole_or_not_at_all) {
+  Shared shared;
+  WasmVariables::Writes others, step, later;
+  for (const char *name : {"a", "b"}) shared.write(name, "Set", kLong, others);
+  for (const char *name : {"a", "b", "c"}) shared.write(name, "Append", "x", step);
+  for (const char *name : {"a", "b"}) shared.write(name, "Append", "y", later);
+  int num_failed = 0;
+  while (!goes_with(num_failed, [&] { shared.variables.undo(step); })) {
+    ++num_failed;
+    for (const char *name : {"a", "b"}) CHECK(shared.get(name) == "3" + kLong + "xy");
+    CHECK(shared.get("c") == "1x");
+    for (const auto &write : step) EQUAL(write->num_holders, 1);
+  }
+  CHECK(num_failed > 3);
+  for (const char *name : {"a", "b"}) CHECK(shared.get(name) == "2" + kLong + "y");
+  CHECK(shared.get("c") == "-");
+}
+
+TEST(a_write_is_made_whole_or_not_at_all) {
+  for (const bool is_new : {true, false}) {
+    for (const bool joins : {true, false}) {
+      Shared shared;
+      WasmVariables::Writes before, step;
+      if (!is_new) shared.write("a", "Set", kLong, joins ? step : before);
+      const std::string old = shared.get("a");
+      const std::size_t size = WasmVariables::num_bytes(step);
+      std::string answer;
+      int num_failed = 0;
+      for (;; ++num_failed) {
+        if (goes_with(num_failed, [&] { shared.write("a", "Append", kLong, step); })) break;
+        // Or it failed behind the write, which the step takes back as a whole.
+        if (WasmVariables::num_bytes(step) == size) {
+          CHECK(shared.get("a") == old);
+        } else {
+          shared.variables.undo(step);
+          step.clear();
+          if (!is_new && joins) shared.write("a", "Set", kLong, step);
+          CHECK(shared.get("a") == old);
+        }
+      }
+      CHECK(num_failed > 3);
+      shared.variables.undo(step);
+      CHECK(shared.get("a") == (is_new || joins ? "-" : old));
+    }
+  }
+}
+
+TEST(what_is_kept_without_memory_stands) {
+  for (int allocations = 0; allocations < 20; ++allocations) {
+    Shared shared;
+    WasmVariables::Writes open, one, two, three;
+    shared.write("a", "Append", "o", open);
+    for (WasmVariables::Writes *writes : {&one, &two, &three}) shared.write("a", "Append", kLong, *writes);
+    goes_with(allocations, [&] {
+      shared.variables.keep(one);
+      shared.variables.keep(three);
+      shared.variables.keep(two);
+    });
+    CHECK(shared.get("a") == "4o" + kLong + kLong + kLong);
+    if (allocations % 2) {
+      shared.variables.keep(open);
+      CHECK(shared.get("a") == "4o" + kLong + kLong + kLong);
+    } else {
+      shared.variables.undo(open);
+      CHECK(shared.get("a") == "3" + kLong + kLong + kLong);
+    }
+    WasmVariables::Writes more;
+    shared.write("a", "Append", "m", more);
+    shared.variables.undo(more);
+    CHECK(shared.get("a").substr(1) == (allocations % 2 ? "o" : "") + kLong + kLong + kLong);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char **argv) { return weft::test::run(argc, argv); }
