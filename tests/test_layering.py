@@ -42,6 +42,8 @@ from support.shape import too_full, too_long, uses, with_many_parameters, withou
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "weft"
 CSRC = ROOT / "csrc"
+BESIDE = ("tests", "benchmarks", "tools", "examples")
+"""Folders beside the product, whose files are as small as its own."""
 
 
 @cache
@@ -67,6 +69,12 @@ def groups(known: Iterable[str]) -> set[tuple[str, ...]]:
 
 def native_files() -> list[Path]:
     return [path for path in CSRC.rglob("*") if path.suffix in NATIVE]
+
+
+def files_beside(root: Path) -> list[Path]:
+    """Python, C and C++ of the folders beside the product."""
+    kinds = {".py", ".c", *NATIVE}
+    return [path for folder in BESIDE for path in (root / folder).rglob("*") if path.suffix in kinds]
 
 
 def names_python(arrow: Arrow) -> bool:
@@ -143,6 +151,10 @@ def test_files_and_folders_are_small() -> None:
     python_long = [path for path in python if name_of(path, PACKAGE) not in KNOWN_LONG]
     none(too_long(python_long, PACKAGE, MOST_LINES) + too_long(native, CSRC, MOST_LINES))
     none(too_full(python, PACKAGE, MOST_FILES) + too_full(native, CSRC, MOST_FILES))
+
+
+def test_files_beside_the_product_are_small() -> None:
+    none(too_long(files_beside(ROOT), ROOT, MOST_LINES))
 
 
 def test_every_folder_says_what_it_is() -> None:
@@ -309,3 +321,15 @@ def test_shapes_are_caught(package: Path) -> None:
     assert without_docstring(package)[-1] == "low/__init__.py has no docstring, or is not there"
     assert list(with_many_parameters(package, 6)) == ["leaf/d:Many"]
     assert without_rule(package) == ["CMakeLists.txt does not begin with the folder's rule, as a comment"]
+
+
+@pytest.mark.parametrize(
+    "file", ["tests/unit/test_a.py", "tests/cpp/a.cpp", "benchmarks/a.py", "tools/ci/a.py", "examples/a.c"]
+)
+def test_a_long_file_beside_the_product_is_caught(tmp_path: Path, file: str) -> None:
+    plant(tmp_path / "tests" / "a.json", "\n" * 350)
+    assert not too_long(files_beside(tmp_path), tmp_path, 350)
+    plant(tmp_path / file, "\n" * 350)
+    assert too_long(files_beside(tmp_path), tmp_path, 350) == [
+        f"{file.removesuffix('.py')} has 351 lines, more than 350"
+    ]
