@@ -32,7 +32,7 @@ def test_every_launched_function_keeps_the_rule(max_drafts: int, monkeypatch: py
         expected |= {"_apply_rows", "_write_draft", "_clear_drafts"}
     assert expected <= set(found)
     lane = loop.decoder.lane
-    host = [value for key, value in vars(lane).items() if key.endswith("_host") and value.numel()]
+    host = [value for key, value in vars(lane.state).items() if key.endswith("_host") and value.numel()]
     assert len(host) == (5 if max_drafts else 4)
     for name in expected:
         fn, args = found[name]
