@@ -49,9 +49,8 @@ class WatchedSteps(StepGraphs):
         self._kept = Probabilities(picked, torch.zeros_like(picked), torch.zeros_like(picked))
         self._runtime.publish()
 
-    def run(self, plan: Plan, slots: list[int], rows: Sequence[HostRow] = ()) -> None:
+    def run(self, plan: Plan, rows: Sequence[HostRow] = ()) -> None:
         """Issue one iteration, wait for it, and hand on what it verified."""
-        self._send_slots(plan, slots)
         buf = self.buffers(plan)
         stream = WatchedStream(self._stream, self._kept)
         decode_step(Iteration(plan, stream, self._lane, self._parts, buf, self.host_work(rows)))

@@ -20,6 +20,7 @@ from weft.executor import (
     ExecutorConfig,
     ExternalDraftTokensConfig,
     GuidedDecodingParams,
+    KvCacheConfig,
     Request,
     SamplingConfig,
 )
@@ -73,6 +74,15 @@ def test_bytes_that_wait_are_bounded(make: Callable[..., Executor]) -> None:
     assert answer(executor, wide)
     until_final(executor, blocking)
     assert executor.client.responses.pending_bytes == 0
+
+
+def test_what_ends_without_a_step_leaves_the_queue(make: Callable[..., Executor]) -> None:
+    """One that the engine refuses at once makes no step, and waits no more."""
+    executor = make(max_queue_size=1, max_batch_size=1, kv_cache_config=KvCacheConfig(max_tokens=64))
+    for _ in range(3):
+        (response,) = until_final(executor, executor.enqueue_request(request(300)))
+        assert "pages" in response.error_msg
+    assert len(answer(executor, request(2))) == 2
 
 
 KINDS: dict[str, Callable[[int], dict[str, Any]]] = {

@@ -51,8 +51,10 @@ class FileTrace:
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
         """What `sys.setprofile` takes."""
+        if not self.is_on or event != "call":
+            return
         place = _place(frame.f_code)
-        if not self.is_on or event != "call" or place is None or _is_of_device(frame):
+        if place is None or _is_of_device(frame):
             return
         call = Call(*place, _caller(frame))
         self.calls.setdefault(threading.get_ident(), []).append(call)
@@ -66,13 +68,13 @@ def changes(calls: list[Call]) -> int:
 @contextmanager
 def traced() -> Iterator[FileTrace]:
     """Traces this thread, and threads that are started inside, while `is_on`."""
-    trace = FileTrace()
+    trace, before = FileTrace(), sys.getprofile()
     threading.setprofile(trace.profile)
     sys.setprofile(trace.profile)
     try:
         yield trace
     finally:
-        sys.setprofile(None)
+        sys.setprofile(before)
         threading.setprofile(None)
 
 

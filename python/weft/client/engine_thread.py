@@ -139,9 +139,12 @@ class EngineThread:
         for command in commands:
             command.run()
         if not commands or self.engine.can_step:
-            record = self._untold = self.engine.step(launched=self._tell)
-            with self._wake:
-                self._num_queued = record.queued
+            self._untold = self.engine.step(launched=self._tell)
+            num_queued = self._untold.queued
+        else:
+            num_queued = self.engine.num_waiting
+        with self._wake:
+            self._num_queued = num_queued
         self._is_due = self.engine.can_step
         if not self._is_due:
             self._tell()

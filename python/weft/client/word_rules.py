@@ -40,8 +40,8 @@ class WordRules:
             raise InputError(
                 f"embedding_bias has {bias.shape[0]} entries; this model's vocabulary has {text.vocab_size}"
             )
-        self.check_words("bad_words", sampling.bad_words)
-        self.check_words("stop_token_ids", sampling.stop_token_ids)
+        self._check_words("bad_words", sampling.bad_words)
+        self._check_words("stop_token_ids", sampling.stop_token_ids)
         words = self._bad_words(sampling.bad_words)
         text.check("bad_words", [token for word in words for token in word])
         text.check("stop_token_ids", sampling.stop_token_ids)
@@ -54,7 +54,7 @@ class WordRules:
         """What makes the watchers for stop words."""
         if not words:
             return lambda: None
-        self.check_words(name, words)
+        self._check_words(name, words)
         sequences = [word for word in words if not isinstance(word, str)]
         for sequence in sequences:
             self.text.check(name, sequence)
@@ -65,7 +65,7 @@ class WordRules:
         found = StopSequences(sequences)
         return lambda: StopTokens(found, make() if make is not None else None)
 
-    def check_words(self, name: str, words: Sequence[str | Sequence[int] | int]) -> None:
+    def _check_words(self, name: str, words: Sequence[str | Sequence[int] | int]) -> None:
         """Raise `InputError` for more words than may be, or longer ones."""
         if len(words) > self.max_words:
             raise InputError(

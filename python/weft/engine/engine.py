@@ -219,7 +219,7 @@ class Engine:
 
     def _complete(self, record: StepRecord) -> None:
         scheduler, finished = self.scheduler, self.output.finisher.count
-        if record.active > len(record.generation):
+        if record.active > len(record.generation):  # somebody that runs does not decode
             record.prompt_tokens_read = scheduler.prompt_tokens_read()
         record.completed, self._num_finished = finished - self._num_finished, finished
         record.active, record.queued = len(scheduler.running), self.num_waiting

@@ -39,11 +39,11 @@ class GrammarLane:
 
     `make_proposals` makes the host's drafting over the lane's state; `proposed` int64 [K, S+1] is its device side.
 
-    Device tensors, by slot: `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none) and `verified`
-    int64 [S+1, K+2] (accepted drafts, then the tokens of positions 0..K) are the engine's to write; `masks`
-    int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] and `temperatures` float32 [(S+1)*(K+1)] (what matchers
-    want; negative: nothing) are the lane's, one row for each position. `state` is the host's side;
-    its pinned tensors are those named `*_host`.
+    Device tensors, by slot: `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none), `verified` int64
+    [S+1, K+2] (accepted drafts, then the tokens of positions 0..K) and `num_proposed` int64 [S+1] (drafts that were
+    verified) are the engine's to write, and `results` is the memory of the last two. `masks` int32 [(S+1)*(K+1), W],
+    `token_mask` int32 [(S+1)*(K+1)] and `temperatures` float32 [(S+1)*(K+1)] (what matchers want; negative: nothing)
+    are the lane's, one row for each position. `state` is the host's side; its pinned tensors are those named `*_host`.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ _PARAMS = (
 _NUM_PARAMS = 9
 _MOST_COLUMNS = 2**23  # so that the sum of a row's probabilities fits 64 bits
 
-CallOf = Callable[..., tuple[_core.SlotCall, Tensor]]
+MakeCall = Callable[..., tuple[_core.SlotCall, Tensor]]
 """Makes the call of an operation, and the tensor that it writes."""
 
 
@@ -93,7 +93,7 @@ def _check_pick(
     _check_rows(logits, slot, base)
     check_vector("count", count, (torch.int64,), slot.shape[0], logits)
     require(1 <= number <= drafts.shape[0], f"draft number {number} is not one of {drafts.shape[0]}")
-    d2t = _given(rest, 3)[2]
+    _, _, d2t = _given(rest, 3)
     if d2t is not None:
         check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
     return torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
@@ -112,13 +112,13 @@ def _draft_call(
     return call, out
 
 
-def _on_cpu(make: CallOf, *args: Any) -> Tensor:
+def _on_cpu(make: MakeCall, *args: Any) -> Tensor:
     call, out = make(*args)
     _core.sample_slots_cpu(call, torch.get_num_threads())
     return out
 
 
-def _on_cuda(make: CallOf, logits: Tensor, *args: Any) -> Tensor:
+def _on_cuda(make: MakeCall, logits: Tensor, *args: Any) -> Tensor:
     call, out = make(logits, *args)
     require_cuda_kernels()
     sms = multiprocessors(logits.get_device())

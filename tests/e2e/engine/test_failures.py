@@ -24,6 +24,11 @@ from weft import (
     check,
     launch_hostfunc,
 )
+from weft.engine.scheduling.running import Running
+from weft.engine.scheduling.schedule import Schedule
+from weft.engine.step.graphs import StepGraphs
+from weft.engine.step.in_flight import InFlightBatch
+from weft.engine.step.runner import ModelRunner
 from weft.runtime import cpu
 
 GOOD = Guide.regex(r"[a-z]{5,30}")
@@ -194,6 +199,34 @@ def test_a_forward_that_raises_ends_the_batch_and_not_the_engine(llm: LLM, alone
         assert isinstance(output.error, RequestError)
         assert "planted in the model" in str(output.error)
     assert llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING).token_ids == alone
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_launch_that_fails_hurts_no_prompt_beside_it(
+    overlap: bool, alone: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot of what was to decode is gone before the prompt's own work takes one."""
+    admitted: list[Running] = []
+    launch, run = ModelRunner.launch, StepGraphs.run
+
+    def watched(self: ModelRunner, schedule: Schedule) -> InFlightBatch:
+        admitted.extend(schedule.admitted)
+        return launch(self, schedule)
+
+    def break_once(self: StepGraphs, *arguments: Any) -> None:
+        if len(admitted) == 3:  # the last is in this very step, beside the first
+            admitted.clear()
+            raise RuntimeError("planted in the launch")
+        run(self, *arguments)
+
+    short = SamplingParams(max_tokens=2)
+    with LLM(device="cpu", engine=EngineConfig(max_batch=2, overlap=overlap)) as llm:
+        llm.generate(PROMPT, guide=GOOD, sampling=short)  # compiled: nobody waits for it below
+        monkeypatch.setattr(ModelRunner, "launch", watched)
+        monkeypatch.setattr(StepGraphs, "run", break_once)
+        outputs = llm.generate([PROMPT] * 3, guide=[GOOD, None, GOOD], sampling=[SAMPLING, short, SAMPLING])
+    assert "planted in the launch" in str(outputs[0].error)
+    assert outputs[2].error is None and outputs[2].token_ids == alone
 
 
 def test_a_callback_of_the_users_own_ends_no_request(llm: LLM, alone: list[int]) -> None:

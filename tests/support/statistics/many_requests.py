@@ -212,7 +212,8 @@ class ManyRequests:
         if self.plan.guides or self.parts.has_proposals:
             attach, self._attach = self._attach, {}
             self.lane.push(self._order, attach)
-        self.graphs.run(self.plan, self._order)
+        self.graphs.send_slots(self.plan, self._order)
+        self.graphs.run(self.plan)
         self.stream.synchronize()
         self.runtime.check()
         return self.parts.state.verified[: self.num_slots, : self.plan.num_drafts + 2].clone()

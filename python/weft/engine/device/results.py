@@ -82,7 +82,7 @@ class StepResults:
         self._received, self._num_slots = received, num_slots
         self._extra = logprobs
         self._gathered = dict(outputs or {})
-        self._drafts = drafts
+        self._has_drafts = drafts
         self._offers = dict(offers or {})
         self.verified: list[list[int]] = []
         self.num_proposed: list[int] = []
@@ -93,7 +93,7 @@ class StepResults:
         """Wait for the work of the iteration: what was verified is copied last."""
         values = self._received.wait()
         self.verified = values[: -self._num_slots].view(self._num_slots, -1).tolist()
-        if self._drafts:
+        if self._has_drafts:
             self.num_proposed = values[-self._num_slots :].tolist()
         if self._extra is not None:
             self._logprobs, self._ids = (received.buffer.clone() for received in self._extra)

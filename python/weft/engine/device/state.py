@@ -26,15 +26,15 @@ class SlotState:
 
     `drafts` [K, S+1] and `verified` [S+1, K+2] are the grammar lane's (`guided/lane.py`): draft j of a slot is
     `drafts[j-1, slot]`, -1 for none; a row of `verified` is the count of accepted drafts, then the target's tokens.
-    `proposed` is how many drafts there were in the last iteration that verified some, those of -1 left out.
-    `results` [(S+1) * (K+3)] is the memory of both.
+    `num_proposed` is how many drafts there were in the last iteration that verified some, those of -1 left out.
+    `results` [(S+1) * (K+3)] is the memory of `verified` and `num_proposed`.
     `request_ids` are the requests' own, and `processors` the numbers of their captured processors, 0 for none.
     `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest.
     """
 
     def __init__(self, lane: GrammarLane, pages_per_slot: int, max_seq_len: int) -> None:
         self.drafts, self.verified, device = lane.drafts, lane.verified, lane.drafts.device
-        self.proposed, self.results = lane.num_proposed, lane.results
+        self.num_proposed, self.results = lane.num_proposed, lane.results
         rows = self.verified.shape[0]
         self.dummy = rows - 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -55,7 +55,7 @@ class SlotState:
     @property
     def advancing(self) -> tuple[Tensor, ...]:
         """What verification moves, in the order of `advance_slots_`."""
-        return self.verified, self.last_token, self.length, self.proposed, self.drafts
+        return self.verified, self.last_token, self.length, self.num_proposed, self.drafts
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ Verify = Callable[[SlotState, StepBuffers, Tensor], None]
 def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
     """Accept the drafts that are the target's own tokens.
 
-    That is enough, since sampling is coupled (`ops/sampling.py`): the target's token at a position is a function of its
+    That is enough, since sampling is coupled (`ops/slots.py`): the target's token at a position is a function of its
     logits, the request's seed and the position. So what is committed is what decoding without speculation would have
     sampled, whatever the drafter proposed.
     """

@@ -70,7 +70,7 @@ class OutputProcessor:
         if waiting.deadlines.entries or waiting.preempted:
             for request in waiting.late():
                 self.finisher.finish(request, "timeout")
-        if waiting.unready:
+        if waiting.unready or waiting.compiled or waiting.programs.orphans:
             for request, error in waiting.collect():
                 self.finisher.finish(request, "error", error)
         try:

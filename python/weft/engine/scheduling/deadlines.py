@@ -12,13 +12,12 @@ MOST_STALE = 64
 
 
 class Deadlines:
-    """Requests that have a deadline, waiting or not, until they are forgotten."""
+    """Requests that have a deadline, waiting or not, until they are forgotten. `entries` is a heap of deadlines,
+    numbers and requests, some of which may have ended."""
 
     def __init__(self) -> None:
         self._live: set[Request] = set()
-        self.entries: list[
-            tuple[float, int, Request]
-        ] = []  # a heap: deadline, number; some of them may have ended
+        self.entries: list[tuple[float, int, Request]] = []
         self._numbers = itertools.count()
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ siblings go before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,7 +49,8 @@ class _Orphan:
 
 class Programs:
     """Begins matchers ahead, in `starts`' threads. All methods are the engine thread's; `on_started` is called by
-    others, and set by what wakes the engine. The order of `turns` is that of the queue."""
+    others, and set by what wakes the engine. The order of `turns` is that of the queue. `orphans` are starts whose
+    requests have ended."""
 
     def __init__(self, starts: Starts, ahead: int, max_bytes: int, turns: FairTurns) -> None:
         self.held_bytes = 0
@@ -58,7 +59,7 @@ class Programs:
         self._waiting = WaitingQueue(turns)
         self._siblings: dict[StartedGuide, _Siblings] = {}
         self._starting: dict[Request, Future[Matcher]] = {}
-        self._orphans: list[_Orphan] = []
+        self.orphans: list[_Orphan] = []
         self._ahead: set[Request] = set()
         self._held: dict[Request, int] = {}
         self._has_changed = False
@@ -67,17 +68,13 @@ class Programs:
         """Requests that have not begun."""
         return len(self._waiting) + len(self._starting)
 
-    def __iter__(self) -> Iterator[Request]:
-        yield from self._waiting
-        yield from self._starting
-
     @property
     def has_news(self) -> bool:
         """Whether `collect` might change something."""
         return (
             (self._has_changed and len(self._waiting) > 0)
             or any(started.done() for started in self._starting.values())
-            or any(orphan.started.done() for orphan in self._orphans)
+            or any(orphan.started.done() for orphan in self.orphans)
         )
 
     def add(self, request: Request) -> None:
@@ -119,7 +116,7 @@ class Programs:
             if started.cancel():
                 siblings.is_starting = False
             else:
-                self._orphans.append(_Orphan(siblings, started, num_bytes))
+                self.orphans.append(_Orphan(siblings, started, num_bytes))
                 self.held_bytes += num_bytes
         self._settle(siblings)
 
@@ -130,8 +127,8 @@ class Programs:
     def _take_started(self) -> tuple[list[Request], Failures]:
         ready: list[Request] = []
         failed: Failures = []
-        for orphan in [one for one in self._orphans if one.started.done()]:
-            self._orphans.remove(orphan)
+        for orphan in [one for one in self.orphans if one.started.done()]:
+            self.orphans.remove(orphan)
             self.held_bytes -= orphan.num_bytes
             self._end_start(orphan.siblings)
         for request in [r for r, started in self._starting.items() if started.done()]:

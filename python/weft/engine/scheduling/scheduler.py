@@ -96,12 +96,12 @@ class Scheduler:
             if not self._read_spliced_again():  # those give pages back, which no longer hold their text
                 self._preempt(max(self.running, key=lambda r: self.waiting.turns.place(r.request)), record)
             decoding = self._decoding()
-        num_rows = sum(1 if r.search is None else r.search.num_rows for r in decoding)
-        return Schedule(decoding, num_rows, self._num_drafts(decoding))
+        return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
 
     def drop_ended(self, schedule: Schedule) -> None:
         """Take out of a schedule what has ended since."""
-        schedule.decoding = [r for r in schedule.decoding if r.request.is_active and _wants_tokens(r)]
+        decoding = [r for r in schedule.decoding if r.request.is_active and _wants_tokens(r)]
+        schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
         """Which requests come in, and which prompts are read, with the tokens that those that decode leave."""
@@ -226,6 +226,10 @@ class Scheduler:
 
     def _holds(self, running: Running) -> bool:
         return self._of.get(running.request) is running
+
+
+def _num_rows(decoding: Sequence[Running]) -> int:
+    return sum(1 if running.search is None else running.search.num_rows for running in decoding)
 
 
 def _wants_tokens(running: Running) -> bool:

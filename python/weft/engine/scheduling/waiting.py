@@ -16,21 +16,22 @@ from weft.grammar.starts import StartedGuide
 
 
 class Waiting:
-    """Requests without a slot, and the clocks of all. `max_idle_s`: how long one that was preempted may wait."""
+    """Requests without a slot, and the clocks of all. `max_idle_s`: how long one that was preempted may wait.
+
+    In the `queue` are those that could have a slot now; those that are `unready` wait for their guide, which may be
+    among the `compiled`, or for its program. `deadlines` are of all, `preempted` since when.
+    """
 
     def __init__(self, max_idle_s: float, turns: FairTurns, programs: Programs) -> None:
         self._max_idle_s = max_idle_s
         self.programs = programs
         self.turns = turns
         self.queue = WaitingQueue(turns)
-        self.unready: dict[Request, None] = {}  # their guide is not compiled, or its program has not started
+        self.unready: dict[Request, None] = {}
         self._compiling: dict[Future[CompiledGuide], dict[Request, None]] = {}
-        self._compiled: deque[Future[CompiledGuide]] = deque()  # other threads add to it
+        self.compiled: deque[Future[CompiledGuide]] = deque()  # other threads add to it
         self.deadlines = Deadlines()
-        self.preempted: dict[Request, float] = {}  # and since when
-
-    def __len__(self) -> int:
-        return len(self.queue.requests) + len(self.unready)
+        self.preempted: dict[Request, float] = {}
 
     def __iter__(self) -> Iterator[Request]:
         yield from self.queue
@@ -44,7 +45,7 @@ class Waiting:
     @property
     def has_compiled(self) -> bool:
         """Whether `collect` would find something."""
-        return bool(self._compiled) or self.programs.has_news
+        return bool(self.compiled) or self.programs.has_news
 
     @property
     def has_late(self) -> bool:
@@ -66,7 +67,7 @@ class Waiting:
         alike = self._compiling.setdefault(compiling, {})
         alike[request] = None
         if len(alike) == 1:
-            compiling.add_done_callback(self._compiled.append)
+            compiling.add_done_callback(self.compiled.append)
 
     def add_again(self, request: Request) -> None:
         """A request that was preempted."""
@@ -98,10 +99,8 @@ class Waiting:
     def collect(self) -> Failures:
         """Queue the requests whose guide is compiled, and whose program has started; those that failed, and why."""
         failed: Failures = []
-        if not self.unready:
-            return failed
-        while self._compiled:
-            compiling = self._compiled.popleft()
+        while self.compiled:
+            compiling = self.compiled.popleft()
             error = compiling.exception()
             for request in list(self._compiling.get(compiling, ())):
                 assert request.guide is not None
@@ -116,7 +115,7 @@ class Waiting:
                     self.programs.add(request)
                 else:
                     self._queue(request)
-        if len(self.programs):
+        if self.unready or self.programs.orphans:
             started, more = self.programs.collect()
             for request in started:
                 self._queue(request)

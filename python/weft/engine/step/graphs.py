@@ -25,7 +25,7 @@ from weft.runtime.segments import SegmentedStream
 
 
 class StepGraphs:
-    """Captures on first use, then replays. Iterations of the kinds in `ready` run without a capture first."""
+    """Captures on first use, then replays. The kinds of iterations in `ready` were prepared."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class StepGraphs:
         """Whether an iteration of this kind runs without a capture first."""
         return self._mode == "none" or plan in self.ready
 
-    def _send_slots(self, plan: Plan, slots: list[int]) -> None:
+    def send_slots(self, plan: Plan, slots: list[int]) -> None:
         """Say which slots the rows of the next iteration are; rows beyond them only pad."""
         padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
         self.buffers(plan)
@@ -93,7 +93,7 @@ class StepGraphs:
         """
         if plan in self.ready:
             return
-        self._send_slots(plan, [])
+        self.send_slots(plan, [])
         try:
             if self._mode != "none":
                 self._capture(plan)
@@ -136,10 +136,9 @@ class StepGraphs:
             decode_step(iteration)
         self._graphs[plan] = graph
 
-    def run(self, plan: Plan, slots: list[int], rows: Sequence[HostRow] = ()) -> None:
-        """Issue one iteration over these slots. `rows` are those whose host processors are called on the way, if it has
-        some; what they raise is left with them (`check_processors`)."""
-        self._send_slots(plan, slots)
+    def run(self, plan: Plan, rows: Sequence[HostRow] = ()) -> None:
+        """Issue one iteration over the slots that were sent. `rows` are those whose host processors are called on the
+        way, if it has some; what they raise is left with them (`check_processors`)."""
         if self._mode == "none":
             decode_step(self._iteration(plan, self._stream, rows))
         elif self._is_split(plan):

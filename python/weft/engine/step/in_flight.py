@@ -19,7 +19,7 @@ class InFlightBatch:
     are the rows of both. `unopened` are requests that can't have a slot, by their own fault; `failures` are requests
     that could not be launched, and why: that may be the fault of what is in flight.
 
-    Something in it `is_launched`, or nothing is. `masks_drafts`: whether the grammar has a say in the drafts; `began`:
+    `is_launched`: whether anything in it was. `masks_drafts`: whether the grammar has a say in the drafts; `began`:
     when it was launched, in seconds.
     """
 

@@ -163,7 +163,7 @@ def _open_slot(state: SlotState, token_mask: Tensor, temperatures: Tensor, row: 
     # write where the slot's last request ended, which may be in pages that others share.
     state.length[slot].fill_(row.length)
     state.request_ids[slot].fill_(row.request_id)
-    state.proposed[slot].fill_(0)
+    state.num_proposed[slot].fill_(0)
     state.processors[slot].fill_(row.processor)
     write_slot(state.params, row.sampling, slot)
     state.drafts[:, slot].fill_(-1)

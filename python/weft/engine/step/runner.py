@@ -4,6 +4,7 @@ captured."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -147,6 +148,9 @@ class ModelRunner:
         except Exception as error:
             broken = [r for r in rows if _captured_failure(r) is not None]
             batch.failures.append(([r.request for r in broken or rows], error))
+            with suppress(Exception):  # what is in flight fails with this launch, whatever it raises
+                self._runtime.synchronize()
+            self.drop_snapshots()
             return
         batch.decode(plan, rows, masks_drafts)
         self.num_iterations += 1
@@ -171,9 +175,10 @@ class ModelRunner:
             self._lane.proposals.set_guided(masks_drafts)
         if plan not in self.graphs.ready:
             self.prepare(plan)
+        self.graphs.send_slots(plan, slots)
         if plan.guides or self._parts.has_proposals:
             self._attachments.push(slots)
-        self.graphs.run(plan, slots, [*host_rows(rows)] if plan.processors.on_host else ())
+        self.graphs.run(plan, [*host_rows(rows)] if plan.processors.on_host else ())
         if any(r.request.sampling.logprobs is not None for r in rows):
             self.stream.launch(note_logprobs, self._parts.state, self.graphs.buffers(plan))
         for running in rows:
@@ -185,7 +190,7 @@ class ModelRunner:
         """Capture the graph of a kind of iteration, where that was not done."""
         if not self.graphs.is_ready(plan):
             self.drop_snapshots()
-            self.graphs.prepare(plan)
+        self.graphs.prepare(plan)
 
     def _open(self, batch: InFlightBatch, running: Running) -> None:
         """Make a slot the request's, on the device and for the grammar."""

@@ -146,7 +146,7 @@ class Rig:
     def is_empty(self) -> bool:
         programs = self.programs
         left = (programs._waiting, programs._siblings, programs._starting, programs._ahead, programs._held)
-        return not any(map(len, left)) and programs.held_bytes == 0 and not programs._orphans
+        return not any(map(len, left)) and programs.held_bytes == 0 and not programs.orphans
 
 
 def test_no_more_begin_than_are_near_a_slot() -> None:
