@@ -188,6 +188,8 @@ class ModelRunner:
 
     def prepare(self, plan: Plan) -> None:
         """Capture the graph of a kind of iteration, where that was not done."""
+        if plan in self.graphs.ready:
+            return
         if not self.graphs.is_ready(plan):
             self.drop_snapshots()
         self.graphs.prepare(plan)
