@@ -42,7 +42,10 @@ def batch(vocab: int, seed: int = 0) -> Batch:
     )
     wanted = torch.rand(SLOTS, 4, generator=g)
     wanted[torch.rand(SLOTS, 4, generator=g) < 0.5] = -1
-    return Batch(random_params(SLOTS, vocab, seed), slot, torch.randint(0, 30, (6,), generator=g), wanted)
+    base = torch.randint(
+        0, 26, (6,), generator=g
+    )  # what is drawn after it stands within the history, of 30 tokens
+    return Batch(random_params(SLOTS, vocab, seed), slot, base, wanted)
 
 
 def assert_sampled(vocab: int, known: int, width: int, dtype: torch.dtype, seed: int) -> None:

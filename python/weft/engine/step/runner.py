@@ -131,8 +131,11 @@ class ModelRunner:
     def drop_snapshots(self) -> None:
         """Take what iterations left whose launch failed: the next one must not. Waits for those in flight, which take
         theirs."""
-        if self._lane.state.num_pending:
+        if not self._lane.state.num_pending:
+            return
+        try:
             self._runtime.synchronize()
+        finally:
             while self._lane.state.num_pending:
                 self._lane.state.fetch()
 
@@ -149,8 +152,7 @@ class ModelRunner:
             broken = [r for r in rows if _captured_failure(r) is not None]
             batch.failures.append(([r.request for r in broken or rows], error))
             with suppress(Exception):  # what is in flight fails with this launch, whatever it raises
-                self._runtime.synchronize()
-            self.drop_snapshots()
+                self.drop_snapshots()
             return
         batch.decode(plan, rows, masks_drafts)
         self.num_iterations += 1
