@@ -175,8 +175,7 @@ class ModelRunner:
         slots = [slot for own, count in counted for slot in own[:count]]
         if self._lane.proposals is not None and plan.num_drafts:
             self._lane.proposals.set_guided(masks_drafts)
-        if plan not in self.graphs.ready:
-            self.prepare(plan)
+        self.prepare(plan)
         self.graphs.send_slots(plan, slots)
         if plan.guides or self._parts.has_proposals:
             self._attachments.push(slots)

@@ -15,7 +15,8 @@ from weft.engine.beam_params import BeamParams
 from weft.engine.request import Request
 from weft.engine.scheduling.policy import FairTurns
 from weft.engine.scheduling.programs import Programs
-from weft.grammar.base import Matcher, Opening
+from weft.engine.scheduling.waiting import Waiting
+from weft.grammar.base import CompiledGuide, Matcher, Opening
 from weft.grammar.starts import OpensAhead, StartedGuide, Starts
 
 
@@ -312,3 +313,37 @@ def test_nobody_is_stuck(seed: int) -> None:
     assert not [request for request in requests if request.guide and request.guide.compiled is not None]
     assert rig.is_empty()
     assert all(program.alive == 0 for program in rig.kinds)
+
+
+def waiting_with(starts: Starts) -> Waiting:
+    turns = FairTurns()
+    return Waiting(60.0, turns, Programs(starts, 2, 100, turns))
+
+
+def test_a_start_whose_request_has_ended_is_taken_when_it_is_over() -> None:
+    """Also where nobody waits for a program, so that nothing looks as if it had news for ever."""
+    starts = ByHand()
+    waiting = waiting_with(starts)
+    compiling: Future[CompiledGuide] = Future()
+    request = engine_request([1], guide=compiling)
+    waiting.add(request)
+    compiling.set_result(cast(Any, StartedGuide(cast(OpensAhead, Program()), Opening([1]))))
+    assert waiting.collect() == [] and len(starts.queue) == 1
+    start, future = starts.queue.pop()
+    future.set_running_or_notify_cancel()  # so that it can't be stopped
+    waiting.forget(request)
+    assert not waiting.unready and waiting.programs.orphans
+    future.set_result(start())
+    assert waiting.has_compiled
+    assert waiting.collect() == []
+    assert not waiting.has_compiled and not waiting.programs.orphans
+
+
+def test_what_was_compiled_for_nobody_is_let_go() -> None:
+    waiting = waiting_with(ByHand())
+    compiling: Future[CompiledGuide] = Future()
+    request = engine_request([1], guide=compiling)
+    waiting.add(request)
+    waiting.forget(request)
+    compiling.set_result(cast(Any, object()))
+    assert waiting.compiled and waiting.collect() == [] and not waiting.compiled
