@@ -11,9 +11,9 @@ NB_MODULE(_core, m) {
   nanobind::set_leak_warnings(false);
   weft::bind_driver(m);
   weft::bind_hostfunc(m);
+  weft::bind_kernels(m);
   weft::bind_token_mask(m);
   weft::bind_slots(m);
-  weft::bind_attention(m);
   weft::bind_matcher(m);
   weft::bind_guided(m);
   weft::bind_proposals(m);

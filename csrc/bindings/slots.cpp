@@ -2,9 +2,11 @@
 #include "kernels/sampling/slots.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include "bindings/bind.h"
 #include "bindings/logits.h"
+#include "kernels/kernel.h"
 
 namespace nb = nanobind;
 
@@ -141,7 +143,7 @@ void bind_slots(nb::module_ &m) {
   m.def("target_call", &target_call);
   m.def("draft_call", &draft_call);
   m.def("sample_slots_cpu", [](const SlotCall &call, int threads) {
-    run(call.logits.rows * call.logits.vocab, [&] { sample_slots_cpu(call, threads); });
+    return kernel_of([call, threads] { sample_slots_cpu(call, threads); });
   });
   m.def("sample_slots_workspace_cuda", &sample_slots_workspace_cuda);
   m.def("sample_slots_cuda", [](const SlotCall &call, int sms, std::uintptr_t workspace, std::uintptr_t stream) {
@@ -150,14 +152,14 @@ void bind_slots(nb::module_ &m) {
   });
   nb::class_<AdvanceCall>(m, "AdvanceCall");
   m.def("advance_call", &advance_call);
-  m.def("advance_slots_cpu", &advance_slots_cpu);
+  m.def("advance_slots_cpu", [](const AdvanceCall &call) { return kernel_of([call] { advance_slots_cpu(call); }); });
   m.def("advance_slots_cuda", [](const AdvanceCall &call, std::uintptr_t stream) {
     const nb::gil_scoped_release release;
     return advance_slots_cuda(call, pointer<void>(stream));
   });
   nb::class_<KeepCall>(m, "KeepCall");
   m.def("keep_call", &keep_call);
-  m.def("keep_logits_cpu", &keep_logits_cpu);
+  m.def("keep_logits_cpu", [](const KeepCall &call) { return kernel_of([call] { keep_logits_cpu(call); }); });
   m.def("keep_logits_cuda", [](const KeepCall &call, std::uintptr_t stream) {
     const nb::gil_scoped_release release;
     return keep_logits_cuda(call, pointer<void>(stream));

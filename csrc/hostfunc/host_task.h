@@ -82,7 +82,8 @@ void launch_native(const cu::Driver &driver, cu::CUstream stream, const NativeTa
 std::uint64_t launch_python(const cu::Driver &driver, cu::CUstream stream, std::string name, PyObject *fn,
                             PyObject *args, PyObject *kwargs, bool free_after_run);
 
-// The same as device work of the CPU driver.
+// Both as device work of the CPU driver.
+void launch_native_device(cu::CUstream stream, const NativeTask &task);
 void launch_device(cu::CUstream stream, std::string name, PyObject *fn, PyObject *args, PyObject *kwargs);
 
 }  // namespace weft

@@ -88,6 +88,13 @@ void launch_native(const Driver &driver, CUstream stream, const NativeTask &task
   launch(driver, stream, native_task(driver, task), false);
 }
 
+void launch_native_device(CUstream stream, const NativeTask &native) {
+  start_threads();
+  HostTask *task = native_task(cpu_driver(), native);
+  task->device = true;
+  launch(cpu_driver(), stream, task, false);
+}
+
 std::uint64_t launch_python(const Driver &driver, CUstream stream, std::string name, PyObject *fn, PyObject *args,
                             PyObject *kwargs, bool free_after_run) {
   start_threads();

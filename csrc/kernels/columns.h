@@ -11,14 +11,14 @@
 
 namespace weft {
 
-constexpr int kBlock = 64;                           // columns worked on at a time
-constexpr std::int64_t kLogitsForThreads = 1 << 17;  // some 300 us of work; below, a hand-off costs more
+constexpr int kBlock = 64;  // columns worked on at a time
+constexpr std::int64_t kCostOfLogit = 20;
 
 // rows(call, begin, end) over all rows of the call's logits, on at most `threads` threads, if they are worth it.
 template <class Call>
 void for_logits(const Call &call, int threads, void (*rows)(const Call &, std::int64_t, std::int64_t)) {
-  if (call.logits.rows * call.logits.vocab < kLogitsForThreads) threads = 1;
-  for_rows(call.logits.rows, threads, [&](std::int64_t begin, std::int64_t end) { rows(call, begin, end); });
+  for_rows(call.logits.rows, threads, call.logits.vocab * kCostOfLogit,
+           [&](std::int64_t begin, std::int64_t end) { rows(call, begin, end); });
 }
 
 constexpr std::int64_t num_blocks(std::int64_t vocab) { return (vocab + kBlock - 1) / kBlock; }

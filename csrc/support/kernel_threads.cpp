@@ -1,56 +1,78 @@
 #include "support/kernel_threads.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <system_error>
 #include <thread>
 
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace weft {
 namespace {
 
-struct Job {
-  RowFunction fn;
-  void *context;
-  std::int64_t rows, chunk;
-  std::atomic<std::int64_t> next{0};
+constexpr std::int64_t kWorthHelpers = 30'000;  // costs: less than this a caller does sooner alone
+constexpr std::int64_t kWorthWaking = 400'000;  // and for less than this nobody is woken
+constexpr std::int64_t kLeastClaim = 20'000;
+constexpr auto kSpin = std::chrono::microseconds(200);  // before a helper sleeps: a host's time between two iterations
+constexpr auto kPatience = std::chrono::microseconds(50);  // before a caller that waits for a helper yields its core
 
-  void work() {
-    for (;;) {
-      const std::int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
-      if (begin >= rows) return;
-      fn(context, begin, std::min(begin + chunk, rows));
-    }
-  }
+using Clock = std::chrono::steady_clock;
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+struct Job {
+  WorkFunction fn;
+  void *context;
+  Claims claims;
 };
 
-class RowPool {
+class Team {
  public:
-  bool try_run(Job &job, int helpers) {
+  bool try_run(Job &job, int helpers, bool wakes) {
     std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
     if (!turn) return false;
     grow(helpers);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      job_ = &job;
-      places_ = std::min(helpers, size_);
-    }
-    wake_.notify_all();
-    job.work();
-    std::unique_lock<std::mutex> lock(mutex_);
-    places_ = 0;  // a helper that has not come by now need not come
-    done_.wait(lock, [this] { return active_ == 0; });
+    job_ = &job;
+    places_.store(std::min(helpers, size_), std::memory_order_relaxed);
+    open_.fetch_add(1);  // odd: there is a job
+    if (wakes && sleeping_.load() > 0) wake();
+    job.fn(job.context, job.claims);
+    open_.fetch_add(1);  // a helper that has not come by now need not come
+    wait_for_helpers();
     return true;
   }
 
  private:
+  void wait_for_helpers() {
+    if (active_.load() == 0) return;
+    const auto begun = Clock::now();
+    while (active_.load() != 0) {
+      relax();
+      if (Clock::now() - begun > kPatience) sched_yield();
+    }
+  }
+
+  void wake() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    awake_.notify_all();
+  }
+
   void grow(int wanted) {
     for (; size_ < wanted; ++size_) {
       try {
-        std::thread(&RowPool::help, this).detach();
+        std::thread(&Team::help, this).detach();
       } catch (const std::system_error &) {
         return;  // the process may have no more threads: the caller does the work
       }
@@ -58,51 +80,76 @@ class RowPool {
   }
 
   void help() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    std::uint64_t done = 0;
     for (;;) {
-      wake_.wait(lock, [this] { return places_ > 0; });
-      --places_;
-      ++active_;
-      Job *job = job_;
-      lock.unlock();
-      job->work();
-      lock.lock();
-      if (--active_ == 0) done_.notify_one();
+      const std::uint64_t open = wait_for_job(done);
+      active_.fetch_add(1);
+      // Whoever sees the same number still after this is waited for.
+      if (open_.load() == open && places_.fetch_sub(1, std::memory_order_relaxed) > 0)
+        job_->fn(job_->context, job_->claims);
+      active_.fetch_sub(1);
+      done = open;
     }
   }
 
+  std::uint64_t wait_for_job(std::uint64_t done) {
+    const auto is_new = [this, done] {
+      const std::uint64_t open = open_.load();
+      return open % 2 == 1 && open != done ? open : 0;
+    };
+    const auto begun = Clock::now();
+    for (int turn = 1;; ++turn) {
+      if (const std::uint64_t open = is_new()) return open;
+      relax();
+      if (turn % 16 == 0 && Clock::now() - begun > kSpin) break;
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    sleeping_.fetch_add(1);
+    std::uint64_t open = 0;
+    awake_.wait(lock, [&] { return (open = is_new()) != 0; });
+    sleeping_.fetch_sub(1);
+    return open;
+  }
+
   std::mutex turn_;  // held by the call that has the helpers
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
   Job *job_ = nullptr;
-  int places_ = 0, active_ = 0;
   int size_ = 0;
+  alignas(64) std::atomic<std::uint64_t> open_{0};
+  alignas(64) std::atomic<int> active_{0};
+  std::atomic<int> places_{0};
+  alignas(64) std::atomic<int> sleeping_{0};
+  std::mutex mutex_;
+  std::condition_variable awake_;
 };
 
-std::atomic<RowPool *> g_pool{nullptr};
+std::atomic<Team *> g_team{nullptr};
 
 // Never destroyed: its detached threads outlive static destruction. A forked child has none of them, so it starts anew.
-RowPool &pool() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); });
+Team &team() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { g_team.store(nullptr); });
   (void)registered;
-  RowPool *current = g_pool.load();
+  Team *current = g_team.load();
   if (current) return *current;
-  auto *fresh = new RowPool;
-  if (g_pool.compare_exchange_strong(current, fresh)) return *fresh;
+  auto *fresh = new Team;
+  if (g_team.compare_exchange_strong(current, fresh)) return *fresh;
   delete fresh;
   return *current;
 }
 
 }  // namespace
 
-void for_rows(std::int64_t rows, int threads, RowFunction fn, void *context) {
-  if (threads > 1 && rows > 1) {
-    const std::int64_t chunk = std::max<std::int64_t>(1, rows / (std::int64_t{threads} * 8));
-    Job job{fn, context, rows, chunk};
-    const int helpers = static_cast<int>(std::min<std::int64_t>(threads, rows)) - 1;
-    if (pool().try_run(job, helpers)) return;
+void for_workers(std::int64_t rows, int threads, std::int64_t cost, WorkFunction fn, void *context) {
+  if (rows <= 0) return;
+  const std::int64_t total = rows * cost;
+  if (threads > 1 && rows > 1 && total >= kWorthHelpers) {
+    const std::int64_t helpers = std::min<std::int64_t>(threads, rows) - 1;
+    const std::int64_t fair = rows / ((helpers + 1) * 4), least = kLeastClaim / std::max<std::int64_t>(cost, 1);
+    const std::int64_t most = (rows + helpers) / (helpers + 1);
+    Job job{fn, context, {rows, std::min(std::max<std::int64_t>({1, fair, least}), most)}};
+    if (team().try_run(job, static_cast<int>(helpers), total >= kWorthWaking)) return;
   }
-  if (rows > 0) fn(context, 0, rows);
+  Claims claims(rows, rows);
+  fn(context, claims);
 }
 
 }  // namespace weft

@@ -11,16 +11,9 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t kBytesForThreads = 4 << 20;  // some 300 us of work; below, a hand-off costs more than it saves
-
-std::int64_t row_at(const RowList &rows, std::int64_t i) {
-  if (!rows.data) return i;
-  return rows.is64 ? static_cast<const std::int64_t *>(rows.data)[i] : static_cast<const std::int32_t *>(rows.data)[i];
-}
-
 std::int64_t first_out_of_bounds(const RowList &rows, std::int64_t count, std::int64_t limit) {
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t row = row_at(rows, i);
+    const std::int64_t row = rows.at(i);
     if (row < 0 || row >= limit) return i;
   }
   return -1;
@@ -215,11 +208,12 @@ void apply_row(T *p, std::int64_t vocab, const std::uint32_t *mask, std::int64_t
 template <class T>
 void apply_rows(const ApplyCall &call, int threads, T neg_inf) {
   const Logits &logits = call.logits;
-  if (logits.rows * logits.vocab * static_cast<std::int64_t>(sizeof(T)) < kBytesForThreads) threads = 1;
-  for_rows(logits.rows, threads, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t cost = logits.vocab * static_cast<std::int64_t>(sizeof(T)) / 4;  // a row's bits mostly block all
+  for_rows(logits.rows, threads, cost, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      if (call.token_mask && !call.token_mask[i]) continue;
-      const std::uint32_t *mask = call.bitmask.data + row_at(call.rows, i) * call.bitmask.stride;
+      const std::int64_t row = call.rows.at(i);
+      if (call.skips(i, row)) continue;
+      const std::uint32_t *mask = call.bitmask.data + row * call.bitmask.stride;
       apply_row(static_cast<T *>(logits.data) + i * logits.stride, logits.vocab, mask, call.bitmask.words, call.d2t,
                 neg_inf);
     }
@@ -249,7 +243,7 @@ std::int64_t copy_mask_rows_cpu(const CopyCall &call) {
   const std::int64_t bad = first_out_of_bounds(call.rows, call.count, call.mask_rows);
   if (bad >= 0) return bad;
   for (std::int64_t i = 0; i < call.count; ++i) {
-    const std::int64_t row = row_at(call.rows, i);
+    const std::int64_t row = call.rows.at(i);
     call.dst_token_mask[row] = call.src_token_mask[row];
     if (call.dst_temperatures) call.dst_temperatures[row] = call.src_temperatures[row];
     if (!call.src_token_mask[row]) continue;

@@ -33,11 +33,6 @@ struct Type<DType::kBFloat16> {
   static constexpr Bits kNegInf = kNegInfBFloat16;
 };
 
-__device__ __forceinline__ std::int64_t row_at(const RowList &rows, std::int64_t i) {
-  if (!rows.data) return i;
-  return rows.is64 ? static_cast<const std::int64_t *>(rows.data)[i] : static_cast<const std::int32_t *>(rows.data)[i];
-}
-
 // One mask row as a sequence of bits; what it does not cover is 0.
 struct MaskRow {
   const std::uint32_t *words;
@@ -101,9 +96,9 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(const ApplyCall call) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
 
   for (std::int64_t i = blockIdx.y; i < call.logits.rows; i += gridDim.y) {
-    if (call.token_mask && !call.token_mask[i]) continue;
-    const std::int64_t row = row_at(call.rows, i);
+    const std::int64_t row = call.rows.at(i);
     const bool known = row >= 0 && row < call.bitmask.rows;
+    if ((known || !call.rows.positions) && call.skips(i, row)) continue;
     const MaskRow mask{call.bitmask.data + (known ? row * call.bitmask.stride : 0), known ? call.bitmask.words : 0};
     T *const logits = static_cast<T *>(call.logits.data) + i * call.logits.stride;
     // Group g holds columns g * kCount - shift and on: those of one aligned 16 bytes.
@@ -142,7 +137,7 @@ template <class V>
 __global__ void __launch_bounds__(kThreads) copy_kernel(const CopyCall call) {
   constexpr std::int64_t kWords = sizeof(V) / sizeof(std::uint32_t);
   for (std::int64_t i = blockIdx.y; i < call.count; i += gridDim.y) {
-    const std::int64_t row = row_at(call.rows, i);
+    const std::int64_t row = call.rows.at(i);
     if (row < 0 || row >= call.mask_rows) continue;
     const std::int32_t flag = __ldcv(call.src_token_mask + row);
     if (blockIdx.x == 0 && threadIdx.x == 0) {

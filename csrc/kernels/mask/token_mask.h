@@ -5,14 +5,26 @@
 
 #include <cstdint>
 
+#include "kernels/floats.h"
 #include "kernels/logits.h"
 
 namespace weft {
 
-// A list of row numbers, int32 or int64, or none: then every row has its own number.
+// The mask row of each row: a list of numbers, int32 or int64, or none: then every row has its own number. By slot, the
+// list has the slot of each batch row, which has `positions` rows, and of a slot's `per_slot` mask rows they take those
+// from `first` on.
 struct RowList {
   const void *data;
   bool is64;
+  std::int64_t positions = 0, per_slot = 0, first = 0;  // positions: 0 unless by slot
+
+  WEFT_HD std::int64_t number(std::int64_t i) const {
+    return is64 ? static_cast<const std::int64_t *>(data)[i] : static_cast<const std::int32_t *>(data)[i];
+  }
+  WEFT_HD std::int64_t at(std::int64_t i) const {
+    if (!data) return i;
+    return positions ? number(i / positions) * per_slot + first + i % positions : number(i);
+  }
 };
 
 struct TokenBitmask {
@@ -20,13 +32,18 @@ struct TokenBitmask {
   std::int64_t rows, words, stride;  // stride in words
 };
 
-// Logits row i takes mask row rows[i], unless token_mask[i] is 0. With `d2t`, column c stands for token c + d2t[c].
+// Logits row i takes mask row rows.at(i), unless token_mask[i] is 0, by slot: that of the mask row. With `d2t`, column c stands for token c + d2t[c].
 struct ApplyCall {
   Logits logits;
   TokenBitmask bitmask;
   RowList rows;
   const std::int32_t *token_mask;  // or null
   const std::int64_t *d2t;         // or null
+
+  // `row` is rows.at(i), and there.
+  WEFT_HD bool skips(std::int64_t i, std::int64_t row) const {
+    return token_mask && !token_mask[rows.positions ? row : i];
+  }
 };
 
 // Copies the flags and the temperatures, if any, and, where the source's flag is not 0, the mask rows that `rows`

@@ -57,7 +57,6 @@ class CapturableGuidedDecoder:
     ) -> None:
         shape = GuidedShape(num_slots, max_drafts, vocab_size, end_token_ids)
         self.lane = GrammarLane(runtime, shape, mask_time_limit_s=mask_time_limit_s)
-        self.lane.reserve(batch_size)
         self.state = self.lane.state
         self.drafts = self.lane.drafts
         self.slots = torch.full((batch_size,), num_slots, dtype=torch.int64, device=runtime.device)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from weft.guided.proposals import Proposals
 from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
-from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
+from weft.ops.slot_masks import SlotMasks, apply_slot_masks_, copy_slot_masks
 from weft.runtime.interface import Runtime, Stream
 
 
@@ -70,22 +70,12 @@ class GrammarLane:
         self.masks = torch.zeros_like(self.state.masks_host, device=runtime.device)
         self.token_mask = torch.zeros_like(self.state.token_mask_host, device=runtime.device)
         self.temperatures = torch.full_like(self.state.temperatures_host, -1, device=runtime.device)
+        state, positions = self.state, self.num_positions
+        self._masks = SlotMasks(self.masks, self.token_mask, self.temperatures, positions)
+        self._masks_host = SlotMasks(state.masks_host, state.token_mask_host, state.temperatures_host, positions)
         self.proposals = make_proposals(self.state) if make_proposals is not None else None
         self.proposed = torch.full_like(self.drafts, -1)
-        self._offsets_P1 = torch.arange(self.num_positions, device=runtime.device)[:, None]
-        self._rows: dict[int, Tensor] = {}
-        self._runtime = runtime
         runtime.publish()
-
-    def reserve(self, batch: int) -> None:
-        """Allocate what iterations of `batch` rows need; done on first use, but a capture allocates
-        nothing.
-        """
-        if batch not in self._rows:
-            self._rows[batch] = torch.zeros(
-                self.num_positions, batch, dtype=torch.int32, device=self.masks.device
-            )
-            self._runtime.publish()
 
     def follow(self, stream: Stream) -> None:
         """Take the snapshot of an iteration without guided rows, for the proposals that it makes."""
@@ -123,8 +113,7 @@ class GrammarLane:
         `d2t` int64 [V] as in `apply_draft`, for a target with a pruned vocabulary.
         """
         stream.wait(self.mask_event)
-        rows_PB = self._rows_of(slots_B)
-        stream.launch(_apply_verify, logits_BTV, self.masks, self.token_mask, rows_PB, d2t)
+        stream.launch(_apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, d2t)
 
     def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """After `verified` was written: commit it, and send the masks after the committed text."""
@@ -165,8 +154,7 @@ class GrammarLane:
         `d2t` int64 [Vd] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
         stream.wait(self.mask_event)
-        rows_B = self._rows_of(slots_B)[j - 1]
-        stream.launch(_apply_rows, logits_BD, self.masks, self.token_mask, rows_B, d2t)
+        stream.launch(_apply_masks, logits_BD, self._masks, slots_B, j - 1, d2t)
 
     def join(self, stream: Stream) -> None:
         """Let `stream` wait for the lane; a capture ends after it."""
@@ -182,7 +170,6 @@ class GrammarLane:
         self.synchronize()
 
     def _begin(self, stream: Stream, slots_B: Tensor) -> None:
-        stream.launch(_compute_rows, slots_B, self._offsets_P1, self._rows_of(slots_B))
         self._enter(stream)
         if self.num_positions > 1:
             self.stream.copy(self.state.drafts_host, self.drafts)
@@ -195,37 +182,13 @@ class GrammarLane:
     def _copy_masks(self, slots_B: Tensor, first: int, stop: int) -> None:
         """Send the masks of positions first..stop-1."""
         if first < stop:
-            rows_N = self._rows_of(slots_B)[first:stop].view(-1)
-            self.stream.launch(
-                _copy_rows,
-                (self.masks, self.token_mask, self.temperatures),
-                (self.state.masks_host, self.state.token_mask_host, self.state.temperatures_host),
-                rows_N,
-            )
+            self.stream.launch(_copy_masks, self._masks, self._masks_host, slots_B, first, stop)
         self.stream.record(self.mask_event)
 
-    def _rows_of(self, slots_B: Tensor) -> Tensor:
-        """[K+1, B] int32: the mask row of each batch row at each position."""
-        self.reserve(slots_B.shape[0])
-        return self._rows[slots_B.shape[0]]
+
+def _copy_masks(to: SlotMasks, source: SlotMasks, slots_B: Tensor, first: int, stop: int) -> None:
+    copy_slot_masks(to, source, slots_B, first, stop)
 
 
-def _compute_rows(slots_B: Tensor, offsets_P1: Tensor, rows_PB: Tensor) -> None:
-    torch.add(offsets_P1, slots_B, alpha=rows_PB.shape[0], out=rows_PB)
-
-
-def _copy_rows(to: tuple[Tensor, Tensor, Tensor], host: tuple[Tensor, Tensor, Tensor], rows: Tensor) -> None:
-    masks, flags, temperatures = to
-    masks_host, flags_host, temperatures_host = host
-    copy_mask_rows(masks, masks_host, flags, flags_host, rows, temperatures, temperatures_host)
-
-
-def _apply_rows(logits: Tensor, masks: Tensor, flags: Tensor, rows: Tensor, d2t: Tensor | None) -> None:
-    apply_token_bitmask_(logits, masks, rows=rows, token_mask=flags.index_select(0, rows), d2t=d2t)
-
-
-def _apply_verify(
-    logits_BTV: Tensor, masks: Tensor, flags: Tensor, rows_PB: Tensor, d2t: Tensor | None = None
-) -> None:
-    rows_N = rows_PB[: logits_BTV.shape[1]].T.reshape(-1)
-    _apply_rows(logits_BTV.view(-1, logits_BTV.shape[2]), masks, flags, rows_N, d2t)
+def _apply_masks(logits_NV: Tensor, masks: SlotMasks, slots_B: Tensor, first: int, d2t: Tensor | None) -> None:
+    apply_slot_masks_(logits_NV, masks, slots_B, first, d2t)

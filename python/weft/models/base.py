@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.models.config import ModelConfig
+from weft.ops.attention import Rows
 
 
 class KVShape(NamedTuple):
@@ -54,37 +55,9 @@ class PagedKV:
 
 
 @dataclass(frozen=True)
-class KVIndex:
-    """Which KV one forward reads and writes, on the device.
-
-    `page_table` [B, P] int32: the pages of each row in order. `positions` [B, T] int64, ascending by one
-    within a row: the position of each new token, where its key and value are written; it attends to positions
-    0 up to its own. Positions beyond the table go to page 0.
-    """
-
-    page_table: Tensor
-    positions: Tensor
-
-    @classmethod
-    def at(cls, page_table: Tensor, positions: Tensor) -> KVIndex:
-        """Checks shapes and dtypes (no values), so that a slip shows here and not in a kernel."""
-        if page_table.dtype != torch.int32 or positions.dtype != torch.int64:
-            raise TypeError(
-                f"page_table is int32 and positions int64, not {page_table.dtype} and {positions.dtype}"
-            )
-        if page_table.dim() != 2 or positions.dim() != 2 or page_table.shape[0] != positions.shape[0]:
-            raise ValueError(
-                f"page_table is [B, P] and positions [B, T], "
-                f"not {list(page_table.shape)} and {list(positions.shape)}"
-            )
-        return cls(page_table, positions)
-
-
-@dataclass(frozen=True)
 class Hidden:
-    """What a forward gives. `last` [B, T, H], after the final norm: `Model.logits` takes it. `aux` [B, T,
-    len(aux_layers) * H]: the hidden states entering those layers, in their order (width 0 for none); it may share
-    memory with `last`.
+    """What a forward gives. `last` [B, T, H], before the final norm: `Model.logits` takes it. `aux` [B, T,
+    len(aux_layers) * H]: the hidden states entering those layers, in their order (width 0 for none).
     """
 
     last: Tensor
@@ -92,14 +65,15 @@ class Hidden:
 
 
 class WeightSource(Protocol):
-    """Where a model takes its weights from: each by name and shape, in the model's dtype, on its device."""
+    """Where a model takes its weights from, by name and shape, on its device: `take_matrix` what is multiplied with and
+    embeddings, which may be of fewer bits than the model's dtype; `take` the others, in that dtype."""
 
     def take(self, name: str, *shape: int) -> Tensor: ...
+    def take_matrix(self, name: str, *shape: int) -> Tensor: ...
 
 
 class Model(Protocol):
-    """A decoder over paged KV. `embed`, `forward` and `logits` are device functions; the latter two may mark tensors
-    to be given out by name (`models/outputs.py`)."""
+    """A decoder over paged KV. `forward` and `logits` are device functions, which may mark tensors to be given out by name (`models/outputs.py`)."""
 
     config: ModelConfig
     device: torch.device
@@ -110,17 +84,24 @@ class Model(Protocol):
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
         """The config of a config.json's contents; `where` names the file in errors (`ModelError`)."""
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Embeddings [..., H] of `tokens` [...] int64, each in 0..V-1."""
+    embedding: Tensor
+    """[V, H]; see `weft.ops.rows.embed`."""
 
     def forward(
-        self, tokens: Tensor, kv: PagedKV, index: KVIndex, aux_layers: tuple[int, ...] = ()
+        self,
+        tokens: Tensor,
+        kv: PagedKV,
+        rows: Rows,
+        aux_layers: tuple[int, ...] = (),
+        aux_out: Tensor | None = None,
     ) -> Hidden:
-        """Read `tokens` [B, T] int64, each in 0..V-1, writing their KV.
+        """Read `tokens` [B, T] int64 of `rows`, or [N] of rows of different lengths, writing their KV. Ids that the
+        vocabulary does not have are taken for its nearest.
 
-        `aux_layers`: layer numbers, whose incoming hidden states to return. The number of layers means the
-        last one's output, before the final norm; one more means `Hidden.last`, after it.
+        `aux_layers`: layer numbers, whose incoming hidden states to return, in `aux_out` if that is given. The number of
+        layers means the last one's output, before the final norm (`Hidden.last`); one more means after it.
         """
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[..., H] (a `Hidden.last`) -> [..., V] in the model's dtype."""
+    def logits(self, hidden: Tensor, out: Tensor | None = None, is_normed: bool = False) -> Tensor:
+        """[..., H] (a `Hidden.last`, or what has been under the final norm and `is_normed`) -> [..., V] in the model's dtype, new or `out`, whose last dimension is contiguous
+        and whose others are so that they can be flattened."""

@@ -53,7 +53,8 @@ class Rope:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder's shape. `dtype` is that of the loaded weights, the KV and the logits.
+    """A decoder's shape. `dtype` is that of activations, the KV and the logits, and on CUDA of the weights: on the CPU
+    these have `weight_dtype`, or where that is None their own of 16 bits, and everything else is float32.
 
     `attention_bias` is that of the query, key and value projections, `output_bias` that of attention's
     output. With a `sliding_window`, `max_position_embeddings` is no more than the window: up to there it
@@ -80,6 +81,7 @@ class ModelConfig:
     sliding_window: int | None = None
     num_mtp_modules: int = 0
     dtype: torch.dtype = torch.float32
+    weight_dtype: torch.dtype | None = None
 
 
 MOST = 2**31 - 1

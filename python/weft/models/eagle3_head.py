@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from weft.errors import ModelError
 from weft.files import read_json
-from weft.models.base import KVIndex, KVShape, Model, PagedKV
+from weft.models.base import KVShape, Model, PagedKV
 from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder
-from weft.models.layers import MLP, Attention, Linear, Place, norms
+from weft.models.layers import MLP, Attention, norms
 from weft.models.weights import Checkpoint
+from weft.ops.attention import Rows
+from weft.ops.linear import Linear
+from weft.ops.rows import join_norms
 
 
 class Eagle3Head:
@@ -46,20 +48,19 @@ class Eagle3Head:
         self.dtype = config.dtype
         self.device = target.device
         self.d2t = _take_d2t(weights, draft_vocab_size, config.vocab_size)
-        self._embedding: Tensor | None = None
+        self._embedding = target.embedding
         if "embed_tokens.weight" in weights:
-            self._embedding = weights.take("embed_tokens.weight", config.vocab_size, hidden)
-        self._target = target
-        self._combine = Linear(weights.take("fc.weight", hidden, len(aux_layers) * hidden))
+            self._embedding = weights.take_matrix("embed_tokens.weight", config.vocab_size, hidden)
+        self._combine = Linear(weights.take_matrix("fc.weight", hidden, len(aux_layers) * hidden))
         norm = norms(config, weights, "midlayer.")
         self._input_norm = norm("input_layernorm")
         self._hidden_norm = norm("hidden_norm")
         self._post_attention_norm = norm("post_attention_layernorm")
-        self._attention = Attention(config, weights, "midlayer.self_attn.", input_size=2 * hidden)
+        rotary = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
+        self._attention = Attention(config, weights, "midlayer.self_attn.", rotary, input_size=2 * hidden)
         self._mlp = MLP(config, weights, "midlayer.mlp.")
         self._norm = norms(config, weights, "")("norm")
-        self._head = Linear(weights.take("lm_head.weight", draft_vocab_size, hidden))
-        self._rope_table = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
+        self._head = Linear(weights.take_matrix("lm_head.weight", draft_vocab_size, hidden))
 
     @classmethod
     def load(cls, path: str | Path, target: Model) -> Eagle3Head:
@@ -76,7 +77,7 @@ class Eagle3Head:
         fields.must_be("norm_before_residual", False)
         fields.must_be("target_hidden_size", config.hidden_size)
         draft_vocab_size = fields.integer("draft_vocab_size", config.vocab_size)
-        with torch.inference_mode(), Checkpoint(directory, config.dtype, target.device) as weights:
+        with torch.inference_mode(), Checkpoint(directory, target.config, target.device) as weights:
             head = cls(config, aux_layers, draft_vocab_size, weights, target)
             weights.finish()
         return head
@@ -91,22 +92,21 @@ class Eagle3Head:
         """Features [B, T, H] of the target's hidden states `aux` [B, T, len(aux_layers) * H]."""
         return self._combine(aux.reshape(-1, aux.shape[-1])).view(*aux.shape[:-1], -1)
 
-    def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, index: KVIndex) -> Tensor:
+    def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows) -> Tensor:
         """Read entries of `features` [B, T, H] and the tokens after them [B, T] int64; the next features [B,
         T, H].
         """
-        place = Place.of(index, kv, self._rope_table)
-        x = features.reshape(-1, self.hidden_size).clone()
-        flat = tokens.reshape(-1)
-        embedded = self._target.embed(flat) if self._embedding is None else F.embedding(flat, self._embedding)
-        both = torch.cat((self._input_norm(embedded), self._hidden_norm(x)), 1)
-        self._attention.output.add_to_(x, self._attention(both, place, kv.layers[0]))
-        self._mlp.output.add_to_(x, self._mlp(self._post_attention_norm(x)))
-        return x.view(*tokens.shape, -1)
+        before = features.reshape(-1, self.hidden_size)
+        both = join_norms(
+            self._embedding, tokens.reshape(-1), self._input_norm, before, self._hidden_norm
+        )
+        x = self._attention.output(self._attention(both, None, rows, kv.layers[0]), residual=before)
+        self._mlp.output(self._mlp(x, self._post_attention_norm), residual=x, out=x)
+        return x.view(features.shape)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """[..., H] (what `forward` gave) -> [..., draft_vocab_size]."""
-        return self._head(self._norm(x.reshape(-1, self.hidden_size))).view(*x.shape[:-1], -1)
+    def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """[B, H] (what `forward` gave) -> [B, draft_vocab_size], new or `out`."""
+        return self._head(x, self._norm, out=out)
 
 
 def _aux_layers(data: dict[str, Any], num_layers: int, where: str) -> tuple[int, ...]:

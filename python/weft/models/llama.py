@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from weft.models.base import Hidden, KVIndex, PagedKV, WeightSource
+from weft.models.base import Hidden, PagedKV, WeightSource
 from weft.models.config import ModelConfig, parse_decoder
-from weft.models.layers import DecoderLayer, Linear, Place, norms
+from weft.models.layers import DecoderLayer, norms
 from weft.models.outputs import mark_output, wants_output
+from weft.ops.attention import Rows
+from weft.ops.linear import Linear
+from weft.ops.rows import embed
 
 TOP_K_LOGITS = 10
 """How many of the largest logits of a position `TopKLogits` has, largest first."""
@@ -31,46 +32,56 @@ class Llama:
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
         self.config = config
         shape = (config.vocab_size, config.hidden_size)
-        self.embedding = weights.take("model.embed_tokens.weight", *shape)
+        self.embedding = weights.take_matrix("model.embed_tokens.weight", *shape)
         self.device = self.embedding.device
-        self.layers = [DecoderLayer(config, weights, f"model.layers.{i}.") for i in range(config.num_layers)]
+        rotary = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
+        prefixes = (f"model.layers.{i}." for i in range(config.num_layers))
+        self.layers = [DecoderLayer(config, weights, prefix, rotary) for prefix in prefixes]
         self.norm = norms(config, weights, "model.")("norm")
         self.head = Linear(
-            self.embedding if config.tie_word_embeddings else weights.take("lm_head.weight", *shape)
+            self.embedding
+            if config.tie_word_embeddings
+            else weights.take_matrix("lm_head.weight", *shape)
         )
         self._state_names = [f"hidden_states.{i}" for i in range(config.num_layers + 1)]
-        self.rope_table = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
 
     @classmethod
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
         return parse_decoder(data, where, **cls.traits)
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.embedding)
-
     def forward(
-        self, tokens: Tensor, kv: PagedKV, index: KVIndex, aux_layers: tuple[int, ...] = ()
+        self,
+        tokens: Tensor,
+        kv: PagedKV,
+        rows: Rows,
+        aux_layers: tuple[int, ...] = (),
+        aux_out: Tensor | None = None,
     ) -> Hidden:
-        place = Place.of(index, kv, self.rope_table)
-        x = self.embed(tokens.reshape(-1))
-        entering = {}
+        x = embed(self.embedding, tokens.reshape(-1), self.config.dtype)
+        width = x.shape[1]
+        if aux_out is None:
+            aux_out = x.new_empty(*tokens.shape, len(aux_layers) * width)
+        parts = aux_out.flatten(0, -2).split(width, 1) if aux_layers else ()
+        places = dict(zip(aux_layers, parts, strict=True))
         for i, (layer, cache) in enumerate(zip(self.layers, kv.layers, strict=True)):
-            if i in aux_layers:
-                entering[i] = x.clone()
+            if i in places:
+                places[i].copy_(x)
             mark_output(self._state_names[i], x)
-            layer.add_to_(x, place, cache)
+            layer.add_to_(x, rows, cache)
         mark_output(self._state_names[-1], x)
-        last = self.norm(x)
-        entering[len(self.layers)] = x
-        entering[len(self.layers) + 1] = last
-        states = [entering[i] for i in aux_layers]
-        aux = states[0] if len(states) == 1 else torch.cat([x.narrow(1, 0, 0), *states], 1)
-        return Hidden(last.view(*tokens.shape, -1), aux.view(*tokens.shape, aux.shape[1]))
+        if len(self.layers) in places:
+            places[len(self.layers)].copy_(x)
+        if len(self.layers) + 1 in places:
+            self.norm(x, places[len(self.layers) + 1])
+        return Hidden(x.view(*tokens.shape, width), aux_out)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits = self.head(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+    def logits(self, hidden: Tensor, out: Tensor | None = None, is_normed: bool = False) -> Tensor:
+        if out is None:
+            out = hidden.new_empty(*hidden.shape[:-1], self.config.vocab_size)
+        norm = None if is_normed else self.norm
+        self.head(hidden.reshape(-1, hidden.shape[-1]), norm, out=out.view(-1, out.shape[-1]))
         if wants_output("TopKLogits") or wants_output("TopKLogitsIndices"):
-            values, indices = logits.topk(min(TOP_K_LOGITS, logits.shape[-1]))
+            values, indices = out.topk(min(TOP_K_LOGITS, out.shape[-1]))
             mark_output("TopKLogits", values)
             mark_output("TopKLogitsIndices", indices)
-        return logits
+        return out

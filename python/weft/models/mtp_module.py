@@ -16,11 +16,14 @@ from torch import Tensor
 
 from weft.errors import ModelError
 from weft.files import read_json
-from weft.models.base import KVIndex, KVShape, Model, PagedKV
+from weft.models.base import KVShape, Model, PagedKV
 from weft.models.config import MTP_KEY, Fields, ModelConfig, fit_target
-from weft.models.layers import DecoderLayer, Linear, Place, norms
+from weft.models.layers import DecoderLayer, norms
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
 from weft.models.weights import Checkpoint, read_config
+from weft.ops.attention import Rows
+from weft.ops.linear import Linear
+from weft.ops.rows import join_norms
 from weft.registry import MODELS, load
 
 _SUFFIX = "MTP"
@@ -29,24 +32,27 @@ _SUFFIX = "MTP"
 class MtpModule:
     """One module, on rows of tokens."""
 
-    def __init__(self, config: ModelConfig, weights: Checkpoint, layout: MtpLayout, prefix: str) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Checkpoint, layout: MtpLayout, prefix: str, rotary: Tensor
+    ) -> None:
         hidden = config.hidden_size
         norm = norms(config, weights, prefix)
         self.embedding_norm = norm(layout.embedding_norm)
         self.hidden_norm = norm(layout.hidden_norm)
-        projection = weights.take(f"{prefix}{layout.projection}.weight", hidden, 2 * hidden)
+        projection = weights.take_matrix(f"{prefix}{layout.projection}.weight", hidden, 2 * hidden)
         if not layout.embedding_first:
             projection = projection.roll(hidden, 1)
         self.projection = Linear(projection)
-        self.layer = DecoderLayer(config, weights, prefix)
+        self.layer = DecoderLayer(config, weights, prefix, rotary)
         self.output_norm = norm(layout.output_norm)
         for name in layout.copies:
             weights.drop(f"{prefix}{name}")
 
-    def __call__(self, embedded: Tensor, hidden: Tensor, place: Place, cache: Tensor) -> Tensor:
-        """[N, H] of embeddings and hidden states [N, H], writing KV to `cache`."""
-        x = self.projection(torch.cat((self.embedding_norm(embedded), self.hidden_norm(hidden)), 1))
-        self.layer.add_to_(x, place, cache)
+    def __call__(self, embedding: Tensor, tokens: Tensor, hidden: Tensor, rows: Rows, cache: Tensor) -> Tensor:
+        """[N, H] of tokens [N] and hidden states [N, H], writing KV to `cache`."""
+        both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm)
+        x = self.projection(both)
+        self.layer.add_to_(x, rows, cache)
         return self.output_norm(x)
 
 
@@ -68,7 +74,6 @@ class MtpModules:
         self.dtype = config.dtype
         self.device = target.device
         self._target = target
-        self._rope_table = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
 
     @classmethod
     def load(cls, path: str | Path, target: Model) -> MtpModules:
@@ -79,12 +84,13 @@ class MtpModules:
         where = str(directory / "config.json")
         data = read_json(directory / "config.json")
         count = Fields(data, where).integer(MTP_KEY)
-        with torch.inference_mode(), Checkpoint(directory, target.config.dtype, target.device) as weights:
+        with torch.inference_mode(), Checkpoint(directory, target.config, target.device) as weights:
             layout = _layout(weights, target.config.num_layers)
             config = _apart_config(data, where) if layout is APART else read_config(directory)[1]
             config = fit_target(config, target.config, where)
             prefixes = [layout.prefix(module, target.config.num_layers) for module in range(count)]
-            modules = [MtpModule(config, weights, layout, prefix) for prefix in prefixes]
+            rotary = config.rope.table(config.head_dim, config.max_position_embeddings, target.device)
+            modules = [MtpModule(config, weights, layout, prefix, rotary) for prefix in prefixes]
             for prefix in [""] if layout is APART else prefixes:
                 weights.finish(prefix)
         return cls(config, modules, target)
@@ -99,18 +105,17 @@ class MtpModules:
         """The hidden states [B, T, H] that the first module reads, of the target's at `aux_layers`: the same."""
         return aux
 
-    def forward(self, tokens: Tensor, hidden: Tensor, kv: PagedKV, index: KVIndex, module: int = 0) -> Tensor:
+    def forward(self, tokens: Tensor, hidden: Tensor, kv: PagedKV, rows: Rows, module: int = 0) -> Tensor:
         """Run one module, numbered from 0, over entries of `hidden` [B, T, H] and their tokens [B, T] int64: its
         output [B, T, H].
         """
-        place = Place.of(index, kv, self._rope_table)
-        embedded = self._target.embed(tokens.reshape(-1))
         flat = hidden.reshape(-1, self.hidden_size)
-        return self.modules[module](embedded, flat, place, kv.layers[module]).view(hidden.shape)
+        embedding, cache = self._target.embedding, kv.layers[module]
+        return self.modules[module](embedding, tokens.reshape(-1), flat, rows, cache).view(hidden.shape)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """[..., H] (what `forward` gave) -> [..., vocab_size]."""
-        return self._target.logits(x)
+    def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """[B, H] (what `forward` gave) -> [B, vocab_size], new or `out`."""
+        return self._target.logits(x, out, is_normed=True)
 
 
 def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:

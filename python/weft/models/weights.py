@@ -22,6 +22,7 @@ from weft.models.mtp_layout import INSIDE
 from weft.registry import MODELS, load
 
 _IGNORABLE = ("rotary_emb.inv_freq",)
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 class Checkpoint:
@@ -30,9 +31,9 @@ class Checkpoint:
     Hands out each by name (`take`, `take_raw`), and `finish` demands that none is left. A context manager.
     """
 
-    def __init__(self, directory: Path, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
         self.directory = directory
-        self.dtype = dtype
+        self.config = config
         self.device = device
         self._files = _tensor_files(directory)
         self._open: dict[Path, Any] = {}
@@ -70,13 +71,23 @@ class Checkpoint:
         return tensor
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` in the model's dtype, on its device."""
+        """Tensor `name` in the model's dtype, on its device; of the values that it has in the dtype of the weights."""
+        tensor = self._floats(name, *shape)
+        return tensor.to(self.config.weight_dtype or tensor.dtype).to(self.device, self.config.dtype)
+
+    def take_matrix(self, name: str, *shape: int) -> Tensor:
+        """Tensor `name` in the dtype of the weights."""
+        tensor = self._floats(name, *shape)
+        own = tensor.dtype if tensor.dtype in _HALVES else self.config.dtype
+        return tensor.to(self.device, self.config.weight_dtype or own)
+
+    def _floats(self, name: str, *shape: int) -> Tensor:
         tensor = self.take_raw(name, *shape)
         if not tensor.is_floating_point():
             raise ModelError(
                 f"{self._files[name]}: tensor {name!r} is {tensor.dtype}; expected floating-point weights"
             )
-        return tensor.to(self.device, self.dtype)
+        return tensor
 
     def drop(self, name: str) -> None:
         """A tensor that may be there and is not needed."""
@@ -104,10 +115,10 @@ class WeightsInMemory(Checkpoint):
     """The tensors of a mapping, under the names that a directory's files would have."""
 
     def __init__(
-        self, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device, where: Path
+        self, tensors: Mapping[str, Tensor], config: ModelConfig, device: torch.device, where: Path
     ) -> None:
         self.directory = where
-        self.dtype = dtype
+        self.config = config
         self.device = device
         self._tensors = tensors
         self._files = dict.fromkeys(tensors, where)
@@ -128,9 +139,13 @@ class RandomWeights:
     """Weights of small random numbers, ones for norms; the same for the same seed and order of taking."""
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> None:
-        self.dtype = config.dtype
+        self.dtype, self.weight_dtype = config.dtype, config.weight_dtype or config.dtype
         self.device = device
         self._generator = torch.Generator().manual_seed(seed)
+
+    def take_matrix(self, name: str, *shape: int) -> Tensor:
+        """As `take`, in the dtype of the weights."""
+        return self.take(name, *shape).to(self.weight_dtype)
 
     def take(self, name: str, *shape: int) -> Tensor:
         """A tensor for `name`: a norm's weight is ones, others are normal, scaled by their input width."""
@@ -142,12 +157,13 @@ class RandomWeights:
 
 def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str = "auto") -> Model:
     """The model of a directory, ready to run on `device`. `dtype`: "float32", "float16", "bfloat16", or
-    "auto" for what its config.json says. `ModelError` for what is missing, misshapen, left over or unknown.
+    "auto" for what its config.json says, on the CPU for what its files have (`with_dtype`). `ModelError` for what is
+    missing, misshapen, left over or unknown.
     """
-    directory = Path(path)
+    directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
-    config = with_dtype(config, dtype)
-    with torch.inference_mode(), Checkpoint(directory, config.dtype, torch.device(device)) as weights:
+    config = with_dtype(config, dtype, device)
+    with torch.inference_mode(), Checkpoint(directory, config, device) as weights:
         return build_model(model_class, config, weights)
 
 
@@ -160,21 +176,31 @@ def model_in_memory(
 ) -> Model:
     """The same of tensors under a checkpoint's names and the contents of its config.json; `where` names them in
     errors. Tensors that are there already, on the device and in the dtype, are shared, not copied."""
+    device = torch.device(device)
     model_class, config = parse_config(config_json, f"{where}: config.json")
-    config = with_dtype(config, dtype)
+    config = with_dtype(config, dtype, device)
     with torch.inference_mode():
-        return build_model(
-            model_class, config, WeightsInMemory(tensors, config.dtype, torch.device(device), where)
-        )
+        return build_model(model_class, config, WeightsInMemory(tensors, config, device, where))
 
 
-def with_dtype(config: ModelConfig, dtype: str) -> ModelConfig:
-    """The config with the dtype of this name; "auto" leaves it as it is."""
-    if dtype == "auto":
-        return config
-    if dtype not in DTYPES:
+def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelConfig:
+    """The config of a model on `device` with the dtype of this name.
+
+    On CUDA that is the dtype of everything; "auto" leaves config.json's. The CPU computes in float32, and the dtype is
+    that of the weights alone; "auto" leaves those of 16 bits as they are stored and takes the others in config.json's.
+    """
+    if dtype not in ("auto", *DTYPES):
         raise ModelError(f"dtype {dtype!r} is none of 'auto', {', '.join(map(repr, DTYPES))}")
-    return replace(config, dtype=DTYPES[dtype])
+    if device.type == "cpu":
+        own = config.dtype if config.dtype in _HALVES else None
+        return replace(config, dtype=torch.float32, weight_dtype=DTYPES.get(dtype, own))
+    chosen = DTYPES.get(dtype, config.dtype)
+    return replace(config, dtype=chosen, weight_dtype=chosen)
+
+
+def dtype_name(config: ModelConfig) -> str:
+    """What `load_model` is told for a model whose dtype is that of `config`, which another one has."""
+    return next((name for name, dtype in DTYPES.items() if dtype == config.weight_dtype), "auto")
 
 
 def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoint) -> Model:

@@ -1,108 +1,131 @@
-"""Paged attention: where tokens go, rotation and writing, and attending. Each op runs on the CPU and on CUDA.
+"""Attention of a decoder's layer over pages, with what comes before it: norm, rotation and the writing of keys.
 
-Shapes: B rows, T new tokens per row, N = B * T, H query heads, Hkv key/value heads, D head size, P pages per
-row. One layer's cache is [pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 belongs to no request:
-positions beyond a row's page table land there. `positions` [B, T] ascend by one within a row; the query at
-position p sees keys 0..p.
-
-Lengths are read on the device: these ops are device code, and inside them is the only place where the CPU
-looks.
+B rows of N new tokens together, H query heads, Hkv key/value heads, D head size, P pages per row. One layer's cache is
+[pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 belongs to no request: what would go there, and
+positions beyond a row's page table, is written nowhere that is read.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from weft.ops import attention_cpu
+from weft import _core
 from weft.ops.lazy_triton import triton_kernels
-from weft.ops.library import device_of, register
+from weft.ops.library import address, device_of, register, require, run_kernel
 
 
-def kv_plan(page_table: Tensor, positions: Tensor, table: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
-    """Once per forward: where every token's key and value go, and its rotation.
+@dataclass(frozen=True)
+class Rows:
+    """Where the new tokens of rows are in their texts, on the device.
 
-    `page_table` [B, P] int32, `positions` [B, T] int64, `table` [max_positions, D/2, 2] float32 (cos, sin).
-    Returns slots [N] int64, rows of a cache seen as [pages * page_size, 2, Hkv, D], and rotary [N, D/2, 2].
+    Row b has `width` tokens, or with `starts` int64 [B + 1] tokens starts[b]..starts[b+1]-1 of all, at most `width`; the
+    first is at position `base[b]` (+ `count[b]`) + `offset`, both int64 [B], and the others follow. `page_table` int32
+    [B, P]: the pages of each row in order.
     """
-    slots, rotary = _KV_PLAN(page_table, positions, table, page_size)
-    return slots, rotary
+
+    page_table: Tensor
+    base: Tensor
+    width: int
+    count: Tensor | None = None
+    offset: int = 0
+    starts: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        # Shapes and dtypes, no values, so that a slip shows here and not in a kernel.
+        batch = self.page_table.shape[0]
+        vectors = ((self.base, batch), (self.count, batch), (self.starts, batch + 1))
+        if self.page_table.dtype != torch.int32 or self.page_table.dim() != 2:
+            raise TypeError(f"page_table is int32 [B, P], not {_described(self.page_table)}")
+        for tensor, size in vectors:
+            if tensor is not None and (tensor.dtype != torch.int64 or tensor.shape != (size,)):
+                raise TypeError(f"base, count and starts are int64, here [{size}], not {_described(tensor)}")
+
+    @property
+    def positions(self) -> Tensor:
+        """[B, width] int64, of rows of one width."""
+        first = self.base if self.count is None else self.base + self.count
+        return first[:, None] + torch.arange(self.offset, self.offset + self.width, device=first.device)
 
 
-def rotate_write_(
+@dataclass(frozen=True)
+class Heads:
+    """`count` query heads; `rotary` float32 [max_positions, D/2, 2] (cos, sin), of the last position for those beyond.
+    With `norms`, weights [D] for queries and for keys, each head is normed first."""
+
+    count: int
+    rotary: Tensor
+    scale: float
+    norms: tuple[Tensor, Tensor] | None = None
+    eps: float = 0.0
+
+
+def attend(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads) -> Tensor:
+    """Causal attention [N, H * D] of the queries in `qkv` [N, (H + 2 Hkv) * D]; writes its keys and values to `cache`.
+
+    Rotation turns neighbouring pairs (0, 1), (2, 3), … of a head. The query at position p sees keys 0..p. What `qkv`
+    holds afterwards is undefined.
+    """
+    out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
+    q_norm, k_norm = heads.norms or (None, None)
+    _ATTEND(
+        qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, heads.rotary, q_norm,
+        k_norm, heads.eps, heads.count, heads.scale, out,
+    )  # fmt: skip
+    return out
+
+
+def _attend_cpu(
     qkv: Tensor,
     cache: Tensor,
-    slots: Tensor,
+    page_table: Tensor,
+    base: Tensor,
+    count: Tensor | None,
+    starts: Tensor | None,
+    width: int,
+    offset: int,
     rotary: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
     num_heads: int,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 0.0,
+    scale: float,
+    out: Tensor,
 ) -> None:
-    """Normalise (if weights [D] are given) and rotate the queries of `qkv` [N, (H + 2 Hkv) * D] in place;
-    write rotated keys and the values into `cache`. Rotation turns neighbouring pairs (0, 1), (2, 3), … of a
-    head. The keys within `qkv` are undefined afterwards.
-    """
-    _ROTATE_WRITE(qkv, cache, slots, rotary, num_heads, q_norm, k_norm, eps)
+    is_plain = qkv.dtype is torch.float32 and qkv.is_contiguous() and cache.dtype is torch.float32
+    require(is_plain, f"on the CPU qkv and cache are float32, contiguous; got {qkv.dtype} and {cache.dtype}")
+    page_table = page_table.contiguous()
+    _, page_size, _, num_kv_heads, head_dim = cache.shape
+    kernel = _core.attend_cpu(
+        qkv.data_ptr(), rotary.data_ptr(), address(q_norm), address(k_norm), cache.data_ptr(), out.data_ptr(),
+        page_table.data_ptr(), base.data_ptr(), address(count), address(starts), page_table.shape[0], width, offset,
+        num_heads, num_kv_heads, head_dim, page_size, page_table.shape[1], rotary.shape[0], eps, scale,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    run_kernel("attend", kernel)
 
 
-def paged_attention(q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float) -> Tensor:
-    """Causal attention of `q` [B, T, H, D] (D contiguous) over a layer's `cache`: [B, T, H, D]."""
-    out: Tensor = _PAGED_ATTENTION(q, cache, page_table, positions, scale)
-    return out
+def _attend_cuda(qkv: Tensor, *args: Any) -> None:
+    with device_of(qkv):
+        triton_kernels("attention_triton").attend(qkv, *args)
 
 
-def _kv_plan_cuda(*args: Any) -> tuple[Tensor, Tensor]:
-    with device_of(args[1]):
-        plan: tuple[Tensor, Tensor] = triton_kernels("attention_triton").kv_plan(*args)
-    return plan
-
-
-def _rotate_write_cuda(*args: Any) -> None:
-    with device_of(args[0]):
-        triton_kernels("attention_triton").rotate_write_(*args)
-
-
-def _paged_attention_cuda(*args: Any) -> Tensor:
-    with device_of(args[0]):
-        out: Tensor = triton_kernels("attention_triton").paged_attention(*args)
-    return out
-
-
-def _kv_plan_fake(
-    page_table: Tensor, positions: Tensor, table: Tensor, page_size: int
-) -> tuple[Tensor, Tensor]:
-    count = positions.numel()
-    return positions.new_empty(count), table.new_empty(count, *table.shape[1:])
-
-
-def _rotate_write_fake(*args: object) -> None:
+def _gives_nothing(*args: object) -> None:
     return None
 
 
-def _paged_attention_fake(
-    q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float
-) -> Tensor:
-    return q.new_empty(tuple(q.shape))
+def _described(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}"
 
 
-_KV_PLAN = register(
-    "kv_plan(Tensor page_table, Tensor positions, Tensor table, int page_size) -> (Tensor, Tensor)",
-    cpu=attention_cpu.kv_plan,
-    cuda=_kv_plan_cuda,
-    fake=_kv_plan_fake,
-)
-_ROTATE_WRITE = register(
-    "rotate_write_(Tensor(a!) qkv, Tensor(b!) cache, Tensor slots, Tensor rotary, int num_heads, "
-    "Tensor? q_norm, Tensor? k_norm, float eps) -> ()",
-    cpu=attention_cpu.rotate_write_,
-    cuda=_rotate_write_cuda,
-    fake=_rotate_write_fake,
-)
-_PAGED_ATTENTION = register(
-    "paged_attention(Tensor q, Tensor cache, Tensor page_table, Tensor positions, float scale) -> Tensor",
-    cpu=attention_cpu.paged_attention,
-    cuda=_paged_attention_cuda,
-    fake=_paged_attention_fake,
+_ATTEND = register(
+    "attend(Tensor(a!) qkv, Tensor(b!) cache, Tensor page_table, Tensor base, Tensor? count, Tensor? starts, int width,"
+    " int offset, Tensor rotary, Tensor? q_norm, Tensor? k_norm, float eps, int num_heads, float scale,"
+    " Tensor(c!) out) -> ()",
+    cpu=_attend_cpu,
+    cuda=_attend_cuda,
+    fake=_gives_nothing,
 )

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from weft.ops.library import multiprocessors
+from weft.ops.library import multiprocessors, require
 
 MAX_SPLITS = 64
 DECODE_WIDTH = 16
@@ -146,8 +146,39 @@ def combine_kernel(Parts, Lse, Out, D: tl.constexpr, DP: tl.constexpr, SPLITS: t
     tl.store(Out + line * D + d, out.to(Out.dtype.element_ty), mask=d < D)
 
 
+def attend(
+    qkv: Tensor,
+    cache: Tensor,
+    page_table: Tensor,
+    base: Tensor,
+    count: Tensor | None,
+    starts: Tensor | None,
+    width: int,
+    offset: int,
+    rotary: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    num_heads: int,
+    scale: float,
+    out: Tensor,
+) -> None:
+    """See `weft.ops.attention.attend`."""
+    require(starts is None, "rows of different widths are the CPU's")
+    first = base if count is None else base + count
+    positions = first[:, None] + torch.arange(offset, offset + width, device=base.device)
+    slots, turns = kv_plan(page_table, positions, rotary, cache.shape[1])
+    rotate_write_(qkv, cache, slots, turns, num_heads, q_norm, k_norm, eps)
+    q = qkv.narrow(1, 0, out.shape[1]).view(*positions.shape, num_heads, -1)
+    paged_attention(q, cache, page_table, positions, scale, out=out.view(q.shape))
+
+
 def kv_plan(page_table: Tensor, positions: Tensor, table: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
-    """See `weft.ops.attention.kv_plan`."""
+    """Once per forward: where every token's key and value go, and its rotation.
+
+    `page_table` [B, P] int32, `positions` [B, T] int64, `table` [max_positions, D/2, 2] float32 (cos, sin). Returns
+    slots [N] int64, rows of a cache seen as [pages * page_size, 2, Hkv, D], and rotary [N, D/2, 2].
+    """
     count, head_dim = positions.numel(), 2 * table.shape[1]
     slots = torch.empty(count, dtype=torch.int64, device=positions.device)
     rotary = torch.empty(count, *table.shape[1:], dtype=table.dtype, device=table.device)
@@ -169,7 +200,8 @@ def rotate_write_(
     k_norm: Tensor | None,
     eps: float,
 ) -> None:
-    """See `weft.ops.attention.rotate_write_`."""
+    """Norm (if weights [D] are given) and rotate the queries of `qkv` [N, (H + 2 Hkv) * D] in place; write rotated keys
+    and the values into `cache`."""
     count, width = qkv.shape
     num_kv_heads, head_dim = cache.shape[3:]
     is_normed = q_norm is not None and k_norm is not None
@@ -180,9 +212,16 @@ def rotate_write_(
 
 
 def paged_attention(
-    q: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, scale: float, splits: int | None = None
+    q: Tensor,
+    cache: Tensor,
+    page_table: Tensor,
+    positions: Tensor,
+    scale: float,
+    splits: int | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """See `weft.ops.attention.paged_attention`. `splits` (a power of two) overrides the choice of shares."""
+    """Causal attention of `q` [B, T, H, D] (D contiguous) over a layer's `cache`: [B, T, H, D], new or `out`. `splits` (a
+    power of two) overrides the choice of shares."""
     batch, width, num_heads, head_dim = q.shape
     page_size, num_kv_heads = cache.shape[1], cache.shape[3]
     queries = width * (num_heads // num_kv_heads)
@@ -190,7 +229,8 @@ def paged_attention(
         capacity = page_table.shape[1] * page_size
         programs = batch * num_kv_heads
         splits = choose_splits(programs, width, capacity, multiprocessors(q.device.index))
-    out = torch.empty(batch, width, num_heads, head_dim, dtype=q.dtype, device=q.device)
+    if out is None:
+        out = torch.empty(batch, width, num_heads, head_dim, dtype=q.dtype, device=q.device)
     parts, lse = out, out
     if splits > 1:
         parts = torch.empty(*out.shape[:3], splits, head_dim, dtype=torch.float32, device=q.device)

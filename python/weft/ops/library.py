@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft import _core
 from weft.errors import DriverError, InputError, InterfaceError
+from weft.runtime.recorder import current_recorder
 
 _LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")
 
@@ -36,11 +37,30 @@ def register(
 
     def call(tensor: Tensor, *args: Any) -> Any:
         # Where nothing watches, torch's dispatcher would only find the CPU function, and takes microseconds to.
-        if tensor.is_cpu and type(tensor) is Tensor and not _num_modes():
-            return cpu(tensor, *args)
+        if tensor.is_cpu and type(tensor) is Tensor:
+            if not _num_modes():
+                return cpu(tensor, *args)
+            recorder = current_recorder()
+            if recorder is not None:
+                recorder.hold((tensor, *args))
+                return cpu(tensor, *args)
         return op(tensor, *args)
 
     return call
+
+
+def run_kernel(name: str, kernel: _core.Kernel) -> None:
+    """Run a native call on the CPU, or let it become a node of the graph that is captured."""
+    recorder = current_recorder()
+    if recorder is None:
+        kernel.run()
+    else:
+        recorder.add_kernel(name, kernel)
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where a tensor's first element is; 0 for none."""
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def require(condition: bool, message: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.ops.slots_native import ADVANCE, KEEP, PICK, SAMPLE
+from weft.ops.slots_native import ADVANCE, INPUTS, KEEP, PICK, PROPOSALS, SAMPLE
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,10 @@ def pick_drafts_(
     temperatures: Tensor | None = None,
     proposed: Tensor | None = None,
     d2t: Tensor | None = None,
-) -> Tensor:
-    """Draft `number` (from 1) of every batch row, [B] int64 in the target's ids; it is written to `drafts`, too.
+    *,
+    out: Tensor,
+) -> None:
+    """Draft `number` (from 1) of every batch row, to `out` [B] int64 in the target's ids and to its place in `drafts`.
 
     It is drawn as the target's token at its position will be (`sample_slots_`), but that it may be an end, after the
     drafts before it. -1 is none: where the logits leave nothing, and beyond the slot's own limit of drafts.
@@ -135,10 +137,7 @@ def pick_drafts_(
     accepted. drafts, proposed: [K, R] int64 by slot; what the host proposed goes before, unless it is -1. d2t: [V]
     int64; column c stands for token c + d2t[c].
     """
-    token: Tensor = PICK(
-        logits, slot, base, count, drafts, number, *params.tensors, temperatures, proposed, d2t
-    )
-    return token
+    PICK(logits, slot, base, count, drafts, number, *params.tensors, temperatures, proposed, d2t, out)
 
 
 def advance_slots_(
@@ -169,3 +168,18 @@ def advance_slots_(
 def keep_logits_(logits: Tensor, kept: Tensor, slot: Tensor, params: SlotParams) -> None:
     """Copy the rows of `logits` [N, V] whose slots want log-probabilities to `kept` [N, V], contiguous. slot: [B]."""
     KEEP(logits, kept, slot, params.ints)
+
+
+def read_slots_(slot: Tensor, by_slot: tuple[Tensor, ...], base: Tensor, tokens: Tensor, pages: Tensor) -> None:
+    """What an iteration reads of its rows' slots: how long their texts are, their last tokens and drafts, their pages.
+
+    slot: [B] int64. by_slot: `length` and `last_token` [R] int64, `drafts` [K, R] int64 and `page_table` [R, P] int32.
+    Written: base [B] int64, tokens [B, T] int64 (the last token, then T - 1 <= K drafts) and pages [B, P] int32.
+    """
+    INPUTS(slot, *by_slot, base, tokens, pages)
+
+
+def take_proposals_(slot: Tensor, proposed: Tensor, drafts: Tensor, number: int, params: SlotParams) -> None:
+    """Drafts 1..`number` of each row's slot in `drafts` [K, R] become those of `proposed` [K, R] int64, -1 beyond the
+    slot's own limit. slot: [B] int64."""
+    PROPOSALS(slot, proposed, drafts, number, params.ints)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.library import (
+    address,
     check_cuda,
     check_logits,
     check_vector,
@@ -20,6 +19,7 @@ from weft.ops.library import (
     register,
     require,
     require_cuda_kernels,
+    run_kernel,
     stream_of,
 )
 
@@ -29,10 +29,6 @@ _PARAMS = (
 )
 _NUM_PARAMS = 9
 _MOST_COLUMNS = 2**23  # so that the sum of a row's probabilities fits 64 bits
-
-MakeCall = Callable[..., tuple[_core.SlotCall, Tensor]]
-"""Makes the call of an operation, and the tensor that it writes."""
-
 
 def _tables(tensors: tuple[Tensor, ...]) -> _core.SlotTables:
     _, _, _, counts, _, _, bad_words, history, ends = tensors
@@ -45,10 +41,6 @@ def _tables(tensors: tuple[Tensor, ...]) -> _core.SlotTables:
 def _given(rest: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     """What follows the parameters, of which torch's dispatcher leaves out what is None at the end."""
     return (*rest[_NUM_PARAMS:], *[None] * count)[:count]
-
-
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _width(temperatures: Tensor | None, slots: int) -> int:
@@ -82,51 +74,62 @@ def _target_call(
     tables, (temperatures,) = _tables(rest[:_NUM_PARAMS]), _given(rest, 1)
     call = _core.target_call(
         *native_logits(logits), inputs.shape[1], tables, slot.data_ptr(), base.data_ptr(), inputs.data_ptr(),
-        _pointer(temperatures), _width(temperatures, rest[3].shape[0]), out.data_ptr(),
+        address(temperatures), _width(temperatures, rest[3].shape[0]), out.data_ptr(),
     )  # fmt: skip
     return call, out
 
 
 def _check_pick(
     logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: Any
-) -> Tensor:
+) -> None:
     _check_rows(logits, slot, base)
     check_vector("count", count, (torch.int64,), slot.shape[0], logits)
     require(1 <= number <= drafts.shape[0], f"draft number {number} is not one of {drafts.shape[0]}")
-    _, _, d2t = _given(rest, 3)
+    _, _, d2t, out = rest[_NUM_PARAMS:]
     if d2t is not None:
         check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
-    return torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
+    check_vector("out", out, (torch.int64,), logits.shape[0], logits)
 
 
 def _draft_call(
     logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: Any
-) -> tuple[_core.SlotCall, Tensor]:
-    out = _check_pick(logits, slot, base, count, drafts, number, *rest)
-    tables, (temperatures, proposed, d2t) = _tables(rest[:_NUM_PARAMS]), _given(rest, 3)
-    call = _core.draft_call(
+) -> _core.SlotCall:
+    _check_pick(logits, slot, base, count, drafts, number, *rest)
+    tables, (temperatures, proposed, d2t, out) = _tables(rest[:_NUM_PARAMS]), rest[_NUM_PARAMS:]
+    return _core.draft_call(
         *native_logits(logits), number, tables, slot.data_ptr(), base.data_ptr(), count.data_ptr(),
-        drafts.data_ptr(), _pointer(temperatures), _width(temperatures, rest[3].shape[0]), _pointer(proposed),
-        _pointer(d2t), out.data_ptr(),
+        drafts.data_ptr(), address(temperatures), _width(temperatures, rest[3].shape[0]), address(proposed),
+        address(d2t), out.data_ptr(),
     )  # fmt: skip
-    return call, out
 
 
-def _on_cpu(make: MakeCall, *args: Any) -> Tensor:
-    call, out = make(*args)
-    _core.sample_slots_cpu(call, torch.get_num_threads())
+def _sample_cpu(*args: Any) -> Tensor:
+    call, out = _target_call(*args)
+    run_kernel("sample", _core.sample_slots_cpu(call, torch.get_num_threads()))
     return out
 
 
-def _on_cuda(make: MakeCall, logits: Tensor, *args: Any) -> Tensor:
-    call, out = make(logits, *args)
+def _pick_cpu(*args: Any) -> None:
+    run_kernel("pick", _core.sample_slots_cpu(_draft_call(*args), torch.get_num_threads()))
+
+
+def _sample_cuda(logits: Tensor, *args: Any) -> Tensor:
+    call, out = _target_call(logits, *args)
+    _launch_cuda(call, logits)
+    return out
+
+
+def _pick_cuda(logits: Tensor, *args: Any) -> None:
+    _launch_cuda(_draft_call(logits, *args), logits)
+
+
+def _launch_cuda(call: _core.SlotCall, logits: Tensor) -> None:
     require_cuda_kernels()
     sms = multiprocessors(logits.get_device())
     size = _core.sample_slots_workspace_cuda(call, sms)
     workspace = torch.empty(size, dtype=torch.uint8, device=logits.device)
     with device_of(logits):
         check_cuda(_core.sample_slots_cuda(call, sms, workspace.data_ptr(), stream_of(logits)))
-    return out
 
 
 def _advance_call(
@@ -149,7 +152,7 @@ def _advance_call(
 
 
 def _advance_cpu(*args: Any) -> None:
-    _core.advance_slots_cpu(_advance_call(*args))
+    run_kernel("advance", _core.advance_slots_cpu(_advance_call(*args)))
 
 
 def _advance_cuda(sampled: Tensor, *args: Any) -> None:
@@ -175,7 +178,7 @@ def _keep_call(logits: Tensor, kept: Tensor, slot: Tensor, ints: Tensor) -> _cor
 
 
 def _keep_cpu(*tensors: Tensor) -> None:
-    _core.keep_logits_cpu(_keep_call(*tensors))
+    run_kernel("keep_logits", _core.keep_logits_cpu(_keep_call(*tensors)))
 
 
 def _keep_cuda(logits: Tensor, *tensors: Tensor) -> None:
@@ -187,15 +190,15 @@ def _keep_cuda(logits: Tensor, *tensors: Tensor) -> None:
 SAMPLE = register(
     f"sample_slots_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor inputs, {_PARAMS},"
     " Tensor? temperatures=None) -> Tensor",
-    cpu=partial(_on_cpu, _target_call),
-    cuda=partial(_on_cuda, _target_call),
+    cpu=_sample_cpu,
+    cuda=_sample_cuda,
     fake=_check_sample,
 )
 PICK = register(
     "pick_drafts_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor count, Tensor(b!) drafts, int number,"
-    f" {_PARAMS}, Tensor? temperatures=None, Tensor? proposed=None, Tensor? d2t=None) -> Tensor",
-    cpu=partial(_on_cpu, _draft_call),
-    cuda=partial(_on_cuda, _draft_call),
+    f" {_PARAMS}, Tensor? temperatures, Tensor? proposed, Tensor? d2t, Tensor(c!) out) -> ()",
+    cpu=_pick_cpu,
+    cuda=_pick_cuda,
     fake=_check_pick,
 )
 ADVANCE = register(
@@ -210,5 +213,72 @@ KEEP = register(
     "keep_logits_(Tensor logits, Tensor(a!) kept, Tensor slot, Tensor ints) -> ()",
     cpu=_keep_cpu,
     cuda=_keep_cuda,
+    fake=_makes_nothing,
+)
+
+
+def _inputs_call(
+    slot: Tensor,
+    length: Tensor,
+    last_token: Tensor,
+    drafts: Tensor,
+    page_table: Tensor,
+    base: Tensor,
+    tokens: Tensor,
+    pages: Tensor,
+) -> _core.InputsCall:
+    rows, width = tokens.shape
+    require(width <= drafts.shape[0] + 1, f"there are {drafts.shape[0]} drafts by slot, not {width - 1}")
+    require(
+        tokens.is_contiguous() and pages.is_contiguous() and pages.shape == (rows, page_table.shape[1]),
+        f"tokens and pages must be contiguous, pages {[rows, page_table.shape[1]]}; got {list(pages.shape)}",
+    )
+    return _core.inputs_call(
+        slot.data_ptr(), length.data_ptr(), last_token.data_ptr(), drafts.data_ptr(), page_table.data_ptr(),
+        base.data_ptr(), tokens.data_ptr(), pages.data_ptr(), rows, width, length.shape[0], page_table.shape[1],
+    )  # fmt: skip
+
+
+def _inputs_cpu(*tensors: Tensor) -> None:
+    run_kernel("read_slots", _core.read_slots_cpu(_inputs_call(*tensors)))
+
+
+def _inputs_cuda(slot: Tensor, *tensors: Tensor) -> None:
+    require_cuda_kernels()
+    with device_of(slot):
+        check_cuda(_core.read_slots_cuda(_inputs_call(slot, *tensors), stream_of(slot)))
+
+
+def _proposals_call(
+    slot: Tensor, proposed: Tensor, drafts: Tensor, number: int, ints: Tensor
+) -> _core.ProposalsCall:
+    require(0 <= number <= drafts.shape[0], f"there are {drafts.shape[0]} drafts by slot, not {number}")
+    return _core.proposals_call(
+        slot.data_ptr(), proposed.data_ptr(), ints[3].data_ptr(), drafts.data_ptr(), slot.shape[0], number,
+        drafts.shape[1],
+    )  # fmt: skip
+
+
+def _proposals_cpu(*args: Any) -> None:
+    run_kernel("take_proposals", _core.take_proposals_cpu(_proposals_call(*args)))
+
+
+def _proposals_cuda(slot: Tensor, *args: Any) -> None:
+    require_cuda_kernels()
+    with device_of(slot):
+        check_cuda(_core.take_proposals_cuda(_proposals_call(slot, *args), stream_of(slot)))
+
+
+INPUTS = register(
+    "read_slots_(Tensor slot, Tensor length, Tensor last_token, Tensor drafts, Tensor page_table, Tensor(a!) base,"
+    " Tensor(b!) tokens, Tensor(c!) pages) -> ()",
+    cpu=_inputs_cpu,
+    cuda=_inputs_cuda,
+    fake=_makes_nothing,
+)
+PROPOSALS = register(
+    "take_proposals_(Tensor slot, Tensor proposed, Tensor(a!) drafts, int number, Tensor ints) -> ()",
+    cpu=_proposals_cpu,
+    cuda=_proposals_cuda,
     fake=_makes_nothing,
 )

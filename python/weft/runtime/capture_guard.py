@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft import _core
 from weft.errors import GraphError
+from weft.runtime.recorder import current_recorder
 
 _ALLOCATIONS = {
     torch.ops.aten.empty,
@@ -35,7 +36,7 @@ class CaptureGuard(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not (func.is_view or func.overloadpacket in _ALLOCATIONS or _core.in_task()):
+        if not (func.is_view or func.overloadpacket in _ALLOCATIONS or _core.in_task() or current_recorder()):
             raise GraphError(
                 f"{func} ran outside launch during a capture; call it in a function given to stream.launch, "
                 "or before the capture"

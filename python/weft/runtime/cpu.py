@@ -21,6 +21,8 @@ from weft.errors import DriverError, GraphError, InputError
 from weft.runtime import interface
 from weft.runtime.capture_guard import CaptureGuard
 from weft.runtime.current import CPU, context, current_cpu
+from weft.runtime.graph_memory import Arena, GraphMemory
+from weft.runtime.recorder import record
 from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, dispose, settle, stream_handle
 
 ScheduleName = Literal["inline", "threads", "random", "ahead"]
@@ -50,7 +52,8 @@ class Stream(TableStream):
         super().__init__(CPU, _core.stream_create(CPU, NON_BLOCKING))
 
     def launch(self, fn: Callable[..., object], *args: Any) -> None:
-        """Device work: `fn(*args)` becomes a node, run in order, in inference mode."""
+        """Device work: `fn(*args)` becomes a node, run in order, in inference mode. In a capture it runs once, now, and
+        its operations become nodes (`runtime/recorder.py`)."""
         launch_device(self._handle, fn, args)
 
     def wait_event(self, event: interface.Event) -> None:
@@ -99,7 +102,23 @@ def _handle_or_current(stream: object) -> int:
 def launch_device(handle: int, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
     """Enqueue or capture `fn(*args)` on the CPU driver's stream `handle`."""
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    _core.launch_device(handle, _run_device, (fn, args), {}, name)
+    memory = _capturing(handle)
+    if memory is None:
+        _core.launch_device(handle, _run_device, (fn, args), {}, name)
+    else:
+        record(handle, memory, fn, args, name)
+
+
+_memories: dict[int, GraphMemory] = {}
+"""The memory of each capture that goes on, by the capture's number."""
+
+
+def _capturing(handle: int) -> GraphMemory | None:
+    """The memory of the graph that the stream is captured into; None where none is."""
+    if not _memories:
+        return None
+    status, number, _ = _core.stream_capture_info(CPU, handle)
+    return _memories.get(number) if status else None
 
 
 def _run_device(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -117,6 +136,8 @@ class CUDAGraph:
     def __init__(self) -> None:
         self._exec = 0
         self._captured_on = 0
+        self._capture = 0
+        self._memory = GraphMemory()
 
     @property
     def handle(self) -> int:
@@ -124,7 +145,8 @@ class CUDAGraph:
         return self._exec
 
     def capture_begin(self, pool: object = None, capture_error_mode: CaptureMode = "global") -> None:
-        """Begin capturing the current stream; `pool` is there for torch's sake."""
+        """Begin capturing the current stream. `pool` is the `Arena` for what is allocated meanwhile, which other graphs
+        may use too that never run at the same time; by default the graph has its own."""
         if capture_error_mode not in _CAPTURE_MODES:
             raise InputError(
                 f"capture_error_mode is one of {sorted(_CAPTURE_MODES)}, not {capture_error_mode!r}"
@@ -132,17 +154,25 @@ class CUDAGraph:
         self.reset()
         self._captured_on = current_cpu()
         _core.stream_begin_capture(CPU, self._captured_on, _CAPTURE_MODES[capture_error_mode])
+        _, self._capture, _ = _core.stream_capture_info(CPU, self._captured_on)
+        self._memory = GraphMemory(pool if isinstance(pool, Arena) else None)
+        _memories[self._capture] = self._memory
 
     def capture_end(self) -> None:
         """End the capture; raises GraphError if it broke a rule on the way."""
-        try:
-            graph = _core.stream_end_capture(CPU, self._captured_on)
-        except DriverError as error:
-            raise GraphError(f"the capture failed: {error}") from error
+        graph = self.end_capture()
         try:
             self._exec = _core.graph_instantiate(CPU, graph)
         finally:
             _core.graph_destroy(CPU, graph)
+
+    def end_capture(self) -> int:
+        """End the capture without making it ready to be launched: the raw graph, which is the caller's to destroy."""
+        _memories.pop(self._capture, None)
+        try:
+            return _core.stream_end_capture(CPU, self._captured_on)
+        except DriverError as error:
+            raise GraphError(f"the capture failed: {error}") from error
 
     def replay(self) -> None:
         """Launch it on the current stream; raises first what an earlier callback raised."""
@@ -152,12 +182,14 @@ class CUDAGraph:
         """Launch it on the stream `handle`."""
         if not self._exec:
             raise GraphError("the graph has nothing to replay: capture it first, or it was reset")
+        self._memory.check()
         _core.check(CPU)
         _core.graph_launch(CPU, self._exec, handle)
 
     def reset(self) -> None:
         """Let go of what was captured; payloads are released when the last launch is done."""
         exec_, self._exec = self._exec, 0
+        self._memory = GraphMemory()
         dispose(_core.graph_exec_destroy, CPU, exec_)
 
     def __del__(self) -> None:
@@ -199,13 +231,13 @@ class graph:
             if graph.default_capture_stream is None:
                 graph.default_capture_stream = Stream()
             stream = graph.default_capture_stream
-        self._graph, self._stream, self._mode = cuda_graph, stream, capture_error_mode
+        self._graph, self._stream, self._mode, self._pool = cuda_graph, stream, capture_error_mode, pool
 
     def __enter__(self) -> None:
         _core.check(CPU)
         with ExitStack() as stack:
             stack.enter_context(context(CPU, stream_handle(self._stream)))
-            self._graph.capture_begin(capture_error_mode=self._mode)
+            self._graph.capture_begin(self._pool, self._mode)
             stack.enter_context(CaptureGuard())
             self._contexts = stack.pop_all()
 
@@ -291,6 +323,9 @@ class CpuRuntime:
 
     device = torch.device("cpu")
 
+    def __init__(self) -> None:
+        self._arenas: dict[int, Arena] = {}
+
     def stream(self, *, high_priority: bool = False) -> Stream:
         """A new stream; threads have no priorities."""
         return Stream()
@@ -304,7 +339,8 @@ class CpuRuntime:
         """Capture what is issued to `stream`, and to streams that join it, into the yielded graph."""
         assert isinstance(stream, Stream)
         captured = CpuGraph(stream)
-        with graph(captured.graph, stream=stream, capture_error_mode="thread_local"):
+        pool = self._arenas.setdefault(stream.handle, Arena())  # its graphs run one after the other
+        with graph(captured.graph, pool, stream, "thread_local"):
             yield captured
 
     @contextmanager

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from weft import _core
-from weft.errors import DriverError, InterfaceError
-from weft.runtime.cpu import CpuRuntime, Stream
+from weft.errors import DriverError, GraphError, InterfaceError
+from weft.runtime.cpu import CpuRuntime, CUDAGraph, Stream
 from weft.runtime.cuda import CudaRuntime, CudaStream, capture_kept
 from weft.runtime.current import CPU, context
 from weft.runtime.interface import Runtime
@@ -37,15 +38,15 @@ def dump_graph(runtime: Runtime, stream: AnyStream, issue: Callable[[], None]) -
 
 
 def _dump_cpu(stream: Stream, issue: Callable[[], None]) -> GraphDump:
-    thread_local = 1
-    _core.stream_begin_capture(CPU, stream.handle, thread_local)
-    try:
-        with context(CPU, stream.handle):
+    captured = CUDAGraph()
+    with context(CPU, stream.handle):
+        captured.capture_begin(capture_error_mode="thread_local")
+        try:
             issue()
-    except BaseException:
-        _end_quietly(stream)
-        raise
-    graph = _core.stream_end_capture(CPU, stream.handle)
+        except BaseException:
+            _end_quietly(captured)
+            raise
+        graph = captured.end_capture()
     try:
         nodes = _core.graph_nodes(CPU, graph)
         edges = _core.graph_edges(CPU, graph)
@@ -54,12 +55,10 @@ def _dump_cpu(stream: Stream, issue: Callable[[], None]) -> GraphDump:
     return _numbered([node for node, _, _ in nodes], [(kind, label) for _, kind, label in nodes], edges)
 
 
-def _end_quietly(stream: Stream) -> None:
+def _end_quietly(captured: CUDAGraph) -> None:
     """End a capture that an exception broke off; that exception is the one to see."""
-    try:
-        _core.graph_destroy(CPU, _core.stream_end_capture(CPU, stream.handle))
-    except DriverError:
-        return
+    with suppress(GraphError):
+        _core.graph_destroy(CPU, captured.end_capture())
 
 
 def _dump_cuda(stream: CudaStream, issue: Callable[[], None]) -> GraphDump:

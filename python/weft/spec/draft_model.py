@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from weft.errors import ModelError
-from weft.models.base import Hidden, KVIndex, Model, PagedKV
-from weft.models.config import DTYPES
-from weft.models.weights import load_model
-from weft.spec.base import DraftBuffers, DrafterContext, Verified, row_positions
-from weft.spec.recurrent import hidden_at
+from weft.models.base import Model, PagedKV
+from weft.models.weights import dtype_name, load_model
+from weft.ops.attention import Rows
+from weft.ops.rows import take_rows
+from weft.spec.base import DraftBuffers, DrafterContext, Verified
 from weft.spec.same_tokens import check_tokens
 
 
@@ -50,8 +50,7 @@ class DraftModel:
                 f"{path}: no draft model there; give its directory to Speculation.draft_model(path), "
                 "or put it into the model directory as draft/"
             )
-        dtype = next(name for name, dtype in DTYPES.items() if dtype == target.config.dtype)
-        model = load_model(path, target.device, dtype)
+        model = load_model(path, target.device, dtype_name(target.config))
         _check_vocabulary(path, model, target)
         check_tokens(path, context, model.config.vocab_size)
         _check_positions(path, model, context)
@@ -63,7 +62,7 @@ class DraftModel:
         return DraftBuffers(
             logits_BD=torch.zeros(batch, config.vocab_size, dtype=config.dtype, device=device),
             token_B=torch.zeros(batch, dtype=torch.int64, device=device),
-            hidden_BH=torch.zeros(batch, 0, dtype=config.dtype, device=device),
+            hidden_BH=torch.zeros(batch, config.hidden_size, dtype=config.dtype, device=device),
         )
 
     def prefill(
@@ -75,23 +74,19 @@ class DraftModel:
         page_table_1P: Tensor,
         first: int = 0,
     ) -> None:
-        positions = torch.arange(start, start + tokens_1N.shape[1], device=tokens_1N.device)[None]
-        self._forward(tokens_1N, positions, page_table_1P)
+        base_1 = torch.full_like(slot_1, start)
+        self.model.forward(tokens_1N, self.kv, Rows(page_table_1P, base_1, tokens_1N.shape[1]))
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
-        tokens_BT = verified.tokens_BT
-        positions = row_positions(verified.base_B + 1, tokens_BT.shape[1])
-        hidden = self._forward(tokens_BT, positions, verified.page_table_BP)
-        buffers.logits_BD.copy_(self.model.logits(hidden_at(hidden.last, verified.count_B)))
+        width = verified.tokens_BT.shape[1]
+        rows = Rows(verified.page_table_BP, verified.base_B, width, offset=1)
+        hidden = self.model.forward(verified.tokens_BT, self.kv, rows)
+        self.model.logits(take_rows(hidden.last, verified.count_B, buffers.hidden_BH), buffers.logits_BD)
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
-        positions = (verified.base_B + verified.count_B + step)[:, None]
-        hidden = self._forward(buffers.token_B[:, None], positions, verified.page_table_BP)
-        buffers.logits_BD.copy_(self.model.logits(hidden.last[:, 0]))
-
-    def _forward(self, tokens: Tensor, positions: Tensor, page_table: Tensor) -> Hidden:
-        index = KVIndex.at(page_table, positions)
-        return self.model.forward(tokens.clamp(0, self.model.config.vocab_size - 1), self.kv, index)
+        rows = Rows(verified.page_table_BP, verified.base_B, 1, verified.count_B, step)
+        hidden = self.model.forward(buffers.token_B[:, None], self.kv, rows)
+        self.model.logits(hidden.last[:, 0], buffers.logits_BD)
 
 
 def _check_vocabulary(path: Path, model: Model, target: Model) -> None:

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.models.base import KVIndex, PagedKV
+from weft.models.base import PagedKV
 from weft.models.mtp_module import MtpModules
+from weft.ops.attention import Rows
+from weft.ops.rows import take_rows
 from weft.spec.base import DraftBuffers, Verified, row_positions
-from weft.spec.recurrent import head_buffers, hidden_at
+from weft.spec.recurrent import head_buffers
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,10 @@ class MtpChain:
         width += before
         window, known = (x.narrow(1, self.kept - before, width) for x in (hidden, tokens))
         tokens_1X = torch.cat((known, known.new_zeros(1, self.kept)), 1)
-        positions = torch.arange(start - before, start - before + width, device=known.device)[None]
-        index = KVIndex.at(page_table_1P, positions)
+        rows = Rows(page_table_1P, torch.full_like(slot_1, start - before), width)
         for module in range(self.num_drafts):
             behind = tokens_1X.narrow(1, module, width)
-            window = self.modules.forward(behind, window, self.kv, index, module)
+            window = self.modules.forward(behind, window, self.kv, rows, module)
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         assert isinstance(buffers, ChainBuffers)
@@ -129,7 +130,8 @@ class MtpChain:
         verified_drafts = verified.tokens_BT.shape[1] - 1
         window_BWH = buffers.window_BWH.narrow(1, 0, self.kept + 1 + verified_drafts)
         window_BWH.copy_(self._run(verified, buffers, step - 1, window_BWH))
-        buffers.logits_BD.copy_(self.modules.logits(hidden_at(window_BWH, buffers.last_B)))
+        take_rows(window_BWH.contiguous(), buffers.last_B, buffers.hidden_BH)
+        self.modules.logits(buffers.hidden_BH, buffers.logits_BD)
         if step >= verified_drafts:
             hidden_BWH = window_BWH
             for module in range(step, self.num_drafts):
@@ -138,9 +140,9 @@ class MtpChain:
     def _run(self, verified: Verified, buffers: ChainBuffers, module: int, hidden_BWH: Tensor) -> Tensor:
         """One module, numbered from 0, over the whole window."""
         width = hidden_BWH.shape[1]
-        index = KVIndex.at(verified.page_table_BP, row_positions(buffers.start_B, width))
+        rows = Rows(verified.page_table_BP, buffers.start_B, width)
         return self.modules.forward(
-            buffers.tokens_BX.narrow(1, module, width), hidden_BWH, self.kv, index, module
+            buffers.tokens_BX.narrow(1, module, width), hidden_BWH, self.kv, rows, module
         )
 
     def _with_kept(self, slots: Tensor, aux: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:

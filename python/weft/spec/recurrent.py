@@ -12,8 +12,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from weft.models.base import KVIndex, PagedKV
-from weft.spec.base import DraftBuffers, Verified, row_positions
+from weft.models.base import PagedKV
+from weft.ops.attention import Rows
+from weft.ops.rows import take_rows
+from weft.spec.base import DraftBuffers, Verified
 
 
 class DraftHead(Protocol):
@@ -29,11 +31,11 @@ class DraftHead(Protocol):
     def combine(self, aux: Tensor) -> Tensor:
         """What entries read [B, T, H], of the target's hidden states `aux` [B, T, F] at `aux_layers`."""
 
-    def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, index: KVIndex) -> Tensor:
+    def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows) -> Tensor:
         """Read entries of `features` [B, T, H] and the tokens after them [B, T]: what the next entries read."""
 
-    def logits(self, x: Tensor) -> Tensor:
-        """[..., H] (what `forward` gave) -> [..., draft_vocab_size]."""
+    def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """[B, H] (what `forward` gave) -> [B, draft_vocab_size], new or `out`."""
 
 
 class RecurrentDrafter:
@@ -59,30 +61,20 @@ class RecurrentDrafter:
         page_table_1P: Tensor,
         first: int = 0,
     ) -> None:
-        positions = torch.arange(start, start + aux_1TF.shape[1], device=tokens_1N.device)[None]
-        self._forward(tokens_1N[:, 1:], self.head.combine(aux_1TF), positions, page_table_1P)
+        rows = Rows(page_table_1P, torch.full_like(slot_1, start), aux_1TF.shape[1])
+        self.head.forward(tokens_1N[:, 1:], self.head.combine(aux_1TF), self.kv, rows)
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         tokens_BT = verified.tokens_BT
-        positions = row_positions(verified.base_B, tokens_BT.shape[1])
-        features = self.head.combine(verified.aux_BTF)
-        hidden_BTH = self._forward(tokens_BT, features, positions, verified.page_table_BP)
-        self._finish(hidden_at(hidden_BTH, verified.count_B), buffers)
+        rows = Rows(verified.page_table_BP, verified.base_B, tokens_BT.shape[1])
+        hidden_BTH = self.head.forward(tokens_BT, self.head.combine(verified.aux_BTF), self.kv, rows)
+        self.head.logits(take_rows(hidden_BTH, verified.count_B, buffers.hidden_BH), buffers.logits_BD)
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
-        positions = (verified.base_B + verified.count_B + (step - 1))[:, None]
-        hidden_B1H = self._forward(
-            buffers.token_B[:, None], buffers.hidden_BH[:, None], positions, verified.page_table_BP
-        )
-        self._finish(hidden_B1H[:, 0], buffers)
-
-    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, page_table: Tensor) -> Tensor:
-        index = KVIndex.at(page_table, positions)
-        return self.head.forward(tokens.clamp(min=0), features, self.kv, index)
-
-    def _finish(self, hidden_BH: Tensor, buffers: DraftBuffers) -> None:
-        buffers.hidden_BH.copy_(hidden_BH)
-        buffers.logits_BD.copy_(self.head.logits(hidden_BH))
+        rows = Rows(verified.page_table_BP, verified.base_B, 1, verified.count_B, step - 1)
+        hidden_B1H = self.head.forward(buffers.token_B[:, None], buffers.hidden_BH[:, None], self.kv, rows)
+        buffers.hidden_BH.copy_(hidden_B1H[:, 0])
+        self.head.logits(buffers.hidden_BH, buffers.logits_BD)
 
 
 def head_buffers(head: DraftHead, batch: int) -> DraftBuffers:
@@ -92,9 +84,3 @@ def head_buffers(head: DraftHead, batch: int) -> DraftBuffers:
         token_B=torch.zeros(batch, dtype=torch.int64, device=head.device),
         hidden_BH=torch.zeros(batch, head.hidden_size, dtype=head.dtype, device=head.device),
     )
-
-
-def hidden_at(hidden_BTH: Tensor, index_B: Tensor) -> Tensor:
-    """[B, H]: each row's hidden state at its index."""
-    index = index_B[:, None, None].expand(-1, 1, hidden_BTH.shape[2])
-    return hidden_BTH.gather(1, index)[:, 0]

@@ -53,6 +53,11 @@ class SlotState:
         self.logprob_ids = torch.zeros(logprobs, dtype=torch.int64, device=device)
 
     @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What an iteration reads of its slots, in the order of `read_slots_`."""
+        return self.length, self.last_token, self.drafts, self.page_table
+
+    @property
     def advancing(self) -> tuple[Tensor, ...]:
         """What verification moves, in the order of `advance_slots_`."""
         return self.verified, self.last_token, self.length, self.num_proposed, self.drafts

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from weft.core import Output
 from weft.errors import InputError, ModelError
-from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.base import Model, PagedKV
 from weft.models.outputs import Collector, collecting
+from weft.ops.attention import Rows
 from weft.runtime.interface import Runtime, Stream
 
 LOGITS = "logits"
@@ -210,8 +211,8 @@ def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, 
     with runtime.use(stream), collecting(names):
         tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
         table = torch.ones(1, 1, dtype=torch.int32, device=device)
-        index = KVIndex.at(table, torch.arange(2, device=device)[None])
-        hidden = model.forward(tokens, PagedKV.for_model(model, 2, 16), index)
+        rows = Rows(table, torch.zeros(1, dtype=torch.int64, device=device), 2)
+        hidden = model.forward(tokens, PagedKV.for_model(model, 2, 16), rows)
         names.of_logits = True
         model.logits(hidden.last)
     stream.synchronize()

@@ -44,7 +44,6 @@ class Attachments:
         if len(slots) not in self._slots:
             slots_B = torch.zeros(len(slots), dtype=torch.int64, device=self._lane.masks.device)
             self._slots[len(slots)] = PinnedRing(self._runtime, slots_B)
-            self._lane.reserve(len(slots))
         ring = self._slots[len(slots)]
         ring.send(stream, torch.tensor(slots))
         self._next |= attach

@@ -21,8 +21,8 @@ from weft.engine.device.tensors import LOGITS
 from weft.engine.processors.host import HostWork
 from weft.engine.step.step import Plan, process_logits, sample_and_verify, take_proposals
 from weft.guided.lane import GrammarLane
-from weft.models.base import KVIndex
 from weft.models.outputs import collecting, mark_output
+from weft.ops.attention import Rows
 from weft.ops.slots import keep_logits_
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
@@ -190,12 +190,11 @@ def read_chunk(parts: DecodeParts, buf: PrefillBuffers, row: PromptRow, start: i
     step, device = buf.step, parts.state.length.device
     step.slots_B.fill_(row.slot)
     tokens_1T = row.tokens[start:stop].to(device, non_blocking=True)[None]
-    positions_1T = torch.arange(start, stop, device=device)[None]
-    index = KVIndex.at(parts.state.page_table[row.slot][None], positions_1T)
+    rows = Rows(parts.state.page_table[row.slot][None], torch.full_like(step.slots_B, start), stop - start)
     outputs, is_last = parts.outputs, stop == row.length
     with collecting(outputs.reading(row.slot, row.context, start, stop, row.length)):
-        hidden = parts.model.forward(tokens_1T, parts.kv, index, parts.aux_layers)
-        buf.aux_1CF[:, : stop - start] = hidden.aux
+        aux_1TF = buf.aux_1CF[:, : stop - start]
+        hidden = parts.model.forward(tokens_1T, parts.kv, rows, parts.aux_layers, aux_1TF)
         needs_all = outputs.of_logits(row.context)
         if not (is_last or needs_all):
             return

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-import torch
 from torch import Tensor
 
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
@@ -22,12 +21,11 @@ from weft.engine.logits_processors import CapturedProcessor
 from weft.engine.processors.captured import run_captured
 from weft.engine.processors.host import HostWork, inner_stream
 from weft.guided.lane import GrammarLane
-from weft.models.base import KVIndex
 from weft.models.outputs import collecting, mark_output
+from weft.ops.attention import Rows
 from weft.ops.log_probs import log_probs
-from weft.ops.slots import keep_logits_, pick_drafts_, sample_slots_
+from weft.ops.slots import keep_logits_, pick_drafts_, read_slots_, sample_slots_, take_proposals_
 from weft.runtime.interface import Stream
-from weft.spec.base import row_positions
 
 
 class Guides(IntEnum):
@@ -122,18 +120,13 @@ def decode_step(it: Iteration) -> None:
 
 def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     """The target's forward over each row's last token and its drafts, and what is kept of its raw logits."""
-    state, verified, slots_B, num_drafts = parts.state, buf.verified, buf.slots_B, plan.num_drafts
-    torch.index_select(state.length, 0, slots_B, out=verified.base_B)
-    torch.index_select(state.page_table, 0, slots_B, out=verified.page_table_BP)
-    last_B1 = state.last_token.index_select(0, slots_B)[:, None]
-    drafts_KB = state.drafts.narrow(0, 0, num_drafts).index_select(1, slots_B)
-    torch.cat((last_B1, drafts_KB.T), 1, out=buf.tokens_BT)
-    index = KVIndex.at(verified.page_table_BP, row_positions(verified.base_B, num_drafts + 1))
+    state, verified, slots_B = parts.state, buf.verified, buf.slots_B
+    read_slots_(slots_B, state.inputs, verified.base_B, buf.tokens_BT, verified.page_table_BP)
+    rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1)
     with collecting(parts.outputs.decoding(slots_B)):
-        hidden = parts.model.forward(buf.tokens_BT.clamp(min=0), parts.kv, index, parts.aux_layers)
-        buf.logits_BTV.copy_(parts.model.logits(hidden.last))
+        hidden = parts.model.forward(buf.tokens_BT, parts.kv, rows, parts.aux_layers, verified.aux_BTF)
+        parts.model.logits(hidden.last, buf.logits_BTV)
         mark_output(LOGITS, buf.logits_BTV)
-    verified.aux_BTF.copy_(hidden.aux)
     keep_logits_(buf.logits_BTV.flatten(0, 1), buf.raw_logits_BTV.flatten(0, 1), slots_B, state.params)
 
 
@@ -166,10 +159,7 @@ def sample_and_verify(parts: DecodeParts, buf: StepBuffers, temperatures: Tensor
 
 def take_proposals(state: SlotState, proposed: Tensor, slots_B: Tensor, num_drafts: int) -> None:
     """What the host proposed are the drafts, up to each request's own limit."""
-    proposed_KB = proposed[:num_drafts].index_select(1, slots_B)
-    number_K1 = torch.arange(1, num_drafts + 1, device=slots_B.device)[:, None]
-    is_wanted_KB = number_K1 <= state.params.max_drafts.index_select(0, slots_B)
-    state.drafts[:num_drafts].index_copy_(1, slots_B, torch.where(is_wanted_KB, proposed_KB, -1))
+    take_proposals_(slots_B, proposed, state.drafts, num_drafts, state.params)
 
 
 def draft_forward(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
@@ -187,11 +177,10 @@ def pick_draft(
     """Pick draft j with the noise that the target will have at its position; what the host proposed goes before."""
     assert parts.drafter is not None and buf.draft is not None
     state, verified = parts.state, buf.verified
-    token_B = pick_drafts_(
+    pick_drafts_(
         buf.draft.logits_BD, buf.slots_B, verified.base_B, verified.count_B, state.drafts, j, state.params,
-        temperatures, proposed, parts.drafter.d2t,
+        temperatures, proposed, parts.drafter.d2t, out=buf.draft.token_B,
     )  # fmt: skip
-    buf.draft.token_B.copy_(token_B)
 
 
 def note_logprobs(state: SlotState, buf: StepBuffers) -> None:

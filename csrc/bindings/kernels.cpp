@@ -1,0 +1,179 @@
+// Kernels for Python: `weft.ops` checks tensors and passes their addresses and sizes; what comes back runs at once
+// (`run`), or whenever a graph does (`launch_kernel`).
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/logits.h"
+#include "driver/error.h"
+#include "hostfunc/host_task.h"
+#include "kernels/attention/attend.h"
+#include "kernels/kernel.h"
+#include "kernels/linear/linear.h"
+#include "kernels/rows.h"
+#include "kernels/sampling/inputs.h"
+
+namespace nb = nanobind;
+
+namespace weft {
+namespace {
+
+using Address = std::uintptr_t;
+using Made = std::unique_ptr<Kernel>;
+
+Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Address residual, Address out,
+            std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row, std::int64_t residual_row,
+            std::int64_t out_row, float eps, bool swiglu, int threads) {
+  LinearCall call{};
+  call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.dtype = static_cast<DType>(dtype);
+  call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);
+  call.residual = pointer<const float>(residual), call.out = pointer<float>(out);
+  call.rows = rows, call.inputs = inputs, call.outputs = outputs;
+  call.x_row = x_row, call.residual_row = residual_row, call.out_row = out_row;
+  call.eps = eps, call.swiglu = swiglu, call.threads = threads;
+  return kernel_of([call] { linear_cpu(call); });
+}
+
+Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::int64_t width, std::int64_t x_row,
+              std::int64_t out_row, float eps) {
+  const NormCall call{pointer<const float>(x), pointer<const float>(weight), pointer<float>(out), rows, width, x_row,
+                      out_row, eps};
+  return kernel_of([call] { rms_norm_cpu(call); });
+}
+
+Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address cache, Address out, Address page_table,
+            Address base, Address count, Address starts, std::int64_t rows, std::int64_t width, std::int64_t offset,
+            std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t page_size,
+            std::int64_t table_width, std::int64_t rotary_rows, float eps, float scale, int threads) {
+  AttendCall call{};
+  call.qkv = pointer<const float>(qkv), call.rotary = pointer<const float>(rotary);
+  call.q_norm = pointer<const float>(q_norm), call.k_norm = pointer<const float>(k_norm);
+  call.cache = pointer<float>(cache), call.out = pointer<float>(out);
+  call.page_table = pointer<const std::int32_t>(page_table);
+  call.base = pointer<const std::int64_t>(base), call.count = pointer<const std::int64_t>(count);
+  call.starts = pointer<const std::int64_t>(starts);
+  call.rows = rows, call.width = width, call.offset = offset;
+  call.heads = heads, call.kv_heads = kv_heads, call.head_dim = head_dim;
+  call.page_size = page_size, call.table_width = table_width, call.rotary_rows = rotary_rows;
+  call.eps = eps, call.scale = scale, call.threads = threads;
+  return kernel_of([call] { attend_cpu(call); });
+}
+
+EmbedCall embed_call(Address weight, int dtype, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
+                     std::int64_t width) {
+  return {pointer<const void>(weight), static_cast<DType>(dtype), pointer<const std::int64_t>(tokens),
+          pointer<float>(out), rows, vocab, width};
+}
+
+Made embed(Address weight, int dtype, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
+           std::int64_t width) {
+  const EmbedCall call = embed_call(weight, dtype, tokens, out, rows, vocab, width);
+  return kernel_of([call] { embed_cpu(call); });
+}
+
+Made join_norms(Address weight, int dtype, Address tokens, Address hidden, Address embed_norm, Address hidden_norm,
+                Address out, std::int64_t rows, std::int64_t vocab, std::int64_t width, std::int64_t hidden_row,
+                float embed_eps, float hidden_eps) {
+  const JoinCall call{embed_call(weight, dtype, tokens, out, rows, vocab, width),
+                      pointer<const float>(hidden),
+                      pointer<const float>(embed_norm),
+                      pointer<const float>(hidden_norm),
+                      hidden_row,
+                      embed_eps,
+                      hidden_eps};
+  return kernel_of([call] { join_norms_cpu(call); });
+}
+
+Made take_rows(Address x, Address index, Address out, std::int64_t rows, std::int64_t width, std::int64_t size) {
+  const TakeCall call{pointer<const float>(x), pointer<const std::int64_t>(index), pointer<float>(out), rows, width, size};
+  return kernel_of([call] { take_rows_cpu(call); });
+}
+
+// Sizes and strides (in bytes) of up to 4 dimensions.
+Made strided_copy(Address to, Address from, const std::vector<std::int64_t> &sizes,
+                  const std::vector<std::int64_t> &to_strides, const std::vector<std::int64_t> &from_strides,
+                  std::int64_t element) {
+  StridedCopy call{pointer<void>(to), pointer<const void>(from), {1, 1, 1, 1}, {}, {}, element};
+  if (sizes.size() > 4) throw nb::value_error("a copy has at most 4 dimensions");
+  const std::size_t before = 4 - sizes.size();
+  call.to_strides[3] = call.from_strides[3] = element;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    call.sizes[before + i] = sizes[i];
+    call.to_strides[before + i] = to_strides[i], call.from_strides[before + i] = from_strides[i];
+  }
+  return kernel_of([call] { copy_cpu(call); });
+}
+
+InputsCall inputs_call(Address slot, Address length, Address last_token, Address drafts, Address page_table, Address base,
+                       Address tokens, Address pages, std::int64_t rows, std::int64_t width, std::int64_t slots,
+                       std::int64_t table_width) {
+  return {rows,
+          width,
+          slots,
+          table_width,
+          pointer<const std::int64_t>(slot),
+          pointer<const std::int64_t>(length),
+          pointer<const std::int64_t>(last_token),
+          pointer<const std::int64_t>(drafts),
+          pointer<const std::int32_t>(page_table),
+          pointer<std::int64_t>(base),
+          pointer<std::int64_t>(tokens),
+          pointer<std::int32_t>(pages)};
+}
+
+ProposalsCall proposals_call(Address slot, Address proposed, Address max_drafts, Address drafts, std::int64_t rows,
+                             std::int64_t num_drafts, std::int64_t slots) {
+  return {rows,
+          num_drafts,
+          slots,
+          pointer<const std::int64_t>(slot),
+          pointer<const std::int64_t>(proposed),
+          pointer<const std::int32_t>(max_drafts),
+          pointer<std::int64_t>(drafts)};
+}
+
+// As device work of the CPU driver: run in stream order, without the GIL, or captured. `owner` lives as long.
+void launch_kernel(std::uintptr_t stream, nb::handle kernel, nb::handle owner, const std::string &name) {
+  NativeTask task;
+  task.run = [](void *data) { static_cast<const Kernel *>(data)->run(); };
+  task.data = nb::cast<Kernel *>(kernel);
+  task.owner = nb::make_tuple(nb::borrow(kernel), nb::borrow(owner)).release().ptr();
+  task.release = [](void *object) { Py_DECREF(static_cast<PyObject *>(object)); };
+  task.name = name.c_str();
+  launch_native_device(reinterpret_cast<cu::CUstream>(stream), task);
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_ &m) {
+  nb::class_<Kernel>(m, "Kernel").def("run", &Kernel::run, nb::call_guard<nb::gil_scoped_release>());
+  m.def("launch_kernel", &launch_kernel, nb::arg("stream"), nb::arg("kernel"), nb::arg("owner").none(), nb::arg("name"));
+  m.def("linear_cpu", &linear);
+  m.def("rms_norm_cpu", &rms_norm);
+  m.def("attend_cpu", &attend);
+  m.def("embed_cpu", &embed);
+  m.def("join_norms_cpu", &join_norms);
+  m.def("take_rows_cpu", &take_rows);
+  m.def("strided_copy_cpu", &strided_copy);
+  nb::class_<InputsCall>(m, "InputsCall");
+  m.def("inputs_call", &inputs_call);
+  m.def("read_slots_cpu", [](const InputsCall &call) { return kernel_of([call] { read_slots_cpu(call); }); });
+  m.def("read_slots_cuda", [](const InputsCall &call, Address stream) {
+    const nb::gil_scoped_release release;
+    return read_slots_cuda(call, pointer<void>(stream));
+  });
+  nb::class_<ProposalsCall>(m, "ProposalsCall");
+  m.def("proposals_call", &proposals_call);
+  m.def("take_proposals_cpu", [](const ProposalsCall &call) { return kernel_of([call] { take_proposals_cpu(call); }); });
+  m.def("take_proposals_cuda", [](const ProposalsCall &call, Address stream) {
+    const nb::gil_scoped_release release;
+    return take_proposals_cuda(call, pointer<void>(stream));
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,173 @@
+#include "kernels/attention/group.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/vector_exp.h"
+#include "support/multiversion.h"
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t kTogether = 4;  // queries at once
+
+typedef float Lanes __attribute__((vector_size(kKeyTile * sizeof(float))));
+
+WEFT_INLINE Lanes load(const float *from) {
+  Lanes lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
+}
+
+WEFT_INLINE void store(float *to, const Lanes &lanes) { std::memcpy(to, &lanes, sizeof lanes); }
+
+// Scores of kQueries queries from `m` on with a tile of turned keys. Several at once keep the processor busy while one
+// waits for its sum; each is summed in the same order however many there are.
+template <int kQueries>
+WEFT_INLINE void score_tile(const Group &g, std::int64_t m, std::int64_t first, std::int64_t head_dim) {
+  Lanes even[kQueries] = {}, odd[kQueries] = {};
+  for (std::int64_t d = 0; d + 1 < head_dim; d += 2) {
+    const Lanes keys = load(g.keys + d * kKeyTile), next = load(g.keys + (d + 1) * kKeyTile);
+    for (int k = 0; k < kQueries; ++k) {
+      even[k] += g.queries[m + k][d] * keys;
+      odd[k] += g.queries[m + k][d + 1] * next;
+    }
+  }
+  for (int k = 0; k < kQueries; ++k) {
+    if (head_dim % 2) even[k] += g.queries[m + k][head_dim - 1] * load(g.keys + (head_dim - 1) * kKeyTile);
+    store(g.scores + (m + k) * g.stride + first, (even[k] + odd[k]) * g.scale);
+  }
+}
+
+typedef int Places __attribute__((vector_size(kKeyTile * sizeof(int))));
+
+// Transposes 16 x 16 in four stages, each of which swaps the off-diagonal halves of blocks.
+template <int kBlock>
+WEFT_INLINE void turn_stage(Lanes *rows) {
+  Places low, high;
+  for (int k = 0; k < kKeyTile; ++k) {
+    low[k] = k & kBlock ? 16 + (k ^ kBlock) : k;
+    high[k] = k & kBlock ? 16 + k : k ^ kBlock;
+  }
+  for (int r = 0; r < kKeyTile; ++r) {
+    if (r & kBlock) continue;
+    const Lanes a = rows[r], b = rows[r + kBlock];
+    rows[r] = __builtin_shuffle(a, b, low);
+    rows[r + kBlock] = __builtin_shuffle(a, b, high);
+  }
+}
+
+// Scores of all keys, a tile of them turned so that a vector holds one dimension of each.
+WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
+  for (std::int64_t first = 0; first < g.length; first += kKeyTile) {
+    const std::int64_t last = g.length - 1 - first;
+    std::int64_t d = 0;
+    for (; d + kKeyTile <= head_dim; d += kKeyTile) {
+      Lanes rows[kKeyTile];
+      for (std::int64_t n = 0; n < kKeyTile; ++n) rows[n] = load(g.tokens[first + std::min(n, last)] + d);
+      turn_stage<8>(rows), turn_stage<4>(rows), turn_stage<2>(rows), turn_stage<1>(rows);
+      for (std::int64_t k = 0; k < kKeyTile; ++k) store(g.keys + (d + k) * kKeyTile, rows[k]);
+    }
+    for (; d < head_dim; ++d)
+      for (std::int64_t n = 0; n < kKeyTile; ++n) g.keys[d * kKeyTile + n] = g.tokens[first + std::min(n, last)][d];
+    std::int64_t m = 0;
+    for (; m + kTogether <= g.count; m += kTogether) score_tile<kTogether>(g, m, first, head_dim);
+    for (; m < g.count; ++m) score_tile<1>(g, m, first, head_dim);
+  }
+}
+
+// A row of scores becomes weights, not yet divided by their sum, which is returned.
+WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
+  float highest = -INFINITY, total = 0;
+  float lane[kKeyTile];  // a running maximum each: one alone is a chain of 4 cycles a key
+  for (int k = 0; k < kKeyTile; ++k) lane[k] = -INFINITY;
+  std::int64_t at = 0;
+  for (; at + kKeyTile <= length; at += kKeyTile)
+    for (int k = 0; k < kKeyTile; ++k) lane[k] = scores[at + k] > lane[k] ? scores[at + k] : lane[k];
+  for (; at < length; ++at) highest = std::max(highest, scores[at]);
+  for (int k = 0; k < kKeyTile; ++k) highest = std::max(highest, lane[k]);
+  for (std::int64_t n = 0; n < length; ++n) {
+    scores[n] = vector_exp(scores[n] - highest);
+    total += scores[n];
+  }
+  return total;
+}
+
+// kVectors vectors of the outputs of kQueries queries from `m` on, from dimension `first` on.
+template <int kQueries, int kVectors>
+WEFT_INLINE void weigh(const Group &g, std::int64_t m, std::int64_t first, const float *scales) {
+  Lanes sums[kQueries][kVectors] = {};
+  std::int64_t n = 0, shared = g.lengths[m];
+  for (int k = 1; k < kQueries; ++k) shared = std::min(shared, g.lengths[m + k]);
+  const float *weights = g.scores + m * g.stride;
+  for (; n < shared; ++n) {
+    const float *value = g.tokens[n] + g.values + first;
+    for (int v = 0; v < kVectors; ++v) {
+      const Lanes values = load(value + v * kKeyTile);
+      for (int k = 0; k < kQueries; ++k) sums[k][v] += weights[k * g.stride + n] * values;
+    }
+  }
+  for (int k = 0; k < kQueries; ++k) {
+    for (std::int64_t rest = n; rest < g.lengths[m + k]; ++rest) {
+      const float *value = g.tokens[rest] + g.values + first;
+      for (int v = 0; v < kVectors; ++v) sums[k][v] += weights[k * g.stride + rest] * load(value + v * kKeyTile);
+    }
+    for (int v = 0; v < kVectors; ++v) store(g.outs[m + k] + first + v * kKeyTile, sums[k][v] * scales[k]);
+  }
+}
+
+template <int kQueries>
+WEFT_INLINE void finish(const Group &g, std::int64_t m) {
+  float scales[kQueries];
+  for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate(g.scores + (m + k) * g.stride, g.lengths[m + k]);
+  std::int64_t d = 0;
+  for (; d + 2 * kKeyTile <= g.head_dim; d += 2 * kKeyTile) weigh<kQueries, 2>(g, m, d, scales);
+  for (; d + kKeyTile <= g.head_dim; d += kKeyTile) weigh<kQueries, 1>(g, m, d, scales);
+  for (; d < g.head_dim; ++d) {
+    for (int k = 0; k < kQueries; ++k) {
+      float sum = 0;
+      for (std::int64_t n = 0; n < g.lengths[m + k]; ++n)
+        sum += g.scores[(m + k) * g.stride + n] * g.tokens[n][g.values + d];
+      g.outs[m + k][d] = sum * scales[k];
+    }
+  }
+}
+
+WEFT_INLINE void attend(const Group &g) {
+  score(g, g.head_dim);
+  std::int64_t m = 0;
+  for (; m + kTogether <= g.count; m += kTogether) finish<kTogether>(g, m);
+  for (; m < g.count; ++m) finish<1>(g, m);
+}
+
+using Attend = void (*)(const Group &);
+
+void attend_plain(const Group &g) { attend(g); }
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) void attend_avx2(const Group &g) { attend(g); }
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512"))) void attend_avx512(
+    const Group &g) {
+  attend(g);
+}
+#endif
+
+Attend best_attend() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
+    return attend_avx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return attend_avx2;
+#endif
+  return attend_plain;
+}
+
+}  // namespace
+
+void attend_group(const Group &group) {
+  static const Attend best = best_attend();
+  best(group);
+}
+
+}  // namespace weft

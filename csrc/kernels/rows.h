@@ -1,0 +1,47 @@
+// Rows between the products of a decoder, on the CPU: each one pass over memory.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/logits.h"
+
+namespace weft {
+
+// out[r] = weight[tokens[r]], widened. Ids out of [0, vocab) are taken for the nearest.
+struct EmbedCall {
+  const void *weight;  // [vocab, width]
+  DType dtype;
+  const std::int64_t *tokens;
+  float *out;
+  std::int64_t rows, vocab, width;
+};
+void embed_cpu(const EmbedCall &call);
+
+// out[r] = the embedding of tokens[r] and hidden[r], each under a norm of its own, one after the other.
+struct JoinCall {
+  EmbedCall embed;  // whose `out` is [rows, 2 * width]
+  const float *hidden, *embed_norm, *hidden_norm;
+  std::int64_t hidden_row;
+  float embed_eps, hidden_eps;
+};
+void join_norms_cpu(const JoinCall &call);
+
+// out[b] = x[b, index[b]] of x [rows, width, size].
+struct TakeCall {
+  const float *x;
+  const std::int64_t *index;
+  float *out;
+  std::int64_t rows, width, size;
+};
+void take_rows_cpu(const TakeCall &call);
+
+// to = from, tensors of one shape of up to 4 dimensions; strides in bytes. Dimensions of size 1 fill up the front.
+struct StridedCopy {
+  void *to;
+  const void *from;
+  std::int64_t sizes[4], to_strides[4], from_strides[4];
+  std::int64_t element;  // bytes
+};
+void copy_cpu(const StridedCopy &call);
+
+}  // namespace weft

@@ -1,0 +1,53 @@
+// What an iteration reads of its slots before its forward, and what the host proposed for them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/floats.h"
+
+namespace weft {
+
+// Of batch row b, whose slot is slot[b]: base[b] = its length, tokens[b * width ...] = its last token and its drafts (-1:
+// none), pages[b * table_width ...] = its page table. By slot: length, last_token, drafts [.., slots] and page_table.
+struct InputsCall {
+  std::int64_t rows, width, slots, table_width;
+  const std::int64_t *slot, *length, *last_token, *drafts;
+  const std::int32_t *page_table;
+  std::int64_t *base, *tokens;
+  std::int32_t *pages;
+
+  WEFT_HD std::int64_t slot_of(std::int64_t b) const {
+    const std::int64_t s = slot[b];
+    return s >= 0 && s < slots ? s : slots - 1;
+  }
+  WEFT_HD void read_row(std::int64_t b) const {
+    const std::int64_t s = slot_of(b);
+    base[b] = length[s];
+    tokens[b * width] = last_token[s];
+    for (std::int64_t t = 1; t < width; ++t) tokens[b * width + t] = drafts[(t - 1) * slots + s];
+  }
+};
+
+// Drafts 1..num_drafts of each row's slot become what was proposed, and -1 beyond its max_drafts. All by slot.
+struct ProposalsCall {
+  std::int64_t rows, num_drafts, slots;
+  const std::int64_t *slot, *proposed;  // proposed [.., slots]
+  const std::int32_t *max_drafts;
+  std::int64_t *drafts;  // [.., slots]
+
+  WEFT_HD void take_row(std::int64_t b) const {
+    const std::int64_t s = slot[b];
+    if (s < 0 || s >= slots) return;
+    for (std::int64_t k = 0; k < num_drafts; ++k)
+      drafts[k * slots + s] = k < max_drafts[s] ? proposed[k * slots + s] : -1;
+  }
+};
+
+void read_slots_cpu(const InputsCall &call);
+void take_proposals_cpu(const ProposalsCall &call);
+
+// Enqueued to `stream` of the current device. They return null, or what CUDA said.
+const char *read_slots_cuda(const InputsCall &call, void *stream);
+const char *take_proposals_cuda(const ProposalsCall &call, void *stream);
+
+}  // namespace weft

@@ -1,0 +1,150 @@
+"""The products of a decoder with its weights, each with what comes before and after it: one operation, one kernel.
+
+    y = norm(x) @ weight.T + bias + residual              or, with `swiglu`,     y = silu(gate) * up
+
+On the CPU activations are float32, and weights have the dtype that they were given in: those of 16 bits are widened as
+they are read, exactly. A row's result depends on that row alone, bit for bit, however many rows there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft import _core
+from weft.ops.lazy_triton import triton_kernels
+from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel
+
+PANEL = 64
+
+
+@dataclass(frozen=True)
+class Norm:
+    """x / sqrt(mean(x²) + eps) * weight over the last dimension; `weight` [H] in the dtype of x."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Of rows [N, H], the last dimension contiguous: [N, H], or `out`."""
+        out = x.new_empty(x.shape) if out is None else out
+        _NORM(x, self.weight, self.eps, out)
+        return out
+
+
+class Linear:
+    """A weight [out, in], with `bias` [out] or none, in the layout that its device multiplies with.
+
+    With `swiglu` the first half of its outputs are gates, the other ups, and it gives half as many.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, swiglu: bool = False) -> None:
+        self.num_outputs = weight.shape[0] // (2 if swiglu else 1)
+        self.bias, self.swiglu = bias, swiglu
+        self.weight = panels_of(weight, swiglu) if weight.device.type == "cpu" else weight.contiguous()
+
+    def __call__(
+        self, x: Tensor, norm: Norm | None = None, *, residual: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """Of `x` [N, in] under `norm`: [N, num_outputs], new or `out`; `residual` of the same shape is added, and may be
+        `out`. Last dimensions are contiguous."""
+        if out is None:
+            out = x.new_empty(x.shape[0], self.num_outputs)
+        weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+        _LINEAR(x, self.weight, self.bias, weight, eps, residual, self.swiglu, out)
+        return out
+
+
+def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
+    """`weight` [out, in] as [ceil(out / 64), in, 64], zeros after the last output; with `swiglu` panels of gates and
+    ups take turns."""
+    if swiglu:
+        gates, ups = (panels_of(half) for half in weight.chunk(2))
+        return torch.stack((gates, ups), 1).flatten(0, 1)
+    outputs, inputs = weight.shape
+    padded = F.pad(weight, (0, 0, 0, -outputs % PANEL))
+    return padded.view(-1, PANEL, inputs).transpose(1, 2).contiguous()
+
+
+def _linear_cpu(
+    x: Tensor,
+    panels: Tensor,
+    bias: Tensor | None,
+    norm: Tensor | None,
+    eps: float,
+    residual: Tensor | None,
+    swiglu: bool,
+    out: Tensor,
+) -> None:
+    _check(x, residual, out)
+    kernel = _core.linear_cpu(
+        x.data_ptr(), panels.data_ptr(), DTYPE_CODES[panels.dtype], address(bias), address(norm),
+        address(residual), out.data_ptr(), x.shape[0], x.shape[1], out.shape[1], x.stride(0),
+        0 if residual is None else residual.stride(0), out.stride(0), eps, swiglu, torch.get_num_threads(),
+    )  # fmt: skip
+    run_kernel("swiglu" if swiglu else "linear", kernel)
+
+
+def _check(*tensors: Tensor | None) -> None:
+    for tensor in tensors:
+        if tensor is not None and (tensor.dtype is not torch.float32 or tensor.stride(-1) != 1):
+            require(tensor.dtype is torch.float32, f"on the CPU activations are float32, not {tensor.dtype}")
+            require(tensor.shape[-1] <= 1, "the last dimension must be contiguous")
+
+
+def _linear_cuda(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm: Tensor | None,
+    eps: float,
+    residual: Tensor | None,
+    swiglu: bool,
+    out: Tensor,
+) -> None:
+    if norm is not None:
+        x = F.rms_norm(x, norm.shape, norm, eps)
+    if swiglu:
+        gate_up = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+        with device_of(x):
+            triton_kernels("silu_mul_triton").silu_mul(gate_up, out)
+    elif residual is None:
+        torch.mm(x, weight.t(), out=out) if bias is None else torch.addmm(bias, x, weight.t(), out=out)
+    else:
+        torch.addmm(residual, x, weight.t(), out=out)
+        if bias is not None:
+            out.add_(bias)
+
+
+def _norm_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    _check(x, out)
+    kernel = _core.rms_norm_cpu(
+        x.data_ptr(), weight.data_ptr(), out.data_ptr(), *x.shape, x.stride(0), out.stride(0), eps
+    )
+    run_kernel("rms_norm", kernel)
+
+
+def _norm_cuda(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    out.copy_(F.rms_norm(x, weight.shape, weight, eps))
+
+
+def _gives_nothing(*args: object) -> None:
+    return None
+
+
+_LINEAR = register(
+    "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? norm, float eps, Tensor? residual, bool swiglu,"
+    " Tensor(a!) out) -> ()",
+    cpu=_linear_cpu,
+    cuda=_linear_cuda,
+    fake=_gives_nothing,
+)
+_NORM = register(
+    "rms_norm(Tensor x, Tensor weight, float eps, Tensor(a!) out) -> ()",
+    cpu=_norm_cpu,
+    cuda=_norm_cuda,
+    fake=_gives_nothing,
+)

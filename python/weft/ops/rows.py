@@ -1,0 +1,117 @@
+"""Rows between the products of a decoder: embeddings, and picking rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft import _core
+from weft.ops.library import DTYPE_CODES, register, require, run_kernel
+from weft.ops.linear import Norm
+
+
+def embed(weight: Tensor, tokens: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows [N, H] of `weight` [V, H] for `tokens` [N] int64, in `dtype`: the weight's, on the CPU float32. Ids that the
+    vocabulary does not have are taken for its nearest."""
+    out = torch.empty(tokens.shape[0], weight.shape[1], dtype=dtype, device=weight.device)
+    _EMBED(weight, tokens, out)
+    return out
+
+
+def join_norms(weight: Tensor, tokens: Tensor, embed_norm: Norm, hidden: Tensor, hidden_norm: Norm) -> Tensor:
+    """[N, 2 H]: the embeddings of `tokens` as `embed` has them, and `hidden` [N, H], each under its norm."""
+    out = hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
+    _JOIN(weight, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out)
+    return out
+
+
+def take_rows(x: Tensor, index: Tensor, out: Tensor) -> Tensor:
+    """out[b] = x[b, index[b]]: `x` [B, T, H] and `out` [B, H], contiguous, `index` [B] int64 in 0..T-1."""
+    _TAKE(x, index, out)
+    return out
+
+
+def _embed_cpu(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
+    tokens = tokens.contiguous()
+    kernel = _core.embed_cpu(
+        weight.data_ptr(), DTYPE_CODES[weight.dtype], tokens.data_ptr(), out.data_ptr(), tokens.shape[0],
+        *weight.shape,
+    )  # fmt: skip
+    run_kernel("embed", kernel)
+
+
+def _embed_cuda(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
+    torch.index_select(weight, 0, tokens.clamp(0, weight.shape[0] - 1), out=out)
+
+
+def _join_cpu(
+    weight: Tensor,
+    tokens: Tensor,
+    embed_norm: Tensor,
+    embed_eps: float,
+    hidden: Tensor,
+    hidden_norm: Tensor,
+    hidden_eps: float,
+    out: Tensor,
+) -> None:
+    require(hidden.dtype is torch.float32 and hidden.stride(1) == 1, "hidden must be float32 rows")
+    tokens = tokens.contiguous()
+    kernel = _core.join_norms_cpu(
+        weight.data_ptr(), DTYPE_CODES[weight.dtype], tokens.data_ptr(), hidden.data_ptr(), embed_norm.data_ptr(),
+        hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], *weight.shape, hidden.stride(0), embed_eps, hidden_eps,
+    )  # fmt: skip
+    run_kernel("join_norms", kernel)
+
+
+def _join_cuda(
+    weight: Tensor,
+    tokens: Tensor,
+    embed_norm: Tensor,
+    embed_eps: float,
+    hidden: Tensor,
+    hidden_norm: Tensor,
+    hidden_eps: float,
+    out: Tensor,
+) -> None:
+    embedded = F.embedding(tokens.clamp(0, weight.shape[0] - 1), weight)
+    width = hidden.shape[1]
+    out[:, :width].copy_(F.rms_norm(embedded, (width,), embed_norm, embed_eps))
+    out[:, width:].copy_(F.rms_norm(hidden, (width,), hidden_norm, hidden_eps))
+
+
+def _take_cpu(x: Tensor, index: Tensor, out: Tensor) -> None:
+    is_plain = x.dtype is torch.float32 and x.is_contiguous() and out.is_contiguous()
+    require(is_plain, f"x and out must be float32, contiguous; got {x.dtype} {x.stride()}")
+    kernel = _core.take_rows_cpu(x.data_ptr(), index.data_ptr(), out.data_ptr(), *x.shape)
+    run_kernel("take_rows", kernel)
+
+
+def _take_cuda(x: Tensor, index: Tensor, out: Tensor) -> None:
+    at = index[:, None, None].expand(-1, 1, x.shape[2])
+    torch.gather(x, 1, at, out=out[:, None])
+
+
+def _gives_nothing(*args: object) -> None:
+    return None
+
+
+_EMBED = register(
+    "embed(Tensor weight, Tensor tokens, Tensor(a!) out) -> ()",
+    cpu=_embed_cpu,
+    cuda=_embed_cuda,
+    fake=_gives_nothing,
+)
+_JOIN = register(
+    "join_norms(Tensor weight, Tensor tokens, Tensor embed_norm, float embed_eps, Tensor hidden, Tensor hidden_norm,"
+    " float hidden_eps, Tensor(a!) out) -> ()",
+    cpu=_join_cpu,
+    cuda=_join_cuda,
+    fake=_gives_nothing,
+)
+_TAKE = register(
+    "take_rows(Tensor x, Tensor index, Tensor(a!) out) -> ()",
+    cpu=_take_cpu,
+    cuda=_take_cuda,
+    fake=_gives_nothing,
+)

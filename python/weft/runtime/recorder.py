@@ -1,0 +1,202 @@
+"""What a CPU capture does with a launched function: its Python runs once, and its operations become nodes.
+
+Views are made at once. Any other operation is not executed: it gets its outputs from the graph's memory and becomes a
+node with frozen arguments, which a replay runs. weft's own kernels are native calls, copies and fills too; an operation
+of torch that has no native form is a node that calls Python (its label begins with `PYTHON`). To read a value, which a
+capture does not have, raises `GraphError`, as it fails on CUDA.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weft import _core
+from weft.errors import GraphError
+from weft.runtime.graph_memory import GraphMemory
+
+PYTHON = "python: "
+"""How the label of a node that calls Python begins."""
+
+_aten = torch.ops.aten
+_ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
+_ALIASES = {_aten._unsafe_view, _aten._reshape_alias, _aten.detach, _aten.alias, _aten.lift_fresh}
+_COPIES = {_aten.copy_, _aten.clone, _aten.contiguous, _aten._to_copy}
+_READERS = {
+    torch.Tensor.tolist: "tolist()",
+    torch.Tensor.numpy: "numpy()",
+    torch.Tensor.__array__: "numpy",
+}
+
+
+class _Current(threading.local):
+    recorder: Recorder | None = None
+
+
+_current = _Current()
+
+
+def current_recorder() -> Recorder | None:
+    """That of the launched function that this thread captures."""
+    return _current.recorder
+
+
+class _Readers(TorchFunctionMode):
+    """Refuses what reads a tensor's values past torch's dispatcher."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READERS:
+            raise _cannot_read(_READERS[func])
+        return func(*args, **(kwargs or {}))
+
+
+class Recorder(TorchDispatchMode):
+    """Context in which torch's operations of this thread become nodes of the capture of a stream.
+
+    `stream` is its handle, `memory` the graph's, `label` what labels of nodes begin with. When it ends, `GraphError` is
+    raised for what was allocated inside and is still held: its memory is used again by what is captured next.
+    """
+
+    def __init__(self, stream: int, memory: GraphMemory, label: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._stream, self._memory, self._label = stream, memory, label
+        self._readers = _Readers()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing compiles under this mode, and skipping imports the compiler at the first op.
+        return False
+
+    def __enter__(self) -> Recorder:
+        self._outer, _current.recorder = _current.recorder, self
+        self._taken = self._memory.arena.num_taken
+        self._readers.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, exc_type: Any, exc: Any, trace: Any) -> None:
+        super().__exit__(exc_type, exc, trace)
+        self._readers.__exit__(exc_type, exc, trace)
+        _current.recorder = self._outer
+
+    def finish(self) -> None:
+        """Raise `GraphError` if something that was allocated inside outlives it."""
+        count = self._memory.arena.num_taken - self._taken
+        if count > 0:
+            raise GraphError(
+                f"{self._label} keeps {count} tensors that it allocated during a capture; what outlives a launched "
+                "function must be allocated before the capture"
+            )
+
+    # -- nodes
+
+    def hold(self, values: Any) -> None:
+        """Keep alive the tensors among `values`, which a node is about to name."""
+        self._memory.hold(values)
+
+    def add_kernel(self, name: str, kernel: _core.Kernel) -> None:
+        """A node that runs a native call."""
+        _core.launch_kernel(self._stream, kernel, self._memory, f"{self._label}: {name}")
+
+    def add_python(self, name: str, call: Callable[[], object]) -> None:
+        """A node that calls Python."""
+        _core.launch_device(self._stream, _in_inference_mode, (call,), {}, f"{PYTHON}{self._label}: {name}")
+
+    # -- operations of torch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        packet = func.overloadpacket
+        if func.is_view or packet in _ALIASES or _core.in_task():
+            return func(*args, **kwargs)
+        if func.namespace == "weft":
+            with self:
+                return func(*args, **kwargs)
+        if packet in _ALLOCATIONS:
+            return self._memory.allocate(_inferred(func, args, kwargs))
+        if func._can_decompose() and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return self._record(func, args, kwargs)
+
+    def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.hold(args)
+        self.hold(kwargs.values())
+        if func.overloadpacket is _aten.copy_ and self._copies(args[0], args[1]):
+            return args[0]
+        if func._schema.is_mutable:
+            self.add_python(str(func), lambda: func(*args, **kwargs))
+            return kwargs.get("out", args[0] if args else None)
+        inferred = _inferred(func, args, kwargs)
+        if isinstance(inferred, Tensor):
+            out = self._memory.allocate(inferred)
+            if func.overloadpacket not in _COPIES or not self._copies(out, args[0]):
+                self.add_python(str(func), lambda: out.copy_(func(*args, **kwargs)))
+            return out
+        if not isinstance(inferred, (tuple, list)) or not all(isinstance(part, Tensor) for part in inferred):
+            raise _cannot_read(str(func))
+        outs = [self._memory.allocate(part) for part in inferred]
+        self.add_python(str(func), lambda: _copy_all(outs, func(*args, **kwargs)))
+        return type(inferred)(outs)
+
+    def _copies(self, to: Tensor, source: Tensor) -> bool:
+        """Add the node of to = source where that can be native."""
+        if to.dtype != source.dtype or to.dim() > 4 or not (to.is_cpu and source.is_cpu):
+            return False
+        source = source.expand(to.shape)
+        size = to.element_size()
+        strides = ([s * size for s in tensor.stride()] for tensor in (to, source))
+        kernel = _core.strided_copy_cpu(to.data_ptr(), source.data_ptr(), list(to.shape), *strides, size)
+        self.add_kernel("copy", kernel)
+        return True
+
+
+def record(stream: int, memory: GraphMemory, fn: Callable[..., object], args: tuple[Any, ...], label: str) -> None:
+    """Run `fn(*args)` once; its operations become nodes of the capture of `stream`."""
+    recorder = Recorder(stream, memory, label)
+    with torch.inference_mode(), recorder:
+        fn(*args)
+    recorder.finish()
+
+
+def _inferred(func: Any, args: Any, kwargs: Any) -> Any:
+    """What `func` would give, without memory. Raises `GraphError` where that depends on values."""
+    if "device" in kwargs or not any(isinstance(arg, (Tensor, list, tuple)) for arg in args):
+        kwargs = {**kwargs, "device": "meta"}
+    try:
+        return func(*_without_memory(args), **{key: _without_memory(value) for key, value in kwargs.items()})
+    except (RuntimeError, NotImplementedError) as error:
+        raise _cannot_read(str(func)) from error
+
+
+def _without_memory(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without_memory(part) for part in value)
+    return value
+
+
+def _copy_all(outs: list[Tensor], values: Any) -> None:
+    for out, value in zip(outs, values, strict=True):
+        out.copy_(value)
+
+
+def _cannot_read(what: str) -> GraphError:
+    return GraphError(
+        f"{what} reads values on the host during a capture, where nothing is computed; compute on the device "
+        "instead, as with torch.where, or do it before the capture"
+    )
+
+
+def _in_inference_mode(call: Callable[[], object]) -> None:
+    with torch.inference_mode():
+        call()
