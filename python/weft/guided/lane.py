@@ -72,7 +72,9 @@ class GrammarLane:
         self.temperatures = torch.full_like(self.state.temperatures_host, -1, device=runtime.device)
         state, positions = self.state, self.num_positions
         self._masks = SlotMasks(self.masks, self.token_mask, self.temperatures, positions)
-        self._masks_host = SlotMasks(state.masks_host, state.token_mask_host, state.temperatures_host, positions)
+        self._masks_host = SlotMasks(
+            state.masks_host, state.token_mask_host, state.temperatures_host, positions
+        )
         self.proposals = make_proposals(self.state) if make_proposals is not None else None
         self.proposed = torch.full_like(self.drafts, -1)
         runtime.publish()
@@ -190,5 +192,7 @@ def _copy_masks(to: SlotMasks, source: SlotMasks, slots_B: Tensor, first: int, s
     copy_slot_masks(to, source, slots_B, first, stop)
 
 
-def _apply_masks(logits_NV: Tensor, masks: SlotMasks, slots_B: Tensor, first: int, d2t: Tensor | None) -> None:
+def _apply_masks(
+    logits_NV: Tensor, masks: SlotMasks, slots_B: Tensor, first: int, d2t: Tensor | None
+) -> None:
     apply_slot_masks_(logits_NV, masks, slots_B, first, d2t)

@@ -97,9 +97,7 @@ class Eagle3Head:
         T, H].
         """
         before = features.reshape(-1, self.hidden_size)
-        both = join_norms(
-            self._embedding, tokens.reshape(-1), self._input_norm, before, self._hidden_norm
-        )
+        both = join_norms(self._embedding, tokens.reshape(-1), self._input_norm, before, self._hidden_norm)
         x = self._attention.output(self._attention(both, None, rows, kv.layers[0]), residual=before)
         self._mlp.output(self._mlp(x, self._post_attention_norm), residual=x, out=x)
         return x.view(features.shape)

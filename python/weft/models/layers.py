@@ -94,9 +94,7 @@ class DecoderLayer:
 
 def norms(config: ModelConfig, weights: WeightSource, prefix: str) -> Callable[[str], Norm]:
     """Makes the norms of a module over the hidden size by their names."""
-    return lambda name: Norm(
-        weights.take(f"{prefix}{name}.weight", config.hidden_size), config.rms_norm_eps
-    )
+    return lambda name: Norm(weights.take(f"{prefix}{name}.weight", config.hidden_size), config.rms_norm_eps)
 
 
 def pair_order(weight: Tensor, head_dim: int) -> Tensor:

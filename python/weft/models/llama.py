@@ -39,9 +39,7 @@ class Llama:
         self.layers = [DecoderLayer(config, weights, prefix, rotary) for prefix in prefixes]
         self.norm = norms(config, weights, "model.")("norm")
         self.head = Linear(
-            self.embedding
-            if config.tie_word_embeddings
-            else weights.take_matrix("lm_head.weight", *shape)
+            self.embedding if config.tie_word_embeddings else weights.take_matrix("lm_head.weight", *shape)
         )
         self._state_names = [f"hidden_states.{i}" for i in range(config.num_layers + 1)]
 

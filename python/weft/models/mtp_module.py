@@ -48,7 +48,9 @@ class MtpModule:
         for name in layout.copies:
             weights.drop(f"{prefix}{name}")
 
-    def __call__(self, embedding: Tensor, tokens: Tensor, hidden: Tensor, rows: Rows, cache: Tensor) -> Tensor:
+    def __call__(
+        self, embedding: Tensor, tokens: Tensor, hidden: Tensor, rows: Rows, cache: Tensor
+    ) -> Tensor:
         """[N, H] of tokens [N] and hidden states [N, H], writing KV to `cache`."""
         both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm)
         x = self.projection(both)

@@ -47,7 +47,12 @@ class Linear:
         self.weight = panels_of(weight, swiglu) if weight.device.type == "cpu" else weight.contiguous()
 
     def __call__(
-        self, x: Tensor, norm: Norm | None = None, *, residual: Tensor | None = None, out: Tensor | None = None
+        self,
+        x: Tensor,
+        norm: Norm | None = None,
+        *,
+        residual: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Of `x` [N, in] under `norm`: [N, num_outputs], new or `out`; `residual` of the same shape is added, and may be
         `out`. Last dimensions are contiguous."""

@@ -47,7 +47,9 @@ class SlotMasks:
             (self.temperatures, torch.float32, 1),
         ):
             fits = tensor.dtype is dtype and tensor.dim() == dims and tensor.shape[0] == rows
-            require(fits and tensor.is_contiguous(), f"got {tensor.dtype} {list(tensor.shape)} for {rows} rows")
+            require(
+                fits and tensor.is_contiguous(), f"got {tensor.dtype} {list(tensor.shape)} for {rows} rows"
+            )
 
 
 def apply_slot_masks_(
@@ -71,7 +73,13 @@ def copy_slot_masks(to: SlotMasks, source: SlotMasks, slots: Tensor, first: int,
 
 
 def _apply_call(
-    logits: Tensor, masks: Tensor, flags: Tensor, slots: Tensor, num_positions: int, first: int, *rest: Tensor | None
+    logits: Tensor,
+    masks: Tensor,
+    flags: Tensor,
+    slots: Tensor,
+    num_positions: int,
+    first: int,
+    *rest: Tensor | None,
 ) -> _core.ApplyCall:
     check_logits(logits, in_place=True)
     batch = slots.shape[0]

@@ -170,7 +170,9 @@ def keep_logits_(logits: Tensor, kept: Tensor, slot: Tensor, params: SlotParams)
     KEEP(logits, kept, slot, params.ints)
 
 
-def read_slots_(slot: Tensor, by_slot: tuple[Tensor, ...], base: Tensor, tokens: Tensor, pages: Tensor) -> None:
+def read_slots_(
+    slot: Tensor, by_slot: tuple[Tensor, ...], base: Tensor, tokens: Tensor, pages: Tensor
+) -> None:
     """What an iteration reads of its rows' slots: how long their texts are, their last tokens and drafts, their pages.
 
     slot: [B] int64. by_slot: `length` and `last_token` [R] int64, `drafts` [K, R] int64 and `page_table` [R, P] int32.

@@ -30,6 +30,7 @@ _PARAMS = (
 _NUM_PARAMS = 9
 _MOST_COLUMNS = 2**23  # so that the sum of a row's probabilities fits 64 bits
 
+
 def _tables(tensors: tuple[Tensor, ...]) -> _core.SlotTables:
     _, _, _, counts, _, _, bad_words, history, ends = tensors
     slots, vocab = counts.shape

@@ -38,6 +38,18 @@ class Arena:
     def __contains__(self, address: int) -> bool:
         return any(0 <= address - chunk.data_ptr() < chunk.numel() for chunk in self._chunks)
 
+    def alias(self, tensor: Tensor) -> Tensor:
+        """The same memory, by a tensor that does not keep it from being used again."""
+        address = tensor.untyped_storage().data_ptr()
+        for chunk in self._chunks:
+            start = address - chunk.data_ptr()
+            if 0 <= start < chunk.numel():
+                memory = chunk[start : start + tensor.untyped_storage().nbytes()].view(tensor.dtype)
+                return memory.as_strided(
+                    tensor.shape, tensor.stride(), memory.storage_offset() + tensor.storage_offset()
+                )
+        return tensor
+
     def take(self, num_bytes: int) -> Tensor:
         """At least `num_bytes` bytes, uint8 [num_bytes], aligned to 64; they come back when no tensor is in them."""
         size = -(-max(num_bytes, 1) // _GRAIN) * _GRAIN
@@ -90,6 +102,14 @@ class GraphMemory:
             return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
         memory = self.arena.take(like.untyped_storage().nbytes()).view(like.dtype)
         return memory.as_strided(like.shape, like.stride(), like.storage_offset())
+
+    def of_node(self, value: Any) -> Any:
+        """An argument as a node of the graph may keep it: tensors, in lists and tuples too, don't hold graph memory."""
+        if isinstance(value, Tensor):
+            return self.arena.alias(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.of_node(part) for part in value)
+        return value
 
     def hold(self, values: Iterable[Any]) -> None:
         """Note the tensors among `values`, in lists and tuples too."""

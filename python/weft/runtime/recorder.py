@@ -133,19 +133,25 @@ class Recorder(TorchDispatchMode):
         if func.overloadpacket is _aten.copy_ and self._copies(args[0], args[1]):
             return args[0]
         if func._schema.is_mutable:
-            self.add_python(str(func), lambda: func(*args, **kwargs))
+            self._add_call(func, args, kwargs)
             return kwargs.get("out", args[0] if args else None)
         inferred = _inferred(func, args, kwargs)
         if isinstance(inferred, Tensor):
             out = self._memory.allocate(inferred)
             if func.overloadpacket not in _COPIES or not self._copies(out, args[0]):
-                self.add_python(str(func), lambda: out.copy_(func(*args, **kwargs)))
+                self._add_call(func, args, kwargs, out)
             return out
         if not isinstance(inferred, (tuple, list)) or not all(isinstance(part, Tensor) for part in inferred):
             raise _cannot_read(str(func))
-        outs = [self._memory.allocate(part) for part in inferred]
-        self.add_python(str(func), lambda: _copy_all(outs, func(*args, **kwargs)))
-        return type(inferred)(outs)
+        outs = type(inferred)(self._memory.allocate(part) for part in inferred)
+        self._add_call(func, args, kwargs, outs)
+        return outs
+
+    def _add_call(self, func: Any, args: Any, kwargs: Any, outs: Any = None) -> None:
+        """Add a Python node of func(*args, **kwargs), whose results go to `outs`, if there are any to keep."""
+        args, outs = self._memory.of_node(args), self._memory.of_node(outs)
+        kwargs = {key: self._memory.of_node(value) for key, value in kwargs.items()}
+        self.add_python(str(func), lambda: _put(outs, func(*args, **kwargs)))
 
     def _copies(self, to: Tensor, source: Tensor) -> bool:
         """Add the node of to = source where that can be native."""
@@ -159,7 +165,9 @@ class Recorder(TorchDispatchMode):
         return True
 
 
-def record(stream: int, memory: GraphMemory, fn: Callable[..., object], args: tuple[Any, ...], label: str) -> None:
+def record(
+    stream: int, memory: GraphMemory, fn: Callable[..., object], args: tuple[Any, ...], label: str
+) -> None:
     """Run `fn(*args)` once; its operations become nodes of the capture of `stream`."""
     recorder = Recorder(stream, memory, label)
     with torch.inference_mode(), recorder:
@@ -185,9 +193,12 @@ def _without_memory(value: Any) -> Any:
     return value
 
 
-def _copy_all(outs: list[Tensor], values: Any) -> None:
-    for out, value in zip(outs, values, strict=True):
-        out.copy_(value)
+def _put(outs: Any, values: Any) -> None:
+    if isinstance(outs, Tensor):
+        outs.copy_(values)
+    elif outs is not None:
+        for out, value in zip(outs, values, strict=True):
+            out.copy_(value)
 
 
 def _cannot_read(what: str) -> GraphError:

@@ -124,18 +124,24 @@ def test_the_rest_of_the_replay_is_skipped_and_the_next_replay_runs() -> None:
 
 def test_a_failing_device_function_skips_host_functions_but_not_device_nodes() -> None:
     ran: list[str] = []
-    x = torch.zeros(1)
+    x, index = torch.zeros(1), torch.tensor([7])  # out of range, which shows when it is computed
     stream, graph = cuda.Stream(), cuda.CUDAGraph()
     with cuda.graph(graph, stream=stream):
-        stream.launch(fail_with, "kernel")
+        stream.launch(x.index_add_, 0, index, torch.ones(1))
         stream.hostfunc(ran.append, "host")
         stream.launch(x.add_, 1)
     with cuda.stream(stream):
         graph.replay()
-    with pytest.raises(ValueError, match="kernel"):
+    with pytest.raises((IndexError, RuntimeError), match="out of range|out of bounds"):
         cuda.synchronize()
     assert ran == []
     assert x.item() == 1
+
+
+def test_a_launched_function_that_raises_ends_the_capture() -> None:
+    stream, graph = cuda.Stream(), cuda.CUDAGraph()
+    with pytest.raises(ValueError, match="kernel"), cuda.graph(graph, stream=stream):
+        stream.launch(fail_with, "kernel")
 
 
 def test_the_others_are_notes_on_the_first() -> None:

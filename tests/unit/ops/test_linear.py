@@ -1,0 +1,124 @@
+"""A decoder's products on the CPU: torch's values with what stands before and after them, and a row's bits whatever stands
+beside it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.errors import InputError
+from weft.ops.linear import Linear, Norm
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@pytest.fixture(params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def weights(outputs: int, inputs: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    torch.manual_seed(1000 * outputs + inputs + seed)
+    return (torch.randn(outputs, inputs) * inputs**-0.5).to(dtype)
+
+
+def normed(x: Tensor, norm: Norm) -> Tensor:
+    x = x.double()
+    return x * (x.square().mean(1, keepdim=True) + norm.eps).rsqrt() * norm.weight.double()
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), list(itertools.product([1, 15, 63, 64, 65, 200, 704], [2, 31, 192]))
+)
+def test_values_are_torchs(outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    weight, bias = weights(outputs, inputs, dtype), torch.randn(outputs)
+    norm = Norm(torch.rand(inputs) + 0.5, 1e-5)
+    plain, biased = Linear(weight), Linear(weight, bias)
+    for rows in (1, 2, 3, 5, 6, 7, 13, 31):
+        x = torch.randn(rows, inputs + 3)[:, 1 : inputs + 1]  # rows any distance apart
+        product = x.double() @ weight.double().T
+        close(plain(x), product)
+        close(biased(x), product + bias)
+        under_norm = normed(x, norm) @ weight.double().T
+        close(plain(x, norm), under_norm)
+        residual = torch.randn(rows, outputs + 2)[:, :outputs]
+        expected = residual.double() + under_norm + bias
+        out = torch.full((rows, outputs + 1), -7.0)
+        biased(x, norm, residual=residual, out=out[:, :outputs])
+        close(out[:, :outputs], expected)
+        assert (out[:, outputs] == -7).all()  # nothing beyond the last output is written
+        biased(x, norm, residual=residual, out=residual)
+        close(residual, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inner", [1, 40, 64, 100, 512])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_swiglu_is_gate_times_up(inner: int, dtype: torch.dtype, has_bias: bool) -> None:
+    weight = weights(2 * inner, 48, dtype)
+    bias = torch.randn(2 * inner) if has_bias else None
+    linear, norm = Linear(weight, bias, swiglu=True), Norm(torch.rand(48) + 0.5, 1e-6)
+    for rows in (1, 4, 7, 20):
+        x = 3 * torch.randn(rows, 48)
+        both = normed(x, norm) @ weight.double().T + (0 if bias is None else bias.double())
+        gate, up = both.chunk(2, 1)
+        close(linear(x, norm), F.silu(gate) * up)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_rows_bits_are_its_own(threads: int, dtype: torch.dtype) -> None:
+    norm = Norm(torch.rand(192) + 0.5, 1e-5)
+    linear = Linear(weights(1536, 192, dtype))
+    swiglu = Linear(weights(1024, 192, dtype), swiglu=True)
+    x = torch.randn(130, 192)
+    alone = torch.cat([linear(row[None], norm) for row in x])
+    alone_swiglu = torch.cat([swiglu(row[None], norm) for row in x])
+    for rows in (*range(1, 25), 64, 129, 130):
+        assert torch.equal(linear(x[:rows], norm), alone[:rows])
+        assert torch.equal(swiglu(x[:rows], norm), alone_swiglu[:rows])
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_weights_of_16_bits_give_the_bits_of_the_same_in_32(dtype: torch.dtype) -> None:
+    weight, x = weights(300, 96, dtype), torch.randn(9, 96)
+    assert torch.equal(Linear(weight)(x), Linear(weight.float())(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_every_number_of_16_bits_is_widened_exactly(dtype: torch.dtype) -> None:
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    numbers = numbers[numbers.isfinite()]
+    out = Linear(numbers[:, None].contiguous())(torch.ones(1, 1))
+    assert torch.equal(out[0], numbers.float())
+
+
+def test_a_norm_is_torchs_and_writes_where_it_is_told() -> None:
+    torch.manual_seed(0)
+    for width in (1, 16, 63, 64, 200, 576):
+        norm = Norm(torch.rand(width) + 0.5, 1e-5)
+        x = torch.randn(5, width + 2)[:, 1 : width + 1]
+        out = torch.zeros(5, width + 1)
+        assert norm(x, out[:, :width]) is not x
+        close(out[:, :width], normed(x, norm))
+        close(norm(x), F.rms_norm(x, (width,), norm.weight, norm.eps))
+
+
+def test_what_the_cpu_does_not_compute_in_is_refused() -> None:
+    linear = Linear(torch.randn(4, 4))
+    with pytest.raises(InputError, match="float32"):
+        linear(torch.randn(2, 4).half())
+    with pytest.raises(InputError, match="contiguous"):
+        linear(torch.randn(4, 2).T)

@@ -1,0 +1,48 @@
+"""Rows between products, on the CPU: embeddings, joined norms, picked rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from weft.ops.linear import Norm
+from weft.ops.rows import embed, join_norms, take_rows
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_embeddings_are_the_weights_rows(dtype: torch.dtype) -> None:
+    weight = torch.randn(50, 33).to(dtype)
+    tokens = torch.tensor([[3, 49, 0], [7, 3, 1]])
+    for ids in (tokens[0], tokens[1], tokens[:, 1]):  # of any stride
+        assert torch.equal(embed(weight, ids, torch.float32), weight[ids].float())
+
+
+def test_an_id_that_is_none_is_taken_for_the_nearest() -> None:
+    weight = torch.randn(5, 8)
+    found = embed(weight, torch.tensor([-1, -9, 5, 2**40]), torch.float32)
+    assert torch.equal(found, weight[[0, 0, 4, 4]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_joined_norms_are_the_two_side_by_side(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    weight, hidden = torch.randn(20, 48).to(dtype), torch.randn(4, 50)[:, 1:49]
+    one, two = Norm(torch.rand(48) + 0.5, 1e-5), Norm(torch.rand(48) + 0.5, 1e-6)
+    tokens = torch.tensor([3, 19, 0, 3])
+    expected = torch.cat(
+        (
+            F.rms_norm(weight[tokens].float(), (48,), one.weight, one.eps),
+            F.rms_norm(hidden, (48,), two.weight, two.eps),
+        ),
+        1,
+    )
+    torch.testing.assert_close(join_norms(weight, tokens, one, hidden, two), expected)
+
+
+def test_rows_are_picked_by_index() -> None:
+    x, out = torch.randn(3, 4, 5), torch.zeros(3, 5)
+    assert take_rows(x, torch.tensor([2, 0, 3]), out) is out
+    assert torch.equal(out, torch.stack((x[0, 2], x[1, 0], x[2, 3])))
