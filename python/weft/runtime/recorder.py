@@ -27,6 +27,7 @@ PYTHON = "python: "
 _aten = torch.ops.aten
 _ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
 _ALIASES = {_aten._unsafe_view, _aten._reshape_alias, _aten.detach, _aten.alias, _aten.lift_fresh}
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operations that only call others
 _COPIES = {_aten.copy_, _aten.clone, _aten.contiguous, _aten._to_copy}
 _READERS = {
     torch.Tensor.tolist: "tolist()",
@@ -111,7 +112,10 @@ class Recorder(TorchDispatchMode):
     # -- operations of torch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():  # past the dispatcher nothing is to be refused
+            return self._dispatched(func, args, kwargs or {})
+
+    def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         packet = func.overloadpacket
         if func.is_view or packet in _ALIASES or _core.in_task():
             return func(*args, **kwargs)
@@ -120,11 +124,9 @@ class Recorder(TorchDispatchMode):
                 return func(*args, **kwargs)
         if packet in _ALLOCATIONS:
             return self._memory.allocate(_inferred(func, args, kwargs))
-        if func._can_decompose() and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE):
             with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         return self._record(func, args, kwargs)
 
     def _record(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -102,6 +102,7 @@ class Scheduler:
         """Take out of a schedule what has ended since."""
         decoding = [r for r in schedule.decoding if r.request.is_active and _wants_tokens(r)]
         schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
+        schedule.num_drafts = self._num_drafts(decoding)
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
         """Which requests come in, and which prompts are read, with the tokens that those that decode leave."""
@@ -129,9 +130,10 @@ class Scheduler:
         return True
 
     def _num_drafts(self, decoding: Sequence[Running]) -> int:
-        num_drafts = self._num_drafts_of[len(decoding)]
-        limits = [running.request.drafts.max_drafts for running in decoding]
-        return min(num_drafts, max((num_drafts if limit is None else limit for limit in limits), default=0))
+        """As many as batches of so many rows have, so that few kinds of iterations there are; none where all want none."""
+        if all(running.request.drafts.max_drafts == 0 for running in decoding):
+            return 0
+        return self._num_drafts_of[_num_rows(decoding)]
 
     def _admit(self, record: StepRecord, budget: int) -> list[Running]:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""

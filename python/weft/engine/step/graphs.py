@@ -25,7 +25,8 @@ from weft.runtime.segments import SegmentedStream
 
 
 class StepGraphs:
-    """Captures on first use, then replays. The kinds of iterations in `ready` were prepared."""
+    """Captures on first use, then replays. The kinds of iterations in `ready` were prepared; `num_captures` counts
+    how many were captured."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class StepGraphs:
         self._mode = graphs
         self.ready: set[Plan] = set()
         self._host = HostProcessors(runtime)
-        self._num_replays = 0
+        self._num_replays = self.num_captures = 0
         self._slots: dict[int, PinnedRing] = {}  # rings around each batch size's `slots_B`
         self._sent: dict[int, list[int]] = {}  # what the device has there
         self._buffers: dict[tuple[int, int], StepBuffers] = {}
@@ -112,6 +113,7 @@ class StepGraphs:
             raise failure(names, first) from first
 
     def _capture(self, plan: Plan) -> None:
+        self.num_captures += 1
         takes_snapshot = plan.guides or self._parts.has_proposals
         if self._is_split(plan):
             segments = SegmentedStream(self._runtime, self._stream)

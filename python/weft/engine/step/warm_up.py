@@ -17,8 +17,8 @@ SHORT_PROMPT = 8
 
 
 def warm_up(decoder: Decoder, runner: ModelRunner, speculation: Speculation) -> None:
-    """Read a short prompt and one as long as a chunk, and capture the graphs of every batch size and number of drafts
-    in use. What kernels need is loaded and compiled then, for this thread. Needs an idle engine.
+    """Read a short prompt and one as long as a chunk, and capture the graphs of every kind of iteration in use
+    (`ordinary_plans`). What kernels need is loaded and compiled then, for this thread. Needs an idle engine.
 
     The prompts are of the slot that only pads, whose pages are nobody's: nothing of them is left.
     """
@@ -27,11 +27,19 @@ def warm_up(decoder: Decoder, runner: ModelRunner, speculation: Speculation) -> 
     runner.drop_snapshots()
     _read_nothing(decoder, buffers, SHORT_PROMPT, Guides.TARGET)
     _read_nothing(decoder, buffers, config.prefill_chunk, Guides.NONE)
-    for rows in range(1, config.max_batch + 1):
-        batch, num_drafts = bucket(rows, config.max_batch), speculation.draft_tokens(rows)
-        runner.prepare(Plan(batch, num_drafts))
-        for masks_drafts in runner.guidance.ways:
-            runner.prepare(Plan(batch, num_drafts, runner.guides(num_drafts, masks_drafts)))
+    for plan in ordinary_plans(runner, speculation, config.max_batch):
+        runner.prepare(plan)
+
+
+def ordinary_plans(runner: ModelRunner, speculation: Speculation, max_batch: int) -> list[Plan]:
+    """Every kind of iteration that requests without logits processors can need, each once."""
+    kinds = {(bucket(rows, max_batch), speculation.draft_tokens(rows)) for rows in range(1, max_batch + 1)}
+    kinds |= {(batch, 0) for batch, _ in kinds}  # of requests that want no drafts
+    plans = []
+    for batch, num_drafts in sorted(kinds):
+        guides = {runner.guides(num_drafts, masks_drafts) for masks_drafts in runner.guidance.ways}
+        plans += [Plan(batch, num_drafts, each) for each in (Guides.NONE, *sorted(guides))]
+    return plans
 
 
 def _read_nothing(decoder: Decoder, buffers: PrefillBuffers, length: int, guides: Guides) -> None:
