@@ -44,8 +44,9 @@ _current = _Current()
 
 
 def current_recorder() -> Recorder | None:
-    """That of the launched function that this thread captures."""
-    return _current.recorder
+    """That of the launched function that this thread captures; a node that happens to run on it meanwhile has none."""
+    recorder = _current.recorder
+    return None if recorder is None or _core.in_task() else recorder
 
 
 class _Readers(TorchFunctionMode):
@@ -58,37 +59,29 @@ class _Readers(TorchFunctionMode):
 
 
 class Recorder(TorchDispatchMode):
-    """Context in which torch's operations of this thread become nodes of the capture of a stream.
-
-    `stream` is its handle, `memory` the graph's, `label` what labels of nodes begin with. When it ends, `GraphError` is
-    raised for what was allocated inside and is still held: its memory is used again by what is captured next.
-    """
+    """Makes torch's operations nodes of the capture of a stream: `stream` is its handle, `memory` the graph's, `label`
+    what labels of nodes begin with."""
 
     def __init__(self, stream: int, memory: GraphMemory, label: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._stream, self._memory, self._label = stream, memory, label
-        self._readers = _Readers()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # Nothing compiles under this mode, and skipping imports the compiler at the first op.
         return False
 
-    def __enter__(self) -> Recorder:
-        self._outer, _current.recorder = _current.recorder, self
-        self._taken = self._memory.arena.num_taken
-        self._readers.__enter__()
-        super().__enter__()
-        return self
-
-    def __exit__(self, exc_type: Any, exc: Any, trace: Any) -> None:
-        super().__exit__(exc_type, exc, trace)
-        self._readers.__exit__(exc_type, exc, trace)
-        _current.recorder = self._outer
-
-    def finish(self) -> None:
-        """Raise `GraphError` if something that was allocated inside outlives it."""
-        count = self._memory.arena.num_taken - self._taken
+    def run(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+        """Run `fn(*args)` once; its operations become nodes. Raises `GraphError` if something that it allocated
+        outlives it: that memory is used again by what is captured next."""
+        outer, _current.recorder = _current.recorder, self
+        taken = self._memory.arena.num_taken
+        try:
+            with torch.inference_mode(), _Readers(), self:
+                fn(*args)
+        finally:
+            _current.recorder = outer
+        count = self._memory.arena.num_taken - taken
         if count > 0:
             raise GraphError(
                 f"{self._label} keeps {count} tensors that it allocated during a capture; what outlives a launched "
@@ -117,16 +110,18 @@ class Recorder(TorchDispatchMode):
 
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         packet = func.overloadpacket
-        if func.is_view or packet in _ALIASES or _core.in_task():
+        if _core.in_task():
             return func(*args, **kwargs)
         if func.namespace == "weft":
             with self:
                 return func(*args, **kwargs)
-        if packet in _ALLOCATIONS:
-            return self._memory.allocate(_inferred(func, args, kwargs))
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE):
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
+        if func.is_view or packet in _ALIASES:
+            return func(*args, **kwargs)
+        if packet in _ALLOCATIONS:
+            return self._memory.allocate(_inferred(func, args, kwargs))
         return self._record(func, args, kwargs)
 
     def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -171,10 +166,7 @@ def record(
     stream: int, memory: GraphMemory, fn: Callable[..., object], args: tuple[Any, ...], label: str
 ) -> None:
     """Run `fn(*args)` once; its operations become nodes of the capture of `stream`."""
-    recorder = Recorder(stream, memory, label)
-    with torch.inference_mode(), recorder:
-        fn(*args)
-    recorder.finish()
+    Recorder(stream, memory, label).run(fn, args)
 
 
 def _inferred(func: Any, args: Any, kwargs: Any) -> Any:

@@ -131,9 +131,12 @@ def test_work_of_other_streams_may_run_on_the_capturing_thread() -> None:
     assert x.item() == 40
 
 
+COUNTER = torch.zeros(1)
+
+
 def fork(stream: cpu.Stream, side: cpu.Stream, error: Exception | None = None) -> None:
     side.wait_event(stream.record_event())
-    side.launch(torch.zeros(1).add_, 1)
+    side.launch(COUNTER.add_, 1)
     if error is not None:
         raise error
 
