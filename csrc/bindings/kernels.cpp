@@ -41,8 +41,8 @@ Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Ad
 
 Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::int64_t width, std::int64_t x_row,
               std::int64_t out_row, float eps) {
-  const NormCall call{pointer<const float>(x), pointer<const float>(weight), pointer<float>(out), rows, width, x_row,
-                      out_row, eps};
+  const NormCall call{
+      pointer<const float>(x), pointer<const float>(weight), pointer<float>(out), rows, width, x_row, out_row, eps};
   return kernel_of([call] { rms_norm_cpu(call); });
 }
 
@@ -66,8 +66,13 @@ Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address
 
 EmbedCall embed_call(Address weight, int dtype, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
                      std::int64_t width) {
-  return {pointer<const void>(weight), static_cast<DType>(dtype), pointer<const std::int64_t>(tokens),
-          pointer<float>(out), rows, vocab, width};
+  return {pointer<const void>(weight),
+          static_cast<DType>(dtype),
+          pointer<const std::int64_t>(tokens),
+          pointer<float>(out),
+          rows,
+          vocab,
+          width};
 }
 
 Made embed(Address weight, int dtype, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
@@ -90,7 +95,8 @@ Made join_norms(Address weight, int dtype, Address tokens, Address hidden, Addre
 }
 
 Made take_rows(Address x, Address index, Address out, std::int64_t rows, std::int64_t width, std::int64_t size) {
-  const TakeCall call{pointer<const float>(x), pointer<const std::int64_t>(index), pointer<float>(out), rows, width, size};
+  const TakeCall call{
+      pointer<const float>(x), pointer<const std::int64_t>(index), pointer<float>(out), rows, width, size};
   return kernel_of([call] { take_rows_cpu(call); });
 }
 
@@ -109,9 +115,9 @@ Made strided_copy(Address to, Address from, const std::vector<std::int64_t> &siz
   return kernel_of([call] { copy_cpu(call); });
 }
 
-InputsCall inputs_call(Address slot, Address length, Address last_token, Address drafts, Address page_table, Address base,
-                       Address tokens, Address pages, std::int64_t rows, std::int64_t width, std::int64_t slots,
-                       std::int64_t table_width) {
+InputsCall inputs_call(Address slot, Address length, Address last_token, Address drafts, Address page_table,
+                       Address base, Address tokens, Address pages, std::int64_t rows, std::int64_t width,
+                       std::int64_t slots, std::int64_t table_width) {
   return {rows,
           width,
           slots,
@@ -152,7 +158,8 @@ void launch_kernel(std::uintptr_t stream, nb::handle kernel, nb::handle owner, c
 
 void bind_kernels(nb::module_ &m) {
   nb::class_<Kernel>(m, "Kernel").def("run", &Kernel::run, nb::call_guard<nb::gil_scoped_release>());
-  m.def("launch_kernel", &launch_kernel, nb::arg("stream"), nb::arg("kernel"), nb::arg("owner").none(), nb::arg("name"));
+  m.def("launch_kernel", &launch_kernel, nb::arg("stream"), nb::arg("kernel"), nb::arg("owner").none(),
+        nb::arg("name"));
   m.def("linear_cpu", &linear);
   m.def("rms_norm_cpu", &rms_norm);
   m.def("attend_cpu", &attend);
@@ -169,7 +176,8 @@ void bind_kernels(nb::module_ &m) {
   });
   nb::class_<ProposalsCall>(m, "ProposalsCall");
   m.def("proposals_call", &proposals_call);
-  m.def("take_proposals_cpu", [](const ProposalsCall &call) { return kernel_of([call] { take_proposals_cpu(call); }); });
+  m.def("take_proposals_cpu",
+        [](const ProposalsCall &call) { return kernel_of([call] { take_proposals_cpu(call); }); });
   m.def("take_proposals_cuda", [](const ProposalsCall &call, Address stream) {
     const nb::gil_scoped_release release;
     return take_proposals_cuda(call, pointer<void>(stream));

@@ -86,9 +86,8 @@ void bind_token_mask(nb::module_ &m) {
   });
   nb::class_<CopyCall>(m, "MaskCopyCall");
   m.def("copy_slots_call", &copy_slots_call);
-  m.def("copy_slot_masks_cpu", [](const CopyCall &call) {
-    return kernel_of([call] { require_rows(copy_mask_rows_cpu(call)); });
-  });
+  m.def("copy_slot_masks_cpu",
+        [](const CopyCall &call) { return kernel_of([call] { require_rows(copy_mask_rows_cpu(call)); }); });
   m.def("copy_slot_masks_cuda", [](const CopyCall &call, std::uintptr_t stream) {
     const nb::gil_scoped_release release;
     return copy_mask_rows_cuda(call, pointer<void>(stream));

@@ -89,7 +89,7 @@ void GuidedState::attach(int number, MatcherRef matcher) {
 template <class Body>
 void GuidedState::each_guided(Operation operation, Body body) {
   Timed<AtomicCounters> timed(counters_[operation]);
-  pool_.for_each(static_cast<int>(guided_.size()), [&](int i) {
+  phase_.for_each(static_cast<int>(guided_.size()), [&](int i) {
     const int slot = guided_[static_cast<std::size_t>(i)];
     if (slots_[slot].status.load(std::memory_order_relaxed) == SlotStatus::kOk &&
         !slots_[slot].ended.load(std::memory_order_relaxed))

@@ -46,7 +46,7 @@ GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens
       max_pending_(static_cast<std::size_t>(std::max(max_pending, 1))),
       last_word_bits_(shape.vocab_size % 32 ? (1u << (shape.vocab_size % 32)) - 1 : ~0u),
       slots_(static_cast<std::size_t>(std::max(shape.num_slots, 0)) + 1),
-      pool_(std::max(workers, 0)) {
+      phase_(std::max(workers, 0)) {
   if (shape.num_slots < 1 || shape.max_drafts < 0 || shape.vocab_size < 1)
     throw std::invalid_argument("guided state needs at least one slot and one token, and no negative draft count");
   // Without one, a row that has nothing else to allow would leave the sampler with nothing.

@@ -20,8 +20,8 @@
 #include "guided/clock.h"
 #include "guided/flight_log.h"
 #include "matcher/handle.h"
+#include "support/long_phase.h"
 #include "support/row_hash.h"
-#include "support/thread_pool.h"
 
 namespace weft {
 
@@ -105,7 +105,7 @@ class GuidedState {
   // `body(slot)` once for each slot of the snapshot in work, padding left out, on this thread and the state's workers.
   template <class Body>
   void each_current(Body body) {
-    pool_.for_each(static_cast<int>(current_.size()), [&](int i) {
+    phase_.for_each(static_cast<int>(current_.size()), [&](int i) {
       const int slot = current_[static_cast<std::size_t>(i)];
       if (slot < shape_.num_slots) body(slot);
     });
@@ -246,7 +246,7 @@ class GuidedState {
   std::array<AtomicCounters, 3> counters_;
   std::atomic<int> num_failed_{0};
   std::atomic<std::uint64_t> fetched_epoch_{0};
-  WorkPool pool_;
+  LongPhase phase_;
 
   mutable std::mutex status_mutex_;
   mutable std::mutex queue_mutex_;

@@ -20,7 +20,8 @@ WEFT_MULTIVERSION void widen_bfloats(const BFloat16 *from, float *to, std::int64
 
 // The embedding of one row, to `out`.
 void embed_row(const EmbedCall &call, std::int64_t r, float *out) {
-  const std::int64_t token = std::min(std::max<std::int64_t>(call.tokens[r], 0), call.vocab - 1), at = token * call.width;
+  const std::int64_t token = std::min(std::max<std::int64_t>(call.tokens[r], 0), call.vocab - 1),
+                     at = token * call.width;
   if (call.dtype == DType::kFloat16)
     widen_halves(static_cast<const Half *>(call.weight) + at, out, call.width);
   else if (call.dtype == DType::kBFloat16)

@@ -10,7 +10,6 @@
 #include <system_error>
 #include <thread>
 
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -41,8 +40,7 @@ struct Job {
 class Team {
  public:
   bool try_run(Job &job, int helpers, bool wakes) {
-    std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
-    if (!turn) return false;
+    if (taken_.test_and_set(std::memory_order_acquire)) return false;
     grow(helpers);
     job_ = &job;
     places_.store(std::min(helpers, size_), std::memory_order_relaxed);
@@ -51,6 +49,7 @@ class Team {
     job.fn(job.context, job.claims);
     open_.fetch_add(1);  // a helper that has not come by now need not come
     wait_for_helpers();
+    taken_.clear(std::memory_order_release);
     return true;
   }
 
@@ -111,7 +110,7 @@ class Team {
     return open;
   }
 
-  std::mutex turn_;  // held by the call that has the helpers
+  std::atomic_flag taken_ = ATOMIC_FLAG_INIT;  // a call has the helpers
   Job *job_ = nullptr;
   int size_ = 0;
   alignas(64) std::atomic<std::uint64_t> open_{0};

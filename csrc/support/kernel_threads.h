@@ -1,10 +1,10 @@
 // Shares out the work of one call over a few persistent threads, a team.
 //
-// The caller works too, and helpers only take rows that are not begun, so a helper that comes late is not waited for; one
-// that loses its core amid its rows is. A helper that was of use spins for its next call, as long as a host takes between
-// two iterations, and then sleeps: through an iteration each is woken once. One call at a time has the team; a second
-// one that comes meanwhile does its rows alone. Where the team is slower than the caller alone, as beside other busy
-// programs, calls leave it be for a while. Results must not depend on who does what. Safe after fork.
+// The caller works too, and helpers only take rows that are not begun, so a helper that comes late is not waited for;
+// one that loses its core amid its rows is. A helper that was of use spins for its next call, as long as a host takes
+// between two iterations, and then sleeps: through an iteration each is woken once. One call at a time has the team; a
+// second one that comes meanwhile does its rows alone. Where the team is slower than the caller alone, as beside other
+// busy programs, calls leave it be for a while. Results must not depend on who does what. Safe after fork.
 #pragma once
 
 #include <atomic>

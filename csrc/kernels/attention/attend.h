@@ -6,14 +6,15 @@
 
 namespace weft {
 
-// `rows` texts, of which row b has new tokens starts[b]..starts[b + 1]-1 of the call's (without `starts`: `width` each),
-// at positions base[b] + count[b] + offset and on. qkv [tokens, heads + 2 kv_heads, head_dim] holds their queries, keys
-// and values; of each head neighbouring pairs (0, 1), (2, 3), ... are rotated by their position's row of `rotary`
-// [rotary_rows, head_dim / 2, 2] (cos, sin). Keys and values go to cache [pages, page_size, 2, kv_heads, head_dim] at the
-// row's page_table [rows, table_width]; to page 0 and beyond the table nothing is written. The query at position p sees
-// keys 0..p, as far as the table goes; out [tokens, heads, head_dim].
+// `rows` texts, of which row b has new tokens starts[b]..starts[b + 1]-1 of the call's (without `starts`: `width`
+// each), at positions base[b] + count[b] + offset and on. qkv [tokens, heads + 2 kv_heads, head_dim] holds their
+// queries, keys and values; of each head neighbouring pairs (0, 1), (2, 3), ... are rotated by their position's row of
+// `rotary` [rotary_rows, head_dim / 2, 2] (cos, sin). Keys and values go to cache [pages, page_size, 2, kv_heads,
+// head_dim] at the row's page_table [rows, table_width]; to page 0 and beyond the table nothing is written. The query
+// at position p sees keys 0..p, as far as the table goes; out [tokens, heads, head_dim].
 //
-// A row's bits depend on that row alone: sums over keys go from the first to the last, whatever is computed beside them.
+// A row's bits depend on that row alone: sums over keys go from the first to the last, whatever is computed beside
+// them.
 struct AttendCall {
   const float *qkv, *rotary;
   const float *q_norm, *k_norm;  // [head_dim] each, or null: no norm

@@ -59,14 +59,19 @@ WEFT_INLINE void put(const Sink &sink, std::int64_t row, std::int64_t place, Lan
 
 WEFT_INLINE Sink sink_of(const LinearCall &call, std::int64_t unit) {
   const std::int64_t first = unit * kPanel;
-  return {call.out + first, call.out_row, std::min(kPanel, call.outputs - first),
-          call.bias ? call.bias + first : nullptr, call.residual ? call.residual + first : nullptr, call.residual_row};
+  return {call.out + first,
+          call.out_row,
+          std::min(kPanel, call.outputs - first),
+          call.bias ? call.bias + first : nullptr,
+          call.residual ? call.residual + first : nullptr,
+          call.residual_row};
 }
 
 // A panel of gates or ups, [rows, kPanel]; `before` is where their biases begin.
 WEFT_INLINE Sink room_of(const LinearCall &call, std::int64_t unit, float *room, std::int64_t before) {
   const std::int64_t first = unit * kPanel;
-  return {room, kPanel, std::min(kPanel, call.outputs - first), call.bias ? call.bias + before + first : nullptr, nullptr, 0};
+  return {room,    kPanel, std::min(kPanel, call.outputs - first), call.bias ? call.bias + before + first : nullptr,
+          nullptr, 0};
 }
 
 using UnitsOf = void (*)(const LinearCall &call, const Rows &in, float *room, std::int64_t begin, std::int64_t end);
@@ -141,9 +146,8 @@ void linear_cpu(const LinearCall &call) {
     in.x = mine.norms.data(), in.stride = call.inputs;
     if (!norms_again) {
       const NormCall norm = norm_of(call, mine.norms.data());
-      for_rows(call.rows, call.threads, 4 * call.inputs, [&](std::int64_t begin, std::int64_t end) {
-        chosen().norm_rows(norm, begin, end);
-      });
+      for_rows(call.rows, call.threads, 4 * call.inputs,
+               [&](std::int64_t begin, std::int64_t end) { chosen().norm_rows(norm, begin, end); });
     }
   }
   const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2;

@@ -1,5 +1,5 @@
-// The products of a decoder with its weights on the CPU, each with what comes before and after it: the norm of its input,
-// bias, SiLU and residual. Activations are float32; weights are float32, or the 16 bits that a checkpoint has.
+// The products of a decoder with its weights on the CPU, each with what comes before and after it: the norm of its
+// input, bias, SiLU and residual. Activations are float32; weights are float32, or the 16 bits that a checkpoint has.
 //
 // Every output is one sum over the inputs in their order, each term fused. So a row's result depends neither on how
 // many rows there are nor on the threads: a token has the same logits alone, in a batch, as one of several drafts and
@@ -15,12 +15,13 @@ namespace weft {
 constexpr std::int64_t kPanel = 64;  // outputs of a panel
 
 // out[m, n] = sum_i in[m, i] w[i, n] + bias[n] + residual[m, n], where `in` is x, or with `norm`
-// x / sqrt(mean(x^2) + eps) * norm. `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], anything after the last
-// output. With `swiglu` there are `outputs` gates and as many ups, in panels that take turns, and out = silu(gate) * up.
+// x / sqrt(mean(x^2) + eps) * norm. `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], anything after the
+// last output. With `swiglu` there are `outputs` gates and as many ups, in panels that take turns, and out = silu(gate)
+// * up.
 struct LinearCall {
   const float *x;
   const void *panels;
-  DType dtype;        // of the panels
+  DType dtype;            // of the panels
   const float *bias;      // or null; with `swiglu` of the gates, then of the ups
   const float *norm;      // or null
   const float *residual;  // or null; may be `out`; not with `swiglu`

@@ -32,7 +32,8 @@ struct TokenBitmask {
   std::int64_t rows, words, stride;  // stride in words
 };
 
-// Logits row i takes mask row rows.at(i), unless token_mask[i] is 0, by slot: that of the mask row. With `d2t`, column c stands for token c + d2t[c].
+// Logits row i takes mask row rows.at(i), unless token_mask[i] is 0, by slot: that of the mask row. With `d2t`, column
+// c stands for token c + d2t[c].
 struct ApplyCall {
   Logits logits;
   TokenBitmask bitmask;

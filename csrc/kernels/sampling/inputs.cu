@@ -15,7 +15,8 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const InputsCall call) {
   const std::int64_t b = blockIdx.x;
   if (threadIdx.x == 0) call.read_row(b);
   const std::int32_t *from = call.page_table + call.slot_of(b) * call.table_width;
-  for (std::int64_t p = threadIdx.x; p < call.table_width; p += kThreads) call.pages[b * call.table_width + p] = from[p];
+  for (std::int64_t p = threadIdx.x; p < call.table_width; p += kThreads)
+    call.pages[b * call.table_width + p] = from[p];
 }
 
 __global__ void __launch_bounds__(kThreads) proposals_kernel(const ProposalsCall call) {

@@ -7,8 +7,9 @@
 
 namespace weft {
 
-// Of batch row b, whose slot is slot[b]: base[b] = its length, tokens[b * width ...] = its last token and its drafts (-1:
-// none), pages[b * table_width ...] = its page table. By slot: length, last_token, drafts [.., slots] and page_table.
+// Of batch row b, whose slot is slot[b]: base[b] = its length, tokens[b * width ...] = its last token and its drafts
+// (-1: none), pages[b * table_width ...] = its page table. By slot: length, last_token, drafts [.., slots] and
+// page_table.
 struct InputsCall {
   std::int64_t rows, width, slots, table_width;
   const std::int64_t *slot, *length, *last_token, *drafts;

@@ -28,10 +28,9 @@ from weft.runtime.interface import Runtime, Stream
 
 
 def default_workers() -> int:
-    """How many threads help with the matchers of a phase that turns out long: a quarter of the cores, since a helper
-    pays from some 32 rows on and takes a core from what else runs (`benchmarks/workers.py`).
-    """
-    return min((os.cpu_count() or 1) // 4, 8)
+    """How many threads help with the matchers of a phase that turns out long: a quarter of the cores, one of two."""
+    cores = os.cpu_count() or 1
+    return min(max(cores // 4, 1), cores - 1, 8)
 
 
 class GrammarLane:

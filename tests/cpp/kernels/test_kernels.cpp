@@ -21,6 +21,14 @@ struct Rows {
   RowList list;
 
   Rows(std::int64_t count, std::int64_t limit) {
+    if (one_of({0, 0, 1})) {  // by slot: slots of `positions` mask rows, of which each row takes one from `first` on
+      const std::int64_t positions = count % 2 ? 1 : 2, first = any(0, 1), per_slot = positions + first;
+      if (limit >= per_slot) {
+        for (std::int64_t b = 0; b < count / positions; ++b) wide.push_back(any(0, limit / per_slot - 1));
+        list = {wide.data(), true, positions, per_slot, first};
+        return;
+      }
+    }
     for (std::int64_t i = 0; i < count; ++i) wide.push_back(any(0, limit - 1)), narrow.push_back(wide.back());
     list = coin() ? RowList{wide.data(), true} : RowList{narrow.data(), false};
   }
@@ -45,7 +53,7 @@ bool apply_agrees() {
   std::vector<Sixteen> cuda = cpu;
 
   const Rows row_list(rows, mask_rows);
-  std::vector<std::int32_t> flags(static_cast<std::size_t>(rows));
+  std::vector<std::int32_t> flags(static_cast<std::size_t>(mask_rows));
   for (auto &flag : flags) flag = static_cast<std::int32_t>(any(0, 3));
   std::vector<std::int64_t> d2t(static_cast<std::size_t>(vocab));
   for (auto &offset : d2t) offset = any(-vocab, 32 * words + 9);

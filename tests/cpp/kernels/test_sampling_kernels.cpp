@@ -1,6 +1,7 @@
 // The CUDA kernels of sampling, run on the CPU by cuda_on_cpu/, against the CPU's own: equal in every bit.
 #include <cstdlib>
 
+#include "kernels/sampling/inputs.h"
 #include "random_sampling.h"
 
 namespace {
@@ -83,6 +84,59 @@ bool keeping_agrees() {
   return !keep_logits_cuda(call, nullptr) && same_bits(cpu, cuda);
 }
 
+bool inputs_agree() {
+  const std::int64_t rows = any(1, 5), width = any(1, 4), slots = any(2, 6), table = one_of<std::int64_t>({1, 3, 200});
+  const auto some = [](std::int64_t count, std::int64_t low, std::int64_t high) {
+    std::vector<std::int64_t> values(static_cast<std::size_t>(count));
+    for (auto &value : values) value = any(low, high);
+    return values;
+  };
+  const auto slot = some(rows, -1, slots), length = some(slots, 0, 99), last = some(slots, 0, 99);
+  const auto drafts = some(width * slots, -1, 99);
+  const auto pages = some(slots * table, 0, 99);
+  const std::vector<std::int32_t> page_table(pages.begin(), pages.end());
+  struct Out {
+    std::vector<std::int64_t> base, tokens;
+    std::vector<std::int32_t> pages;
+    bool operator==(const Out &) const = default;
+  };
+  const auto sizes = [&] {
+    return Out{some(rows, 7, 7), some(rows * width, 7, 7),
+               std::vector<std::int32_t>(static_cast<std::size_t>(rows * table))};
+  };
+  Out cpu = sizes(), cuda = sizes();
+  const auto call = [&](Out &out) {
+    return InputsCall{rows,
+                      width,
+                      slots,
+                      table,
+                      slot.data(),
+                      length.data(),
+                      last.data(),
+                      drafts.data(),
+                      page_table.data(),
+                      out.base.data(),
+                      out.tokens.data(),
+                      out.pages.data()};
+  };
+  read_slots_cpu(call(cpu));
+  return !read_slots_cuda(call(cuda), nullptr) && cpu == cuda;
+}
+
+bool proposals_agree() {
+  const std::int64_t rows = any(1, 5), num_drafts = any(1, 4), slots = any(5, 7);
+  std::vector<std::int64_t> slot, proposed(static_cast<std::size_t>(num_drafts * slots)), cpu(proposed.size(), 7),
+      cuda = cpu;
+  std::vector<std::int32_t> limits(static_cast<std::size_t>(slots));
+  for (std::int64_t b = 0; b < rows; ++b) slot.push_back(b == 0 ? -1 : b);  // one that is none
+  for (auto &token : proposed) token = any(-1, 99);
+  for (auto &limit : limits) limit = static_cast<std::int32_t>(any(0, 5));
+  ProposalsCall call{rows, num_drafts, slots, slot.data(), proposed.data(), limits.data(), cpu.data()};
+  take_proposals_cpu(call);
+  call.drafts = cuda.data();
+  return !take_proposals_cuda(call, nullptr) && cpu == cuda;
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -90,5 +144,6 @@ int main(int argc, char **argv) {
   return check("sample", sample_agrees, times) | check("truncation", truncation_agrees, times / 2) |
          check("penalties", penalties_agree, times) | check("suppression", suppression_agrees, times) |
          check("slots", slots_agree, times) | check("advancing", advancing_agrees, times) |
-         check("keeping", keeping_agrees, times);
+         check("keeping", keeping_agrees, times) | check("inputs", inputs_agree, times) |
+         check("proposals", proposals_agree, times);
 }

@@ -1,0 +1,35 @@
+// The items of one phase of host work, shared out over the kernels' threads where it turns out long. Python-free.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "support/kernel_threads.h"
+
+namespace weft {
+
+class LongPhase {
+ public:
+  // `helpers`: how many threads may help; 0 keeps all of it on the caller.
+  explicit LongPhase(int helpers) : threads_(helpers + 1) {}
+
+  // Calls `body(i)` once for each i in [0, count), in no particular order, and returns when all are done. The caller
+  // works too, and alone until the first items have taken longer than a hand-off costs.
+  template <class Body>
+  void for_each(int count, Body &&body) const {
+    int first = 0;
+    const auto start = std::chrono::steady_clock::now();
+    while (first < count && (threads_ < 2 || std::chrono::steady_clock::now() - start < kHandOff)) body(first++);
+    for_rows(count - first, threads_, kCost, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) body(first + static_cast<int>(i));
+    });
+  }
+
+ private:
+  static constexpr std::chrono::microseconds kHandOff{20};
+  static constexpr std::int64_t kCost = 150'000;  // some 7 us: what a matcher takes for a token
+
+  int threads_;
+};
+
+}  // namespace weft

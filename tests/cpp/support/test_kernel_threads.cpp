@@ -1,0 +1,83 @@
+// The team that shares out a call's rows: each row once, whoever comes; several callers at a time; helpers that slept.
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "support/kernel_threads.h"
+#include "support/long_phase.h"
+
+namespace {
+
+using namespace weft;
+
+constexpr std::int64_t kDear = 1'000'000;  // worth waking a helper for
+
+void each_row_is_done_once(std::int64_t rows, int threads, std::int64_t cost) {
+  std::vector<int> done(static_cast<std::size_t>(rows), 0);  // no atomics: a row has one worker
+  for_rows(rows, threads, cost, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) ++done[static_cast<std::size_t>(i)];
+  });
+  for (int count : done) EQUAL(count, 1);
+}
+
+TEST(rows_are_done_once) {
+  for (int round = 0; round < 200; ++round)
+    for (std::int64_t rows : {0, 1, 2, 3, 7, 64, 1000})
+      for (int threads : {1, 2, 4}) each_row_is_done_once(rows, threads, round % 2 ? kDear : 1);
+}
+
+TEST(what_workers_wrote_is_seen_by_the_caller) {
+  std::vector<std::int64_t> values(4096, 0);
+  for (std::int64_t round = 1; round < 300; ++round) {
+    for_rows(4096, 3, kDear, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) values[static_cast<std::size_t>(i)] += i;
+    });
+    for (std::int64_t i = 0; i < 4096; ++i) EQUAL(values[static_cast<std::size_t>(i)], i * round);
+  }
+}
+
+TEST(helpers_that_slept_come_again) {
+  for (int round = 0; round < 20; ++round) {
+    each_row_is_done_once(64, 3, kDear);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than they spin
+  }
+}
+
+TEST(several_callers_at_a_time_each_get_their_rows) {
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([] {
+      for (int round = 0; round < 200; ++round) each_row_is_done_once(100, 3, kDear);
+    });
+  }
+  for (std::thread &caller : callers) caller.join();
+}
+
+TEST(a_call_inside_a_call_is_done_by_its_caller) {
+  std::atomic<int> inner{0};
+  for_rows(8, 3, kDear, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      for_rows(10, 3, kDear, [&](std::int64_t from, std::int64_t to) { inner += static_cast<int>(to - from); });
+  });
+  EQUAL(inner.load(), 80);
+}
+
+TEST(items_of_a_phase_are_done_once_long_or_short) {
+  for (int helpers : {0, 2}) {
+    const LongPhase phase(helpers);
+    for (int microseconds : {0, 30}) {
+      std::vector<int> done(50, 0);
+      phase.for_each(50, [&](int i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+        ++done[static_cast<std::size_t>(i)];
+      });
+      for (int count : done) EQUAL(count, 1);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char **argv) { return weft::test::run(argc, argv); }
