@@ -9,6 +9,7 @@ void bind_hostfunc(nanobind::module_ &m);
 void bind_kernels(nanobind::module_ &m);
 void bind_token_mask(nanobind::module_ &m);
 void bind_slots(nanobind::module_ &m);
+void bind_torch(nanobind::module_ &m);
 void bind_matcher(nanobind::module_ &m);
 void bind_guided(nanobind::module_ &m);
 void bind_proposals(nanobind::module_ &m);

@@ -14,6 +14,7 @@ NB_MODULE(_core, m) {
   weft::bind_kernels(m);
   weft::bind_token_mask(m);
   weft::bind_slots(m);
+  weft::bind_torch(m);
   weft::bind_matcher(m);
   weft::bind_guided(m);
   weft::bind_proposals(m);

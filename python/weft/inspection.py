@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,7 +93,10 @@ def graph_dump(model: Path | None, device: str, speculation: Speculation) -> Ite
         guides = Guides.DRAFTS if masks_drafts else Guides.TARGET
         plan = Plan(batch=1, num_drafts=speculation.draft_tokens(1), guides=guides)
         dump = llm.engine.graphs.dump(plan)
-    yield f"graph of one guided iteration, batch 1, on {get(device).device}: {len(dump.nodes)} nodes"
+    kinds = Counter(kind for kind, _ in dump.nodes)
+    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    yield f"graph of one guided iteration, batch 1, on {get(device).device}: {len(dump.nodes)} nodes ({counted})"
+    yield f"  {kinds['python']} of them call Python when they run"
     for number, (kind, label) in enumerate(dump.nodes):
         after = [str(b) for a, b in dump.edges if a == number]
         yield f"  {number:3d} {kind:8s} {label or '-'} -> {' '.join(after) or 'end'}"

@@ -14,11 +14,13 @@ from weft.runtime.cuda import CudaRuntime, CudaStream, capture_kept
 from weft.runtime.current import CPU, context
 from weft.runtime.interface import Runtime
 from weft.runtime.interface import Stream as AnyStream
+from weft.runtime.recorder import PYTHON
 
 
 @dataclass(frozen=True)
 class GraphDump:
-    """Nodes as (kind, label), and edges as pairs of node numbers: the first runs before the second."""
+    """Nodes as (kind, label), and edges as pairs of node numbers: the first runs before the second. Device work of the CPU
+    that calls Python when it runs is of kind "python", all other is "kernel"."""
 
     nodes: list[tuple[str, str]]
     edges: list[tuple[int, int]]
@@ -52,7 +54,11 @@ def _dump_cpu(stream: Stream, issue: Callable[[], None]) -> GraphDump:
         edges = _core.graph_edges(CPU, graph)
     finally:
         _core.graph_destroy(CPU, graph)
-    return _numbered([node for node, _, _ in nodes], [(kind, label) for _, kind, label in nodes], edges)
+    described = [
+        ("python", label.removeprefix(PYTHON)) if label.startswith(PYTHON) else (kind, label)
+        for _, kind, label in nodes
+    ]
+    return _numbered([node for node, _, _ in nodes], described, edges)
 
 
 def _end_quietly(captured: CUDAGraph) -> None:

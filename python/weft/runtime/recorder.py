@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from weft import _core
 from weft.errors import GraphError
 from weft.runtime.graph_memory import GraphMemory
+from weft.runtime.torch_nodes import TorchNodes
 
 PYTHON = "python: "
 """How the label of a node that calls Python begins."""
@@ -135,6 +137,9 @@ class Recorder(TorchDispatchMode):
         inferred = _inferred(func, args, kwargs)
         if isinstance(inferred, Tensor):
             out = self._memory.allocate(inferred)
+            if self._is_constant(func, args, kwargs):
+                args, func = (func(*args, **kwargs),), _aten.clone.default
+                self.hold(args)
             if func.overloadpacket not in _COPIES or not self._copies(out, args[0]):
                 self._add_call(func, args, kwargs, out)
             return out
@@ -144,8 +149,21 @@ class Recorder(TorchDispatchMode):
         self._add_call(func, args, kwargs, outs)
         return outs
 
+    def _is_constant(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether it gives the same at every replay: it reads no tensor, and draws nothing."""
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        return not draws and not any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs)))
+
     def _add_call(self, func: Any, args: Any, kwargs: Any, outs: Any = None) -> None:
-        """Add a Python node of func(*args, **kwargs), whose results go to `outs`, if there are any to keep."""
+        """Add a node of func(*args, **kwargs), whose results go to `outs`, if there are any to keep: a native one where
+        torch can be called so, else Python's."""
+        calls = TorchNodes(_inferred)
+        with torch.inference_mode(False):  # or its tensors could be written in that mode alone
+            kernel = calls.call(func, args, kwargs, outs)
+        if kernel is not None:
+            self.hold(calls.constants)
+            self.add_kernel(str(func), kernel)
+            return
         args, outs = self._memory.of_node(args), self._memory.of_node(outs)
         kwargs = {key: self._memory.of_node(value) for key, value in kwargs.items()}
         self.add_python(str(func), lambda: _put(outs, func(*args, **kwargs)))

@@ -1,0 +1,168 @@
+"""Operations of torch as native calls with frozen arguments: those that its stable C interface can say.
+
+It has no `Scalar`s. An operation on one is said by its form on tensors, where that gives the same dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft import _core
+
+_NUMBERS = {
+    torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
+    torch.float64: 7, torch.bool: 11, torch.bfloat16: 15,
+}  # fmt: skip
+"""torch's numbers of the dtypes."""
+
+Infer = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
+"""What an operation would give with such arguments, as tensors without memory."""
+
+
+class _CannotSay(Exception):
+    """The C interface has no form of an argument."""
+
+
+class TorchNodes:
+    """Makes native calls; `constants` are tensors that they name besides those they were given, to be kept as long."""
+
+    def __init__(self, infer: Infer) -> None:
+        self._infer = infer
+        self.constants: list[Tensor] = []
+
+    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel | None:
+        """The call of `func`, whose results go to `outs` (a tensor, several, or None where it works in place). None where
+        it can't be said."""
+        if not _core.has_torch_calls() or func.namespace != "aten":
+            return None
+        try:
+            return self._add(func, args, kwargs, outs) or self._call(func, args, kwargs, outs)
+        except _CannotSay:
+            return None
+
+    def _call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel:
+        if any(_is_scalar(argument) for argument in func._schema.arguments):
+            func, args, kwargs = self._on_tensors(func, args, kwargs)
+        given = [
+            self._argument(spec, _value(spec, i, args, kwargs))
+            for i, spec in enumerate(func._schema.arguments)
+        ]
+        name = func._schema.name
+        wanted = [outs] if isinstance(outs, Tensor) else list(outs or ())
+        return _core.torch_call(
+            name,
+            func._schema.overload_name,
+            given,
+            [_described(out) for out in wanted],
+            len(func._schema.returns),
+        )
+
+    def _add(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel | None:
+        sign = {"aten::add": 1.0, "aten::sub": -1.0, "aten::add_": 1.0, "aten::sub_": -1.0}.get(
+            func._schema.name
+        )
+        if sign is None or func._schema.overload_name != "Tensor" or not isinstance(args[0], Tensor):
+            return None
+        out = args[0] if outs is None else outs
+        other = args[1] if isinstance(args[1], Tensor) else self._constant(args[1], args[0])
+        if torch.result_type(args[0], args[1]) != torch.result_type(args[0], other):
+            raise _CannotSay
+        if not out.is_floating_point():  # the interface gives alpha as a float, which integers refuse
+            raise _CannotSay
+        alpha = sign * float(kwargs.get("alpha", 1))
+        return _core.torch_add(_described(args[0]), _described(other), alpha, _described(out))
+
+    def _on_tensors(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[Any], dict[str, Any]]:
+        """The form of an operation that has tensors where this one has scalars, with its arguments."""
+        like = next((arg for arg in args if isinstance(arg, Tensor)), None)
+        names = [argument.name for argument in func._schema.arguments]
+        for overload in func.overloadpacket.overloads():
+            form = getattr(func.overloadpacket, overload)
+            arguments = form._schema.arguments
+            if like is None or [a.name for a in arguments] != names or any(map(_is_scalar, arguments)):
+                continue
+            values = [_value(spec, i, args, kwargs) for i, spec in enumerate(func._schema.arguments)]
+            changed = [
+                self._constant(value, like) if _is_scalar(spec) and value is not None else value
+                for spec, value in zip(func._schema.arguments, values, strict=True)
+            ]
+            by_name = {
+                spec.name: value for spec, value in zip(arguments, changed, strict=True) if spec.kwarg_only
+            }
+            in_order = [value for spec, value in zip(arguments, changed, strict=True) if not spec.kwarg_only]
+            if _alike(self._infer(form, in_order, by_name), self._infer(func, args, kwargs)):
+                return form, in_order, by_name
+        raise _CannotSay
+
+    def _constant(self, value: Any, like: Tensor) -> Tensor:
+        """A number as a tensor without dimensions, of the dtype that the number itself stands for beside `like`."""
+        if not isinstance(value, (bool, int, float)):
+            raise _CannotSay
+        made = torch.tensor(value, dtype=torch.result_type(like, value))
+        self.constants.append(made)
+        return made
+
+    def _argument(self, spec: Any, value: Any) -> _core.TorchArgument:
+        kind = str(spec.type)
+        optional = kind.startswith("Optional[")
+        return self._said(
+            kind.removeprefix("Optional[").removesuffix("]") if optional else kind, value, optional
+        )
+
+    def _said(self, kind: str, value: Any, optional: bool) -> _core.TorchArgument:
+        make = _core.TorchArgument
+        if value is None:
+            if optional:
+                return make.none()
+            raise _CannotSay
+        if kind == "Tensor":
+            tensor = value if isinstance(value, Tensor) else self._constant(value, torch.empty(()))
+            return make.tensor(_described(tensor), optional)
+        if kind.startswith("List[") and isinstance(value, (list, tuple)):
+            inner = kind.removeprefix("List[").removesuffix("]")
+            is_optional = inner.startswith("Optional[")
+            inner = inner.removeprefix("Optional[").removesuffix("]") if is_optional else inner
+            return make.list([self._said(inner, item, is_optional) for item in value], optional)
+        if kind in ("int", "SymInt", "bool") and isinstance(value, int):
+            return make.integer(int(value), optional)
+        if kind == "int" and isinstance(value, torch.dtype):
+            return make.integer(_NUMBERS[value], optional)
+        if kind == "float" and isinstance(value, (int, float)):
+            return make.number(float(value), optional)
+        if kind == "Device" and optional and torch.device(value).type == "cpu":
+            return make.none()
+        raise _CannotSay
+
+
+def _is_scalar(spec: Any) -> bool:
+    """Whether a schema's argument is a `Scalar`, which torch shows as "number"."""
+    return "number" in str(spec.type)
+
+
+def _value(spec: Any, index: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if index < len(args) and not spec.kwarg_only:
+        return args[index]
+    return kwargs.get(spec.name, spec.default_value if spec.has_default_value() else None)
+
+
+def _described(tensor: Tensor) -> _core.TorchTensor:
+    if tensor.dtype not in _NUMBERS or not tensor.is_cpu:
+        raise _CannotSay
+    return _core.TorchTensor(
+        tensor.data_ptr(), list(tensor.shape), list(tensor.stride()), _NUMBERS[tensor.dtype]
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two results have the same shapes and dtypes."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
+        return all(_alike(a, b) for a, b in zip(one, other, strict=True))
+    return False
