@@ -14,6 +14,7 @@ PYTHON_FLOORS = [
     "ops grammar/vocabulary",
     "grammar",
     "grammar/schema models",
+    "models/gguf",
     "grammar/xgrammar",
     "grammar/llguidance grammar/kinds grammar/wasm",
     "grammar/auto grammar/compile",

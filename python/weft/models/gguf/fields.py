@@ -1,0 +1,83 @@
+"""A GGUF file's metadata, and the config.json that says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from weft.errors import ModelError
+
+ARCHITECTURE = "llama"
+DEFAULT_THETA = 10000.0
+
+
+class Metadata:
+    """The metadata of an open GGUF file. Raises `ModelError`, with the file's name, for what is missing."""
+
+    def __init__(self, reader: Any, where: Path) -> None:
+        self._fields = reader.fields
+        self.where = where
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A key's value, or the default."""
+        field = self._fields.get(key)
+        return default if field is None else field.contents()
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.get(key)
+        if value is None:
+            raise ModelError(f"{self.where}: has no {key!r}")
+        return value
+
+
+def config_json(fields: Metadata, vocab_size: int, tied: bool, dtype: str) -> dict[str, Any]:
+    """The contents of config.json. `tied`: the output projection is the embedding. Raises `ModelError` for what is no
+    Llama, and for a rotary embedding that is scaled or covers a part of a head."""
+    architecture = fields["general.architecture"]
+    if architecture != ARCHITECTURE:
+        raise ModelError(f"{fields.where}: holds a {architecture!r}; only {ARCHITECTURE!r} can be converted")
+    size = {key: fields[f"llama.{name}"] for key, name in _SIZES.items()}
+    head_dim = fields.get("llama.attention.key_length", size["hidden_size"] // size["num_attention_heads"])
+    _check_rotation(fields, head_dim)
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": dtype,
+        "vocab_size": vocab_size,
+        **size,
+        "num_key_value_heads": fields.get("llama.attention.head_count_kv", size["num_attention_heads"]),
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": _short(fields["llama.attention.layer_norm_rms_epsilon"]),
+        "rope_theta": float(fields.get("llama.rope.freq_base", DEFAULT_THETA)),
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": tied,
+        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),
+        "pad_token_id": fields.get("tokenizer.ggml.padding_token_id"),
+    }
+
+
+_SIZES = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "max_position_embeddings": "context_length",
+}
+
+
+def _check_rotation(fields: Metadata, head_dim: int) -> None:
+    rotated = fields.get("llama.rope.dimension_count", head_dim)
+    scaling = fields.get("llama.rope.scaling.type", "none")
+    if rotated != head_dim or scaling != "none":
+        raise ModelError(
+            f"{fields.where}: its rotary embedding covers {rotated} of {head_dim} numbers of a head, with the scaling "
+            f"{scaling!r}; only whole ones without scaling can be converted"
+        )
+
+
+def _short(value: float) -> float:
+    """The decimal number that a float32 was written as: 1e-05, where the file gives 9.999999747378752e-06."""
+    return float(f"{value:.7g}")

@@ -1,0 +1,19 @@
+"""The `gguf` package, which weft needs for nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.errors import InterfaceError
+
+
+def gguf_library() -> Any:
+    """The package `gguf`. Raises `InterfaceError` where it is not installed."""
+    try:
+        import gguf
+        import gguf.quants
+    except ImportError as error:
+        raise InterfaceError(
+            'GGUF files need the package gguf; install it with pip install "weft[gguf]"'
+        ) from error
+    return gguf

@@ -1,0 +1,192 @@
+"""GGUF files: what becomes of a model directory on the way there and back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor
+
+from weft import LLM, SamplingParams, load_tokenizer, package_model_path
+from weft.errors import InterfaceError, ModelError, TokenizerError
+from weft.models.gguf import directory_to_gguf, gguf_to_directory
+from weft.models.gguf.rotation import Array, in_halves, side_by_side
+
+gguf: Any = pytest.importorskip("gguf", reason="the package gguf is not installed")
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 1540,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rope_theta": 5000.0,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+TEXTS = ("Schema: any\nJSON: ", "  12345 is not 6,789", "naïve ☃ — it's", "</s> and <pad>")
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@pytest.fixture(params=[False, True], ids=["untied", "tied"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A small Llama of random weights, with rows of the embedding that are no tokens."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, tie_word_embeddings=request.param)
+    path = tmp_path / "model"
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (path / name).write_bytes((package_model_path() / name).read_bytes())
+    return path
+
+
+def tensors(directory: Path) -> dict[str, Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_there_and_back_every_weight_is_what_it_was(directory: Path, tmp_path: Path, dtype: str) -> None:
+    """In 16 bits but for their rounding; norms are never rounded on the way there."""
+    file = directory_to_gguf(directory, tmp_path / "model.gguf", dtype)
+    back = tensors(gguf_to_directory(file, tmp_path / "back", dtype))
+    before = tensors(directory)
+    assert back.keys() == before.keys()
+    for name, weights in before.items():
+        assert torch.equal(back[name], weights.to(DTYPES[dtype])), name
+    kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(file).tensors}
+    assert kinds["output_norm.weight"] == "F32" and kinds["blk.1.attn_q.weight"].startswith(dtype[0].upper())
+
+
+def test_transformers_reads_what_is_written(directory: Path, tmp_path: Path) -> None:
+    """Another reader of GGUF computes what the directory's model does: names, sizes and the order of rows are right."""
+    pytest.importorskip("accelerate", reason="transformers reads GGUF with the package accelerate")
+    directory_to_gguf(directory, tmp_path / "model.gguf", "float32")
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    read = load(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    ids = torch.arange(20)[None]
+    with torch.inference_mode():
+        torch.testing.assert_close(read(ids).logits, load(directory)(ids).logits)
+
+
+def test_the_tokenizer_comes_back(directory: Path, tmp_path: Path) -> None:
+    file = directory_to_gguf(directory, tmp_path / "model.gguf", "float32")
+    back = load_tokenizer(gguf_to_directory(file, tmp_path / "back"))
+    before = load_tokenizer(directory)
+    for text in TEXTS:
+        assert back.encode(text) == before.encode(text)
+        assert back.decode(before.encode(text)) == before.decode(before.encode(text))
+    assert back.special_tokens_map == before.special_tokens_map
+    assert back.chat_template == before.chat_template
+
+
+def test_weft_runs_the_directory(directory: Path, tmp_path: Path) -> None:
+    file = directory_to_gguf(directory, tmp_path / "model.gguf", "float32")
+    gguf_to_directory(file, tmp_path / "back", "float32")
+    sampling = SamplingParams(max_tokens=8)
+    with LLM(directory, device="cpu") as before, LLM(tmp_path / "back", device="cpu") as back:
+        outputs = [llm.generate([3, 4, 5], sampling=sampling) for llm in (before, back)]
+    assert outputs[0].token_ids == outputs[1].token_ids
+
+
+def test_packed_weights_are_unpacked(directory: Path, tmp_path: Path) -> None:
+    """Blocks of eight bits come out as near as eight bits are."""
+    packed = tmp_path / "packed.gguf"
+    _repack(directory_to_gguf(directory, tmp_path / "model.gguf", "float32"), packed)
+    back, before = tensors(gguf_to_directory(packed, tmp_path / "back", "float32")), tensors(directory)
+    for name, weights in before.items():
+        torch.testing.assert_close(back[name], weights, atol=float(weights.abs().max()) / 127, rtol=0.0)
+
+
+def _repack(source: Path, target: Path) -> None:
+    """The same file with its matrices in blocks of eight bits."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, "llama")
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kind, of = field.types[0], field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(name, field.contents(), kind, of)
+    for tensor in reader.tensors:
+        rows = np.array(tensor.data)
+        wanted = gguf.GGMLQuantizationType.Q8_0 if rows.ndim == 2 else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(tensor.name, gguf.quants.quantize(rows, wanted), raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_the_order_of_rows_is_that_of_the_rotation(heads: int) -> None:
+    """Turned pair by pair in GGUF's order, rows have the products that they have half by half in a directory's."""
+    size, rng = 8, np.random.default_rng(0)
+    queries, keys = rng.normal(size=(2, heads * size))
+
+    def halves(row: Array, position: int) -> Array:
+        return turned(row.reshape(heads, 2, size // 2).swapaxes(1, 2), position)
+
+    def pairs(row: Array, position: int) -> Array:
+        return turned(side_by_side(row, heads).reshape(heads, size // 2, 2), position)
+
+    products = [(turn(queries, 5) * turn(keys, 3)).sum((1, 2)) for turn in (halves, pairs)]
+    assert np.allclose(*products)
+    assert np.array_equal(in_halves(side_by_side(queries, heads), heads), queries)
+
+
+def turned(pairs: Array, position: int) -> Array:
+    """[heads, pairs, 2]: each pair turned by its own angle times the position."""
+    angles = position / 10.0 ** np.arange(pairs.shape[1])
+    turn = np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]])
+    return np.einsum("ijp,hpj->hpi", turn, pairs)
+
+
+def edit(directory: Path, name: str, **changes: Any) -> None:
+    path = directory / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_what_gguf_has_no_place_for_is_refused(directory: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.gguf"
+    with pytest.raises(ModelError, match="dtype is 'int8'"):
+        directory_to_gguf(directory, out, "int8")
+    edit(directory, "config.json", attention_bias=True)
+    with pytest.raises(ModelError, match="without biases"):
+        directory_to_gguf(directory, out, "float32")
+    edit(directory, "config.json", attention_bias=False)
+    edit(directory, "tokenizer.json", pre_tokenizer={"type": "Whitespace"})
+    with pytest.raises(TokenizerError, match="byte-level BPE"):
+        directory_to_gguf(directory, out, "float32")
+    assert not out.exists()
+
+
+def test_what_is_no_llama_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other.gguf"
+    writer = gguf.GGUFWriter(file, "mamba")
+    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="'mamba'"):
+        gguf_to_directory(file, tmp_path / "out")
+    file.write_bytes(b"no such file")
+    with pytest.raises(ModelError, match="can't be read as GGUF"):
+        gguf_to_directory(file, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_package_it_says_what_to_install(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(InterfaceError, match="weft\\[gguf\\]"):
+        directory_to_gguf(directory, tmp_path / "model.gguf", "float32")
