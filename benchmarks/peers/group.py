@@ -1,0 +1,139 @@
+"""A group of sides: a checkpoint, a dtype and a batch size, measured under guides and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .checkpoints import Checkpoint
+from .judge import tally
+from .lineup import Entrant
+from .process import SideError, SideProcess
+from .prompts import of_round
+from .protocol import Answers, Config, Prompt, Request
+from .turns import Round, take_turns
+
+WARM = 4
+"""Tokens that a side writes for nobody before its turn is timed: what was stopped finds its caches again."""
+
+Start = Callable[[Entrant], SideProcess]
+Failed = Callable[[Entrant, Exception], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all groups share: rounds, how many batches a turn is long, the fewest prompts of a turn, threads."""
+
+    rounds: int
+    waves: int
+    least_prompts: int
+    threads: int
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The group, and the prompts of its checkpoint."""
+
+    checkpoint: Checkpoint
+    dtype: str
+    batch: int
+    prompts: list[Prompt]
+    plan: Plan
+
+    @property
+    def what(self) -> dict[str, Any]:
+        """Its columns in the table."""
+        return {"checkpoint": self.checkpoint.name, "dtype": self.dtype, "batch": self.batch}
+
+    def config(self, entrant: Entrant) -> Config:
+        """What an entrant opens."""
+        is_gguf = entrant.engine == "llama.cpp"
+        draft = self.checkpoint.draft_gguf(self.dtype) if is_gguf else None
+        return Config(
+            model=str(self.checkpoint.gguf(self.dtype) if is_gguf else self.checkpoint.directory),
+            dtype=self.dtype,
+            batch=self.batch,
+            threads=self.plan.threads,
+            max_seq_len=self.checkpoint.max_seq_len,
+            drafter=entrant.drafter,
+            num_drafts=entrant.num_drafts,
+            draft=None if draft is None else str(draft),
+            options=dict(self.plan.options),
+        )
+
+    def request(self, number: int, guided: bool) -> Request:
+        """What everybody answers in a round."""
+        count = max(self.plan.least_prompts, self.plan.waves * self.batch)
+        limit = self.checkpoint.max_tokens if guided else self.checkpoint.free_tokens
+        return Request(of_round(self.prompts, number, count, guided), limit, exact=not guided)
+
+
+def measure(
+    group: Group, entrants: Sequence[Entrant], forms: Sequence[bool], start: Start, failed: Failed
+) -> list[dict[str, Any]]:
+    """A row for each entrant and form (guided or not)."""
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as open_sides:
+        sides = _opened(group, entrants, start, failed, open_sides)
+        for guided in forms:
+            racing = {e: side for e, side in sides.items() if guided or not e.is_guided_only}
+            rows += _race(group, racing, guided, failed)
+    return rows
+
+
+def _opened(
+    group: Group, entrants: Sequence[Entrant], start: Start, failed: Failed, stack: ExitStack
+) -> dict[Entrant, SideProcess]:
+    sides: dict[Entrant, SideProcess] = {}
+    for entrant in entrants:
+        side = stack.enter_context(start(entrant))
+        try:
+            side.open(group.config(entrant))
+            side.prepare(group.prompts)
+            sides[entrant] = side
+        except SideError as error:
+            failed(entrant, error)
+            side.close()
+    return sides
+
+
+def _race(
+    group: Group, sides: Mapping[Entrant, SideProcess], guided: bool, failed: Failed
+) -> list[dict[str, Any]]:
+    def turn(side: SideProcess) -> Callable[[int], Answers]:
+        def answer(number: int) -> Answers:
+            request = group.request(number, guided)
+            side.answer(replace(request, prompts=request.prompts[:1], max_tokens=WARM))
+            return side.answer(request)
+
+        return answer
+
+    turns = {entrant: turn(side) for entrant, side in sides.items()}
+    warm = take_turns(turns, 1, failed, SideError, order=list)  # shapes that are seen for the first time
+    done = take_turns({entrant: turns[entrant] for entrant in warm}, group.plan.rounds, failed, SideError)
+    return [_row(group, entrant, sides[entrant], guided, rounds) for entrant, rounds in done.items()]
+
+
+def _row(
+    group: Group, entrant: Entrant, side: SideProcess, guided: bool, rounds: Sequence[Round]
+) -> dict[str, Any]:
+    judged = [
+        tally(group.request(number, guided).prompts, turn.answers)
+        for number, each in enumerate(rounds)
+        for turn in each.turns
+    ]
+    return {
+        **group.what,
+        "guided": guided,
+        "engine": entrant.engine,
+        "drafter": entrant.drafter,
+        "K": entrant.num_drafts,
+        "rounds_tokens_per_s": [round(each.speed, 2) for each in rounds],
+        "rounds_user_tokens_per_s": [round(each.user_speed, 2) for each in rounds],
+        "tokens": sum(each.tokens for each in rounds),
+        **{key: sum(counts[key] for counts in judged) for key in ("answers", "cut", "invalid")},
+        "versions": side.versions,
+    }

@@ -1,0 +1,28 @@
+"""Whether answers fit their schemas, asked of the package jsonschema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jsonschema
+
+from .protocol import Answer, Prompt
+
+
+def is_valid(text: str, schema: dict[str, Any]) -> bool:
+    """Whether a text is JSON of the schema."""
+    try:
+        jsonschema.validate(json.loads(text), schema)
+    except (ValueError, jsonschema.ValidationError):
+        return False
+    return True
+
+
+def tally(prompts: Sequence[Prompt], answers: Sequence[Answer]) -> dict[str, int]:
+    """How many answers there are, how many of them were cut at the limit, and how many of the others are not valid. One
+    without a schema is always valid."""
+    whole = [(p, a) for p, a in zip(prompts, answers, strict=True) if a.is_whole]
+    wrong = [a for p, a in whole if p.schema is not None and not is_valid(a.text, p.schema)]
+    return {"answers": len(answers), "cut": len(answers) - len(whole), "invalid": len(wrong)}

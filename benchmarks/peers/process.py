@@ -1,0 +1,115 @@
+"""A side's process, as the runner holds it: asked by lines, and stopped while others have their turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .protocol import Answers, Config, Prompt, Request, answers_of, to_line
+
+
+class SideError(Exception):
+    """A side failed, or took too long."""
+
+
+class SideProcess:
+    """The process of a side, in a session of its own. What it prints is in the file `log`. `seconds`: how long it may
+    take for a reply. Its `versions` are known once it is open.
+
+    Between replies the whole process is stopped by a signal, so that no thread of it spins beside another's turn.
+    """
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, seconds: float
+    ) -> None:
+        self.versions: dict[str, str] = {}
+        self._seconds = seconds
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=cwd,
+                env=dict(env),
+                start_new_session=True,
+                bufsize=0,
+            )
+        self._unread = b""
+
+    def open(self, config: Config) -> None:
+        """Load the engine. Raises `SideError` where that fails."""
+        self.versions = self._ask({"do": "open", "config": asdict(config)})["versions"]
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Compile what the prompts' schemas need."""
+        self._ask({"do": "prepare", "prompts": [asdict(prompt) for prompt in prompts]})
+
+    def answer(self, request: Request) -> Answers:
+        """Answer a request."""
+        return answers_of(self._ask({"do": "answer", "request": asdict(request)}))
+
+    def close(self) -> None:
+        """End the process and what it started."""
+        self._signal(signal.SIGCONT)
+        with suppress(OSError, subprocess.TimeoutExpired):
+            if self._process.poll() is None and self._process.stdin is not None:
+                self._process.stdin.write(to_line({"do": "close"}))
+                self._process.wait(10.0)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> SideProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        try:
+            self._process.stdin.write(to_line(message))
+            reply: dict[str, Any] = json.loads(self._line())
+        except OSError as error:
+            raise SideError(f"its process is gone ({error}); {self._last_words()}") from error
+        self._signal(signal.SIGSTOP)
+        if "error" in reply:
+            raise SideError(reply["error"])
+        return reply
+
+    def _line(self) -> bytes:
+        assert self._process.stdout is not None
+        end = time.monotonic() + self._seconds
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                raise SideError(f"no reply within {self._seconds:g} s")
+            read = os.read(self._process.stdout.fileno(), 1 << 20)
+            if not read:
+                raise SideError(f"its process ended; {self._last_words()}")
+            self._unread += read
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return f"last on stderr: {lines[-1][:300]}" if lines else "stderr is empty"
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)

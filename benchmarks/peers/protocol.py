@@ -1,0 +1,137 @@
+"""What the runner and the process of a side say to each other: a JSON object a line, a reply to each.
+
+The runner asks on the side's stdin: `open` with the config, `prepare` with prompts, `answer` with a request, `close`.
+The side replies on what was its stdout; anything else that its libraries print goes to stderr. Only the standard
+library is used, since sides run in environments of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import IO, Any, Protocol
+
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a side opens. `model` is a directory, or a GGUF file; `draft` another of a small model, or None. At most
+    `batch` prompts are answered at once, each with its answer at most `max_seq_len` tokens."""
+
+    model: str
+    dtype: str
+    batch: int
+    threads: int
+    max_seq_len: int
+    drafter: str = "none"
+    num_drafts: int = 0
+    draft: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, and the JSON schema of the answer; None: free text."""
+
+    ids: list[int]
+    schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """Prompts to be answered greedily, at most `max_tokens` each; with `exact` that many, whatever the model wants."""
+
+    prompts: list[Prompt]
+    max_tokens: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer. `decode_s` are the seconds from its first token to its last; `is_whole`: it was not cut at the
+    limit."""
+
+    tokens: list[int]
+    text: str
+    decode_s: float
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers in the prompts' order, and the seconds from the first prompt to the last answer."""
+
+    seconds: float
+    answers: list[Answer]
+
+
+class Side(Protocol):
+    """An engine, open."""
+
+    versions: dict[str, str]
+
+    def prepare(self, prompts: list[Prompt]) -> None:
+        """Compile what their schemas need."""
+
+    def answer(self, request: Request) -> Answers:
+        """Answer a request."""
+
+
+def to_line(message: dict[str, Any]) -> bytes:
+    """A message as a line."""
+    return json.dumps(message).encode() + b"\n"
+
+
+def request_of(data: dict[str, Any]) -> Request:
+    """The request in a message."""
+    return Request([Prompt(**p) for p in data["prompts"]], data["max_tokens"], data["exact"])
+
+
+def answers_of(data: dict[str, Any]) -> Answers:
+    """The answers in a message."""
+    return Answers(data["seconds"], [Answer(**a) for a in data["answers"]])
+
+
+def serve(open_side: Callable[[Config], Side]) -> None:
+    """Be a side's process: open what the runner asks for and answer until it closes or ends. An error is a reply."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also while it is stopped
+    replies = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    side: Side | None = None
+    for line in sys.stdin.buffer:
+        message = json.loads(line)
+        if message["do"] == "close":
+            break
+        try:
+            if message["do"] == "open":
+                side = open_side(Config(**message["config"]))
+            _reply(replies, _done(side, message))
+        except Exception as error:
+            traceback.print_exc()
+            _reply(replies, {"error": f"{type(error).__name__}: {error}"})
+    sys.stderr.flush()
+    os._exit(0)  # threads of libraries may not end
+
+
+def _done(side: Side | None, message: dict[str, Any]) -> dict[str, Any]:
+    assert side is not None, "nothing is open"
+    match message["do"]:
+        case "open":
+            return {"versions": side.versions}
+        case "prepare":
+            side.prepare([Prompt(**p) for p in message["prompts"]])
+            return {}
+        case "answer":
+            return asdict(side.answer(request_of(message["request"])))
+    raise ValueError(f"unknown message {message['do']!r}")
+
+
+def _reply(replies: IO[bytes], message: dict[str, Any]) -> None:
+    replies.write(to_line(message))

@@ -1,0 +1,122 @@
+"""The whole comparison: group after group, its report, and its figure."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+
+from weft.bench.report import Report
+from weft.bench.rows import Rows
+
+from .checkpoints import checkpoint
+from .environments import Environments
+from .group import Group, Plan, measure
+from .lineup import Entrant, lineup
+from .plot import draw
+from .prompts import pool
+from .ratios import Row, against_peers, targets
+
+SIMD = ("avx", "avx2", "f16c", "fma", "avx512", "avx_vnni", "amx")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is measured."""
+
+    checkpoints: Sequence[str]
+    engines: Sequence[str]
+    bits: Sequence[int]
+    batches: Sequence[int]
+    forms: Sequence[bool]
+    drafts: bool = True
+
+    def groups(self, plan: Plan, cache: Path) -> Iterator[Group]:
+        """Every group, made when its turn comes."""
+        for name in self.checkpoints:
+            made = checkpoint(name, cache)
+            prompts = pool(made)
+            for bits in self.bits:
+                for batch in self.batches:
+                    yield Group(made, made.dtype(bits), batch, prompts, plan)
+
+
+def race(
+    choice: Choice, plan: Plan, environments: Environments, console: Console, out: Path | None
+) -> Report:
+    """Measure every group, print its rows as they come, and write the report and the figure into `out`."""
+    rows, load, begin = Rows("peers"), os.getloadavg()[0], time.monotonic()
+
+    def failed(group: Group, entrant: Entrant, error: Exception) -> None:
+        console.print(f"{entrant.name} is out: {error}", markup=False)
+        rows.failures.append({**group.what, "side": entrant.name, "error": str(error)})
+
+    for group in choice.groups(plan, environments.cache):
+        entrants = lineup(group.checkpoint.name, choice.engines, choice.drafts)
+        with rows.trying(**group.what):
+            found = measure(group, entrants, choice.forms, environments.start, partial(failed, group))
+            rows += found
+            Report(f"peers, {_title(group)}", [shown(row) for row in found]).show(console)
+    report = rows.report(_summary(rows, plan, load, time.monotonic() - begin))
+    _end(report, console, out)
+    return report
+
+
+def shown(row: Row) -> Row:
+    """A row as it is printed: medians in the place of rounds."""
+    dropped = ("rounds_tokens_per_s", "rounds_user_tokens_per_s", "versions", "checkpoint", "dtype", "batch")
+    medians = {key.removeprefix("rounds_"): round(median(row[key]), 1) for key in dropped[:2]}
+    kept = {key: value for key, value in row.items() if key not in dropped}
+    return {
+        "engine": kept.pop("engine"),
+        "drafter": kept.pop("drafter"),
+        "K": kept.pop("K"),
+        **kept,
+        **medians,
+    }
+
+
+def simd() -> list[str]:
+    """What the processor has for many numbers at a time."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
+    return sorted(flag for flag in flags if flag.startswith(SIMD))
+
+
+def _title(group: Group) -> str:
+    return ", ".join(f"{value}" if key != "batch" else f"batch {value}" for key, value in group.what.items())
+
+
+def _summary(rows: Rows, plan: Plan, load: float, seconds: float) -> dict[str, Any]:
+    versions: dict[str, dict[str, str]] = {row["engine"]: row["versions"] for row in rows}
+    return {
+        **asdict(plan),
+        "simd": simd(),
+        "load_before": round(load, 2),
+        "took_s": round(seconds),
+        "sides": versions,
+        "against_peers": against_peers(rows),
+        "targets": targets(rows),
+    }
+
+
+def _end(report: Report, console: Console, out: Path | None) -> None:
+    for name in ("against_peers", "targets"):
+        if report.summary[name]:
+            Report(f"peers: {name}", report.summary[name]).show(console)
+    if out is None:
+        return
+    console.print(f"wrote {report.write(out)}")
+    if report.rows:
+        draw(report.rows, out / "peers.svg")
+        console.print(f"wrote {out / 'peers.svg'}")
