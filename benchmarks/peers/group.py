@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
+from weft.errors import WeftError
+
 from .checkpoints import Checkpoint
+from .disturbance import Disturbance
 from .judge import tally
 from .lineup import Entrant
 from .process import SideError, SideProcess
@@ -89,45 +93,56 @@ def _opened(
 ) -> dict[Entrant, SideProcess]:
     sides: dict[Entrant, SideProcess] = {}
     for entrant in entrants:
-        side = stack.enter_context(start(entrant))
         try:
-            side.open(group.config(entrant))
+            config = group.config(entrant)
+            side = stack.enter_context(start(entrant))
+            side.open(config)
             side.prepare(group.prompts)
-            sides[entrant] = side
-        except SideError as error:
+        except (SideError, WeftError) as error:
             failed(entrant, error)
-            side.close()
+        else:
+            sides[entrant] = side
     return sides
 
 
 def _race(
     group: Group, sides: Mapping[Entrant, SideProcess], guided: bool, failed: Failed
 ) -> list[dict[str, Any]]:
-    def turn(side: SideProcess) -> Callable[[int], Answers]:
+    others: dict[Entrant, list[float]] = {entrant: [] for entrant in sides}
+
+    def turn(entrant: Entrant, side: SideProcess) -> Callable[[int], Answers]:
         def answer(number: int) -> Answers:
             request = group.request(number, guided)
             side.answer(replace(request, prompts=request.prompts[:1], max_tokens=WARM))
-            return side.answer(request)
+            disturbance = Disturbance(side.pid)
+            answers = side.answer(request)
+            others[entrant].append(disturbance.cores())
+            return answers
 
         return answer
 
-    turns = {entrant: turn(side) for entrant, side in sides.items()}
+    turns = {entrant: turn(entrant, side) for entrant, side in sides.items()}
     warm = take_turns(turns, 1, failed, SideError, order=list)  # shapes that are seen for the first time
     done = take_turns({entrant: turns[entrant] for entrant in warm}, group.plan.rounds, failed, SideError)
-    return [_row(group, entrant, sides[entrant], guided, rounds) for entrant, rounds in done.items()]
+    return [
+        {
+            **group.what,
+            "guided": guided,
+            **_figures(group, entrant, guided, rounds),
+            "cores_of_others": round(median(others[entrant][1:]), 2),
+            "versions": sides[entrant].versions,
+        }
+        for entrant, rounds in done.items()
+    ]
 
 
-def _row(
-    group: Group, entrant: Entrant, side: SideProcess, guided: bool, rounds: Sequence[Round]
-) -> dict[str, Any]:
+def _figures(group: Group, entrant: Entrant, guided: bool, rounds: Sequence[Round]) -> dict[str, Any]:
     judged = [
         tally(group.request(number, guided).prompts, turn.answers)
         for number, each in enumerate(rounds)
         for turn in each.turns
     ]
     return {
-        **group.what,
-        "guided": guided,
         "engine": entrant.engine,
         "drafter": entrant.drafter,
         "K": entrant.num_drafts,
@@ -135,5 +150,4 @@ def _row(
         "rounds_user_tokens_per_s": [round(each.user_speed, 2) for each in rounds],
         "tokens": sum(each.tokens for each in rounds),
         **{key: sum(counts[key] for counts in judged) for key in ("answers", "cut", "invalid")},
-        "versions": side.versions,
     }

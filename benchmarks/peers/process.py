@@ -23,7 +23,7 @@ class SideError(Exception):
 
 class SideProcess:
     """The process of a side, in a session of its own. What it prints is in the file `log`. `seconds`: how long it may
-    take for a reply. Its `versions` are known once it is open.
+    take for a reply. Its `versions` are known once it is open. Raises `SideError` where there is no such program.
 
     Between replies the whole process is stopped by a signal, so that no thread of it spins beside another's turn.
     """
@@ -33,20 +33,16 @@ class SideProcess:
     ) -> None:
         self.versions: dict[str, str] = {}
         self._seconds = seconds
+        self._is_closed = False
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=cwd,
-                env=dict(env),
-                start_new_session=True,
-                bufsize=0,
-            )
+        self._process = _started(command, env, cwd, log)
         self._unread = b""
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
 
     def open(self, config: Config) -> None:
         """Load the engine. Raises `SideError` where that fails."""
@@ -61,7 +57,10 @@ class SideProcess:
         return answers_of(self._ask({"do": "answer", "request": asdict(request)}))
 
     def close(self) -> None:
-        """End the process and what it started."""
+        """End the process and what it started. Again is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._signal(signal.SIGCONT)
         with suppress(OSError, subprocess.TimeoutExpired):
             if self._process.poll() is None and self._process.stdin is not None:
@@ -81,6 +80,8 @@ class SideProcess:
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
+        if self._is_closed:
+            raise SideError("it is closed")
         self._signal(signal.SIGCONT)
         try:
             self._process.stdin.write(to_line(message))
@@ -98,6 +99,7 @@ class SideProcess:
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))
             if not ready:
+                self._signal(signal.SIGKILL)
                 raise SideError(f"no reply within {self._seconds:g} s")
             read = os.read(self._process.stdout.fileno(), 1 << 20)
             if not read:
@@ -113,3 +115,20 @@ class SideProcess:
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+def _started(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as errors:
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=cwd,
+                env=dict(env),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise SideError(f"{command[0]}: {error.strerror}") from error

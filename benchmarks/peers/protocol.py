@@ -55,10 +55,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer. `decode_s` are the seconds from its first token to its last; `is_whole`: it was not cut at the
-    limit."""
+    """An answer. `num_tokens` counts the end token too. `decode_s` are the seconds from the first token to the last;
+    `is_whole`: it was not cut at the limit."""
 
-    tokens: list[int]
+    num_tokens: int
     text: str
     decode_s: float
     is_whole: bool

@@ -16,7 +16,8 @@ GROUP = ("checkpoint", "dtype", "batch", "guided")
 
 def speed(row: Row) -> float:
     """Tokens per second: the median over rounds."""
-    return median(row["rounds_tokens_per_s"])
+    middle: float = median(row["rounds_tokens_per_s"])
+    return middle
 
 
 def best(rows: Iterable[Row]) -> Row | None:

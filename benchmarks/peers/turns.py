@@ -24,11 +24,11 @@ class Round:
     def add(self, turn: Answers) -> None:
         """Count a turn."""
         self.turns.append(turn)
-        self.tokens += sum(len(answer.tokens) for answer in turn.answers)
+        self.tokens += sum(answer.num_tokens for answer in turn.answers)
         self.seconds += turn.seconds
         for answer in turn.answers:
-            if len(answer.tokens) > 1 and answer.decode_s > 0:
-                self.user_speeds.append((len(answer.tokens) - 1) / answer.decode_s)
+            if answer.num_tokens > 1 and answer.decode_s > 0:
+                self.user_speeds.append((answer.num_tokens - 1) / answer.decode_s)
 
     @property
     def speed(self) -> float:

@@ -21,7 +21,10 @@ class LlamaCpp:
     """A server with a slot for each prompt of a batch. No prompt is kept for the next request."""
 
     def __init__(self, config: Config) -> None:
-        self.versions = {"xllamacpp": importlib.metadata.version("xllamacpp")}
+        self.versions = {
+            "xllamacpp": importlib.metadata.version("xllamacpp"),
+            "uses": xllamacpp.get_system_info(),
+        }
         params = xllamacpp.CommonParams()
         params.model.path = config.model
         params.n_parallel = config.batch
@@ -51,7 +54,6 @@ class LlamaCpp:
             "temperature": 0.0,
             "stream": False,
             "cache_prompt": False,
-            "return_tokens": True,
             "ignore_eos": request.exact,
         }
         if prompt.schema is not None:
@@ -78,8 +80,8 @@ def _answer(reply: dict[str, Any]) -> Answer:
     if "choices" not in reply:
         raise RuntimeError(f"llama.cpp: {reply}")
     choice, timings = reply["choices"][0], reply["timings"]
-    tokens = choice.get("tokens") or reply.get("tokens") or [0] * reply["usage"]["completion_tokens"]
-    return Answer(tokens, choice["text"], timings["predicted_ms"] / 1e3, choice["finish_reason"] == "stop")
+    num_tokens, is_whole = reply["usage"]["completion_tokens"], choice["finish_reason"] == "stop"
+    return Answer(num_tokens, choice["text"], timings["predicted_ms"] / 1e3, is_whole)
 
 
 if __name__ == "__main__":

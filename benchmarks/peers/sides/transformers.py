@@ -112,7 +112,7 @@ class Transformers:
 
     def _answer(self, row: Row) -> Answer:
         text = self._tokenizer.decode(row.tokens, skip_special_tokens=True)
-        return Answer(row.tokens, text, row.moments[-1] - row.moments[0], row.is_whole)
+        return Answer(len(row.tokens), text, row.moments[-1] - row.moments[0], row.is_whole)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def _drafts(config: Config) -> dict[str, Any] | None:
 def _answer(output: Any) -> Answer:
     told, moments = output.outputs[0], output.metrics
     decode_s = moments.last_token_ts - moments.first_token_ts
-    return Answer(list(told.token_ids), told.text, decode_s, told.finish_reason == "stop")
+    return Answer(len(told.token_ids), told.text, decode_s, told.finish_reason == "stop")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Weft:
                 raise output.error
             first, last = output.stats.first_token_at or 0.0, output.stats.last_token_at or 0.0
             answers.append(
-                Answer(output.token_ids, output.text, last - first, output.finish_reason == "stop")
+                Answer(len(output.token_ids), output.text, last - first, output.finish_reason == "stop")
             )
         return Answers(seconds, answers)
 

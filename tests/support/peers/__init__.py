@@ -1,0 +1,1 @@
+"""Sides that answer at once, for tests of what asks them."""
