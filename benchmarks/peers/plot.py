@@ -44,7 +44,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     widest = max(sum(panel[0] == name for panel in panels) for name in checkpoints)
     figure = Figure(figsize=(3.6 * widest, 3.6 * len(checkpoints) + 0.8))
     FigureCanvasAgg(figure)
-    grid = figure.subplots(len(checkpoints), widest, squeeze=False)
+    grid = figure.subplots(len(checkpoints), widest, squeeze=False, sharex="row", sharey="row")
     for axes, name in zip(grid, checkpoints, strict=True):
         here = [panel for panel in panels if panel[0] == name]
         for axis in axes[len(here) :]:
@@ -56,13 +56,15 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axis.set_ylabel("tokens/s, all users")
     for axis in grid[-1]:
         axis.set_xlabel("tokens/s, one user")
-    _legend(figure, grid)
+    _legend(figure, grid, sorted({row["batch"] for row in rows}))
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "weft"}):  # the same figure is the same file
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _panel(axis: Any, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
     for label, points in series(rows).items():
         engine, _, drafts = label.partition(", ")
         colour = COLOURS[ENGINES.index(engine)]
@@ -70,14 +72,19 @@ def _panel(axis: Any, rows: Sequence[Row]) -> None:
         axis.plot(*zip(*points, strict=True), label=label, color=colour, linestyle=style, marker=".")
     axis.set_xscale("log")
     axis.set_yscale("log")
-    axis.grid(alpha=0.25, which="both")
+    for ticks in (axis.xaxis, axis.yaxis):
+        ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ticks.set_major_formatter(FormatStrFormatter("%g"))
+        ticks.set_minor_formatter(NullFormatter())
+    axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _legend(figure: Any, grid: Any) -> None:
+def _legend(figure: Any, grid: Any, batches: Sequence[int]) -> None:
     named = {}
     for axis in grid.flat:
         named.update(dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)))
-    figure.suptitle("Each line: batches 1, 8, 32 from right to left; dashed: without drafts", fontsize=10)
+    told = ", ".join(map(str, batches))
+    figure.suptitle(f"Batches of {told} requests along each line; dashed: without drafts", fontsize=10)
     figure.legend(named.values(), named.keys(), loc="lower center", ncols=4, frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, 0.06, 1, 1))

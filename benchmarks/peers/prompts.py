@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 from weft import load_tokenizer
 from weft.tiny.records import Record, example
@@ -16,12 +19,11 @@ POOL = 64
 
 
 def pool(checkpoint: Checkpoint) -> list[Prompt]:
-    """The same `POOL` prompts at every call."""
-    rng = random.Random(SEED)
-    records = [example(rng, "heldout") for _ in range(POOL)]
+    """The same `POOL` prompts at every call. SmolLM2's ask for no lists, to which it adds until the limit."""
     tokenizer = load_tokenizer(checkpoint.directory)
     if checkpoint.name == TINY:
-        return [Prompt(tokenizer.encode(record.prompt), record.schema) for record in records]
+        return [Prompt(tokenizer.encode(record.prompt), record.schema) for record in islice(_records(), POOL)]
+    records = list(islice((record for record in _records() if not has_list(record.schema)), POOL))
     texts = [
         tokenizer.apply_chat_template(_messages(record), tokenize=False, add_generation_prompt=True)
         for record in records
@@ -36,6 +38,17 @@ def of_round(prompts: list[Prompt], number: int, count: int, guided: bool) -> li
     """The `count` prompts of a round, with their schemas or without: each round goes on where the one before ended."""
     taken = [prompts[(number * count + i) % len(prompts)] for i in range(count)]
     return taken if guided else [replace(prompt, schema=None) for prompt in taken]
+
+
+def has_list(schema: dict[str, Any]) -> bool:
+    """Whether an answer to a schema holds a list."""
+    return schema.get("type") == "array" or any(map(has_list, schema.get("properties", {}).values()))
+
+
+def _records() -> Iterator[Record]:
+    rng = random.Random(SEED)
+    while True:
+        yield example(rng, "heldout")
 
 
 def _messages(record: Record) -> list[dict[str, str]]:

@@ -83,6 +83,18 @@ def shown(row: Row) -> Row:
     }
 
 
+def in_words(row: Row) -> Row:
+    """A row of ratios as it is printed: its group, and both sides' best drafters, in one column each."""
+    form = "guided" if row["guided"] else "free"
+    return {
+        "group": f"{row['checkpoint'].split('-135M')[0]} {row['dtype']} {row['batch']} {form}",
+        "weft over": row["weft_over"],
+        "no drafts": row["without_drafts"],
+        "best": row["best_over_best"],
+        "best drafters": f"{row['best_of_weft']} ÷ {row['best_of_peer']}",
+    }
+
+
 def simd() -> list[str]:
     """What the processor has for many numbers at a time."""
     try:
@@ -111,9 +123,10 @@ def _summary(rows: Rows, plan: Plan, load: float, seconds: float) -> dict[str, A
 
 
 def _end(report: Report, console: Console, out: Path | None) -> None:
-    for name in ("against_peers", "targets"):
-        if report.summary[name]:
-            Report(f"peers: {name}", report.summary[name]).show(console)
+    tables = {"against peers": [in_words(row) for row in report.summary["against_peers"]]}
+    for name, rows in {**tables, "targets": report.summary["targets"]}.items():
+        if rows:
+            Report(f"peers: {name}", rows).show(console)
     if out is None:
         return
     console.print(f"wrote {report.write(out)}")

@@ -15,7 +15,7 @@ from peers.environments import Environments
 from peers.group import Plan
 from peers.judge import tally
 from peers.lineup import lineup
-from peers.prompts import of_round, pool
+from peers.prompts import has_list, of_round, pool
 from peers.protocol import Answers, Config, Request, Side
 from peers.race import Choice, race
 from weft.bench.rows import keeping
@@ -51,6 +51,14 @@ def test_rounds_go_through_all_prompts() -> None:
     prompts = pool(checkpoint(TINY, Path()))
     assert of_round(prompts, 1, 40, True) == prompts[40:] + prompts[:16]
     assert all(prompt.schema is None for prompt in of_round(prompts, 0, 3, False))
+
+
+def test_lists_are_found_at_any_depth() -> None:
+    inner = {"type": "object", "properties": {"a": {"type": "array"}}}
+    assert has_list(inner) and has_list(
+        {"type": "object", "properties": {"b": {"type": "string"}, "c": inner}}
+    )
+    assert not has_list({"type": "object", "properties": {"b": {"type": "string"}}})
 
 
 def test_the_lineup_has_every_engine_and_heads_where_they_are() -> None:
