@@ -12,6 +12,7 @@ from weft.bench.rows import keeping
 from .checkpoints import SMOLLM2, TINY
 from .environments import Environments, set_up
 from .group import Plan
+from .kept import kept_rows
 from .lineup import ENGINES
 from .race import Choice, race
 
@@ -30,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     add("--batches", nargs="+", type=int, default=(1, 8, 32))
     add("--forms", nargs="+", choices=FORMS, default=tuple(FORMS))
     add("--no-drafts", action="store_true", help="every engine without its drafters")
-    add("--rounds", type=int, default=5, help="timed rounds; in each every side has two turns")
+    add("--rounds", type=int, default=3, help="timed rounds; in each every side has two turns")
     add("--waves", type=int, default=2, help="batches that a turn is long")
     add("--least-prompts", type=int, default=4, help="fewest prompts of a turn")
     add("--threads", type=int, default=2, help="of every side")
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add("--cache", type=Path, default=PEERS / "cache", help="converted checkpoints, and logs of the sides")
     add("--reply-within", type=float, default=900.0, metavar="SECONDS", help="who takes longer is out")
     add("--out", type=Path, help="folder of peers.json and peers.svg")
+    add("--add", action="store_true", help="to the groups that peers.json there has of the same commit")
     add("--setup", action="store_true", help="make the environments and fetch SmolLM2, and no more")
     return made
 
@@ -71,8 +73,9 @@ def main() -> None:
     choice = Choice(
         options.checkpoints, engines, options.bits, options.batches, forms, drafts=not options.no_drafts
     )
+    kept = kept_rows(options.out / "peers.json") if options.add and options.out else []
     with keeping(options.out):
-        race(choice, plan, environments, console, options.out)
+        race(choice, plan, environments, console, options.out, kept)
 
 
 if __name__ == "__main__":

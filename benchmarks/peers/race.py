@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from weft.bench.rows import Rows
 from .checkpoints import checkpoint
 from .environments import Environments
 from .group import Group, Plan, measure
+from .kept import without
 from .lineup import Entrant, lineup
 from .plot import draw
 from .prompts import pool
@@ -38,31 +39,43 @@ class Choice:
     forms: Sequence[bool]
     drafts: bool = True
 
-    def groups(self, plan: Plan, cache: Path) -> Iterator[Group]:
-        """Every group, made when its turn comes."""
-        for name in self.checkpoints:
-            made = checkpoint(name, cache)
-            prompts = pool(made)
-            for bits in self.bits:
-                for batch in self.batches:
-                    yield Group(made, made.dtype(bits), batch, prompts, plan)
+    def groups(self, name: str, plan: Plan, cache: Path) -> list[Group]:
+        """The groups of a checkpoint, which is made where it is not there yet."""
+        made = checkpoint(name, cache)
+        prompts = pool(made)
+        return [
+            Group(made, made.dtype(bits), batch, prompts, plan)
+            for bits in self.bits
+            for batch in self.batches
+        ]
 
 
 def race(
-    choice: Choice, plan: Plan, environments: Environments, console: Console, out: Path | None
+    choice: Choice,
+    plan: Plan,
+    environments: Environments,
+    console: Console,
+    out: Path | None,
+    kept: Sequence[Row] = (),
 ) -> Report:
-    """Measure every group, print its rows as they come, and write the report and the figure into `out`."""
+    """Measure every group, print its rows as they come, and write the report and the figure into `out`. `kept` rows of
+    other groups stay in the report."""
     rows, load, begin = Rows("peers"), os.getloadavg()[0], time.monotonic()
+    rows += kept
 
     def failed(group: Group, entrant: Entrant, error: Exception) -> None:
         console.print(f"{entrant.name} is out: {error}", markup=False)
         rows.failures.append({**group.what, "side": entrant.name, "error": str(error)})
 
-    for group in choice.groups(plan, environments.cache):
+    groups: list[Group] = []
+    for name in choice.checkpoints:
+        with rows.trying(checkpoint=name):
+            groups += choice.groups(name, plan, environments.cache)
+    for group in groups:
         entrants = lineup(group.checkpoint.name, choice.engines, choice.drafts)
         with rows.trying(**group.what):
             found = measure(group, entrants, choice.forms, environments.start, partial(failed, group))
-            rows += found
+            rows[:] = [*without(rows, group.what), *found]
             Report(f"peers, {_title(group)}", [shown(row) for row in found]).show(console)
     report = rows.report(_summary(rows, plan, load, time.monotonic() - begin))
     _end(report, console, out)

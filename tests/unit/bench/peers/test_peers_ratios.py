@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from peers.checkpoints import SMOLLM2, TINY
 from peers.judge import is_valid, tally
+from peers.kept import kept_rows, without
 from peers.plot import draw, series
 from peers.protocol import Answer, Prompt
 from peers.ratios import against_peers, ratio, targets
+from weft.bench.report import Report
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
@@ -92,6 +95,17 @@ def test_the_figure_has_a_line_for_each_engine_with_and_without_drafts(tmp_path:
     }
     draw(rows, tmp_path / "peers.svg")
     assert "weft, drafts" in (tmp_path / "peers.svg").read_text()
+
+
+def test_rows_of_another_run_are_kept_where_they_are_comparable(tmp_path: Path) -> None:
+    first = [row("weft", [1.0]), row("weft", [2.0], batch=8)]
+    file = Report("peers", first).write(tmp_path)
+    assert kept_rows(file) == first and kept_rows(tmp_path / "none.json") == []
+    group = {"checkpoint": TINY, "dtype": "float32", "batch": 8}
+    assert without(first, group) == first[:1]
+    file.write_text(json.dumps({**json.loads(file.read_text()), "commit": "another"}))
+    with pytest.raises(ValueError, match="of the commit another"):
+        kept_rows(file)
 
 
 def test_answers_are_judged_by_their_schemas() -> None:
