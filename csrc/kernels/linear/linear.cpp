@@ -160,7 +160,7 @@ void linear_cpu(const LinearCall &call) {
       rows.x = own.norms.data();
       chosen().norm_rows(norm_of(call, own.norms.data()), 0, call.rows);
     }
-    if (panels > 1) own.panels.resize(size(2 * call.rows * kPanel));
+    own.panels.resize(size(3 * call.rows * kPanel));
     for (std::int64_t begin, end; claims.next(begin, end);) units(call, rows, own.panels.data(), begin, end);
   });
 }

@@ -1,14 +1,14 @@
 // The inner loops of linear.cpp, which includes this once for each instruction set, inside a namespace of its own and
 // with WEFT_TARGET saying which: functions here are compiled for it. So there is no include guard.
 
+// Rows that are multiplied at once, and vectors of a panel: their sums and the weights fill the registers.
 #if WEFT_TARGET == 512
-constexpr int kMostRows = 6, kHalves = 1;  // at once: their sums and the weights fill the registers
+constexpr int kMostRows = 6, kVectors = 4;
 #elif WEFT_TARGET == 256
-constexpr int kMostRows = 3, kHalves = 2;
+constexpr int kMostRows = 3, kVectors = 2;
 #else
-constexpr int kMostRows = 4, kHalves = 4;
+constexpr int kMostRows = 4, kVectors = 1;
 #endif
-constexpr int kVectors = kPanel / kLanes / kHalves;
 
 WEFT_INLINE Lanes widened(const float *w) { return load(w); }
 
@@ -47,14 +47,36 @@ WEFT_INLINE Lanes widened(const W *w) {
 }
 #endif
 
-// kRows rows times one panel, to `out`. The weights are read once and in their order: they come from far away.
+// Inputs begin..end-1 of a product. What comes next is asked for meanwhile, since it comes from far away: `ahead` of the
+// weights that are read, or where several tiles of rows read them, each its share, `lines` lines for every input.
+struct Part {
+  std::int64_t begin, end;
+  const char *share;  // or null: ahead
+  int lines;
+};
+
+// kRows rows from `row` on times a part of one panel. Sums go to `partial` [rows, kPanel] until the last part is added.
 template <class W, int kRows>
-WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const Sink &out) {
+WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const Part &part, float *partial,
+                      const Sink &out) {
+  constexpr int kWidth = kVectors * kLanes;
+  constexpr std::int64_t kLine = 64 / sizeof(W), kAhead = 2048 / sizeof(W);
   const float *x = in.x + row * in.stride;
-  for (int half = 0; half < kHalves; ++half) {
-    const W *w = panel + half * kVectors * kLanes;
+  partial += row * kPanel;
+  for (int first = 0; first < kPanel; first += kWidth) {
+    const W *w = panel + part.begin * kPanel + first;
+    const char *share = part.share;
     Lanes sums[kRows][kVectors] = {};
-    for (std::int64_t i = 0; i < in.width; ++i, w += kPanel) {
+    if (part.begin > 0) {
+      for (int m = 0; m < kRows; ++m)
+        for (int v = 0; v < kVectors; ++v) sums[m][v] = load(partial + m * kPanel + first + v * kLanes);
+    }
+    for (std::int64_t i = part.begin; i < part.end; ++i, w += kPanel) {
+      if (share) {
+        for (int line = 0; line < part.lines; ++line, share += 64) __builtin_prefetch(share);
+      } else {
+        for (int line = 0; line < kWidth; line += kLine) __builtin_prefetch(w + kAhead + line);
+      }
       Lanes weights[kVectors];
       for (int v = 0; v < kVectors; ++v) weights[v] = widened(w + v * kLanes);
       for (int m = 0; m < kRows; ++m) {
@@ -62,24 +84,46 @@ WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const Si
         for (int v = 0; v < kVectors; ++v) sums[m][v] += value * weights[v];
       }
     }
-    for (int m = 0; m < kRows; ++m)
-      for (int v = 0; v < kVectors; ++v) put(out, row + m, (half * kVectors + v) * kLanes, sums[m][v]);
+    for (int m = 0; m < kRows; ++m) {
+      for (int v = 0; v < kVectors; ++v) {
+        const int place = first + v * kLanes;
+        if (part.end < in.width)
+          std::memcpy(partial + m * kPanel + place, &sums[m][v], sizeof sums[m][v]);
+        else
+          put(out, row + m, place, sums[m][v]);
+      }
+    }
   }
 }
 
+// The same for `count` rows, up to kRows.
 template <class W, int kRows>
-WEFT_INLINE void rest(const Rows &in, const W *panel, std::int64_t row, const Sink &out) {
+WEFT_INLINE void tile_of(std::int64_t count, const Rows &in, const W *panel, std::int64_t row, const Part &part,
+                         float *partial, const Sink &out) {
   if constexpr (kRows > 0) {
-    if (in.count - row == kRows) return tile<W, kRows>(in, panel, row, out);
-    rest<W, kRows - 1>(in, panel, row, out);
+    if (count == kRows) return tile<W, kRows>(in, panel, row, part, partial, out);
+    tile_of<W, kRows - 1>(count, in, panel, row, part, partial, out);
   }
 }
 
+// Rows in tiles of about one size. Where there are several, they take turns on a part of the panel that stays near.
 template <class W>
-WEFT_INLINE void times_panel(const Rows &in, const W *panel, const Sink &out) {
-  std::int64_t row = 0;
-  for (; in.count - row >= kMostRows; row += kMostRows) tile<W, kMostRows>(in, panel, row, out);
-  rest<W, kMostRows - 1>(in, panel, row, out);
+void times_panel(const Rows &in, const W *panel, float *partial, const Sink &out) {
+  const std::int64_t tiles = (in.count + kMostRows - 1) / kMostRows;
+  if (tiles <= 1) return tile_of<W, kMostRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
+  constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
+  const std::int64_t inputs = 16384 / (kPanel * static_cast<std::int64_t>(sizeof(W)));
+  for (std::int64_t begin = 0; begin < in.width; begin += inputs) {
+    const std::int64_t end = std::min(begin + inputs, in.width);
+    const char *next = reinterpret_cast<const char *>(panel + end * kPanel);
+    for (std::int64_t t = 0, row = 0; t < tiles; ++t) {
+      const std::int64_t count = (in.count - row + tiles - t - 1) / (tiles - t);
+      const Part part{begin, end, next + (end - begin) * kLines * t / tiles * 64,
+                      static_cast<int>((kLines + tiles - 1) / tiles)};
+      tile_of<W, kMostRows>(count, in, panel, row, part, partial, out);
+      row += count;
+    }
+  }
 }
 
 // silu(gate) * up of panels that were multiplied to `gates` and `ups`, [rows, kPanel] each.
@@ -92,19 +136,20 @@ WEFT_INLINE void swiglu(const LinearCall &call, std::int64_t unit, const float *
   }
 }
 
+// `room` [3, rows, kPanel]: sums so far, gates, ups.
 template <class W>
 void units(const LinearCall &call, const Rows &in, float *room, std::int64_t begin, std::int64_t end) {
   const W *panels = static_cast<const W *>(call.panels);
   const std::int64_t size = call.inputs * kPanel;
+  float *gates = room + call.rows * kPanel, *ups = gates + call.rows * kPanel;
   for (std::int64_t unit = begin; unit < end; ++unit) {
     if (!call.swiglu) {
-      times_panel<W>(in, panels + unit * size, sink_of(call, unit));
+      times_panel<W>(in, panels + unit * size, room, sink_of(call, unit));
       continue;
     }
-    float *ups = room + call.rows * kPanel;
-    times_panel<W>(in, panels + 2 * unit * size, room_of(call, unit, room, 0));
-    times_panel<W>(in, panels + (2 * unit + 1) * size, room_of(call, unit, ups, call.outputs));
-    swiglu(call, unit, room, ups);
+    times_panel<W>(in, panels + 2 * unit * size, room, room_of(call, unit, gates, 0));
+    times_panel<W>(in, panels + (2 * unit + 1) * size, room, room_of(call, unit, ups, call.outputs));
+    swiglu(call, unit, gates, ups);
   }
 }
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft import _core
+from weft.ops.huge_pages import settled
 from weft.ops.lazy_triton import triton_kernels
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel
 
@@ -44,7 +45,8 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, swiglu: bool = False) -> None:
         self.num_outputs = weight.shape[0] // (2 if swiglu else 1)
         self.bias, self.swiglu = bias, swiglu
-        self.weight = panels_of(weight, swiglu) if weight.device.type == "cpu" else weight.contiguous()
+        is_cpu = weight.device.type == "cpu"
+        self.weight = settled(panels_of(weight, swiglu)) if is_cpu else weight.contiguous()
 
     def __call__(
         self,
