@@ -20,6 +20,8 @@ from weft.ops.lazy_triton import triton_kernels
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel
 
 PANEL = 64
+FEW_ROWS = 16
+"""As many are one kernel's on CUDA; of more the products are torch's."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,10 @@ def _linear_cuda(
     swiglu: bool,
     out: Tensor,
 ) -> None:
+    if x.shape[0] <= FEW_ROWS:
+        with device_of(x):
+            triton_kernels("linear_triton").linear(x, weight, bias, norm, eps, residual, swiglu, out)
+        return
     if norm is not None:
         x = F.rms_norm(x, norm.shape, norm, eps)
     if swiglu:
@@ -135,7 +141,8 @@ def _norm_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
 
 
 def _norm_cuda(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-    out.copy_(F.rms_norm(x, weight.shape, weight, eps))
+    with device_of(x):
+        triton_kernels("rows_triton").norm(x, weight, eps, out)
 
 
 def _gives_nothing(*args: object) -> None:

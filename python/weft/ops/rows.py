@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from weft import _core
-from weft.ops.library import DTYPE_CODES, register, require, run_kernel
+from weft.ops.lazy_triton import triton_kernels
+from weft.ops.library import DTYPE_CODES, device_of, register, require, run_kernel
 from weft.ops.linear import Norm
 
 
@@ -42,7 +44,8 @@ def _embed_cpu(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
 
 
 def _embed_cuda(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
-    torch.index_select(weight, 0, tokens.clamp(0, weight.shape[0] - 1), out=out)
+    with device_of(out):
+        triton_kernels("rows_triton").embed(weight, tokens, out)
 
 
 def _join_cpu(
@@ -64,20 +67,9 @@ def _join_cpu(
     run_kernel("join_norms", kernel)
 
 
-def _join_cuda(
-    weight: Tensor,
-    tokens: Tensor,
-    embed_norm: Tensor,
-    embed_eps: float,
-    hidden: Tensor,
-    hidden_norm: Tensor,
-    hidden_eps: float,
-    out: Tensor,
-) -> None:
-    embedded = F.embedding(tokens.clamp(0, weight.shape[0] - 1), weight)
-    width = hidden.shape[1]
-    out[:, :width].copy_(F.rms_norm(embedded, (width,), embed_norm, embed_eps))
-    out[:, width:].copy_(F.rms_norm(hidden, (width,), hidden_norm, hidden_eps))
+def _join_cuda(weight: Tensor, *args: Any) -> None:
+    with device_of(weight):
+        triton_kernels("rows_triton").join_norms(weight, *args)
 
 
 def _take_cpu(x: Tensor, index: Tensor, out: Tensor) -> None:
@@ -88,8 +80,8 @@ def _take_cpu(x: Tensor, index: Tensor, out: Tensor) -> None:
 
 
 def _take_cuda(x: Tensor, index: Tensor, out: Tensor) -> None:
-    at = index[:, None, None].expand(-1, 1, x.shape[2])
-    torch.gather(x, 1, at, out=out[:, None])
+    with device_of(x):
+        triton_kernels("rows_triton").take_rows(x, index, out)
 
 
 def _gives_nothing(*args: object) -> None:

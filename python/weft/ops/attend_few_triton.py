@@ -1,0 +1,159 @@
+"""Attention of rows with few new tokens in one Triton kernel: norm, rotation, the writing of keys, and shares of the keys
+that are joined by the last program to arrive.
+
+Share s of S takes tiles s, s + S, ... of a text's keys. Tiles and shares are constants of the model and of the page
+tables, and a block of 16 queries is one whatever their number: a query's bits depend on its own text alone. Keys of new
+tokens come from `qkv`, in the places that they have in the cache: the program that meets them writes them.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from weft.ops.attention_parts_triton import Call, attend_tile, keys_of_tile, load_heads, padded, tokens_of, turn
+from weft.ops.triton_launch import begin, chain_options, counters
+
+FEW_TOKENS = 16
+QUERIES = 16
+WARPS = 4
+STAGES = 3
+MOST_SHARES = 32
+ENOUGH_PROGRAMS = 128  # one for each multiprocessor of a large GPU, of one row
+
+
+def choose_shares(num_kv_heads: int, capacity: int, keys: int) -> int:
+    """Shares of the keys of texts that may have `capacity` tokens, in tiles of `keys`: a power of two."""
+    wanted = min(MOST_SHARES, ENOUGH_PROGRAMS // num_kv_heads, capacity // keys)
+    return 1 << max(0, wanted.bit_length() - 1)
+
+
+@triton.jit(
+    do_not_specialize=["width", "offset", "num_columns", "num_positions", "eps", "scale"],
+    do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
+)
+def attend_few_kernel(
+    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, Out, Parts, Lse, Counters,
+    eps, scale, width, offset, num_columns, num_positions,
+    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Program (row, key head and block of queries, share). Parts float32 [N * H, SHARES, D], Lse float32 [N * H, SHARES]
+    and Counters int32 [programs of a share], zero before and after."""
+    begin(CHAINED)
+    G: tl.constexpr = H // HKV
+    WIDE: tl.constexpr = (H + 2 * HKV) * D
+    row = tl.program_id(0)
+    key_head = tl.program_id(1) % HKV
+    block = tl.program_id(1) // HKV
+    share = tl.program_id(2)
+    mine, count, first = tokens_of(Base, Count, Starts, row, width, offset)
+    length = tl.minimum(first + count, num_columns * PAGE)
+    alive = tl.minimum(tl.cdiv(length, BN), SHARES)
+    if (share < alive) & (block * BM < count * G):
+        query = block * BM + tl.arange(0, BM)
+        token = query // G
+        head = key_head * G + query % G
+        live = token < count
+        d = tl.arange(0, DP)
+        own = QKV + mine * WIDE
+        q = load_heads(own + (token * WIDE + head * D)[:, None], d, live, D, DP)
+        q = turn(q, QNorm, Rotary, first + token, live, d, eps, num_positions, BM, D, DP)
+        position = tl.where(live, tl.minimum(first + token, length - 1), -1)
+        m = tl.full([BM], float("-inf"), tl.float32)
+        total = tl.zeros([BM], tl.float32)
+        acc = tl.zeros([BM, DP], tl.float32)
+        old = tl.minimum(first, length) // BN * BN  # tiles below hold no new key
+        for start in tl.range(share * BN, old, SHARES * BN, num_stages=STAGES):
+            n = start + tl.arange(0, BN)
+            page = tl.load(PageTable + row * num_columns + n // PAGE).to(tl.int64)
+            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
+            k = load_heads(entry, d, n >= 0, D, DP)
+            v = load_heads(entry + HKV * D, d, n >= 0, D, DP)
+            m, total, acc = attend_tile(q, k, v, n[None, :] <= position[:, None], scale, m, total, acc)
+        rest = old // BN + (share + SHARES - old // BN % SHARES) % SHARES  # this share's first tile from `old` on
+        for start in tl.range(rest * BN, length, SHARES * BN, num_stages=1):
+            n = start + tl.arange(0, BN)
+            inside = n < length
+            new = (n >= first) & inside
+            page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
+            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
+            # One load for both kinds of keys.
+            source = tl.where(new[:, None], own + ((n - first) * WIDE + (H + key_head) * D)[:, None], entry)
+            v = load_heads(source + HKV * D, d, inside, D, DP)
+            k = load_heads(source, d, inside, D, DP)
+            k = tl.where(new[:, None], turn(k, KNorm, Rotary, n, new, d, eps, num_positions, BN, D, DP), k)
+            if block == 0:
+                written = (new & (page > 0))[:, None] & (d < D)[None, :]
+                tl.store(entry + d[None, :], k, mask=written)
+                tl.store(entry + HKV * D + d[None, :], v, mask=written)
+            seen = (n[None, :] <= position[:, None]) & inside[None, :]
+            m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+        acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+        cell = live[:, None] & (d < D)[None, :]
+        line = (mine + token) * H + head
+        target = Out + line[:, None] * D + d[None, :]
+        if alive == 1:
+            tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
+        elif SHARES > 1:
+            group = row * tl.num_programs(1) + tl.program_id(1)
+            line = line * SHARES
+            lse = tl.where(total > 0, m + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+            tl.store(Parts + (line + share)[:, None] * D + d[None, :], acc, mask=cell)
+            tl.store(Lse + line + share, lse, mask=live)
+            tl.debug_barrier()
+            if tl.atomic_add(Counters + group, 1, sem="acq_rel", scope="gpu") == alive - 1:
+                s = tl.arange(0, SHARES)
+                every = tl.load(
+                    Lse + line[None, :] + s[:, None], mask=(s < alive)[:, None] & live[None, :],
+                    other=float("-inf"), cache_modifier=".cg",
+                )  # fmt: skip
+                top = tl.max(every, 0)
+                top = tl.where(top == float("-inf"), 0.0, top)
+                acc = tl.zeros([BM, DP], tl.float32)
+                total = tl.zeros([BM], tl.float32)
+                # In order, some at once: one after the other would wait as often for memory.
+                for s0 in tl.range(0, alive, CHUNK, num_stages=1):
+                    c = s0 + tl.arange(0, CHUNK)
+                    here = (c < alive)[:, None] & live[None, :]
+                    at = line[None, :] + c[:, None]
+                    some = tl.load(Lse + at, mask=here, other=float("-inf"), cache_modifier=".cg")
+                    part = tl.load(
+                        Parts + (at * D)[:, :, None] + d[None, None, :], mask=here[:, :, None] & (d < D)[None, None, :],
+                        other=0.0, cache_modifier=".cg",
+                    )  # fmt: skip
+                    weight = tl.exp2(some - top[None, :])
+                    total += tl.sum(weight, 0)
+                    acc += tl.sum(part * weight[:, :, None], 0)
+                acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+                tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
+                tl.store(Counters + group, 0)
+
+
+def attend_few(call: Call, shares: int | None = None) -> None:
+    """`attend` of rows of at most `FEW_TOKENS` new tokens."""
+    _, page, _, num_kv_heads, head_dim = call.cache.shape
+    batch, columns = call.page_table.shape
+    dim = padded(head_dim)
+    keys = keys_of_tile(dim * call.qkv.element_size())
+    shares = shares or choose_shares(num_kv_heads, columns * page, keys)
+    lines = call.qkv.shape[0] * call.num_heads
+    groups = num_kv_heads * triton.cdiv(call.width * (call.num_heads // num_kv_heads), QUERIES)
+    parts = lse = arrived = call.out
+    if shares > 1:
+        parts = torch.empty(lines, shares, head_dim, dtype=torch.float32, device=call.out.device)
+        lse = torch.empty(lines, shares, dtype=torch.float32, device=call.out.device)
+        arrived = counters(call.out, batch * groups)
+    attend_few_kernel[(batch, groups, shares)](
+        call.qkv, call.cache, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
+        call.q_norm, call.k_norm, call.out, parts, lse, arrived, call.eps, call.scale * math.log2(math.e),
+        call.width, call.offset, columns, call.rotary.shape[0],
+        call.num_heads, num_kv_heads, head_dim, dim, page, QUERIES, keys, shares, min(shares, max(1, 1024 // dim)),
+        STAGES, **chain_options(call.out), num_warps=WARPS,
+    )  # fmt: skip

@@ -1,0 +1,97 @@
+"""What both ways of attention on CUDA are made of."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+class Call(NamedTuple):
+    """The arguments of `weft.ops.attention.attend`, as its operation has them."""
+
+    qkv: Tensor
+    cache: Tensor
+    page_table: Tensor
+    base: Tensor
+    count: Tensor | None
+    starts: Tensor | None
+    width: int
+    offset: int
+    rotary: Tensor
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    eps: float
+    num_heads: int
+    scale: float
+    out: Tensor
+
+
+def padded(head_dim: int) -> int:
+    """The size of a head in a kernel."""
+    return max(16, triton.next_power_of_2(head_dim))
+
+
+def keys_of_tile(row_bytes: int) -> int:
+    """Keys that a tile holds, for heads of `row_bytes`."""
+    return 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
+
+
+@triton.jit
+def tokens_of(Base, Count, Starts, row, width, offset):
+    """Of a row: its first token in the call, how many it has, and the position of the first."""
+    first = tl.load(Base + row)
+    if Count is not None:
+        first += tl.load(Count + row)
+    if Starts is not None:
+        mine = tl.load(Starts + row)
+        count = (tl.load(Starts + row + 1) - mine).to(tl.int32)
+    else:
+        mine = row.to(tl.int64) * width
+        count = width
+    return mine, count, (first + offset).to(tl.int32)
+
+
+@triton.jit
+def load_heads(at, d, live, D: tl.constexpr, DP: tl.constexpr):
+    """Rows [R, DP] of heads from `at` [R, 1]; zeros where not `live` [R] and beyond D."""
+    if D == DP:
+        heads = tl.load(at + d[None, :], mask=live[:, None], other=0.0)
+    else:
+        heads = tl.load(at + d[None, :], mask=live[:, None] & (d < D)[None, :], other=0.0)
+    return heads
+
+
+@triton.jit
+def turn(heads, Norm, Rotary, positions, live, d, eps, num_positions, R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr):
+    """`heads` [R, DP] under their norm, if there is one, and rotated: neighbouring pairs, by (cos, sin) of `positions`."""
+    f = heads.to(tl.float32)
+    if Norm is not None:
+        scale = tl.rsqrt(tl.sum(f * f, 1) / D + eps)
+        weight = tl.load(Norm + d, mask=d < D, other=0.0).to(tl.float32)
+        f = f * scale[:, None] * weight[None, :]
+    line = tl.minimum(positions, num_positions - 1)
+    angles = load_heads(Rotary + line[:, None] * D, d, live, D, DP)
+    even, odd = tl.split(tl.reshape(f, (R, DP // 2, 2)))
+    cos, sin = tl.split(tl.reshape(angles, (R, DP // 2, 2)))
+    both = tl.join(even * cos - odd * sin, even * sin + odd * cos)
+    return tl.reshape(both, (R, DP)).to(heads.dtype)
+
+
+@triton.jit
+def attend_tile(q, k, v, seen, scale, m, total, acc):
+    """Take a tile of keys `k` and values `v` into the running maximum, sum and weighted values of queries `q`; `seen` says
+    which keys each query sees."""
+    score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    score = tl.where(seen, score, float("-inf"))
+    top = tl.maximum(m, tl.max(score, 1))
+    safe = tl.where(top == float("-inf"), 0.0, top)
+    p = tl.exp2(score - safe[:, None])
+    fade = tl.exp2(m - safe)
+    total = total * fade + tl.sum(p, 1)
+    acc = acc * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    return top, total, acc

@@ -1,0 +1,187 @@
+"""Products of few rows with a weight in Triton: norm, bias, residual and SwiGLU in the kernel that reads the weight.
+
+A program takes a tile of outputs and a share of the inputs, for all rows; with several shares the last program of a tile
+to arrive adds them up, from the first share on. Tiles and shares are constants of the weight's shape, so a row's bits
+depend neither on the number of rows nor on its place among them.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from weft.ops.linear import FEW_ROWS
+from weft.ops.triton_launch import begin, chain_options, counters
+
+WARPS = 4
+MOST_SHARES = 4
+ENOUGH_PROGRAMS = 256  # about two for each multiprocessor of a large GPU
+AHEAD_BYTES = 512  # of each of a tile's rows, asked for before the kernel before is done
+LINE = 128
+
+
+class Tiles(NamedTuple):
+    """Outputs and inputs of a tile, shares of the inputs, and tiles on their way at once. All but the last decide a
+    result's bits."""
+
+    outputs: int
+    inputs: int
+    shares: int
+    stages: int
+
+
+def choose_tiles(outputs: int, inputs: int, element: int) -> Tiles:
+    """Of a weight [outputs, inputs] with elements of so many bytes: one wave of programs, with enough under way."""
+    block = 256 // element
+    shares, tiles = 1, triton.cdiv(outputs, 64)
+    while shares < MOST_SHARES and tiles * shares < ENOUGH_PROGRAMS and inputs >= 4 * shares * block:
+        shares *= 2
+    return Tiles(64, block, shares, 3)
+
+
+@triton.jit
+def weight_rows(tile, i, N: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr):
+    """Row `i` of a tile as a row of the weight, at most N - 1, and whether it is there. Gates and ups take turns."""
+    if SWIGLU:
+        column = tile * (BN // 2) + i // 2
+        inside = column < N // 2
+        n = tl.minimum(column, N // 2 - 1) + i % 2 * (N // 2)
+    else:
+        column = tile * BN + i
+        inside = column < N
+        n = tl.minimum(column, N - 1)
+    return n, inside
+
+
+@triton.jit
+def prefetch(W, tile, low, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr, AHEAD: tl.constexpr):
+    """Bring the first AHEAD lines of each row of a tile to the L2 cache."""
+    PER_LINE: tl.constexpr = 1024 // W.dtype.element_ty.primitive_bitwidth
+    line = tl.arange(0, BN * AHEAD)
+    n, inside = weight_rows(tile, line // AHEAD, N, BN, SWIGLU)
+    k = tl.minimum(low + line % AHEAD * PER_LINE, K - 1)
+    address = (W + n.to(tl.int64) * K + k).to(tl.int64, bitcast=True)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit(do_not_specialize=["rows", "eps"])
+def linear_kernel(
+    X, W, Bias, Norm, Residual, Out, Parts, Counters, rows, x_row, residual_row, out_row, eps,
+    N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr,
+    SWIGLU: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Parts float32 [tiles, SHARES, BM * BN + BM] and Counters int32 [tiles], zero before and after, if SHARES > 1."""
+    tile = tl.program_id(0)
+    share = tl.program_id(1)
+    PER_SHARE: tl.constexpr = (K + BK * SHARES - 1) // (BK * SHARES) * BK
+    EVEN: tl.constexpr = K % (BK * SHARES) == 0
+    i = tl.arange(0, BN)
+    n, inside = weight_rows(tile, i, N, BN, SWIGLU)
+    m = tl.arange(0, BM)
+    live = m < rows
+    low = share * PER_SHARE
+    if CHAINED:
+        prefetch(W, tile, low, N, K, BN, SWIGLU, AHEAD)
+    begin(CHAINED)
+    acc = tl.zeros([BN, BM], tl.float32)
+    squares = tl.zeros([BM, BK], tl.float32)
+    x_rows = X + m[:, None] * x_row
+    w_rows = W + n[:, None].to(tl.int64) * K
+    for k0 in tl.range(low, low + PER_SHARE, BK, num_stages=STAGES):
+        k = k0 + tl.arange(0, BK)
+        if EVEN:
+            x = tl.load(x_rows + k[None, :], mask=live[:, None], other=0.0)
+            w = tl.load(w_rows + k[None, :])
+        else:
+            x = tl.load(x_rows + k[None, :], mask=live[:, None] & (k[None, :] < K), other=0.0)
+            w = tl.load(w_rows + k[None, :], mask=k[None, :] < K, other=0.0)
+        if Norm is not None:
+            f = x.to(tl.float32)
+            squares += f * f
+            if EVEN:
+                scale = tl.load(Norm + k)
+            else:
+                scale = tl.load(Norm + k, mask=k < K, other=0.0)
+            f = f * scale.to(tl.float32)[None, :]
+            if X.dtype.element_ty == tl.float16:
+                f = tl.clamp(f, -65504.0, 65504.0)  # not yet divided by the row's size
+            x = f.to(X.dtype.element_ty)
+        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+    acc = tl.trans(acc)
+    total = tl.sum(squares, 1)
+    last = True
+    if SHARES > 1:
+        WIDE: tl.constexpr = BM * BN + BM
+        base = Parts + (tile * SHARES + share) * WIDE
+        cell = m[:, None] * BN + i[None, :]
+        tl.store(base + cell, acc, mask=live[:, None])
+        if Norm is not None:
+            tl.store(base + BM * BN + m, total)
+        tl.debug_barrier()
+        last = tl.atomic_add(Counters + tile, 1, sem="acq_rel", scope="gpu") == SHARES - 1
+        if last:
+            # From share 0 up, the own part included: the order does not depend on which program is last.
+            acc = tl.zeros([BM, BN], tl.float32)
+            total = tl.zeros([BM], tl.float32)
+            for s in tl.static_range(SHARES):
+                base = Parts + (tile * SHARES + s) * WIDE
+                acc += tl.load(base + cell, mask=live[:, None], other=0.0, cache_modifier=".cg")
+                if Norm is not None:
+                    total += tl.load(base + BM * BN + m, cache_modifier=".cg")
+            tl.store(Counters + tile, 0)
+    if last:
+        if Norm is not None:
+            acc = acc * tl.rsqrt(total / K + eps)[:, None]
+        if Bias is not None:
+            acc += tl.load(Bias + n).to(tl.float32)[None, :]
+        if SWIGLU:
+            gate, up = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
+            value = gate / (1.0 + tl.exp(-gate)) * up
+            column = tile * (BN // 2) + tl.arange(0, BN // 2)
+            mask = live[:, None] & (column[None, :] < N // 2)
+        else:
+            value = acc
+            column = tile * BN + i
+            mask = live[:, None] & inside[None, :]
+        if Residual is not None:
+            added = tl.load(Residual + m[:, None] * residual_row + column[None, :], mask=mask, other=0.0)
+            value += added.to(tl.float32)
+        tl.store(Out + m[:, None] * out_row + column[None, :], value.to(Out.dtype.element_ty), mask=mask)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm: Tensor | None,
+    eps: float,
+    residual: Tensor | None,
+    swiglu: bool,
+    out: Tensor,
+    tiles: Tiles | None = None,
+) -> None:
+    """`weft.ops.linear.Linear` of at most `FEW_ROWS` rows; `weight` [out, in], contiguous, with `swiglu` its gates
+    before its ups."""
+    rows, inputs = x.shape
+    outputs = weight.shape[0]
+    tiles = tiles or choose_tiles(outputs, inputs, weight.element_size())
+    num_tiles = triton.cdiv(outputs, tiles.outputs)
+    parts, arrived = out, out
+    if tiles.shares > 1:
+        size = num_tiles * tiles.shares * FEW_ROWS * (tiles.outputs + 1)
+        parts = torch.empty(size, dtype=torch.float32, device=x.device)
+        arrived = counters(x, num_tiles)
+    linear_kernel[(num_tiles, tiles.shares)](
+        x, weight, bias, norm, residual, out, parts, arrived, rows, x.stride(0),
+        0 if residual is None else residual.stride(0), out.stride(0), eps,
+        outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares, swiglu, tiles.stages,
+        AHEAD_BYTES // LINE, **chain_options(x), num_warps=WARPS,
+    )  # fmt: skip

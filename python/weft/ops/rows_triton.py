@@ -1,0 +1,117 @@
+"""Rows between the products of a decoder in Triton: embeddings, norms, and picking rows. One kernel each."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from weft.ops.triton_launch import begin, chain_options
+
+BLOCK = 1024
+
+
+@triton.jit
+def token_row(Weight, Tokens, row, V, H):
+    """Where the embedding of a row's token is; of the nearest that there is."""
+    token = tl.load(Tokens + row)
+    return Weight + tl.minimum(tl.maximum(token, 0), V - 1).to(tl.int64) * H
+
+
+@triton.jit
+def normed(source, Norm, eps, h, H):
+    """`source` [H] under its norm, in float32."""
+    x = tl.load(source + h, mask=h < H, other=0.0).to(tl.float32)
+    weight = tl.load(Norm + h, mask=h < H, other=0.0).to(tl.float32)
+    return x * tl.rsqrt(tl.sum(x * x, 0) / H + eps) * weight
+
+
+@triton.jit
+def embed_kernel(Weight, Tokens, Out, V, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+    begin(CHAINED)
+    row = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(token_row(Weight, Tokens, row, V, H) + h, mask=h < H)
+    tl.store(Out + row * H + h, value.to(Out.dtype.element_ty), mask=h < H)
+
+
+@triton.jit(do_not_specialize=["eps"])
+def norm_kernel(X, Norm, Out, eps, x_row, out_row, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+    begin(CHAINED)
+    row = tl.program_id(0).to(tl.int64)
+    h = tl.arange(0, BLOCK)
+    value = normed(X + row * x_row, Norm, eps, h, H)
+    tl.store(Out + row * out_row + h, value.to(Out.dtype.element_ty), mask=h < H)
+
+
+@triton.jit(do_not_specialize=["embed_eps", "hidden_eps"])
+def join_norms_kernel(
+    Weight, Tokens, EmbedNorm, Hidden, HiddenNorm, Out, embed_eps, hidden_eps, hidden_row, V, H,
+    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Program (row, half)."""
+    begin(CHAINED)
+    row = tl.program_id(0).to(tl.int64)
+    h = tl.arange(0, BLOCK)
+    if tl.program_id(1) == 0:
+        value = normed(token_row(Weight, Tokens, row, V, H), EmbedNorm, embed_eps, h, H)
+    else:
+        value = normed(Hidden + row * hidden_row, HiddenNorm, hidden_eps, h, H)
+    target = Out + (2 * row + tl.program_id(1)) * H + h
+    tl.store(target, value.to(Out.dtype.element_ty), mask=h < H)
+
+
+@triton.jit
+def take_kernel(X, Index, Out, T, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+    begin(CHAINED)
+    row = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.minimum(tl.maximum(tl.load(Index + row), 0), T - 1)
+    value = tl.load(X + (row * T + token) * H + h, mask=h < H)
+    tl.store(Out + row * H + h, value, mask=h < H)
+
+
+def embed(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
+    """`out` [N, H], contiguous, of `tokens` [N]."""
+    grid = (out.shape[0], triton.cdiv(out.shape[1], BLOCK))
+    embed_kernel[grid](weight, tokens.contiguous(), out, *weight.shape, BLOCK, **chain_options(out))
+
+
+def norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    """See `weft.ops.linear.Norm`."""
+    size = x.shape[1]
+    norm_kernel[(x.shape[0],)](
+        x, weight, out, eps, x.stride(0), out.stride(0), size, triton.next_power_of_2(size), **chain_options(out),
+        num_warps=_warps(size),
+    )  # fmt: skip
+
+
+def join_norms(
+    weight: Tensor,
+    tokens: Tensor,
+    embed_norm: Tensor,
+    embed_eps: float,
+    hidden: Tensor,
+    hidden_norm: Tensor,
+    hidden_eps: float,
+    out: Tensor,
+) -> None:
+    """See `weft.ops.rows.join_norms`; `out` [N, 2 H], contiguous."""
+    size = hidden.shape[1]
+    join_norms_kernel[(hidden.shape[0], 2)](
+        weight, tokens.contiguous(), embed_norm, hidden, hidden_norm, out, embed_eps, hidden_eps, hidden.stride(0),
+        *weight.shape, triton.next_power_of_2(size), **chain_options(out), num_warps=_warps(size),
+    )  # fmt: skip
+
+
+def take_rows(x: Tensor, index: Tensor, out: Tensor) -> None:
+    """See `weft.ops.rows.take_rows`."""
+    _, width, size = x.shape
+    grid = (out.shape[0], triton.cdiv(size, BLOCK))
+    take_kernel[grid](x, index, out, width, size, BLOCK, **chain_options(out))
+
+
+def _warps(size: int) -> int:
+    return 4 if size <= 2048 else 8

@@ -1,0 +1,182 @@
+"""Cases of attention over pages, with textbook attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from weft.models.config import Rope
+from weft.ops.attention import Heads, Rows
+
+Attend = Callable[[Tensor, Tensor, Rows, Heads], Tensor]
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows with these lengths (new tokens included), of `width` new tokens each, or of `widths`; `shares` are those of
+    the kernel for few tokens."""
+
+    lengths: tuple[int, ...]
+    width: int = 0
+    heads: int = 4
+    kv_heads: int = 2
+    dim: int = 16
+    page: int = 16
+    dtype: str = "float32"
+    shares: int = 1
+    norm: bool = False
+    widths: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        kind = f"t{'+'.join(map(str, self.widths)) or self.width}"
+        parts = (*self.lengths, kind, self.heads, self.kv_heads, self.dim, self.dtype)
+        return "-".join(map(str, parts))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return self.widths or (self.width,) * len(self.lengths)
+
+    @property
+    def tolerance(self) -> float:
+        return {"float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2}[self.dtype]
+
+
+FEW = (
+    Case((1,), 1),
+    Case((200,), 1, heads=6, kv_heads=3, dim=32, shares=4),
+    Case((150, 7, 33), 4, shares=4),
+    Case((64, 9, 70), 9, heads=8, kv_heads=1, shares=2),
+    Case((40, 12), 2, dim=24, page=8, norm=True),
+    Case((70, 300), 4, heads=4, kv_heads=4, dim=64, dtype="float16", shares=8, norm=True),
+    Case((130, 16, 67), 16, heads=7, kv_heads=1, shares=4),
+    Case((65, 90, 3, 130), widths=(1, 5, 3, 0), shares=2),
+)
+"""Rows of few new tokens."""
+
+MANY = (
+    Case((20,), 20),
+    Case((70, 50), 17, heads=8, kv_heads=2, dim=32),
+    Case((50,), 17, heads=2, kv_heads=1, dtype="float16", norm=True),
+    Case((40, 90, 66), widths=(40, 1, 17), dim=24, page=8, norm=True),
+)
+
+
+class Inputs:
+    """Random q, k, v of a case, its pages shuffled. The cache holds what came before; memory that nothing wrote is NaN."""
+
+    def __init__(self, case: Case, device: str = "cpu") -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.case, self.device = case, device
+        batch, self.dtype = len(case.lengths), getattr(torch, case.dtype)
+        total = max(case.lengths)
+        heads = case.heads + 2 * case.kv_heads
+        self.qkv = torch.randn(batch, total, heads, case.dim, generator=generator).to(device, self.dtype)
+        columns = -(-total // case.page) + 1
+        pages = torch.randperm(batch * columns, generator=generator) + 1
+        self.page_table = pages.view(batch, columns).int().to(device)
+        norms = None
+        if case.norm:
+            q, k = (torch.rand(case.dim, generator=generator).add(0.5) for _ in range(2))
+            norms = q.to(device, self.dtype), k.to(device, self.dtype)
+        # Of fewer positions than there are: those beyond are turned as the last.
+        rotary = Rope(theta=100.0).table(case.dim, max(1, total - 2)).to(device)
+        self.heads = Heads(case.heads, rotary, case.dim**-0.5, norms, EPS)
+        self.texts = [self._heads_of(row, length) for row, length in enumerate(case.lengths)]
+        shape = (1 + batch * columns, case.page, 2, case.kv_heads, case.dim)
+        self.cache = torch.full(shape, float("nan"), dtype=self.dtype, device=device)
+        for row, (length, count) in enumerate(zip(case.lengths, case.counts, strict=True)):
+            self.write(self.cache, row, 0, length - count)
+
+    def _heads_of(self, row: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of a row's text, normed and turned, in float32."""
+        case = self.case
+        q, k, v = self.qkv[row, :length].float().split((case.heads, case.kv_heads, case.kv_heads), 1)
+        if self.heads.norms is not None:
+            q, k = (
+                x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * w.float()
+                for x, w in zip((q, k), self.heads.norms, strict=True)
+            )
+        at = torch.arange(length, device=self.device).clamp(max=self.heads.rotary.shape[0] - 1)
+        cos, sin = self.heads.rotary[at, None].unbind(-1)
+
+        def turn(x: Tensor) -> Tensor:
+            a, b = x[..., 0::2], x[..., 1::2]
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+
+        return turn(q), turn(k), v
+
+    def write(self, cache: Tensor, row: int, start: int, stop: int) -> None:
+        """Keys and values of some tokens of a row to its pages."""
+        if start == stop:
+            return
+        _, k, v = self.texts[row]
+        at = torch.arange(start, stop, device=self.device)
+        pages = self.page_table[row, at // self.case.page].long()
+        cache[pages, at % self.case.page] = torch.stack((k, v), 1)[start:stop].to(self.dtype)
+
+    def new_tokens(self) -> Tensor:
+        """qkv [N, (H + 2 Hkv) * D] of all rows' new tokens."""
+        pairs = zip(self.case.lengths, self.case.counts, strict=True)
+        return torch.cat([self.qkv[r, n - c : n] for r, (n, c) in enumerate(pairs)]).flatten(1)
+
+    def rows(self) -> Rows:
+        """Where they are."""
+        case, counts = self.case, self.case.counts
+        first = torch.tensor([n - c for n, c in zip(case.lengths, counts, strict=True)], device=self.device)
+        starts = None
+        if case.widths:
+            starts = torch.tensor([0, *counts], device=self.device).cumsum(0)
+        return Rows(self.page_table, first, max(counts), starts=starts)
+
+    def run(self, attend: Attend) -> Tensor:
+        """The attention of the new tokens [N, H * D]; `cache` then has their keys and values."""
+        return attend(self.new_tokens(), self.cache, self.rows(), self.heads)
+
+    def textbook(self) -> Tensor:
+        """The same in float32, from unpaged keys, in the plainest way."""
+        case, rows = self.case, []
+        group = case.heads // case.kv_heads
+        for (q, k, v), length, count in zip(self.texts, case.lengths, case.counts, strict=True):
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+            scores = torch.einsum("thd,nhd->htn", q, k) * self.heads.scale
+            future = torch.ones(length, length, device=self.device).triu(1).bool()
+            weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+            rows.append(torch.einsum("htn,nhd->thd", weights, v)[length - count :])
+        return torch.cat(rows).flatten(1)
+
+    def full_cache(self) -> Tensor:
+        """A cache with everything that is in the texts, and nothing else."""
+        cache = torch.full_like(self.cache, float("nan"))
+        for row, length in enumerate(self.case.lengths):
+            self.write(cache, row, 0, length)
+        return cache
+
+
+def error(case: Case, attend: Attend, device: str = "cpu") -> float:
+    """The largest error of the attention and of what is in the cache; infinite where something else was written."""
+    inputs = Inputs(case, device)
+    out = inputs.run(attend)
+    wanted, cache = inputs.textbook(), inputs.full_cache()
+    if not torch.equal(cache.isnan(), inputs.cache.isnan()):
+        return float("inf")
+    written = (inputs.cache.float() - cache.float()).nan_to_num().abs().max()
+    return max(float((out.float() - wanted).abs().max()), float(written))
+
+
+def beyond(attend: Attend, width: int, device: str = "cpu") -> float:
+    """How much a row whose positions outrun its page table, and one that has no page, change of anyone's keys; infinite
+    where their own output is NaN."""
+    inputs = Inputs(replace(FEW[0], lengths=(32, 32), width=2, shares=2), device)
+    inputs.run(attend)
+    inputs.cache[0] = 0
+    before = inputs.cache.clone()
+    table = torch.stack((inputs.page_table[0], torch.zeros_like(inputs.page_table[0])))[:, :1].contiguous()
+    rows = Rows(table, torch.tensor([900, 0], device=device), width)
+    out = attend(inputs.new_tokens()[:1].repeat(2 * width, 1), inputs.cache, rows, inputs.heads)
+    changed = (before - inputs.cache)[1:].nan_to_num().abs().max()
+    return float("inf") if out[:width].isnan().any() else float(changed)
