@@ -1,9 +1,9 @@
 """Attention of rows with few new tokens in one Triton kernel: norm, rotation, the writing of keys, and shares of the keys
 that are joined by the last program to arrive.
 
-Share s of S takes tiles s, s + S, ... of a text's keys. Tiles and shares are constants of the model and of the page
-tables, and a block of 16 queries is one whatever their number: a query's bits depend on its own text alone. Keys of new
-tokens come from `qkv`, in the places that they have in the cache: the program that meets them writes them.
+Share s of S takes tiles s, s + S, ... of a text's keys, and writes those of its new tokens before it reads them. Tiles
+and shares are constants of the model and of the page tables, and a block has room for 16 queries whatever their number:
+a query's bits depend on its own text alone.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -21,8 +21,8 @@ from weft.ops.triton_launch import begin, chain_options, counters
 
 FEW_TOKENS = 16
 QUERIES = 16
-WARPS = 4
 STAGES = 3
+JOINED = 256  # values of a query that are joined at once
 MOST_SHARES = 32
 ENOUGH_PROGRAMS = 128  # one for each multiprocessor of a large GPU, of one row
 
@@ -41,7 +41,7 @@ def attend_few_kernel(
     QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, Out, Parts, Lse, Counters,
     eps, scale, width, offset, num_columns, num_positions,
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Program (row, key head and block of queries, share). Parts float32 [N * H, SHARES, D], Lse float32 [N * H, SHARES]
@@ -66,33 +66,31 @@ def attend_few_kernel(
         q = load_heads(own + (token * WIDE + head * D)[:, None], d, live, D, DP)
         q = turn(q, QNorm, Rotary, first + token, live, d, eps, num_positions, BM, D, DP)
         position = tl.where(live, tl.minimum(first + token, length - 1), -1)
+        if (first // BN % SHARES == share) | ((length - 1) // BN % SHARES == share):
+            t = tl.arange(0, BT)
+            n = first + t
+            new = (t < count) & (n < length) & (n // BN % SHARES == share)
+            page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
+            source = own + (t * WIDE + (H + key_head) * D)[:, None]
+            v = load_heads(source + HKV * D, d, new, D, DP)
+            k = load_heads(source, d, new, D, DP)
+            k = turn(k, KNorm, Rotary, n, new, d, eps, num_positions, BT, D, DP)
+            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None] + d[None, :]
+            written = (page > 0)[:, None] & (d < D)[None, :]
+            # Programs of other blocks write the same, and each reads what it wrote itself.
+            tl.store(entry, k, mask=written)
+            tl.store(entry + HKV * D, v, mask=written)
+            tl.debug_barrier()
         m = tl.full([BM], float("-inf"), tl.float32)
         total = tl.zeros([BM], tl.float32)
         acc = tl.zeros([BM, DP], tl.float32)
-        old = tl.minimum(first, length) // BN * BN  # tiles below hold no new key
-        for start in tl.range(share * BN, old, SHARES * BN, num_stages=STAGES):
-            n = start + tl.arange(0, BN)
-            page = tl.load(PageTable + row * num_columns + n // PAGE).to(tl.int64)
-            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
-            k = load_heads(entry, d, n >= 0, D, DP)
-            v = load_heads(entry + HKV * D, d, n >= 0, D, DP)
-            m, total, acc = attend_tile(q, k, v, n[None, :] <= position[:, None], scale, m, total, acc)
-        rest = old // BN + (share + SHARES - old // BN % SHARES) % SHARES  # this share's first tile from `old` on
-        for start in tl.range(rest * BN, length, SHARES * BN, num_stages=1):
+        for start in tl.range(share * BN, length, SHARES * BN, num_stages=STAGES):
             n = start + tl.arange(0, BN)
             inside = n < length
-            new = (n >= first) & inside
             page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
             entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
-            # One load for both kinds of keys.
-            source = tl.where(new[:, None], own + ((n - first) * WIDE + (H + key_head) * D)[:, None], entry)
-            v = load_heads(source + HKV * D, d, inside, D, DP)
-            k = load_heads(source, d, inside, D, DP)
-            k = tl.where(new[:, None], turn(k, KNorm, Rotary, n, new, d, eps, num_positions, BN, D, DP), k)
-            if block == 0:
-                written = (new & (page > 0))[:, None] & (d < D)[None, :]
-                tl.store(entry + d[None, :], k, mask=written)
-                tl.store(entry + HKV * D + d[None, :], v, mask=written)
+            k = load_heads(entry, d, inside, D, DP)
+            v = load_heads(entry + HKV * D, d, inside, D, DP)
             seen = (n[None, :] <= position[:, None]) & inside[None, :]
             m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
@@ -154,6 +152,7 @@ def attend_few(call: Call, shares: int | None = None) -> None:
         call.qkv, call.cache, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
         call.q_norm, call.k_norm, call.out, parts, lse, arrived, call.eps, call.scale * math.log2(math.e),
         call.width, call.offset, columns, call.rotary.shape[0],
-        call.num_heads, num_kv_heads, head_dim, dim, page, QUERIES, keys, shares, min(shares, max(1, 1024 // dim)),
-        STAGES, **chain_options(call.out), num_warps=WARPS,
+        call.num_heads, num_kv_heads, head_dim, dim, page, FEW_TOKENS, QUERIES, keys, shares,
+        min(shares, max(1, JOINED // dim)), STAGES, **chain_options(call.out),
+        num_warps=4 if call.qkv.element_size() == 2 else 8,
     )  # fmt: skip

@@ -38,7 +38,7 @@ class Tiles(NamedTuple):
 
 def choose_tiles(outputs: int, inputs: int, element: int) -> Tiles:
     """Of a weight [outputs, inputs] with elements of so many bytes: one wave of programs, with enough under way."""
-    block = 256 // element
+    block = 128 if element == 2 else 32
     shares, tiles = 1, triton.cdiv(outputs, 64)
     while shares < MOST_SHARES and tiles * shares < ENOUGH_PROGRAMS and inputs >= 4 * shares * block:
         shares *= 2
@@ -91,6 +91,8 @@ def linear_kernel(
     if CHAINED:
         prefetch(W, tile, low, N, K, BN, SWIGLU, AHEAD)
     begin(CHAINED)
+    # Under a norm x is not yet divided by its size, and may be near the end of what 16 bits hold.
+    HEADROOM: tl.constexpr = 16.0 if X.dtype.element_ty == tl.float16 else 1.0
     acc = tl.zeros([BN, BM], tl.float32)
     squares = tl.zeros([BM, BK], tl.float32)
     x_rows = X + m[:, None] * x_row
@@ -110,10 +112,7 @@ def linear_kernel(
                 scale = tl.load(Norm + k)
             else:
                 scale = tl.load(Norm + k, mask=k < K, other=0.0)
-            f = f * scale.to(tl.float32)[None, :]
-            if X.dtype.element_ty == tl.float16:
-                f = tl.clamp(f, -65504.0, 65504.0)  # not yet divided by the row's size
-            x = f.to(X.dtype.element_ty)
+            x = (f * scale.to(tl.float32)[None, :] / HEADROOM).to(X.dtype.element_ty)
         acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
     acc = tl.trans(acc)
     total = tl.sum(squares, 1)
@@ -139,7 +138,7 @@ def linear_kernel(
             tl.store(Counters + tile, 0)
     if last:
         if Norm is not None:
-            acc = acc * tl.rsqrt(total / K + eps)[:, None]
+            acc = acc * (HEADROOM * tl.rsqrt(total / K + eps))[:, None]
         if Bias is not None:
             acc += tl.load(Bias + n).to(tl.float32)[None, :]
         if SWIGLU:

@@ -21,7 +21,7 @@ from weft.ops.attention import Heads, Rows, attend
 from weft.ops.lazy_triton import triton_kernels
 
 ON_CPU = tuple(case for case in FEW + MANY if case.dtype == "float32")
-BITS = (Case((150, 7, 64, 33), 4, shares=4), Case((90, 300), 3, heads=6, kv_heads=2, shares=8, norm=True))
+BITS = (Case((150, 7, 66, 33), 4, shares=4), Case((90, 300), 3, heads=6, kv_heads=2, shares=8, norm=True))
 
 
 @pytest.mark.parametrize("case", ON_CPU, ids=str)

@@ -1,0 +1,134 @@
+"""A decoder's products of few rows in Triton, through its interpreter, against plain torch and the CPU's kernel.
+
+Run as a script under TRITON_INTERPRET=1 this file checks the kernel and prints what it found.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.kernels.interpreter import interpreted, make_hostile, needs_triton
+from support.kernels.linear import CASES, Case, Inputs
+from weft.ops.linear import FEW_ROWS
+
+SHARES = (1, 2, 3)
+BITS = (
+    Case(200, 300, rows=FEW_ROWS, norm=True, swiglu=True),
+    Case(96, 1000, rows=FEW_ROWS, norm=True, residual=True),
+)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.dtype == "float32"], ids=str)
+def test_cpu_products_match_plain_torch(case: Case) -> None:
+    inputs = Inputs(case)
+    assert inputs.error(inputs.run()) < case.tolerance
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """What the kernel gave, from one interpreter process."""
+    return interpreted(__file__)
+
+
+@pytest.mark.process
+@needs_triton
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("shares", [0, *SHARES])
+def test_products_match_plain_torch(case: Case, shares: int, found: dict[str, Any]) -> None:
+    """In tiles as they are chosen, and in others with a number of shares."""
+    assert found[f"{case} {shares}"] < case.tolerance
+
+
+@pytest.mark.process
+@needs_triton
+def test_the_residual_may_be_where_the_result_goes(found: dict[str, Any]) -> None:
+    assert found["in place"]
+
+
+@pytest.mark.process
+@needs_triton
+def test_large_values_of_half_precision_do_not_overflow(found: dict[str, Any]) -> None:
+    assert found["large"] < 3e-3
+
+
+@pytest.mark.process
+@needs_triton
+@pytest.mark.parametrize("case", BITS, ids=str)
+def test_a_rows_bits_are_its_own(case: Case, found: dict[str, Any]) -> None:
+    """Again, among fewer, alone, and at another place."""
+    assert found[f"bits {case}"] == []
+
+
+@needs_triton
+def test_tiles_are_enough_to_fill_a_gpu() -> None:
+    from weft.ops.linear_triton import choose_tiles
+
+    assert choose_tiles(6144, 4096, 2) == (64, 128, 4, 3)
+    assert choose_tiles(28672, 4096, 2) == (64, 128, 1, 3)
+    assert choose_tiles(4096, 14336, 2).shares == 4
+    assert choose_tiles(128256, 4096, 2).shares == 1
+    assert choose_tiles(192, 192, 2).shares == 1, "shares of less than two tiles are not worth joining"
+
+
+def bits_differ(case: Case, run: Any) -> list[str]:
+    """In which company a row has other bits; `run` gives the product of some rows, by number."""
+    every = list(range(case.rows))
+    whole: Tensor = run(every)
+    others = {
+        "again": run(every),
+        "few": torch.cat([run(every[:3]), run(every[3:])]),
+        "alone": torch.cat([run([row]) for row in every]),
+        "turned": run(every[::-1]).flip(0),
+    }
+    return [name for name, other in others.items() if not torch.equal(other, whole)]
+
+
+def interpret() -> dict[str, Any]:
+    """Every case through the kernel."""
+    from weft.ops.linear_triton import Tiles, choose_tiles, linear
+
+    def run(inputs: Inputs, shares: int, rows: list[int] | slice = slice(None), out: Tensor | None = None) -> Tensor:
+        case, norm, residual = inputs.case, inputs.norm, inputs.residual
+        x = inputs.x[rows]
+        outputs = case.outputs // (2 if case.swiglu else 1)
+        tiles = Tiles(32, 32, shares, 3) if shares else None
+        out = x.new_empty(len(x), outputs) if out is None else out
+        linear(
+            x, inputs.weight, inputs.bias, norm and norm.weight, norm.eps if norm else 0.0,
+            None if residual is None else residual[rows], case.swiglu, out, tiles,
+        )  # fmt: skip
+        return out
+
+    def in_place() -> bool:
+        inputs = Inputs(CASES[3])
+        wanted = run(inputs, 2)
+        assert inputs.residual is not None
+        return torch.equal(run(inputs, 2, out=inputs.residual), wanted)
+
+    def large() -> float:
+        inputs = Inputs(replace(CASES[9], residual=False))
+        inputs.x[:, 3] = 60000.0
+        inputs.x[1] *= -1
+        assert inputs.norm is not None
+        inputs.norm.weight[3] = 2.0
+        return inputs.error(run(inputs, 0))
+
+    make_hostile(seed=6)
+    assert choose_tiles(130, 1040, 4).shares > 1
+    results: dict[str, Any] = {}
+    for case in CASES:
+        inputs = Inputs(case)
+        results |= {f"{case} {shares}": inputs.error(run(inputs, shares)) for shares in (0, *SHARES)}
+    for case in BITS:
+        results[f"bits {case}"] = bits_differ(case, lambda rows, case=case: run(Inputs(case), 3, rows))
+    return results | {"in place": in_place(), "large": large()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(interpret()))

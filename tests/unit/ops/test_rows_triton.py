@@ -1,0 +1,126 @@
+"""Embeddings, norms and picked rows in Triton, through its interpreter, against plain torch and the CPU's kernels.
+
+Run as a script under TRITON_INTERPRET=1 this file checks the kernels and prints what it found.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from support.kernels.interpreter import interpreted, make_hostile, needs_triton
+from weft.ops.linear import Norm
+from weft.ops.rows import embed, join_norms, take_rows
+
+SIZES = (64, 100, 1500)
+DTYPES = {torch.float32: 2e-6, torch.float16: 2e-3}
+VOCAB = 50
+
+
+class Inputs:
+    """Random rows of a size; among the tokens are some that the vocabulary does not have."""
+
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        generator = torch.Generator().manual_seed(11)
+
+        def random(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator).to(dtype)
+
+        self.weight = random(VOCAB, size)
+        self.tokens = torch.tensor([3, VOCAB - 1, -1, VOCAB, 0, 1 << 40])
+        self.hidden = random(len(self.tokens), size + 8)[:, :size]
+        self.norms = Norm(random(size), 1e-5), Norm(random(size), 1e-6)
+        self.x = random(3, 4, size)
+        self.index = torch.tensor([2, 0, 3])
+
+    def wanted(self) -> dict[str, Tensor]:
+        """In plain torch."""
+        embedded = self.weight[self.tokens.clamp(0, VOCAB - 1)]
+        first, second = (
+            F.rms_norm(x.double(), x.shape[1:], norm.weight.double(), norm.eps)
+            for x, norm in zip((embedded, self.hidden), self.norms, strict=True)
+        )
+        return {
+            "embed": embedded,
+            "norm": second,
+            "join_norms": torch.cat((first, second), 1),
+            "take_rows": self.x[torch.arange(3), self.index],
+        }
+
+    def errors(self, got: dict[str, Tensor]) -> dict[str, float]:
+        """The largest error of each operation."""
+        return {
+            name: float((got[name].double() - wanted).abs().max()) for name, wanted in self.wanted().items()
+        }
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_cpus_rows_match_plain_torch(size: int) -> None:
+    inputs = Inputs(size, torch.float32)
+    got = {
+        "embed": embed(inputs.weight, inputs.tokens, torch.float32),
+        "norm": inputs.norms[1](inputs.hidden),
+        "join_norms": join_norms(
+            inputs.weight, inputs.tokens, inputs.norms[0], inputs.hidden, inputs.norms[1]
+        ),
+        "take_rows": take_rows(inputs.x, inputs.index, inputs.x.new_empty(3, size)),
+    }
+    errors = inputs.errors(got)
+    assert errors["embed"] == errors["take_rows"] == 0
+    assert max(errors.values()) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """What the kernels gave, from one interpreter process."""
+    return interpreted(__file__)
+
+
+@pytest.mark.process
+@needs_triton
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_rows_match_plain_torch(size: int, dtype: torch.dtype, found: dict[str, Any]) -> None:
+    errors = found[f"{size} {dtype}"]
+    assert errors["embed"] == errors["take_rows"] == 0
+    assert max(errors.values()) < 5 * DTYPES[dtype]
+
+
+@pytest.mark.process
+@needs_triton
+def test_silu_mul_matches(found: dict[str, Any]) -> None:
+    assert found["silu_mul"] < 1e-5
+
+
+def interpret() -> dict[str, Any]:
+    """Every case through the kernels."""
+    from weft.ops import rows_triton, silu_mul_triton
+
+    make_hostile(seed=8)
+    results: dict[str, Any] = {}
+    for size in SIZES:
+        for dtype in DTYPES:
+            inputs = Inputs(size, dtype)
+            got = {name: torch.empty(wanted.shape, dtype=dtype) for name, wanted in inputs.wanted().items()}
+            first, second = inputs.norms
+            rows_triton.embed(inputs.weight, inputs.tokens, got["embed"])
+            rows_triton.norm(inputs.hidden, second.weight, second.eps, got["norm"])
+            rows_triton.join_norms(
+                inputs.weight, inputs.tokens, first.weight, first.eps, inputs.hidden, second.weight, second.eps,
+                got["join_norms"],
+            )  # fmt: skip
+            rows_triton.take_rows(inputs.x, inputs.index, got["take_rows"])
+            results[f"{size} {dtype}"] = inputs.errors(got)
+    gate_up, out = torch.randn(3, 2 * 1500), torch.empty(3, 1500)
+    silu_mul_triton.silu_mul(gate_up, out)
+    gate, up = gate_up.chunk(2, -1)
+    return results | {"silu_mul": float((out - F.silu(gate) * up).abs().max())}
+
+
+if __name__ == "__main__":
+    print(json.dumps(interpret()))
