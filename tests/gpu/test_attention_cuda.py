@@ -1,17 +1,19 @@
-"""The attention kernels and a whole forward on a GPU, against the CPU's."""
+"""The attention kernels and a whole forward on a GPU, against textbook attention and the CPU."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 import torch
-from torch import Tensor
 
 from support.engine.random_model import random_model
-from weft.models.base import KVIndex, PagedKV
-from weft.models.config import ModelConfig, Rope
+from support.kernels.attention import FEW, MANY, Case, Inputs, beyond, error
+from weft.models.base import PagedKV
+from weft.models.config import ModelConfig
 from weft.models.weights import RandomWeights
-from weft.ops.attention import kv_plan, paged_attention, rotate_write_
-from weft.ops.silu_mul import silu_mul
+from weft.ops.attention import Rows, attend
 from weft.registry import load
 
 pytestmark = [
@@ -19,45 +21,46 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
 ]
 
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+TOLERANCE = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
 SHAPES = [(32, 8, 128), (6, 3, 32), (8, 1, 80), (4, 4, 256)]
 CONFIG = ModelConfig("Qwen3ForCausalLM", 512, 256, 384, 3, 8, 2, 64, 2048, qk_norm=True)
 
 
-def attend(
-    device: str, dtype: torch.dtype, lengths: list[int], width: int, shape: tuple[int, int, int]
-) -> Tensor:
-    """The three ops on random history and tokens, the same on every device."""
-    heads, kv_heads, dim = shape
-    generator = torch.Generator().manual_seed(4)
-    batch, columns = len(lengths), -(-max(lengths) // 16)
-    pages = torch.randperm(batch * columns, generator=generator) + 1
-    cache = torch.randn(1 + batch * columns, 16, 2, kv_heads, dim, generator=generator).to(device, dtype)
-    table = pages.view(batch, columns).int().to(device)
-    positions = torch.stack([torch.arange(n - width, n) for n in lengths]).to(device)
-    qkv = torch.randn(batch * width, (heads + 2 * kv_heads) * dim, generator=generator).to(device, dtype)
-    norms = [torch.rand(dim, generator=generator).add(0.5).to(device, dtype) for _ in range(2)]
-    slots, rotary = kv_plan(table, positions, Rope().table(dim, max(lengths), device), 16)
-    rotate_write_(qkv, cache, slots, rotary, heads, norms[0], norms[1], 1e-6)
-    q = qkv.narrow(1, 0, heads * dim).view(batch, width, heads, dim)
-    return paged_attention(q, cache, table, positions, dim**-0.5).float().cpu()
+def large_cases() -> list[Case]:
+    """Rows as an engine has them, of each shape, width and dtype."""
+    cases = []
+    for (heads, kv_heads, dim), width, dtype in product(SHAPES, (1, 4, 9, 70), TOLERANCE):
+        for lengths in ((width,), (3000, 70, 555, 71), (200,) * 33):
+            cases.append(Case(lengths, width, heads, kv_heads, dim, dtype=dtype, norm=True))
+    return cases
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("case", [*FEW, *MANY, *large_cases()], ids=str)
+def test_attention_matches_the_textbook(case: Case) -> None:
+    assert error(case, attend, "cuda") < TOLERANCE[case.dtype]
+
+
+@pytest.mark.parametrize("width", [2, 20])
+def test_rows_do_not_write_beyond_their_table(width: int) -> None:
+    assert beyond(attend, width, "cuda") == 0.0
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("width", [1, 4, 9, 70])
-def test_attention_matches_the_cpu(dtype: torch.dtype, shape: tuple[int, int, int], width: int) -> None:
-    for lengths in ([width], [3000, 70, 555, 71], [200] * 33):
-        wanted = attend("cpu", torch.float32, lengths, width, shape)
-        got = attend("cuda", dtype, lengths, width, shape)
-        torch.testing.assert_close(got, wanted, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
-
-
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_silu_mul_matches_the_cpu(dtype: torch.dtype) -> None:
-    gate_up = torch.randn(7, 2 * 3000)
-    got = silu_mul(gate_up.to("cuda", dtype)).float().cpu()
-    torch.testing.assert_close(got, silu_mul(gate_up), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+def test_a_querys_bits_are_its_own(shape: tuple[int, int, int], dtype: str) -> None:
+    """Among others, alone, and read token by token."""
+    heads, kv_heads, dim = shape
+    case = Case((3000, 70, 555, 71), 4, heads, kv_heads, dim, dtype=dtype, norm=True)
+    inputs, alone, singly = (Inputs(case, "cuda") for _ in range(3))
+    whole = inputs.run(attend).unflatten(0, (4, 4))
+    new, rows = inputs.new_tokens().unflatten(0, (4, 4)), inputs.rows()
+    for row in range(4):
+        one = Rows(rows.page_table[row : row + 1], rows.base[row : row + 1], 4)
+        assert torch.equal(attend(new[row].clone(), alone.cache, one, inputs.heads), whole[row])
+    for token in range(4):
+        one = replace(rows, width=1, offset=token)
+        got = attend(new[:, token].contiguous(), singly.cache, one, inputs.heads)
+        assert torch.equal(got, whole[:, token])
 
 
 def test_forward_matches_the_cpu_eagerly_and_in_a_graph() -> None:
@@ -69,12 +72,12 @@ def test_forward_matches_the_cpu_eagerly_and_in_a_graph() -> None:
             kv = PagedKV.for_model(model, 64, 16)
             table = torch.arange(1, 61, dtype=torch.int32, device=model.device).view(3, 20)
             here = tokens.to(model.device)
-            positions = torch.zeros(3, 4, dtype=torch.int64, device=model.device)
+            base = torch.zeros(3, dtype=torch.int64, device=model.device)
             new = torch.zeros(3, 4, dtype=torch.int64, device=model.device)
             out = torch.zeros(3, 4, 512, device=model.device)
 
-            def step(model=model, kv=kv, table=table, positions=positions, new=new, out=out) -> None:  # type: ignore[no-untyped-def]
-                out.copy_(model.logits(model.forward(new, kv, KVIndex.at(table, positions)).last))
+            def step(model=model, kv=kv, table=table, base=base, new=new, out=out) -> None:  # type: ignore[no-untyped-def]
+                model.logits(model.forward(new, kv, Rows(table, base, 4)).last, out)
 
             run = step
             if model.device.type == "cuda":
@@ -84,14 +87,13 @@ def test_forward_matches_the_cpu_eagerly_and_in_a_graph() -> None:
                     step()
                 torch.cuda.current_stream().wait_stream(warm)
                 graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
+                with torch.cuda.graph(graph, stream=warm):
                     step()
                 run = graph.replay  # type: ignore[assignment]
-            prompt = torch.arange(200, device=model.device).expand(3, -1)
-            model.forward(here[:, :200], kv, KVIndex.at(table, prompt))
+            model.forward(here[:, :200].contiguous(), kv, Rows(table, torch.zeros_like(base), 200))
             rows = []
             for start in (200, 204, 208):
-                positions.copy_(torch.arange(start, start + 4).expand(3, -1))
+                base.fill_(start)
                 new.copy_(here[:, start : start + 4])
                 run()
                 rows.append(out.cpu())
@@ -99,8 +101,9 @@ def test_forward_matches_the_cpu_eagerly_and_in_a_graph() -> None:
     torch.testing.assert_close(logits[1], logits[0], atol=2e-3, rtol=2e-3)
 
 
-def test_weights_go_to_the_device_in_the_layout_that_cublas_reads() -> None:
+def test_weights_go_to_the_device_row_by_row() -> None:
     with torch.inference_mode():
         model = load("models", CONFIG.architecture)(CONFIG, RandomWeights(CONFIG, 1, "cuda"))
     assert model.embedding.is_cuda
-    assert not model.layers[0].mlp.gate_up.weight.is_contiguous(), "a view of [out, in]"
+    weight = model.layers[0].mlp.gate_up.weight
+    assert weight.shape == (2 * 384, 256) and weight.is_contiguous()

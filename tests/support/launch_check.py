@@ -44,7 +44,7 @@ def check_on_fake_cuda(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Te
     mapper = _FakeMapper(mode, {t.untyped_storage().data_ptr() for t in host})
     fake_fn = mapper.map(fn)
     fake_args = mapper.map(args)
-    with _cuda_device_guard(), mode:
+    with cuda_device_guard(), mode:
         try:
             result = fake_fn(*fake_args)
         except Exception as error:
@@ -74,7 +74,7 @@ def check_recording(fn: LaunchedFunction, *args: Any, between: Callable[[], obje
 
 
 @contextmanager
-def _cuda_device_guard() -> Iterator[None]:
+def cuda_device_guard() -> Iterator[None]:
     """Indexing a fake tensor asks for CUDA's device guard; without CUDA in torch, lend it meta's, a no-op."""
     if torch.backends.cuda.is_built():
         yield

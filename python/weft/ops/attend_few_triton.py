@@ -1,5 +1,5 @@
-"""Attention of rows with few new tokens in one Triton kernel: norm, rotation, the writing of keys, and shares of the keys
-that are joined by the last program to arrive.
+"""Attention of rows with few new tokens in one Triton kernel: norm, rotation, the writing of keys, and shares of the
+keys that are joined by the last program to arrive.
 
 Share s of S takes tiles s, s + S, ... of a text's keys, and writes those of its new tokens before it reads them. Tiles
 and shares are constants of the model and of the page tables, and a block has room for 16 queries whatever their number:
@@ -16,7 +16,15 @@ import torch
 import triton
 import triton.language as tl
 
-from weft.ops.attention_parts_triton import Call, attend_tile, keys_of_tile, load_heads, padded, tokens_of, turn
+from weft.ops.attention_parts_triton import (
+    Call,
+    attend_tile,
+    keys_of_tile,
+    load_heads,
+    padded,
+    tokens_of,
+    turn,
+)
 from weft.ops.triton_launch import begin, chain_options, counters
 
 FEW_TOKENS = 16
@@ -41,11 +49,11 @@ def attend_few_kernel(
     QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, Out, Parts, Lse, Counters,
     eps, scale, width, offset, num_columns, num_positions,
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
-    BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    CHAINED: tl.constexpr,
+    BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, key head and block of queries, share). Parts float32 [N * H, SHARES, D], Lse float32 [N * H, SHARES]
-    and Counters int32 [programs of a share], zero before and after."""
+    """Program (row, key head and block of queries, share). Parts float32 [N * H, SHARES, D], Lse float32
+    [N * H, SHARES] and Counters int32 [programs of a share], zero before and after."""
     begin(CHAINED)
     G: tl.constexpr = H // HKV
     WIDE: tl.constexpr = (H + 2 * HKV) * D
@@ -154,5 +162,5 @@ def attend_few(call: Call, shares: int | None = None) -> None:
         call.width, call.offset, columns, call.rotary.shape[0],
         call.num_heads, num_kv_heads, head_dim, dim, page, FEW_TOKENS, QUERIES, keys, shares,
         min(shares, max(1, JOINED // dim)), STAGES, **chain_options(call.out),
-        num_warps=4 if call.qkv.element_size() == 2 else 8,
+        num_warps=8 if dim >= 128 and call.qkv.element_size() == 4 else 4,
     )  # fmt: skip

@@ -13,7 +13,15 @@ import math
 import triton
 import triton.language as tl
 
-from weft.ops.attention_parts_triton import Call, attend_tile, keys_of_tile, load_heads, padded, tokens_of, turn
+from weft.ops.attention_parts_triton import (
+    Call,
+    attend_tile,
+    keys_of_tile,
+    load_heads,
+    padded,
+    tokens_of,
+    turn,
+)
 from weft.ops.triton_launch import begin, chain_options
 
 TOKENS = 16  # of a program that writes keys
@@ -50,7 +58,9 @@ def turn_write_kernel(
         if head < H + HKV:
             heads = turn(heads, KNorm, Rotary, position, live, d, eps, num_positions, BT, D, DP)
         column = position // PAGE
-        page = tl.load(PageTable + row * num_columns + column, mask=live & (column < num_columns), other=0).to(tl.int64)
+        page = tl.load(
+            PageTable + row * num_columns + column, mask=live & (column < num_columns), other=0
+        ).to(tl.int64)
         target = Cache + (((page * PAGE + position % PAGE) * 2 * HKV + head - H) * D)[:, None]
         tl.store(target + d[None, :], heads, mask=(live & (page > 0))[:, None] & (d < D)[None, :])
 
@@ -93,7 +103,9 @@ def attend_kernel(
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
     line = (mine + token) * H + head
     tl.store(
-        Out + line[:, None] * D + d[None, :], acc.to(Out.dtype.element_ty), mask=live[:, None] & (d < D)[None, :]
+        Out + line[:, None] * D + d[None, :],
+        acc.to(Out.dtype.element_ty),
+        mask=live[:, None] & (d < D)[None, :],
     )
 
 

@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 
-class Call(NamedTuple):
+@dataclass(frozen=True)
+class Call:
     """The arguments of `weft.ops.attention.attend`, as its operation has them."""
 
     qkv: Tensor
@@ -33,7 +34,7 @@ class Call(NamedTuple):
 
 def padded(head_dim: int) -> int:
     """The size of a head in a kernel."""
-    return max(16, triton.next_power_of_2(head_dim))
+    return max(16, int(triton.next_power_of_2(head_dim)))
 
 
 def keys_of_tile(row_bytes: int) -> int:
@@ -67,8 +68,11 @@ def load_heads(at, d, live, D: tl.constexpr, DP: tl.constexpr):
 
 
 @triton.jit
-def turn(heads, Norm, Rotary, positions, live, d, eps, num_positions, R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr):
-    """`heads` [R, DP] under their norm, if there is one, and rotated: neighbouring pairs, by (cos, sin) of `positions`."""
+def turn(
+    heads, Norm, Rotary, positions, live, d, eps, num_positions, R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+):  # fmt: skip
+    """`heads` [R, DP] under their norm, if there is one, and rotated: neighbouring pairs, by (cos, sin) of
+    `positions`."""
     f = heads.to(tl.float32)
     if Norm is not None:
         scale = tl.rsqrt(tl.sum(f * f, 1) / D + eps)
@@ -84,8 +88,8 @@ def turn(heads, Norm, Rotary, positions, live, d, eps, num_positions, R: tl.cons
 
 @triton.jit
 def attend_tile(q, k, v, seen, scale, m, total, acc):
-    """Take a tile of keys `k` and values `v` into the running maximum, sum and weighted values of queries `q`; `seen` says
-    which keys each query sees."""
+    """Take a tile of keys `k` and values `v` into the running maximum, sum and weighted values of queries `q`; `seen`
+    says which keys each query sees."""
     score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     score = tl.where(seen, score, float("-inf"))
     top = tl.maximum(m, tl.max(score, 1))

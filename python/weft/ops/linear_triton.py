@@ -1,8 +1,8 @@
 """Products of few rows with a weight in Triton: norm, bias, residual and SwiGLU in the kernel that reads the weight.
 
-A program takes a tile of outputs and a share of the inputs, for all rows; with several shares the last program of a tile
-to arrive adds them up, from the first share on. Tiles and shares are constants of the weight's shape, so a row's bits
-depend neither on the number of rows nor on its place among them.
+A program takes a tile of outputs and a share of the inputs, for all rows; with several shares the last program of a
+tile to arrive adds them up, from the first share on. Tiles and shares are constants of the weight's shape, so a row's
+bits depend neither on the number of rows nor on its place among them.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -60,11 +60,20 @@ def weight_rows(tile, i, N: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr
 
 
 @triton.jit
-def prefetch(W, tile, low, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr, AHEAD: tl.constexpr):
+def prefetch(
+    W,
+    tile,
+    low,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BN: tl.constexpr,
+    SWIGLU: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
     """Bring the first AHEAD lines of each row of a tile to the L2 cache."""
     PER_LINE: tl.constexpr = 1024 // W.dtype.element_ty.primitive_bitwidth
     line = tl.arange(0, BN * AHEAD)
-    n, inside = weight_rows(tile, line // AHEAD, N, BN, SWIGLU)
+    n, _ = weight_rows(tile, line // AHEAD, N, BN, SWIGLU)
     k = tl.minimum(low + line % AHEAD * PER_LINE, K - 1)
     address = (W + n.to(tl.int64) * K + k).to(tl.int64, bitcast=True)
     tl.inline_asm_elementwise(

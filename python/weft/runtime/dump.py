@@ -76,13 +76,22 @@ def _dump_cuda(stream: CudaStream, issue: Callable[[], None]) -> GraphDump:
     raw = driver.CUgraph(graph.raw_cuda_graph())
     count = _call(driver.cuGraphGetNodes(raw, 0))[-1]
     nodes = _call(driver.cuGraphGetNodes(raw, count))[0]
-    count = _call(driver.cuGraphGetEdges(raw, 0))[-1]
-    befores, afters = _call(driver.cuGraphGetEdges(raw, count))[:2] if count else ([], [])
     described = [(_kind(driver, node), _kernel_name(driver, node)) for node in nodes]
-    edges = [(int(a), int(b)) for a, b in zip(befores, afters, strict=True)]
-    dump = _numbered([int(node) for node in nodes], described, edges)
+    dump = _numbered([int(node) for node in nodes], described, _edges(driver, raw, room=2 * count + 1))
     graph.reset()
     return dump
+
+
+def _edges(driver: Any, graph: Any, room: int) -> list[tuple[int, int]]:
+    """The edges as pairs of handles; `room` is a first guess of how many there are.
+
+    Asks for the edges' data, too: without, the driver refuses a graph in which kernels follow by programmatic launch.
+    """
+    ask = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)  # from CUDA 13 on there is no other
+    befores, afters, *_, count = _call(ask(graph, room))
+    if count >= room:  # there may be more
+        return _edges(driver, graph, 2 * room)
+    return [(int(a), int(b)) for a, b in zip(befores[:count], afters[:count], strict=True)]
 
 
 def _call(result: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -67,7 +67,8 @@ MANY = (
 
 
 class Inputs:
-    """Random q, k, v of a case, its pages shuffled. The cache holds what came before; memory that nothing wrote is NaN."""
+    """Random q, k, v of a case, its pages shuffled. The cache holds what came before; memory that nothing wrote is
+    NaN."""
 
     def __init__(self, case: Case, device: str = "cpu") -> None:
         generator = torch.Generator().manual_seed(3)

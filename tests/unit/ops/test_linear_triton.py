@@ -93,7 +93,9 @@ def interpret() -> dict[str, Any]:
     """Every case through the kernel."""
     from weft.ops.linear_triton import Tiles, choose_tiles, linear
 
-    def run(inputs: Inputs, shares: int, rows: list[int] | slice = slice(None), out: Tensor | None = None) -> Tensor:
+    def run(
+        inputs: Inputs, shares: int, rows: list[int] | slice = slice(None), out: Tensor | None = None
+    ) -> Tensor:
         case, norm, residual = inputs.case, inputs.norm, inputs.residual
         x = inputs.x[rows]
         outputs = case.outputs // (2 if case.swiglu else 1)

@@ -1,0 +1,110 @@
+"""A decoder's products, and the rows between them, on a GPU against plain torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from support.kernels.linear import CASES, Case, Inputs
+from weft.ops.linear import FEW_ROWS, Linear, Norm
+from weft.ops.rows import embed, join_norms, take_rows
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+LAYER = (
+    Case(6144, 4096, norm=True),
+    Case(4096, 4096, residual=True),
+    Case(28672, 4096, norm=True, swiglu=True),
+    Case(4096, 14336, residual=True),
+    Case(4608, 3584, norm=True, bias=True),
+)
+
+
+def cases() -> list[Case]:
+    dtypes = ("float32", "float16", "bfloat16")
+    small = [replace(case, dtype=dtype) for case in CASES for dtype in dtypes]
+    large = [replace(case, rows=rows, dtype="bfloat16") for case in LAYER for rows in (1, 4, 16, 17, 64)]
+    return list(dict.fromkeys([*small, *large]))
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_products_match_plain_torch(case: Case) -> None:
+    inputs = Inputs(case, "cuda")
+    assert inputs.error(inputs.run()) < 2 * case.tolerance
+
+
+@pytest.mark.parametrize("case", LAYER, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_rows_bits_are_its_own(case: Case, dtype: str) -> None:
+    """Again, alone, and at another place."""
+    inputs = Inputs(replace(case, rows=FEW_ROWS, dtype=dtype), "cuda")
+    linear = Linear(inputs.weight, inputs.bias, swiglu=case.swiglu)
+
+    def run(rows: list[int]) -> torch.Tensor:
+        residual = None if inputs.residual is None else inputs.residual[rows]
+        return linear(inputs.x[rows], inputs.norm, residual=residual)
+
+    every = list(range(FEW_ROWS))
+    whole = run(every)
+    assert torch.equal(run(every), whole)
+    assert torch.equal(torch.cat([run([row]) for row in every]), whole)
+    assert torch.equal(run(every[::-1]).flip(0), whole)
+
+
+def test_a_chain_of_products_is_the_same_in_a_graph() -> None:
+    """Many kernels, each of which may start before the one before it is done."""
+    inputs = Inputs(Case(2048, 2048, rows=4, norm=True, residual=True, dtype="bfloat16"), "cuda")
+    linear, start = Linear(inputs.weight / 8), inputs.residual
+    assert start is not None
+    x = torch.empty_like(start).contiguous()
+
+    def chain() -> None:
+        x.copy_(start)
+        for _ in range(64):
+            y = linear(x, inputs.norm)
+            linear(y, residual=x, out=x)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        chain()
+        stream.synchronize()
+        wanted = x.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        chain()
+    for _ in range(20):
+        x.zero_()
+        torch.cuda.synchronize()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(x, wanted)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("size", [64, 1500, 4096])
+def test_rows_match_the_cpu(dtype: torch.dtype, size: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    weight, hidden = (torch.randn(n, size, generator=generator).to(dtype).float() for n in (50, 6))
+    norm, x = torch.rand(size, generator=generator).to(dtype).float(), torch.randn(3, 4, size)
+    tokens, index = torch.tensor([3, 49, -1, 50, 0, 1 << 40]), torch.tensor([2, 0, 3])
+    results = []
+    for device, kind in (("cpu", torch.float32), ("cuda", dtype)):
+        w, h, xs = (t.to(device, kind) for t in (weight, hidden, x.to(dtype)))
+        ids, first = tokens.to(device), Norm(norm.to(device, kind), 1e-5)
+        results.append(
+            [
+                embed(w, ids, kind),
+                first(h),
+                join_norms(w, ids, first, h, first),
+                take_rows(xs, index.to(device), xs.new_empty(3, size)),
+            ]
+        )
+    for wanted, got in zip(*results, strict=True):
+        torch.testing.assert_close(got.float().cpu(), wanted, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])

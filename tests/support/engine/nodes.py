@@ -1,0 +1,179 @@
+"""The nodes of an iteration on CUDA, counted without a GPU: the step runs on fake tensors, and what it would launch is
+written down. Operations in Triton and torch are followed to their kernels; those in CUDA C++ are listed here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from support.kernels.launches import Launch, launches
+from weft.bench.engine.models import Shape
+from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
+from weft.engine.step.step import Guides, Iteration, Plan, decode_step
+from weft.guided.lane import GrammarLane
+from weft.guided.state import GuidedShape
+from weft.models import eagle3_head
+from weft.models.base import PagedKV
+from weft.models.eagle3_head import Eagle3Head
+from weft.models.llama import Llama
+from weft.ops import attention, linear, rows
+from weft.spec.recurrent import RecurrentDrafter
+
+IN_TRITON: dict[str, Callable[..., Any]] = {
+    "linear": linear._linear_cuda,
+    "rms_norm": linear._norm_cuda,
+    "attend": attention._attend_cuda,
+    "embed": rows._embed_cuda,
+    "join_norms": rows._join_cuda,
+    "take_rows": rows._take_cuda,
+}
+IN_CUDA = {  # csrc/kernels/sampling/*.cu, csrc/kernels/mask/*.cu
+    "sample_slots_": ("spell", "change", "block_bad_words", "suppress", "truncate", "sample", "pick"),
+    "pick_drafts_": ("spell", "change", "block_bad_words", "truncate", "sample", "pick", "pick_draft"),
+    "advance_slots_": ("advance",),
+    "keep_logits_": ("keep",),
+    "read_slots_": ("read_slots",),
+    "take_proposals_": ("take_proposals",),
+    "apply_slot_masks_": ("mask",),
+    "copy_slot_masks": ("copy_masks",),
+}
+
+
+class Nodes:
+    """What one stream got, by kind: names of kernels, copies and host functions."""
+
+    def __init__(self) -> None:
+        self.kernels: Counter[str] = Counter()
+        self.copies = self.host_functions = 0
+
+    @property
+    def num_kernels(self) -> int:
+        return self.kernels.total()
+
+
+class _Watch(TorchDispatchMode):
+    """Follows operations to their kernels."""
+
+    def __init__(self, nodes: Nodes, found: list[Launch]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._nodes, self._found = nodes, found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        space, _, name = func.name().partition("::")
+        name = name.partition(".")[0]
+        if space == "weft" and name in IN_TRITON:
+            before = len(self._found)
+            with self:
+                IN_TRITON[name](*args)
+            self._nodes.kernels.update(launch.name for launch in self._found[before:])
+            return None
+        result = func(*args, **(kwargs or {}))
+        if space == "weft":
+            self._nodes.kernels.update(IN_CUDA[name])
+        elif not func.is_view and not name.startswith(("empty", "new_empty", "detach")) and space != "prim":
+            if name == "copy_" and args[0].is_contiguous() and args[1].is_contiguous():
+                self._nodes.copies += 1
+            else:
+                self._nodes.kernels[f"torch {name}"] += 1
+        return result
+
+
+class _Stream:
+    """A stream of the counted runtime."""
+
+    handle = 0
+
+    def __init__(self, found: list[Launch]) -> None:
+        self.nodes, self._found = Nodes(), found
+
+    def launch(self, fn: Callable[..., object], *args: Any) -> None:
+        with _Watch(self.nodes, self._found):
+            fn(*args)
+
+    def hostfunc(self, task: object, *args: Any) -> None:
+        self.nodes.host_functions += 1
+
+    def copy(self, dst: Tensor, src: Tensor) -> None:
+        self.nodes.copies += 1
+
+    def record(self, event: object) -> None: ...
+    def wait(self, event: object) -> None: ...
+
+
+class _Runtime:
+    """A runtime whose streams count."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, found: list[Launch]) -> None:
+        self._found = found
+
+    def stream(self, *, high_priority: bool = False) -> _Stream:
+        return _Stream(self._found)
+
+    def event(self) -> object:
+        return object()
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        with unset_fake_temporarily():  # type: ignore[no-untyped-call]
+            return torch.zeros(shape, dtype=dtype)
+
+    def publish(self) -> None: ...
+
+
+class _Weights:
+    """Any tensor, in bfloat16."""
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+
+    take_matrix = take
+
+    def __contains__(self, name: str) -> bool:
+        return False
+
+
+def _no_offsets(weights: object, draft_vocab: int, vocab: int) -> Tensor:
+    return torch.zeros(draft_vocab, dtype=torch.int64, device="cuda")
+
+
+@contextmanager
+def _parts(shape: Shape, lane: GrammarLane, num_drafts: int, batch: int) -> Iterator[DecodeParts]:
+    config = shape.config(torch.bfloat16, shape.vocab)
+    weights: Any = _Weights()
+    model = Llama(config, weights)
+    pages = 64 * batch + 1
+    drafter = None
+    if num_drafts:
+        aux = (2, shape.layers // 2, shape.layers - 3)
+        with patch.object(eagle3_head, "_take_d2t", _no_offsets):
+            head = Eagle3Head(config, aux, shape.draft_vocab or shape.vocab, weights, model)
+        drafter = RecurrentDrafter(head, head.allocate_kv(pages, 16))
+    state = SlotState(lane, 256, 4096)
+    yield DecodeParts(model, PagedKV.for_model(model, pages, 16), drafter, state, False, num_drafts)
+
+
+def count_nodes(shape: Shape, num_drafts: int, guides: Guides, batch: int = 1) -> tuple[Nodes, Nodes]:
+    """What an iteration of EAGLE3 with so many drafts gives to the model's stream, and what to the grammar's."""
+    with launches() as found:
+        runtime: Any = _Runtime(found)
+        lane = GrammarLane(runtime, GuidedShape(batch, max(num_drafts, 1), shape.vocab, [2]))
+        stream = runtime.stream()
+        with _parts(shape, lane, num_drafts, batch) as parts:
+            slots_B = torch.zeros(batch, dtype=torch.int64, device="cuda")
+            buffers = StepBuffers.allocate(slots_B, num_drafts + 1, parts.model, parts.state, parts.drafter)
+            iteration = Iteration(Plan(batch, num_drafts, guides), stream, lane, parts, buffers)
+            decode_step(iteration)  # as before a capture
+            stream.nodes = Nodes()
+            lane.stream.nodes = Nodes()  # type: ignore[attr-defined]
+            decode_step(iteration)
+    return stream.nodes, lane.stream.nodes  # type: ignore[attr-defined]
