@@ -145,10 +145,9 @@ void bind_slots(nb::module_ &m) {
   m.def("sample_slots_cpu", [](const SlotCall &call, int threads) {
     return kernel_of([call, threads] { sample_slots_cpu(call, threads); });
   });
-  m.def("sample_slots_workspace_cuda", &sample_slots_workspace_cuda);
-  m.def("sample_slots_cuda", [](const SlotCall &call, int sms, std::uintptr_t workspace, std::uintptr_t stream) {
+  m.def("sample_slots_cuda", [](const SlotCall &call, int sms, std::uintptr_t stream) {
     const nb::gil_scoped_release release;
-    return sample_slots_cuda(call, sms, pointer<void>(workspace), pointer<void>(stream));
+    return sample_slots_cuda(call, sms, pointer<void>(stream));
   });
   nb::class_<AdvanceCall>(m, "AdvanceCall");
   m.def("advance_call", &advance_call);

@@ -107,7 +107,7 @@ WEFT_INLINE void block_bad_words(const PenaltyRow &row, const PenalizeCall &call
 template <class T>
 WEFT_INLINE void penalize_rows(const PenalizeCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
-    if (!is_active(call, i)) continue;
+    if (!is_active(call.tables, call.slot[i])) continue;
     const PenaltyRow row(call, i);
     T *logits = row_of<T>(call, i);
     if (row.penalizes || row.bias) change_columns(row, call, logits);
@@ -123,9 +123,5 @@ void penalize_cpu(const PenalizeCall &call, int threads) {
   static const auto rows = best_penalize_rows();
   for_logits(call, threads, rows);
 }
-
-#if !defined(WEFT_WITH_CUDA)
-const char *penalize_cuda(const PenalizeCall &, int, void *) { return "built without CUDA"; }
-#endif
 
 }  // namespace weft

@@ -35,7 +35,4 @@ struct PenalizeCall {
 // A row whose slot is out of bounds is left alone.
 void penalize_cpu(const PenalizeCall &call, int threads);
 
-// Enqueued to `stream` of the current device; `sms` is its number of multiprocessors. Returns null, or what CUDA said.
-const char *penalize_cuda(const PenalizeCall &call, int sms, void *stream);
-
 }  // namespace weft

@@ -16,11 +16,16 @@ struct PenaltyRow {
   const float *bias;  // or null
   std::int64_t vocab, bad_width, history_width, history_length;
   const std::int64_t *extra;
-  std::int64_t num_extra;
+  std::int64_t num_extra, extra_stride;
 
-  WEFT_HD PenaltyRow(const PenalizeCall &call, std::int64_t i) {
-    const PenaltyTables &tables = call.tables;
-    const std::int64_t slot = call.slot[i];
+  WEFT_HD PenaltyRow(const PenalizeCall &call, std::int64_t i)
+      : PenaltyRow(call.tables, call.slot[i], call.history_length[i]) {
+    extra = call.extra + i * call.extra_width;
+    num_extra = call.num_extra[i] < call.extra_width ? call.num_extra[i] : call.extra_width;
+  }
+  // Without extra tokens.
+  WEFT_HD PenaltyRow(const PenaltyTables &tables, std::int64_t slot, std::int64_t length)
+      : history_length(length), extra(nullptr), num_extra(0), extra_stride(1) {
     repetition = tables.repetition[slot], presence = tables.presence[slot], frequency = tables.frequency[slot];
     penalizes = repetition != 1 || presence != 0 || frequency != 0;
     vocab = tables.vocab, bad_width = tables.bad_width, history_width = tables.history_width;
@@ -29,15 +34,11 @@ struct PenaltyRow {
     bias = tables.biased[slot] ? tables.bias + slot * vocab : nullptr;
     bad_words = tables.bad_words + slot * bad_width;
     history = tables.history + slot * history_width;
-    history_length = call.history_length[i];
-    extra = call.extra + i * call.extra_width;
-    num_extra = call.num_extra[i] < call.extra_width ? call.num_extra[i] : call.extra_width;
   }
 };
 
-WEFT_HD bool is_active(const PenalizeCall &call, std::int64_t i) {
-  const std::int64_t slot = call.slot[i];
-  return slot >= 0 && slot < call.tables.slots && call.tables.active[slot] != 0;
+WEFT_HD bool is_active(const PenaltyTables &tables, std::int64_t slot) {
+  return slot >= 0 && slot < tables.slots && tables.active[slot] != 0;
 }
 
 // The logit of a token that stands `count` times in the output; if not there, then in the prompt.
@@ -61,7 +62,7 @@ struct Backwards {
   WEFT_HD explicit Backwards(const PenaltyRow &of) : row(of), drafted(of.num_extra), committed(of.history_length) {}
   WEFT_HD std::int64_t next() {
     while (drafted > 0) {
-      const std::int64_t token = row.extra[--drafted];
+      const std::int64_t token = row.extra[--drafted * row.extra_stride];
       if (token >= 0) return token;
     }
     if (committed <= 0 || committed > row.history_width) return -1;

@@ -11,12 +11,13 @@ struct RowDraw {
   bool greedy;
   std::uint32_t seed_low, seed_high, position_low, position_high;
 
-  WEFT_HD RowDraw(const SampleCall &call, std::int64_t i) : temperature(call.temperature[i]) {
-    floor = call.floor ? call.floor[i] : -kInfinity;
-    greedy = !(temperature >= kLowestTemperature);
-    const auto seed = static_cast<std::uint64_t>(call.seed[i]), position = static_cast<std::uint64_t>(call.position[i]);
-    seed_low = static_cast<std::uint32_t>(seed), seed_high = static_cast<std::uint32_t>(seed >> 32);
-    position_low = static_cast<std::uint32_t>(position), position_high = static_cast<std::uint32_t>(position >> 32);
+  WEFT_HD RowDraw(const SampleCall &call, std::int64_t i)
+      : RowDraw(call.temperature[i], call.floor ? call.floor[i] : -kInfinity, call.seed[i], call.position[i]) {}
+  WEFT_HD RowDraw(float warmth, float least, std::int64_t seed, std::int64_t position)
+      : temperature(warmth), floor(least), greedy(!(warmth >= kLowestTemperature)) {
+    const auto key = static_cast<std::uint64_t>(seed), at = static_cast<std::uint64_t>(position);
+    seed_low = static_cast<std::uint32_t>(key), seed_high = static_cast<std::uint32_t>(key >> 32);
+    position_low = static_cast<std::uint32_t>(at), position_high = static_cast<std::uint32_t>(at >> 32);
   }
 
   // Of the tokens 4 * group to 4 * group + 3.

@@ -91,9 +91,4 @@ void sample_cpu(const SampleCall &call, int threads) {
   for_logits(call, threads, rows);
 }
 
-#if !defined(WEFT_WITH_CUDA)
-std::int64_t sample_splits_cuda(std::int64_t, std::int64_t, int) { return 1; }
-const char *sample_cuda(const SampleCall &, int, std::uint64_t *, void *) { return "built without CUDA"; }
-#endif
-
 }  // namespace weft

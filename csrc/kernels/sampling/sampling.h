@@ -22,10 +22,4 @@ struct SampleCall {
 
 void sample_cpu(const SampleCall &call, int threads);
 
-// How many partial results per row sample_cuda needs room for: `workspace` holds logits.rows times that, 8 bytes each.
-std::int64_t sample_splits_cuda(std::int64_t rows, std::int64_t vocab, int sms);
-
-// Enqueued to `stream` of the current device. Returns null, or what CUDA said.
-const char *sample_cuda(const SampleCall &call, int sms, std::uint64_t *workspace, void *stream);
-
 }  // namespace weft

@@ -99,8 +99,7 @@ void keep_logits_cpu(const KeepCall &call) {
 }
 
 #if !defined(WEFT_WITH_CUDA)
-std::int64_t sample_slots_workspace_cuda(const SlotCall &, int) { return 0; }
-const char *sample_slots_cuda(const SlotCall &, int, void *, void *) { return "built without CUDA"; }
+const char *sample_slots_cuda(const SlotCall &, int, void *) { return "built without CUDA"; }
 const char *advance_slots_cuda(const AdvanceCall &, void *) { return "built without CUDA"; }
 const char *keep_logits_cuda(const KeepCall &, void *) { return "built without CUDA"; }
 #endif

@@ -1,66 +1,83 @@
-// Sampling by slot on CUDA: a kernel spells out what each row asks, and the kernels that take rows one by one follow;
-// those of them that a row does not need return at once.
+// Sampling by slot on CUDA: a team of blocks does all that a row asks for, and returns early from what it does not.
 #include <cuda_runtime.h>
 
 #include <kernels/launch.cuh>
+#include <kernels/team.cuh>
 
 #include "kernels/columns.cuh"
 #include "kernels/sampling/advance_rule.h"
-#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/penalties.cuh"
+#include "kernels/sampling/sampling.cuh"
 #include "kernels/sampling/slots.h"
-#include "kernels/sampling/suppress_ends.h"
-#include "kernels/sampling/truncation.h"
+#include "kernels/sampling/suppress_ends.cuh"
+#include "kernels/sampling/truncation.cuh"
 
 namespace weft {
 namespace {
 
 constexpr int kThreads = 128;
 
-// Where the rows' values lie in the workspace; each begins at a multiple of eight bytes.
-struct Rows {
-  std::int64_t *slot, *length, *position, *seed, *seen, *extra;
-  std::uint64_t *partial;
-  float *temperature, *top_p, *min_p, *floor;
-  std::int32_t *top_k;
-
-  static std::int64_t words(std::int64_t rows, std::int64_t num_extra, std::int64_t splits) {
-    return rows * (5 + num_extra + splits) + 5 * ((rows + 1) / 2);
-  }
-
-  Rows(void *workspace, std::int64_t rows, std::int64_t num_extra, std::int64_t splits) {
-    auto *at = static_cast<std::int64_t *>(workspace);
-    const auto take = [&](std::int64_t words) {
-      std::int64_t *const here = at;
-      at += words;
-      return here;
-    };
-    slot = take(rows), length = take(rows), position = take(rows), seed = take(rows), seen = take(rows);
-    extra = take(rows * num_extra);
-    partial = reinterpret_cast<std::uint64_t *>(take(rows * splits));
-    const std::int64_t half = (rows + 1) / 2;
-    temperature = reinterpret_cast<float *>(take(half)), top_p = reinterpret_cast<float *>(take(half));
-    min_p = reinterpret_cast<float *>(take(half)), floor = reinterpret_cast<float *>(take(half));
-    top_k = reinterpret_cast<std::int32_t *>(take(half));
-  }
+struct RowMemory {
+  BadWordsMemory bad_words;
+  unsigned found;
+  TruncationMemory truncation;
+  SampleMemory sample;
 };
 
-__global__ void __launch_bounds__(kThreads) spell_kernel(const SlotCall call, const Rows r) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= call.logits.rows) return;
-  const std::int64_t s = call.slot_of(i);
-  r.slot[i] = call.slot[i / call.positions];
-  r.length[i] = call.length_of(i);
-  r.seen[i] = call.seen_by(i);
-  r.position[i] = r.length[i] + r.seen[i];
-  r.seed[i] = call.tables.seed[s];
-  r.temperature[i] = call.temperature_of(i);
-  r.top_k[i] = call.tables.top_k[s], r.top_p[i] = call.tables.top_p[s], r.min_p[i] = call.tables.min_p[s];
-  for (std::int64_t e = 0; e < call.num_extra; ++e) r.extra[i * call.num_extra + e] = call.extra_of(i, e);
+__device__ PenaltyRow penalties_of(const SlotCall &call, std::int64_t i) {
+  const std::int64_t from = call.extra_by_slot ? call.slot_of(i) : i / call.positions, seen = call.seen_by(i);
+  PenaltyRow row(call.tables.penalties, call.slot[i / call.positions], call.length_of(i));
+  row.extra = call.extra + from * call.row_stride, row.extra_stride = call.token_stride;
+  row.num_extra = seen < call.num_extra ? seen : call.num_extra;
+  return row;
 }
 
-__global__ void __launch_bounds__(kThreads) pick_kernel(const SlotCall call) {
-  const std::int64_t b = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (b < call.logits.rows) call.drafts[call.slot_of(b)] = call.out[b] = call.draft_of(b);
+// The ends that are to be blocked, or null.
+__device__ const std::int32_t *ends_of(const SlotCall &call, std::int64_t i) {
+  const std::int64_t s = call.slot[i / call.positions];
+  if (!call.keeps_min_tokens || s < 0 || s >= call.tables.penalties.slots) return nullptr;
+  return call.length_of(i) + call.seen_by(i) < call.tables.until[s] ? call.tables.ends + s * call.tables.ends_width
+                                                                    : nullptr;
+}
+
+// Team t has row t.
+template <class T, bool kTarget>
+__global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const SlotCall call) {
+  RowMemory &memory = block_memory<RowMemory>();
+  const Team team;
+  const std::int64_t i = blockIdx.x / team.size, vocab = call.logits.vocab, s = call.slot_of(i);
+  T *logits = row_of<T>(call, i);
+  if (is_active(call.tables.penalties, call.slot[i / call.positions])) {
+    penalize_row(penalties_of(call, i), logits, vocab, call.d2t, memory.bad_words, team);
+  }
+  if (const std::int32_t *ends = ends_of(call, i)) {
+    suppress_row(ends, call.tables.ends_width, logits, vocab, memory.found, team);
+  }
+  const float temperature = call.temperature_of(i);
+  const Cuts cuts(temperature, call.tables.top_k[s], call.tables.top_p[s], call.tables.min_p[s], vocab);
+  const float floor = floor_of_row<T>(cuts, logits, vocab, memory.truncation, team);
+  const RowDraw draw(temperature, floor, call.tables.seed[s], call.length_of(i) + call.seen_by(i));
+  const std::int64_t token = draw_token<kTarget>(draw, logits, vocab, call.d2t, memory.sample, team);
+  if (team.rank == 0 && threadIdx.x == 0) {
+    call.out[i] = token;
+    if (call.draft_number) call.drafts[s] = call.out[i] = call.draft_of(i);
+  }
+  team.sync();
+}
+
+// As many blocks to a row as the device has room for at once.
+unsigned team_size(std::int64_t rows, int sms) {
+  const unsigned most = largest_team();
+  unsigned size = 1;
+  while (2 * size <= most && 2 * size * rows <= sms) size *= 2;
+  return size;
+}
+
+template <class T>
+void launch_rows(const SlotCall &call, int sms, void *stream) {
+  const auto rows = static_cast<unsigned>(call.logits.rows);
+  const auto kernel = call.d2t ? sample_rows_kernel<T, true> : sample_rows_kernel<T, false>;
+  launch_teams(kernel, rows, team_size(call.logits.rows, sms), stream, call);
 }
 
 // A thread per row. Rows of one slot are the padding slot's: any result is fine there.
@@ -82,32 +99,9 @@ unsigned blocks_for(std::int64_t rows) { return static_cast<unsigned>((rows + kT
 
 }  // namespace
 
-std::int64_t sample_slots_workspace_cuda(const SlotCall &call, int sms) {
-  const std::int64_t splits = sample_splits_cuda(call.logits.rows, call.logits.vocab, sms);
-  return 8 * Rows::words(call.logits.rows, call.num_extra, splits);
-}
-
-const char *sample_slots_cuda(const SlotCall &call, int sms, void *workspace, void *stream) {
-  const std::int64_t rows = call.logits.rows;
-  if (rows == 0) return nullptr;
-  const Rows r(workspace, rows, call.num_extra, sample_splits_cuda(rows, call.logits.vocab, sms));
-  const SlotTables &tables = call.tables;
-  launch_kernel(spell_kernel, blocks_for(rows), kThreads, stream, call, r);
-  if (const char *error = launch_error()) return error;
-  if (const char *error = penalize_cuda(
-          {call.logits, tables.penalties, r.slot, r.length, r.extra, r.seen, call.num_extra, call.d2t}, sms, stream)) {
-    return error;
-  }
-  if (call.keeps_min_tokens) {
-    const SuppressCall suppress{call.logits,       tables.ends, tables.until, tables.penalties.slots,
-                                tables.ends_width, r.slot,      r.position};
-    if (const char *error = suppress_ends_cuda(suppress, stream)) return error;
-  }
-  const TruncateCall truncate{call.logits, r.temperature, r.top_k, r.top_p, r.min_p, r.floor};
-  if (const char *error = truncation_floor_cuda(truncate, stream)) return error;
-  const SampleCall sample{call.logits, r.temperature, r.seed, r.position, call.d2t, r.floor, call.out};
-  if (const char *error = sample_cuda(sample, sms, r.partial, stream)) return error;
-  if (call.draft_number) launch_kernel(pick_kernel, blocks_for(rows), kThreads, stream, call);
+const char *sample_slots_cuda(const SlotCall &call, int sms, void *stream) {
+  if (call.logits.rows == 0) return nullptr;
+  with_element(call.logits.dtype, [&](auto element) { launch_rows<decltype(element)>(call, sms, stream); });
   return launch_error();
 }
 

@@ -74,11 +74,8 @@ struct SlotCall {
 
 void sample_slots_cpu(const SlotCall &call, int threads);
 
-// How many bytes `workspace` needs.
-std::int64_t sample_slots_workspace_cuda(const SlotCall &call, int sms);
-
-// Enqueued to `stream` of the current device. Returns null, or what CUDA said.
-const char *sample_slots_cuda(const SlotCall &call, int sms, void *workspace, void *stream);
+// Enqueued to `stream` of the current device, which has `sms` multiprocessors. Returns null, or what CUDA said.
+const char *sample_slots_cuda(const SlotCall &call, int sms, void *stream);
 
 // Verification, and what it moves: of batch row b, `width` tokens were sampled at its positions, the drafts among
 // `inputs` [b * width + 1 ...] but one; those that equal what was sampled before them are accepted. Where `is_counted`,

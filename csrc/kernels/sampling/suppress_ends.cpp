@@ -43,8 +43,4 @@ void suppress_ends_cpu(const SuppressCall &call, int threads) {
   for_logits(call, threads, rows);
 }
 
-#if !defined(WEFT_WITH_CUDA)
-const char *suppress_ends_cuda(const SuppressCall &, void *) { return "built without CUDA"; }
-#endif
-
 }  // namespace weft

@@ -30,7 +30,4 @@ struct SuppressCall {
 
 void suppress_ends_cpu(const SuppressCall &call, int threads);
 
-// Enqueued to `stream` of the current device. Returns null, or what CUDA said.
-const char *suppress_ends_cuda(const SuppressCall &call, void *stream);
-
 }  // namespace weft

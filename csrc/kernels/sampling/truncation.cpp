@@ -140,8 +140,4 @@ void truncation_floor_cpu(const TruncateCall &call, int threads) {
   for_logits(call, threads, rows);
 }
 
-#if !defined(WEFT_WITH_CUDA)
-const char *truncation_floor_cuda(const TruncateCall &, void *) { return "built without CUDA"; }
-#endif
-
 }  // namespace weft

@@ -24,7 +24,4 @@ struct TruncateCall {
 
 void truncation_floor_cpu(const TruncateCall &call, int threads);
 
-// Enqueued to `stream` of the current device. Returns null, or what CUDA said.
-const char *truncation_floor_cuda(const TruncateCall &call, void *stream);
-
 }  // namespace weft

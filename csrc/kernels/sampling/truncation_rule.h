@@ -21,8 +21,10 @@ struct Cuts {
   std::int64_t top_k;  // 0: all
 
   WEFT_HD Cuts(const TruncateCall &call, std::int64_t i)
-      : temperature(call.temperature[i]), top_p(call.top_p[i]), min_p(call.min_p[i]), top_k(call.top_k[i]) {
-    if (top_k <= 0 || top_k >= call.logits.vocab) top_k = 0;
+      : Cuts(call.temperature[i], call.top_k[i], call.top_p[i], call.min_p[i], call.logits.vocab) {}
+  WEFT_HD Cuts(float at, std::int64_t most, float share, float least, std::int64_t vocab)
+      : temperature(at), top_p(share), min_p(least), top_k(most) {
+    if (top_k <= 0 || top_k >= vocab) top_k = 0;
     if (!(temperature >= kLowestTemperature)) top_k = 0, top_p = 1, min_p = 0;
   }
   WEFT_HD bool by_mass() const { return top_p < 1; }

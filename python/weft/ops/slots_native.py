@@ -127,10 +127,8 @@ def _pick_cuda(logits: Tensor, *args: Any) -> None:
 def _launch_cuda(call: _core.SlotCall, logits: Tensor) -> None:
     require_cuda_kernels()
     sms = multiprocessors(logits.get_device())
-    size = _core.sample_slots_workspace_cuda(call, sms)
-    workspace = torch.empty(size, dtype=torch.uint8, device=logits.device)
     with device_of(logits):
-        check_cuda(_core.sample_slots_cuda(call, sms, workspace.data_ptr(), stream_of(logits)))
+        check_cuda(_core.sample_slots_cuda(call, sms, stream_of(logits)))
 
 
 def _advance_call(

@@ -3,10 +3,13 @@
 
 #include "kernels/sampling/inputs.h"
 #include "random_sampling.h"
+#include "sampling_parts.h"
 
 namespace {
 
 using namespace weft;
+
+unsigned any_team() { return one_of({1u, 2u, 4u, 8u}); }
 
 bool same_bits(const std::vector<float> &a, const std::vector<float> &b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -15,12 +18,10 @@ bool same_bits(const std::vector<float> &a, const std::vector<float> &b) {
 bool sample_agrees() {
   AnySampling any_call;
   sample_cpu(any_call.call, 1);
-  const int sms = static_cast<int>(any(1, 4));
-  std::vector<std::uint64_t> workspace(
-      static_cast<std::size_t>(any_call.rows * sample_splits_cuda(any_call.rows, any_call.vocab, sms)));
   std::vector<std::int64_t> cuda(any_call.out.size(), -7);
   any_call.call.out = cuda.data();
-  return !sample_cuda(any_call.call, sms, workspace.data(), nullptr) && any_call.out == cuda;
+  sample_on_cuda(any_call.call, any_team());
+  return any_call.out == cuda;
 }
 
 bool truncation_agrees() {
@@ -28,7 +29,8 @@ bool truncation_agrees() {
   truncation_floor_cpu(any_call.call, 1);
   std::vector<float> cuda(any_call.floor.size(), -7.0f);
   any_call.call.floor = cuda.data();
-  return !truncation_floor_cuda(any_call.call, nullptr) && same_bits(any_call.floor, cuda);
+  truncation_floor_on_cuda(any_call.call, any_team());
+  return same_bits(any_call.floor, cuda);
 }
 
 bool penalties_agree() {
@@ -36,7 +38,8 @@ bool penalties_agree() {
   AnyLogits cuda = any_call.logits;
   penalize_cpu(any_call.call, 1);
   any_call.call.logits = cuda.view();
-  return !penalize_cuda(any_call.call, static_cast<int>(any(1, 4)), nullptr) && any_call.logits == cuda;
+  penalize_on_cuda(any_call.call, any_team());
+  return any_call.logits == cuda;
 }
 
 bool suppression_agrees() {
@@ -44,7 +47,8 @@ bool suppression_agrees() {
   AnyLogits cuda = any_call.logits;
   suppress_ends_cpu(any_call.call, 1);
   any_call.call.logits = cuda.view();
-  return !suppress_ends_cuda(any_call.call, nullptr) && any_call.logits == cuda;
+  suppress_ends_on_cuda(any_call.call, any_team());
+  return any_call.logits == cuda;
 }
 
 bool slots_agree() {
@@ -59,9 +63,7 @@ bool slots_agree() {
     call.extra = drafts.data();
     call.drafts = drafts.data() + (any_call.number - 1) * any_call.p.slots;
   }
-  const int sms = static_cast<int>(any(1, 4));
-  std::vector<std::uint64_t> workspace(static_cast<std::size_t>(sample_slots_workspace_cuda(call, sms) / 8));
-  if (sample_slots_cuda(call, sms, workspace.data(), nullptr)) return false;
+  if (sample_slots_cuda(call, static_cast<int>(any(1, 9)), nullptr)) return false;
   return any_call.logits == cuda && any_call.out == out && any_call.drafts == drafts;
 }
 

@@ -37,8 +37,8 @@ IN_TRITON: dict[str, Callable[..., Any]] = {
     "take_rows": rows._take_cuda,
 }
 IN_CUDA = {  # csrc/kernels/sampling/*.cu, csrc/kernels/mask/*.cu
-    "sample_slots_": ("spell", "change", "block_bad_words", "suppress", "truncate", "sample", "pick"),
-    "pick_drafts_": ("spell", "change", "block_bad_words", "truncate", "sample", "pick", "pick_draft"),
+    "sample_slots_": ("sample_rows",),
+    "pick_drafts_": ("sample_rows",),
     "advance_slots_": ("advance",),
     "keep_logits_": ("keep",),
     "read_slots_": ("read_slots",),

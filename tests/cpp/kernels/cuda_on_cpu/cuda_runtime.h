@@ -5,6 +5,7 @@
 #include <atomic>
 #include <barrier>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -15,7 +16,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static
 
 struct dim3 {
@@ -81,6 +82,8 @@ namespace cuda_on_cpu {
 
 constexpr unsigned kWarp = 32;
 
+struct Team;
+
 struct Block {
   explicit Block(unsigned threads) : all(threads), lane(threads) {
     for (unsigned begin = 0; begin < threads; begin += kWarp) warp.push_back(std::make_unique<std::barrier<>>(kWarp));
@@ -88,18 +91,61 @@ struct Block {
   std::barrier<> all;
   std::vector<std::unique_ptr<std::barrier<>>> warp;
   std::vector<std::uint64_t> lane;
+  std::vector<std::byte> memory;  // of a block in a team, where kernels that are in none have static memory
+  unsigned rank = 0;
+  Team *team = nullptr;
 };
-inline Block *block = nullptr;
+inline thread_local Block *block = nullptr;
+
+// Blocks that run at once.
+struct Team {
+  Team(unsigned size, unsigned threads) : size(size), all(size * threads) {
+    for (unsigned rank = 0; rank < size; ++rank) {
+      blocks.push_back(std::make_unique<Block>(threads));
+      blocks.back()->memory.assign(48 * 1024, std::byte{0xa5});  // nobody cleared it
+      blocks.back()->rank = rank, blocks.back()->team = this;
+    }
+  }
+  unsigned size;
+  std::barrier<> all;
+  std::vector<std::unique_ptr<Block>> blocks;
+};
 
 }  // namespace cuda_on_cpu
 
 inline void __syncthreads() { cuda_on_cpu::block->all.arrive_and_wait(); }
-inline std::uint64_t __shfl_xor_sync(unsigned, std::uint64_t value, unsigned distance) {
-  cuda_on_cpu::Block &block = *cuda_on_cpu::block;
-  std::barrier<> &warp = *block.warp[threadIdx.x / cuda_on_cpu::kWarp];
-  block.lane[threadIdx.x] = value;
+
+namespace cuda_on_cpu {
+
+// Calls fn(values) with what all lanes of the warp gave.
+template <class F>
+auto with_lanes(std::uint64_t value, F &&fn) {
+  std::barrier<> &warp = *block->warp[threadIdx.x / kWarp];
+  block->lane[threadIdx.x] = value;
   warp.arrive_and_wait();
-  const std::uint64_t other = block.lane[threadIdx.x ^ distance];
+  const auto found = fn(block->lane.data() + threadIdx.x / kWarp * kWarp);
   warp.arrive_and_wait();
-  return other;
+  return found;
 }
+
+}  // namespace cuda_on_cpu
+
+inline std::uint64_t __shfl_xor_sync(unsigned, std::uint64_t value, unsigned distance) {
+  return cuda_on_cpu::with_lanes(value,
+                                 [&](auto *lanes) { return lanes[threadIdx.x % cuda_on_cpu::kWarp ^ distance]; });
+}
+inline std::uint64_t __shfl_up_sync(unsigned, std::uint64_t value, unsigned distance) {
+  const unsigned lane = threadIdx.x % cuda_on_cpu::kWarp;
+  return cuda_on_cpu::with_lanes(value, [&](auto *lanes) { return lanes[lane >= distance ? lane - distance : lane]; });
+}
+inline std::uint64_t __shfl_sync(unsigned, std::uint64_t value, int from) {
+  return cuda_on_cpu::with_lanes(value, [&](auto *lanes) { return lanes[from]; });
+}
+inline unsigned __ballot_sync(unsigned, bool is_set) {
+  return cuda_on_cpu::with_lanes(is_set, [&](auto *lanes) {
+    unsigned bits = 0;
+    for (unsigned lane = 0; lane < cuda_on_cpu::kWarp; ++lane) bits |= static_cast<unsigned>(lanes[lane]) << lane;
+    return bits;
+  });
+}
+inline int __ffs(int bits) { return __builtin_ffs(bits); }

@@ -10,10 +10,10 @@ void launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads, v
   gridDim = grid;
   for (unsigned b = 0; b < grid.x * grid.y; ++b) {
     cuda_on_cpu::Block block(threads);
-    cuda_on_cpu::block = &block;
     std::vector<std::thread> running;
     for (unsigned t = 0; t < threads; ++t) {
       running.emplace_back([&, t] {
+        cuda_on_cpu::block = &block;
         threadIdx = dim3(t);
         blockIdx = dim3(b % grid.x, b / grid.x);
         kernel(arguments...);

@@ -1,0 +1,90 @@
+// Penalties on CUDA, for the threads of a team on one row: first every column, then the bad words' last tokens.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <kernels/team.cuh>
+
+#include "kernels/columns.cuh"
+#include "kernels/sampling/penalty_rule.h"
+
+namespace weft {
+
+struct BadWordsMemory {
+  unsigned end;  // of the list
+  unsigned num_blocked;
+  std::int64_t blocked[kTeamThreads];
+};
+
+template <class T>
+__device__ __forceinline__ void change_column(const PenaltyRow &row, std::int64_t token, T *logit) {
+  std::int32_t count = 0;
+  bool repeated = false;
+  if (row.penalizes) {
+    count = __ldg(row.counts + token);
+    for (std::int64_t e = 0; e < row.num_extra; ++e) count += __ldg(row.extra + e * row.extra_stride) == token;
+    repeated = count > 0 || (__ldg(row.prompt + token / 32) >> (token % 32) & 1u);
+  }
+  const float bias = row.bias ? __ldg(row.bias + token) : 0.0f;
+  if (!repeated && bias == 0) return;
+  const float x = widen(*logit);
+  narrow(biased(repeated ? penalized(x, count, row) : x, bias), *logit);
+}
+
+template <class T>
+__device__ void change_columns(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
+                               const Team &team) {
+  if (!row.penalizes && !row.bias) return;
+  for (std::int64_t c = team.rank * kTeamThreads + threadIdx.x; c < vocab; c += team.size * kTeamThreads) {
+    const std::int64_t token = c + (d2t ? __ldg(d2t + c) : 0);
+    if (token >= 0 && token < row.vocab) change_column(row, token, logits + c);
+  }
+}
+
+// By one block; as many places of the bad words at a time as there are threads.
+template <class T>
+__device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
+                                BadWordsMemory &memory) {
+  const auto width = static_cast<unsigned>(row.bad_width);
+  if (threadIdx.x == 0) memory.end = width;
+  __syncthreads();
+  for (unsigned at = threadIdx.x; at < width; at += kTeamThreads) {
+    if (row.bad_words[at] < 0 && (at == 0 || row.bad_words[at - 1] < 0)) atomicMin(&memory.end, at);
+  }
+  __syncthreads();
+  const unsigned length = memory.end;
+  T neg_inf;
+  narrow(-kInfinity, neg_inf);
+  for (unsigned base = 0; base < length; base += kTeamThreads) {
+    if (threadIdx.x == 0) memory.num_blocked = 0;
+    __syncthreads();
+    const unsigned at = base + threadIdx.x;
+    if (at < length && ends_bad_word(row, at) && is_complete_but_for(row, at)) {
+      memory.blocked[atomicAdd(&memory.num_blocked, 1u)] = row.bad_words[at];
+    }
+    __syncthreads();
+    const unsigned count = memory.num_blocked;
+    if (d2t) {
+      for (std::int64_t c = threadIdx.x; count > 0 && c < vocab; c += kTeamThreads) {
+        const std::int64_t token = c + __ldg(d2t + c);
+        for (unsigned b = 0; b < count; ++b) {
+          if (memory.blocked[b] == token) logits[c] = neg_inf;
+        }
+      }
+    } else if (threadIdx.x < count && memory.blocked[threadIdx.x] < vocab) {
+      logits[memory.blocked[threadIdx.x]] = neg_inf;
+    }
+    __syncthreads();
+  }
+}
+
+template <class T>
+__device__ void penalize_row(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
+                             BadWordsMemory &memory, const Team &team) {
+  change_columns(row, logits, vocab, d2t, team);
+  team.sync();
+  if (team.rank == 0 && row.bad_width > 0) block_bad_words(row, logits, vocab, d2t, memory);
+  team.sync();
+}
+
+}  // namespace weft

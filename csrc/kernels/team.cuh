@@ -1,0 +1,70 @@
+// Blocks that work on one row together: a cluster, where the device has clusters, else one block. Apart, and included
+// by
+// <>, so that tests can put threads of the CPU in its place.
+#pragma once
+
+#include <cooperative_groups.h>
+#include <cuda_runtime.h>
+
+namespace weft {
+
+constexpr int kTeamThreads = 512;  // of a block
+
+// A team, as the threads of one of its blocks see it.
+struct Team {
+  unsigned rank = 0, size = 1;  // of the block; of the team: a power of two
+
+  __device__ Team() {
+#if __CUDA_ARCH__ >= 900
+    const auto cluster = cooperative_groups::this_cluster();
+    rank = cluster.block_rank(), size = cluster.num_blocks();
+#endif
+  }
+  // Waits for all threads of the team; what they wrote is visible then.
+  __device__ void sync() const {
+#if __CUDA_ARCH__ >= 900
+    if (size > 1) return cooperative_groups::this_cluster().sync();
+#endif
+    __syncthreads();
+  }
+  // Where block `other` has what this one has at `own`, in the memory of blocks.
+  template <class T>
+  __device__ T *of(T *own, unsigned other) const {
+#if __CUDA_ARCH__ >= 900
+    if (size > 1) return cooperative_groups::this_cluster().map_shared_rank(own, other);
+#endif
+    return own;
+  }
+};
+
+// The memory of a block.
+template <class T>
+__device__ T &block_memory() {
+  __shared__ alignas(T) unsigned char bytes[sizeof(T)];
+  return *reinterpret_cast<T *>(bytes);
+}
+
+constexpr unsigned kLargestTeam = 8;  // as clusters are on every device that has them
+
+inline unsigned largest_team() {
+  int device = 0, has_clusters = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 1;
+  cudaDeviceGetAttribute(&has_clusters, cudaDevAttrClusterLaunch, device);
+  return has_clusters ? kLargestTeam : 1;
+}
+
+// Enqueues `teams` teams of `size` blocks to `stream` of the current device.
+template <class... Parameters, class... Arguments>
+void launch_teams(void (*kernel)(Parameters...), unsigned teams, unsigned size, void *stream,
+                  const Arguments &...arguments) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = size, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(teams * size), config.blockDim = dim3(kTeamThreads);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &cluster, config.numAttrs = size > 1 ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+}  // namespace weft

@@ -1,0 +1,47 @@
+"""How many kernels an iteration of an 8B model is on CUDA: counted on fake tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.engine.nodes import Nodes, count_nodes
+from support.kernels.interpreter import needs_triton
+from weft.bench.engine.models import SHAPES
+from weft.engine.step.step import Guides
+
+SHAPE = SHAPES["llama-8b-eagle3"]
+OF_A_LAYER = 5
+BESIDE_LAYERS = 10
+OF_A_DRAFT = 12
+
+pytestmark = needs_triton
+
+
+def limit(num_drafts: int) -> int:
+    return OF_A_LAYER * SHAPE.layers + BESIDE_LAYERS + OF_A_DRAFT * num_drafts
+
+
+def described(*streams: Nodes) -> str:
+    return " | ".join(f"{dict(nodes.kernels)}, {nodes.copies} copies" for nodes in streams)
+
+
+@pytest.mark.parametrize(("num_drafts", "guides"), [(0, Guides.NONE), (0, Guides.TARGET), (3, Guides.DRAFTS)])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_an_iteration_is_few_kernels(num_drafts: int, guides: Guides, batch: int) -> None:
+    model, lane = count_nodes(SHAPE, num_drafts, guides, batch)
+    assert model.num_kernels + lane.num_kernels <= limit(num_drafts), described(model, lane)
+
+
+def test_a_layer_is_five_kernels() -> None:
+    model, _ = count_nodes(SHAPE, 0, Guides.NONE)
+    assert model.kernels["attend_few_kernel"] == SHAPE.layers
+    assert model.kernels["linear_kernel"] == 4 * SHAPE.layers + 1  # and the logits
+
+
+def test_a_large_batch_takes_torchs_products() -> None:
+    """Of more rows than one kernel takes: norms, products and SwiGLU are kernels of their own."""
+    model, _ = count_nodes(SHAPE, 0, Guides.NONE, batch=32)
+    assert model.kernels["linear_kernel"] == 0
+    assert model.kernels["torch mm"] + model.kernels["torch addmm"] == 4 * SHAPE.layers + 1
+    assert model.kernels["silu_mul_kernel"] == SHAPE.layers
+    assert model.kernels["attend_few_kernel"] == SHAPE.layers
