@@ -5,14 +5,13 @@ written down. Operations in Triton and torch are followed to their kernels; thos
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.kernels.launches import Launch, launches
@@ -146,8 +145,7 @@ def _no_offsets(weights: object, draft_vocab: int, vocab: int) -> Tensor:
     return torch.zeros(draft_vocab, dtype=torch.int64, device="cuda")
 
 
-@contextmanager
-def _parts(shape: Shape, lane: GrammarLane, num_drafts: int, batch: int) -> Iterator[DecodeParts]:
+def _parts(shape: Shape, lane: GrammarLane, num_drafts: int, batch: int) -> DecodeParts:
     config = shape.config(torch.bfloat16, shape.vocab)
     weights: Any = _Weights()
     model = Llama(config, weights)
@@ -159,7 +157,7 @@ def _parts(shape: Shape, lane: GrammarLane, num_drafts: int, batch: int) -> Iter
             head = Eagle3Head(config, aux, shape.draft_vocab or shape.vocab, weights, model)
         drafter = RecurrentDrafter(head, head.allocate_kv(pages, 16))
     state = SlotState(lane, 256, 4096)
-    yield DecodeParts(model, PagedKV.for_model(model, pages, 16), drafter, state, False, num_drafts)
+    return DecodeParts(model, PagedKV.for_model(model, pages, 16), drafter, state, False, num_drafts)
 
 
 def count_nodes(shape: Shape, num_drafts: int, guides: Guides, batch: int = 1) -> tuple[Nodes, Nodes]:
@@ -168,12 +166,12 @@ def count_nodes(shape: Shape, num_drafts: int, guides: Guides, batch: int = 1) -
         runtime: Any = _Runtime(found)
         lane = GrammarLane(runtime, GuidedShape(batch, max(num_drafts, 1), shape.vocab, [2]))
         stream = runtime.stream()
-        with _parts(shape, lane, num_drafts, batch) as parts:
-            slots_B = torch.zeros(batch, dtype=torch.int64, device="cuda")
-            buffers = StepBuffers.allocate(slots_B, num_drafts + 1, parts.model, parts.state, parts.drafter)
-            iteration = Iteration(Plan(batch, num_drafts, guides), stream, lane, parts, buffers)
-            decode_step(iteration)  # as before a capture
-            stream.nodes = Nodes()
-            lane.stream.nodes = Nodes()  # type: ignore[attr-defined]
-            decode_step(iteration)
+        parts = _parts(shape, lane, num_drafts, batch)
+        slots_B = torch.zeros(batch, dtype=torch.int64, device="cuda")
+        buffers = StepBuffers.allocate(slots_B, num_drafts + 1, parts.model, parts.state, parts.drafter)
+        iteration = Iteration(Plan(batch, num_drafts, guides), stream, lane, parts, buffers)
+        decode_step(iteration)  # as before a capture
+        stream.nodes = Nodes()
+        lane.stream.nodes = Nodes()  # type: ignore[attr-defined]
+        decode_step(iteration)
     return stream.nodes, lane.stream.nodes  # type: ignore[attr-defined]
