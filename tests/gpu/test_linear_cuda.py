@@ -10,6 +10,8 @@ import torch
 from support.kernels.linear import CASES, Case, Inputs
 from weft.ops.linear import FEW_ROWS, Linear, Norm
 from weft.ops.rows import embed, join_norms, take_rows
+from weft.runtime.cuda import cuda_runtime
+from weft.runtime.dump import dump_graph
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,34 +59,52 @@ def test_a_rows_bits_are_its_own(case: Case, dtype: str) -> None:
     assert torch.equal(run(every[::-1]).flip(0), whole)
 
 
-def test_a_chain_of_products_is_the_same_in_a_graph() -> None:
-    """Many kernels, each of which may start before the one before it is done."""
-    inputs = Inputs(Case(2048, 2048, rows=4, norm=True, residual=True, dtype="bfloat16"), "cuda")
-    linear, start = Linear(inputs.weight / 8), inputs.residual
-    assert start is not None
-    x = torch.empty_like(start).contiguous()
+class Chain:
+    """Many products, each of which may start before the one before it is done, after a copy: one of torch's kernels, or
+    where `by_copy_engine` no kernel."""
 
-    def chain() -> None:
-        x.copy_(start)
-        for _ in range(64):
-            y = linear(x, inputs.norm)
-            linear(y, residual=x, out=x)
+    def __init__(self, by_copy_engine: bool) -> None:
+        self._inputs = Inputs(Case(2048, 2048, rows=4, norm=True, residual=True, dtype="bfloat16"), "cuda")
+        self._linear = Linear(self._inputs.weight / 8)
+        assert self._inputs.residual is not None
+        self._start = self._inputs.residual.contiguous() if by_copy_engine else self._inputs.residual
+        self.x = torch.empty(4, 2048, dtype=torch.bfloat16, device="cuda")
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        chain()
-        stream.synchronize()
-        wanted = x.clone()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        chain()
+    def __call__(self) -> None:
+        self.x.copy_(self._start)
+        for _ in range(32):
+            y = self._linear(self.x, self._inputs.norm)
+            self._linear(y, residual=self.x, out=self.x)
+
+
+@pytest.mark.parametrize("by_copy_engine", [False, True])
+def test_a_chain_of_products_is_the_same_in_a_graph(by_copy_engine: bool) -> None:
+    chain, runtime = Chain(by_copy_engine), cuda_runtime()
+    torch.cuda.synchronize()
+    stream = runtime.stream()
+    stream.launch(chain)
+    stream.synchronize()
+    wanted = chain.x.clone()
+    with runtime.capture(stream) as graph:
+        stream.launch(chain)
     for _ in range(20):
-        x.zero_()
+        chain.x.zero_()
         torch.cuda.synchronize()
         graph.replay()
-        torch.cuda.synchronize()
-        assert torch.equal(x, wanted)
+        stream.synchronize()
+        assert torch.equal(chain.x, wanted)
+    graph.close()
+
+
+def test_a_graph_of_such_a_chain_can_be_listed() -> None:
+    pytest.importorskip("cuda.bindings")
+    chain, runtime = Chain(by_copy_engine=False), cuda_runtime()
+    stream = runtime.stream()
+    stream.launch(chain)
+    stream.synchronize()
+    dump = dump_graph(runtime, stream, lambda: stream.launch(chain))
+    assert [kind for kind, _ in dump.nodes] == ["kernel"] * 65
+    assert len(dump.edges) == 64
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
