@@ -86,6 +86,8 @@ const char *type_name(CUgraphNodeType type) {
       return "wait_event";
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return "event_record";
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return "batch_mem_op";
   }
   return "other";
 }

@@ -78,7 +78,7 @@ void launch_device_function(std::uintptr_t stream, nb::handle fn, nb::tuple args
 }
 
 void launch_native_function(int driver, std::uintptr_t stream, std::uintptr_t function, std::uintptr_t data,
-                            nb::handle owner, const std::string &name, bool skippable) {
+                            nb::handle owner, const std::string &name, bool skippable, bool polled) {
   const cu::Driver &table = driver_by_index(driver);
   raise_failures(&table);
   if (!function) throw nb::value_error("a native task needs the address of a function, got 0");
@@ -89,6 +89,7 @@ void launch_native_function(int driver, std::uintptr_t stream, std::uintptr_t fu
   task.release = [](void *object) { Py_DECREF(static_cast<PyObject *>(object)); };
   task.name = name.c_str();
   task.skippable = skippable;
+  task.polled = polled;
   launch_native(table, stream_of(stream), task);
 }
 
@@ -110,9 +111,30 @@ nb::dict stats() {
   return out;
 }
 
+// Makes room for tasks that are polled; why there are none of them on this driver, None where there are.
+std::optional<std::string> prepare_polling_of(int driver) {
+  GilRelease release;
+  const cu::Driver &table = driver_by_index(driver);
+  const char *why = nullptr;
+  if (!can_poll(table, &why)) return why;
+  check(prepare_polling(table), "cuMemHostAlloc", table);
+  return std::nullopt;
+}
+
+// How many tasks of the capture with this id are polled, as long as it or a graph of it lives.
+std::int64_t polled_tasks(int driver, std::uint64_t capture) {
+  return capture_domain(driver_by_index(driver), capture)->polled.load();
+}
+
+void expect_polled_runs(int driver, std::int64_t runs) { expect_polled(driver_by_index(driver), runs); }
+
 // Registered with atexit: no callback starts after it, and nothing that a callback raised stays unsaid.
 void at_exit() {
-  const bool all_done = leave_interpreter(kExitSeconds);
+  bool all_done = leave_interpreter(kExitSeconds);
+  {
+    GilRelease release;
+    all_done &= drain_polled(kExitSeconds);
+  }
   drain();
   print_failures();
   // Payloads of graphs that still live are leaked on purpose: what they refer to can't be released any more.
@@ -127,7 +149,11 @@ void bind_hostfunc(nb::module_ &m) {
   m.def("launch_device", &launch_device_function, nb::arg("stream"), nb::arg("fn"), nb::arg("args"), nb::arg("kwargs"),
         nb::arg("name"));
   m.def("launch_native", &launch_native_function, nb::arg("driver"), nb::arg("stream"), nb::arg("function"),
-        nb::arg("data"), nb::arg("owner").none(), nb::arg("name"), nb::arg("skippable") = false);
+        nb::arg("data"), nb::arg("owner").none(), nb::arg("name"), nb::arg("skippable") = false,
+        nb::arg("polled") = false);
+  m.def("prepare_polling", &prepare_polling_of, nb::arg("driver"));
+  m.def("polled_tasks", &polled_tasks, nb::arg("driver"), nb::arg("capture"));
+  m.def("expect_polled", &expect_polled_runs, nb::arg("driver"), nb::arg("runs"));
   m.def("check", &check_failures, nb::arg("driver") = nb::none());
   m.def("exchange_failure_scope", &exchange_scope, nb::arg("scope"));
   m.def("drain", &drain);

@@ -10,7 +10,7 @@ using namespace cu;
 
 namespace {
 
-std::atomic<int> used_device{0};
+std::atomic<int> device_in_use{0};
 
 // Retained once, and never released: a thread that destroys an event late in the life of the process still needs it.
 CUresult primary_context(const Driver &d, int ordinal, CUcontext *context) {
@@ -31,14 +31,16 @@ CUresult primary_context(const Driver &d, int ordinal, CUcontext *context) {
 
 }  // namespace
 
-void use_device(int ordinal) { used_device.store(ordinal); }
+void use_device(int ordinal) { device_in_use.store(ordinal); }
+
+int used_device() { return device_in_use.load(); }
 
 CUresult ensure_context(const Driver &d) {
   if (!d.cuCtxGetCurrent) return CUDA_SUCCESS;
   CUcontext context = nullptr;
   // Where not even this is permitted, as in a callback, the call that follows says so.
   if (d.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return CUDA_SUCCESS;
-  if (CUresult r = primary_context(d, used_device.load(), &context)) return r;
+  if (CUresult r = primary_context(d, used_device(), &context)) return r;
   return d.cuCtxSetCurrent(context);
 }
 

@@ -10,6 +10,7 @@ namespace weft {
 
 // The device that threads without a context get: the last one that a runtime was made for, at first device 0.
 void use_device(int ordinal);
+int used_device();
 
 // Makes the primary context of that device current on this thread, unless some context is; the one that torch uses,
 // too. What it returns is an error of the driver's.

@@ -83,6 +83,11 @@ void resolve(Loader &load, Driver &d) {
   load.required(d.cuLaunchHostFunc, "cuLaunchHostFunc");
   load.optional(d.cuLaunchHostFunc_v2, "cuLaunchHostFunc_v2");
   load.required(d.cuMemcpyAsync, "cuMemcpyAsync");
+  load.optional(d.cuStreamWriteValue32, "cuStreamWriteValue32_v2");
+  load.optional(d.cuStreamWaitValue32, "cuStreamWaitValue32_v2");
+  load.optional(d.cuDeviceGetAttribute, "cuDeviceGetAttribute");
+  load.optional(d.cuMemHostAlloc, "cuMemHostAlloc");
+  load.optional(d.cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2");
   load.required(d.cuGraphInstantiate, "cuGraphInstantiateWithFlags");
   load.required(d.cuGraphLaunch, "cuGraphLaunch");
   load.required(d.cuGraphDestroy, "cuGraphDestroy");

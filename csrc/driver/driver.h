@@ -13,6 +13,7 @@ namespace weft::cu {
 
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
+using cuuint32_t = std::uint32_t;
 using cuuint64_t = std::uint64_t;
 using CUcontext = struct CUctx_st *;
 using CUstream = struct CUstream_st *;
@@ -73,11 +74,20 @@ enum CUgraphNodeType : int {
   CU_GRAPH_NODE_TYPE_EMPTY = 5,
   CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6,
   CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
+  CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
+};
+
+enum CUdevice_attribute : int {
+  CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS = 122,
 };
 
 inline constexpr unsigned CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1;
 inline constexpr unsigned CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2;
 inline constexpr unsigned CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1, CU_GRAPH_USER_OBJECT_MOVE = 1;
+inline constexpr unsigned CU_STREAM_WRITE_VALUE_DEFAULT = 0;
+inline constexpr unsigned CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WAIT_VALUE_EQ = 1, CU_STREAM_WAIT_VALUE_AND = 2,
+                          CU_STREAM_WAIT_VALUE_NOR = 3;
+inline constexpr unsigned CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2;
 
 // CUgraphEdgeData of CUDA 12.3 and later; only its size matters to weft, which always passes a null pointer.
 struct CUgraphEdgeData {
@@ -127,6 +137,14 @@ struct Driver {
   CUresult (*cuLaunchHostFunc_v2)(CUstream stream, CUhostFn fn, void *user_data,
                                   unsigned sync_mode);  // optional, CUDA >= 13.2
   CUresult (*cuMemcpyAsync)(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream);
+
+  // Stream memory operations, optional: the v2 forms. The memory is the device's, or page-locked and mapped.
+  CUresult (*cuStreamWriteValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
+  CUresult (*cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
+  // What these need of CUDA, optional: on the CPU all memory will do.
+  CUresult (*cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CUdevice device);
+  CUresult (*cuMemHostAlloc)(void **pointer, std::size_t bytes, unsigned flags);
+  CUresult (*cuMemHostGetDevicePointer)(CUdeviceptr *pointer, void *host, unsigned flags);
 
   CUresult (*cuGraphInstantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
   CUresult (*cuGraphLaunch)(CUgraphExec exec, CUstream stream);

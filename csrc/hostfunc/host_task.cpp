@@ -51,6 +51,7 @@ void drop_payload(HostTask *task) {
 
 void destroy(HostTask *task) {
   remove_handle(task->handle);
+  if (task->polled) free_polled_call(task->polled);
   drop_payload(task);
   if (task->native.release) task->native.release(task->native.owner);
   delete task;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "driver/driver.h"
+#include "driver/polled.h"
 #include "hostfunc/failures.h"
 
 namespace weft {
@@ -26,6 +27,7 @@ struct NativeTask {
   void (*release)(void *owner) = nullptr;  // may be null
   const char *name = "";                   // copied
   bool skippable = false;                  // skipped after a failure of its stream or replay, as a Python callable is
+  bool polled = false;  // captured, and where the driver can: the thread that polls runs it (driver/polled.h)
 };
 
 // The record behind one node. Python objects in it are guarded by the GIL.
@@ -41,6 +43,7 @@ struct HostTask {
   std::atomic<int> owners{1};             // the node, and the handle of a kept eager launch
   std::uint64_t handle = 0;               // 0: none
   HostTask *next_released = nullptr;
+  PolledCall *polled = nullptr;  // its words, where it has no host node
 };
 
 // A new task that is counted as live. `python_task` needs the GIL.

@@ -31,6 +31,21 @@ Outcome retain(const Driver &driver, CUgraph graph, HostTask *task) {
   return {"cuGraphRetainUserObject", code, true, 0};
 }
 
+// Captures the task without a host node; false where that can't be done, and then nothing was captured.
+bool submit_polled(const Driver &driver, CUstream stream, HostTask *task, Outcome &outcome) {
+  if (!task->captured || !task->native.polled || !can_poll(driver)) return false;
+  task->polled = new_polled_call(driver, entry_of(*task), task);
+  if (!task->polled) return false;
+  outcome.call = "cuStreamWriteValue32";
+  outcome.code = launch_polled(stream, *task->polled, task->name.c_str());
+  if (outcome.code == CUDA_ERROR_NOT_SUPPORTED) {
+    free_polled_call(std::exchange(task->polled, nullptr));
+    return false;
+  }
+  task->domain->polled.fetch_add(1);
+  return true;
+}
+
 // The driver calls of one launch, without the GIL. `keep`: an eager task is not freed after it ran.
 Outcome submit(const Driver &driver, CUstream stream, HostTask *task, bool keep) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -56,6 +71,7 @@ Outcome submit(const Driver &driver, CUstream stream, HostTask *task, bool keep)
   }
   if (task->fn && !task->device && (task->captured || keep)) outcome.handle = add_handle(task);
 
+  if (submit_polled(driver, stream, task, outcome)) return outcome;
   if (&driver == &cpu_driver()) cpu::label_next(task->name.c_str());
   // An eager task may have run and be gone when the call returns.
   outcome.call = task->device ? "launch" : "cuLaunchHostFunc";

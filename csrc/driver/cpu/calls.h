@@ -46,6 +46,11 @@ CUresult launch_host_func(State &s, Lock &lock, cu::CUstream stream, cu::CUhostF
 CUresult launch_kernel(State &s, Lock &lock, cu::CUstream stream, cu::CUhostFn fn, void *data);
 CUresult memcpy_async(State &s, Lock &lock, cu::CUdeviceptr dst, cu::CUdeviceptr src, std::size_t bytes,
                       cu::CUstream stream);
+CUresult stream_write_value(State &s, Lock &lock, cu::CUstream stream, cu::CUdeviceptr address, cu::cuuint32_t value,
+                            unsigned flags);
+CUresult stream_wait_value(State &s, Lock &lock, cu::CUstream stream, cu::CUdeviceptr address, cu::cuuint32_t value,
+                           unsigned flags);
+CUresult submit(State &s, Lock &lock, cu::CUstream stream, Work work);  // any node
 
 CUresult graph_instantiate(State &s, Lock &, cu::CUgraphExec *out, cu::CUgraph graph, unsigned long long flags);
 CUresult graph_launch(State &s, Lock &lock, cu::CUgraphExec exec, cu::CUstream stream);

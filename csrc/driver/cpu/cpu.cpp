@@ -133,6 +133,8 @@ const cu::Driver &cpu_driver() {
     d.cuLaunchHostFunc = Guarded<launch_host_func>::call;
     d.cuLaunchHostFunc_v2 = nullptr;
     d.cuMemcpyAsync = Guarded<memcpy_async>::call;
+    d.cuStreamWriteValue32 = Guarded<stream_write_value>::call;
+    d.cuStreamWaitValue32 = Guarded<stream_wait_value>::call;
     d.cuGraphInstantiate = Guarded<graph_instantiate>::call;
     d.cuGraphLaunch = Guarded<graph_launch>::call;
     d.cuGraphDestroy = Guarded<graph_destroy>::call;

@@ -6,6 +6,8 @@
 // - cuGraphLaunch into a captured stream is CUDA_ERROR_NOT_SUPPORTED and invalidates the capture: no child graphs.
 // - A captured stream can't be destroyed (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); the capture must be ended first.
 // - A query runs what is ready, at most to the point that it asks about (schedule kInline).
+// - A word that a stream waits for (cuStreamWaitValue32) may be anywhere. Whoever waits for the device looks at it now
+//   and then, or at once when `values_changed` says so.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,9 @@ cu::CUresult set_schedule(Schedule schedule, std::uint64_t seed);
 // device, one at a time; in the schedule kThreads, streams run theirs side by side, as kernels do. It must not call the
 // driver, as host functions must not. Captured like any other launch.
 cu::CUresult launch_device(cu::CUstream stream, cu::CUhostFn fn, void *user_data);
+
+// A thread wrote a word that a stream may wait for. Only makes the wait shorter.
+void values_changed();
 
 // Names the next node that this thread enqueues or captures; shown by traces and graph dumps.
 void label_next(const char *label);

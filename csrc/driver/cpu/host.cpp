@@ -27,9 +27,11 @@ void call_back(cu::CUhostFn fn, void *data) noexcept {
   t_in_callback = false;
 }
 
-void invoke(const Work &work) {
+void invoke(const Work &work, bool blocks) {
   if (work.fn)
     call_back(work.fn, work.data);
+  else if (work.value_op)
+    apply_value(work, blocks);
   else if (work.bytes > 0)
     std::memmove(work.dst, work.src, work.bytes);
 }
@@ -157,9 +159,10 @@ void run_node(State &s, Lock &lock, Runnable *node, bool on_worker) {
   const bool timed = traced || measured;
   if (host) s.host_running = true;
   if (device) s.running_device = node;
+  const bool blocks = s.schedule == Schedule::kThreads;  // else it was ready, and nobody else plays
   lock.unlock();
   const std::int64_t begin = timed ? now_ns() : 0;
-  invoke(node->work);
+  invoke(node->work, blocks);
   const std::int64_t end = timed ? now_ns() : 0;
   lock.lock();
   if (host) s.host_running = false;

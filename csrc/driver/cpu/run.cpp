@@ -31,6 +31,7 @@ Class class_of(const Runnable &node) {
     case cu::CU_GRAPH_NODE_TYPE_HOST:
       return kHost;
     case cu::CU_GRAPH_NODE_TYPE_MEMCPY:
+    case cu::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
       return kCopy;
     default:
       return kDevice;
@@ -166,6 +167,7 @@ Runnable *pick_one_sided(State &s) {
 }
 
 Runnable *pick(State &s) {
+  if (s.value_waits.head) release_values(s);
   switch (s.schedule) {
     case Schedule::kRandom:
       return pick_at_random(s);
@@ -200,7 +202,10 @@ void wait_until(State &s, Lock &lock, Done done) {
     const bool for_worker = s.worker_called && !s.player;
     const std::int64_t done_before = s.worker_done_ns;
     ++s.waiters;
-    s.progress.wait(lock);
+    if (s.value_waits.head)
+      await_progress(s, lock);
+    else
+      s.progress.wait(lock);
     --s.waiters;
     if (for_worker && s.worker_done_ns != done_before) observe_wake(s, s.worker_done_ns);
   }
@@ -249,6 +254,7 @@ void dispatch(State &s, Runnable *node) {
     lane.wake.notify_one();
     return;
   }
+  if (hold_for_value(s, node)) return;
   s.ready[kind].push(node);
   if (s.schedule == Schedule::kThreads) s.host_wake.notify_one();
 }

@@ -42,6 +42,9 @@ struct Work {
   void *dst = nullptr;  // memcpy nodes
   const void *src = nullptr;
   std::size_t bytes = 0;
+  enum Value : char { kNoValue, kWrite, kWait } value_op = kNoValue;  // memory operations, on the word at `dst`
+  unsigned value_flags = 0;
+  cu::cuuint32_t value = 0;
 };
 
 // A node that can be run: the head of a stream (`stream`), or a node of a graph being launched (`exec`).
@@ -188,6 +191,7 @@ struct State {
   std::size_t outstanding = 0;                       // operations in all queues
   std::vector<std::shared_ptr<Stream>> to_advance;
   List ready[kClasses];
+  List value_waits;  // nodes that wait for a word which is not there yet (all schedules but kThreads)
   std::uint64_t tickets = 0;
   bool player = false;                       // a thread plays the device (all schedules but kThreads)
   const Runnable *running_device = nullptr;  // where a player plays
@@ -236,6 +240,12 @@ bool worth_handing_over(const State &s, const Runnable &node);
 void observe_wake(State &s, std::int64_t called_ns);  // a thread that was called then is awake
 void offer_to_worker(State &s);  // wakes the worker for a costly host node, if there is device work to do beside it
 Lane *acquire_lane(State &s) noexcept;
+
+// Memory operations (driver/cpu/values.cpp).
+void apply_value(const Work &work, bool blocks);  // writes; or waits, if it `blocks`
+bool hold_for_value(State &s, Runnable *node);    // whether the node waits for a word that is not there: then it is kept
+void release_values(State &s);                    // what was kept and need not wait any more becomes ready
+void await_progress(State &s, Lock &lock);        // looks at the words now and then
 
 // Graphs (driver/cpu/graph.cpp).
 void start_launch(State &s, Stream &stream);

@@ -7,16 +7,6 @@ using namespace cu;
 
 namespace {
 
-CUresult submit(State &s, Lock &lock, CUstream handle, Work work) {
-  work.label = take_label();
-  std::shared_ptr<Stream> stream;
-  if (CUresult r = find_stream(s, handle, stream)) return r;
-  work.stream_number = stream->number;
-  if (stream->capture) return capture_work(s, *stream, work);
-  enqueue(s, lock, *stream, {Op::kNode, work, nullptr, 0, nullptr, nullptr});
-  return CUDA_SUCCESS;
-}
-
 // Whether the event's status may be asked for here; its point in a stream, or no stream if there is nothing to wait
 // for.
 CUresult event_point(State &s, CUevent handle, std::shared_ptr<Stream> &stream, std::uint64_t &point) {
@@ -33,6 +23,16 @@ CUresult event_point(State &s, CUevent handle, std::shared_ptr<Stream> &stream, 
 }
 
 }  // namespace
+
+CUresult submit(State &s, Lock &lock, CUstream handle, Work work) {
+  work.label = take_label();
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = find_stream(s, handle, stream)) return r;
+  work.stream_number = stream->number;
+  if (stream->capture) return capture_work(s, *stream, work);
+  enqueue(s, lock, *stream, {Op::kNode, work, nullptr, 0, nullptr, nullptr});
+  return CUDA_SUCCESS;
+}
 
 CUresult find_stream(State &s, CUstream handle, std::shared_ptr<Stream> &stream, bool uses) {
   if (reinterpret_cast<std::uintptr_t>(handle) <= 1) {

@@ -1,6 +1,8 @@
 // A libcuda.so.1 that is the CPU driver under CUDA's symbol names, so that what resolves them can be tested without
 // NVIDIA's driver. Each variant is compiled with what it lacks or answers. Calls about streams, events and graphs need
 // a context on the thread, as CUDA's may.
+#include <cstdlib>
+
 #include "driver/driver.h"
 
 #ifndef FAKE_VERSION
@@ -8,6 +10,9 @@
 #endif
 #ifndef FAKE_INIT
 #define FAKE_INIT 0
+#endif
+#ifndef FAKE_CAN_WAIT
+#define FAKE_CAN_WAIT 1
 #endif
 #ifndef FAKE_DEVICES
 #define FAKE_DEVICES 1
@@ -50,6 +55,14 @@ EXPORT cuCtxSetCurrent(CUcontext context) {
   current = context;
   return CUDA_SUCCESS;
 }
+
+EXPORT cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
+  *value = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS ? FAKE_CAN_WAIT : 0;
+  return CUDA_SUCCESS;
+}
+
+// Page-locked memory has an address of its own for the device, at a distance that these calls know.
+static constexpr CUdeviceptr distance = CUdeviceptr(1) << 60;
 
 #define NEEDS_CONTEXT !current ? CUDA_ERROR_INVALID_CONTEXT:
 EXPORT cuCtxSynchronize() { return NEEDS_CONTEXT d.cuCtxSynchronize(); }
@@ -101,6 +114,23 @@ EXPORT cuLaunchHostFunc(CUstream s, CUhostFn fn, void *data) { return NEEDS_CONT
 EXPORT cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream s) {
   return NEEDS_CONTEXT d.cuMemcpyAsync(dst, src, bytes, s);
 }
+EXPORT cuMemHostAlloc(void **pointer, std::size_t bytes, unsigned flags) {
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  return flags == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+EXPORT cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *host, unsigned) {
+  *pointer = reinterpret_cast<CUdeviceptr>(host) + distance;
+  return NEEDS_CONTEXT CUDA_SUCCESS;
+}
+#ifndef FAKE_NO_VALUES
+EXPORT cuStreamWriteValue32_v2(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned flags) {
+  return NEEDS_CONTEXT d.cuStreamWriteValue32(s, at - distance, value, flags);
+}
+EXPORT cuStreamWaitValue32_v2(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned flags) {
+  return NEEDS_CONTEXT d.cuStreamWaitValue32(s, at - distance, value, flags);
+}
+#endif
 EXPORT cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
   return NEEDS_CONTEXT d.cuGraphInstantiate(exec, graph, flags);
 }

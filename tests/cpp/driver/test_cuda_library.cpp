@@ -5,6 +5,7 @@
 
 #include "driver/context.h"
 #include "driver/driver.h"
+#include "driver/polled.h"
 
 using namespace weft::cu;
 
@@ -69,10 +70,34 @@ static int use(const Driver &d) {
   return ok ? 0 : failed("the table", "a call failed or gave a wrong answer");
 }
 
+static int poll(const Driver &d, bool can) {
+  const char *why = "";
+  if (weft::can_poll(d, &why) != can) return failed("can_poll", why);
+  if (weft::prepare_polling(d) != (can ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED)) return failed("prepare_polling", "");
+  if (!can) return std::strstr(why, "no stream memory operations") ? 0 : failed("can_poll", why);
+  int ran = 0;
+  CUstream stream;
+  CUgraph graph;
+  CUgraphExec exec;
+  weft::PolledCall *call = weft::new_polled_call(d, [](void *counter) { ++*static_cast<int *>(counter); }, &ran);
+  bool ok = call && d.cuStreamCreate(&stream, 1) == CUDA_SUCCESS &&
+            d.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS &&
+            weft::launch_polled(stream, *call, "task") == CUDA_SUCCESS &&
+            d.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS &&
+            d.cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS;
+  for (int i = 0; ok && i < 20; ++i) {
+    weft::expect_polled(d, 1);
+    ok = d.cuGraphLaunch(exec, stream) == CUDA_SUCCESS;
+  }
+  ok = ok && d.cuStreamSynchronize(stream) == CUDA_SUCCESS && weft::drain_polled(10) && ran == 20;
+  return ok ? 0 : failed("polled calls", "a call failed, or did not run");
+}
+
 int main(int argc, char **argv) {
   const char *expected = argc > 1 ? argv[1] : "works", *why = nullptr;
   const Driver *driver = weft::cuda_driver(&why);
-  if (std::strcmp(expected, "works") == 0) return driver ? attach(*driver) || use(*driver) : failed("no driver", why);
+  if (std::strncmp(expected, "works", 5) == 0)
+    return driver ? attach(*driver) || use(*driver) || poll(*driver, !expected[5]) : failed("no driver", why);
   if (driver) return failed("a driver was found, expected", expected);
   return std::strstr(why, expected) ? 0 : failed(expected, why);
 }

@@ -1,5 +1,6 @@
 // Random schedules: a program of dependent steps gives the sequential result under every seed, and a missing wait is
 // found by some seed.
+#include "driver/polled.h"
 #include "fixture.h"
 
 using namespace weft::test;
@@ -28,6 +29,7 @@ void mix(void *data) {
 struct Program {
   std::uint64_t cells[kCells];
   std::vector<Step> steps;
+  std::vector<weft::PolledCall *> polled;  // of the captured host steps, if they are
   std::uint64_t seed;
 
   explicit Program(std::uint64_t program) : seed(program * 2654435761u + 1) {
@@ -52,6 +54,16 @@ struct Program {
     return {copy.cells, copy.cells + kCells};
   }
 
+  // As a host node, or as memory operations: in one half of the programs that are captured.
+  void host(CUstream stream, Step *step, bool captured) {
+    if (captured && seed % 2 == 0) {
+      polled.push_back(weft::new_polled_call(d, mix, step));
+      OK(weft::launch_polled(stream, *polled.back(), "mix"));
+    } else {
+      OK(d.cuLaunchHostFunc(stream, mix, step));
+    }
+  }
+
   static bool copies(std::ptrdiff_t step) { return step % 3 == 0; }
 
   void issue(const std::vector<CUstream> &streams, const std::vector<CUevent> &events, int skip, bool captured) {
@@ -64,7 +76,7 @@ struct Program {
       if (copies(i))
         OK(d.cuMemcpyAsync(address(&cells[step.to]), address(&cells[step.from]), sizeof(std::uint64_t), stream));
       else if (i % 3 == 1)
-        OK(d.cuLaunchHostFunc(stream, mix, &step));
+        host(stream, &step, captured);
       else
         OK(weft::cpu::launch_device(stream, mix, &step));
       for (int cell : {step.to, step.from}) {
@@ -79,6 +91,7 @@ bool run(std::uint64_t program_number, std::uint64_t seed, int skip, bool captur
   Program program(program_number);
   const std::vector<std::uint64_t> expected = program.sequential();
   OK(weft::cpu::set_schedule(schedule(), seed));
+  OK(weft::prepare_polling(d));
   std::vector<CUstream> streams;
   std::vector<CUevent> events;
   for (int i = 0; i < 3; ++i) streams.push_back(new_stream());
@@ -95,12 +108,16 @@ bool run(std::uint64_t program_number, std::uint64_t seed, int skip, bool captur
     CUgraph graph = nullptr;
     OK(d.cuStreamEndCapture(streams[0], &graph));
     CUgraphExec exec = instantiate(graph);
-    for (int i = 0; i < kRepeats; ++i) OK(d.cuGraphLaunch(exec, streams[0]));
+    for (int i = 0; i < kRepeats; ++i) {
+      weft::expect_polled(d, program.polled.size());
+      OK(d.cuGraphLaunch(exec, streams[0]));
+    }
     OK(d.cuGraphExecDestroy(exec));
   } else {
     for (int i = 0; i < kRepeats; ++i) program.issue(streams, events, skip, false);
   }
   for (CUstream stream : streams) OK(d.cuStreamSynchronize(stream));
+  for (weft::PolledCall *call : program.polled) weft::free_polled_call(call);
   for (CUstream stream : streams) OK(d.cuStreamDestroy(stream));
   for (CUevent event : events) OK(d.cuEventDestroy(event));
   return std::vector<std::uint64_t>(program.cells, program.cells + kCells) == expected;

@@ -1,0 +1,323 @@
+#include "driver/polled.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "driver/context.h"
+#include "driver/cpu/cpu.h"
+
+namespace weft {
+
+using namespace cu;
+
+struct PolledCall {
+  std::atomic<bool> taken{false};
+  const Driver *driver = nullptr;
+  CUhostFn fn = nullptr;
+  void *data = nullptr;
+  cuuint32_t *request = nullptr, *answer = nullptr;
+  CUdeviceptr request_at = 0, answer_at = 0;  // the same words, for the device
+};
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned kCalls = 2048, kPages = 64;
+// Without anything to run the thread spins so long, and then naps, a little longer each time. The CPU driver's streams
+// need the cores themselves.
+constexpr std::chrono::microseconds kSpinForCuda{200'000}, kSpinForCpu{50};
+constexpr std::chrono::nanoseconds kLeastNap{50'000}, kLongestNap{1'000'000};
+constexpr std::chrono::milliseconds kLook{100};  // how often it looks while nothing is expected
+
+cuuint32_t load(const cuuint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+void store(cuuint32_t *word, cuuint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
+bool is_cpu(const Driver &driver) { return &driver == &cpu_driver(); }
+
+// Requests side by side, so that looking at all of them reads few lines; then the answers.
+struct Words {
+  cuuint32_t requests[kCalls], answers[kCalls];
+};
+
+struct Page {
+  const Driver *driver;
+  Words *words;
+  std::array<PolledCall, kCalls> calls;
+  std::atomic<unsigned> used{0};  // calls beyond were never taken
+};
+
+// Of this process; never destroyed, since graphs and the thread may outlive the statics.
+struct Poller {
+  std::array<std::atomic<Page *>, kPages> pages{};
+  std::atomic<std::int64_t> expected[2] = {{0}, {0}};  // runs; of CUDA's graphs, of the CPU's
+  std::atomic<int> live{0};
+  std::atomic<bool> running{false}, asleep{false};
+  std::mutex mutex;  // of what follows
+  std::condition_variable wake;
+  bool started = false;
+};
+
+std::atomic<Poller *> current{nullptr};
+
+// A fork has the graphs and not the thread: it begins anew, and leaks what it can't use.
+void begin_anew() { current.store(new Poller); }
+
+Poller &poller() {
+  static const bool first = [] {
+    begin_anew();
+    pthread_atfork(nullptr, nullptr, begin_anew);
+    return true;
+  }();
+  static_cast<void>(first);
+  return *current.load();
+}
+
+void count_down(std::atomic<std::int64_t> &expected) {
+  std::int64_t now = expected.load();
+  while (now > 0 && !expected.compare_exchange_weak(now, now - 1)) {
+  }
+}
+
+// After the answer the graph may go, and the call with it.
+void run(Poller &p, const PolledCall &call) noexcept {
+  const bool cpu = is_cpu(*call.driver);
+  store(call.request, 0);
+  call.fn(call.data);
+  store(call.answer, 1);
+  count_down(p.expected[cpu]);
+  if (cpu) cpu::values_changed();
+}
+
+// Runs what is asked for; whether anything was.
+bool look(Poller &p) {
+  bool found = false;
+  for (auto &slot : p.pages) {
+    const Page *page = slot.load(std::memory_order_acquire);
+    if (!page) break;
+    const unsigned used = page->used.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < used; ++i) {
+      if (!load(&page->words->requests[i])) continue;
+      p.running.store(true);
+      run(p, page->calls[i]);
+      p.running.store(false);
+      found = true;
+    }
+  }
+  return found;
+}
+
+bool is_expecting(const Poller &p) { return p.expected[0].load() > 0 || p.expected[1].load() > 0; }
+
+void sleep(Poller &p) {
+  std::unique_lock lock(p.mutex);
+  p.asleep.store(true);
+  if (p.live.load() <= 0)
+    p.wake.wait(lock, [&p] { return is_expecting(p) || p.live.load() > 0; });
+  else
+    p.wake.wait_for(lock, kLook, [&p] { return is_expecting(p); });
+  p.asleep.store(false);
+}
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Nothing was asked for since `quiet_since`, but will be.
+void bide(const Poller &p, Clock::time_point quiet_since) {
+  const auto quiet = Clock::now() - quiet_since;
+  if (quiet < (p.expected[0].load() > 0 ? kSpinForCuda : kSpinForCpu))
+    std::this_thread::yield();  // to those who have work, where there are more of them than cores
+  else
+    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(quiet / 32, kLeastNap, kLongestNap));
+}
+
+void poll(Poller &p) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  Clock::time_point quiet_since = Clock::now();
+  for (unsigned turns = 1;; ++turns) {
+    if (look(p)) {
+      quiet_since = Clock::now();
+    } else if (!is_expecting(p)) {
+      sleep(p);
+      quiet_since = Clock::now();
+    } else if (turns % 64 != 0) {
+      pause_briefly();
+    } else {
+      bide(p, quiet_since);
+    }
+  }
+}
+
+void wake(Poller &p) {
+  if (!p.asleep.load()) return;
+  std::lock_guard lock(p.mutex);
+  p.wake.notify_one();
+}
+
+CUresult allocate(const Driver &driver, Words *&words, CUdeviceptr &device) {
+  void *memory = nullptr;
+  if (driver.cuMemHostAlloc) {
+    if (CUresult r = ensure_context(driver)) return r;
+    if (CUresult r =
+            driver.cuMemHostAlloc(&memory, sizeof(Words), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP))
+      return r;
+    if (CUresult r = driver.cuMemHostGetDevicePointer(&device, memory, 0)) return r;
+  } else {
+    memory = ::operator new(sizeof(Words), std::align_val_t(64), std::nothrow);
+    if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+    device = reinterpret_cast<CUdeviceptr>(memory);
+  }
+  words = new (memory) Words{};
+  return CUDA_SUCCESS;
+}
+
+// The page's memory stays for good: it is little, and a graph may have its words at any time.
+CUresult add_page(Poller &p, const Driver &driver) {
+  auto free = p.pages.begin();
+  while (free != p.pages.end() && free->load()) ++free;
+  if (free == p.pages.end()) return CUDA_ERROR_OUT_OF_MEMORY;
+  Words *words = nullptr;
+  CUdeviceptr device = 0;
+  if (CUresult r = allocate(driver, words, device)) return r;
+  auto *page = new Page{&driver, words, {}, {}};
+  for (unsigned i = 0; i < kCalls; ++i) {
+    PolledCall &call = page->calls[i];
+    call.driver = &driver;
+    call.request = &words->requests[i];
+    call.answer = &words->answers[i];
+    call.request_at = device + offsetof(Words, requests) + i * sizeof(cuuint32_t);
+    call.answer_at = device + offsetof(Words, answers) + i * sizeof(cuuint32_t);
+  }
+  free->store(page, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+unsigned count_free(const Poller &p, const Driver &driver) {
+  unsigned free = 0;
+  for (const auto &slot : p.pages) {
+    const Page *page = slot.load(std::memory_order_acquire);
+    if (!page || page->driver != &driver) continue;
+    for (const PolledCall &call : page->calls) free += !call.taken.load(std::memory_order_relaxed);
+  }
+  return free;
+}
+
+}  // namespace
+
+bool can_poll(const Driver &driver, const char **why) {
+  const char *unused;
+  const char *&reason = why ? *why : unused;
+  reason = "the driver has no stream memory operations";
+  if (!driver.cuStreamWriteValue32 || !driver.cuStreamWaitValue32) return false;
+  if (is_cpu(driver)) return true;
+  if (!driver.cuDeviceGetAttribute || !driver.cuMemHostAlloc || !driver.cuMemHostGetDevicePointer) return false;
+  // The only one that is still asked for: devices that can do it with 64 bits do it with 32.
+  CUdevice device = 0;
+  int can = 0;
+  reason = "the device has no stream memory operations";
+  return driver.cuDeviceGet(&device, used_device()) == CUDA_SUCCESS &&
+         driver.cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device) == CUDA_SUCCESS &&
+         can != 0;
+}
+
+CUresult prepare_polling(const Driver &driver) {
+  if (!can_poll(driver)) return CUDA_ERROR_NOT_SUPPORTED;
+  Poller &p = poller();
+  std::lock_guard lock(p.mutex);
+  if (!p.started) {
+    try {
+      std::thread(poll, std::ref(p)).detach();
+    } catch (const std::system_error &) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    p.started = true;
+  }
+  return count_free(p, driver) < kCalls / 2 ? add_page(p, driver) : CUDA_SUCCESS;
+}
+
+PolledCall *new_polled_call(const Driver &driver, CUhostFn fn, void *data) {
+  Poller &p = poller();
+  for (auto &slot : p.pages) {
+    Page *page = slot.load(std::memory_order_acquire);
+    if (!page || page->driver != &driver) continue;
+    for (unsigned i = 0; i < kCalls; ++i) {
+      PolledCall &call = page->calls[i];
+      bool taken = false;
+      if (call.taken.load(std::memory_order_relaxed) || !call.taken.compare_exchange_strong(taken, true)) continue;
+      call.fn = fn;
+      call.data = data;
+      unsigned used = page->used.load();
+      while (used <= i && !page->used.compare_exchange_weak(used, i + 1)) {
+      }
+      p.live.fetch_add(1);
+      wake(p);
+      return &call;
+    }
+  }
+  return nullptr;
+}
+
+void free_polled_call(PolledCall *call) {
+  store(call->request, 0);
+  store(call->answer, 0);
+  call->taken.store(false, std::memory_order_release);
+  poller().live.fetch_sub(1);
+}
+
+CUresult launch_polled(CUstream stream, const PolledCall &call, const char *name) {
+  const Driver &d = *call.driver;
+  const auto label = [&](const char *what) {
+    if (is_cpu(d)) cpu::label_next((std::string(name) + what).c_str());
+  };
+  label(": request");
+  if (CUresult r = d.cuStreamWriteValue32(stream, call.request_at, 1, CU_STREAM_WRITE_VALUE_DEFAULT)) return r;
+  label("");
+  const CUresult waited = d.cuStreamWaitValue32(stream, call.answer_at, 1, CU_STREAM_WAIT_VALUE_EQ);
+  label(": reset");
+  const CUresult reset =
+      waited ? waited : d.cuStreamWriteValue32(stream, call.answer_at, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
+  // Without all three the graph must not be launched; the code is not one that says that nothing was captured.
+  return reset == CUDA_ERROR_NOT_SUPPORTED ? CUDA_ERROR_UNKNOWN : reset;
+}
+
+void expect_polled(const Driver &driver, std::int64_t runs) {
+  Poller &p = poller();
+  std::atomic<std::int64_t> &expected = p.expected[is_cpu(driver)];
+  if (runs > 0) {
+    expected.fetch_add(runs);
+    wake(p);
+  } else {
+    for (; runs < 0; ++runs) count_down(expected);
+  }
+}
+
+bool drain_polled(double seconds) {
+  Poller &p = poller();
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (p.running.load() || p.expected[0].load() > 0) {
+    if (Clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace weft
