@@ -15,6 +15,7 @@
 #include "driver/context.h"
 #include "driver/cpu/cpu.h"
 #include "driver/error.h"
+#include "driver/polled.h"
 #include "hostfunc/gil.h"
 
 namespace nb = nanobind;
@@ -187,9 +188,18 @@ void bind_graphs(nb::module_ &m) {
     must(driver, "cuGraphInstantiate", [&](const Driver &d) { return d.cuGraphInstantiate(&exec, From{graph}, 0); });
     return to_handle(exec);
   });
-  m.def("graph_launch", [](int driver, Handle exec, Handle stream) {
-    must(driver, "cuGraphLaunch", [&](const Driver &d) { return d.cuGraphLaunch(From{exec}, From{stream}); });
-  });
+  // `polled`: how many of its tasks are polled (`polled_tasks`).
+  m.def(
+      "graph_launch",
+      [](int driver, Handle exec, Handle stream, std::int64_t polled) {
+        must(driver, "cuGraphLaunch", [&](const Driver &d) {
+          if (polled) expect_polled(d, polled);
+          const CUresult result = d.cuGraphLaunch(From{exec}, From{stream});
+          if (polled && result) expect_polled(d, -polled);
+          return result;
+        });
+      },
+      nb::arg("driver"), nb::arg("exec"), nb::arg("stream"), nb::arg("polled") = 0);
   m.def("graph_destroy", [](int driver, Handle graph) {
     must(driver, "cuGraphDestroy", [&](const Driver &d) { return d.cuGraphDestroy(From{graph}); });
   });

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from weft.config import EngineConfig, Speculation
+from weft.config import EngineConfig, HostTasks, Speculation
 from weft.engine.step.step import Guides, Plan
 from weft.environment import processor, versions
 from weft.errors import WeftError
@@ -37,6 +37,8 @@ def cuda_lines() -> Iterator[str]:
     yield f"CUDA driver: {f'not used: {reason}' if reason else 'found'}"
     if reason is None:
         yield f"GPU: {torch.get_device_module('cuda').get_device_name()}"
+        missing = get("cuda").prepare_polling()
+        yield f'EngineConfig(host_tasks="polling"): {f"as callbacks: {missing}" if missing else "can be used"}'
     yield f"CUDA kernels: {'compiled' if has_cuda_kernels() else 'not compiled (no nvcc when weft was built)'}"
 
 
@@ -84,11 +86,14 @@ def model_lines(path: Path) -> Iterator[str]:
         yield f"  {type(error).__name__}: {error}"
 
 
-def graph_dump(model: Path | None, device: str, speculation: Speculation) -> Iterator[str]:
+def graph_dump(
+    model: Path | None, device: str, speculation: Speculation, host_tasks: HostTasks = "callback"
+) -> Iterator[str]:
     """Nodes and edges of one guided iteration of one row."""
     from weft.llm import LLM
 
-    with LLM(model, device=device, speculation=speculation, engine=EngineConfig(max_batch=1)) as llm:
+    config = EngineConfig(max_batch=1, host_tasks=host_tasks)
+    with LLM(model, device=device, speculation=speculation, engine=config) as llm:
         masks_drafts = speculation.guide_drafts is not False and speculation.max_draft_tokens > 0
         guides = Guides.DRAFTS if masks_drafts else Guides.TARGET
         plan = Plan(batch=1, num_drafts=speculation.draft_tokens(1), guides=guides)

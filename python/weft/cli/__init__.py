@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from weft.cli.generate import Device, DeviceOption, ModelOption, generate
+from weft.cli.generate import Device, DeviceOption, HostTasks, HostTasksOption, ModelOption, generate
 from weft.cli.inputs import DEFAULT, Guided, choose_speculation
 from weft.cli.replay import replay
 from weft.config import is_debug, model_directory
@@ -32,6 +32,7 @@ def inspect(
         bool, typer.Option("--graph", help="Dump the nodes and edges of a captured guided iteration.")
     ] = False,
     device: DeviceOption = Device.auto,
+    host_tasks: HostTasksOption = HostTasks.callback,
 ) -> None:
     """Say what weft found: versions, drivers, GPU, grammar interfaces, and what is in a model directory."""
     from weft import inspection
@@ -41,7 +42,7 @@ def inspect(
         console.print(escaped(line), markup=False)
     if graph:
         chosen = choose_speculation(DEFAULT, None, "3", Guided.auto, False, model)
-        for line in inspection.graph_dump(model, device.value, chosen):
+        for line in inspection.graph_dump(model, device.value, chosen, host_tasks.value):
             console.print(line, markup=False)
 
 

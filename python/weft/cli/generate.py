@@ -50,6 +50,15 @@ class Graphs(Enum):
     none = "none"
 
 
+class HostTasks(Enum):
+    callback = "callback"
+    polling = "polling"
+
+
+HostTasksOption = Annotated[
+    HostTasks,
+    typer.Option(help="How a graph calls the grammar: by host nodes, or by words that a thread polls."),
+]
 ModelOption = Annotated[
     Path | None,
     typer.Option(
@@ -148,6 +157,7 @@ def generate(
     graphs: Annotated[
         Graphs, typer.Option(help="One graph an iteration, split around the grammar's work, or none (eager).")
     ] = Graphs.one,
+    host_tasks: HostTasksOption = HostTasks.callback,
     max_tokens: Annotated[
         int,
         typer.Option("--max-tokens", "-n", help="The longest answer, in tokens.", rich_help_panel=SAMPLING),
@@ -246,7 +256,12 @@ def generate(
         seed=seed,
         logprobs=logprobs,
     )
-    engine = EngineConfig(graphs=graphs.value, grammar=grammar_backend.value, untrusted_guides=untrusted)
+    engine = EngineConfig(
+        graphs=graphs.value,
+        host_tasks=host_tasks.value,
+        grammar=grammar_backend.value,
+        untrusted_guides=untrusted,
+    )
     with LLM(model, device=device.value, dtype=dtype, speculation=chosen, engine=engine) as llm:
         run = Run(llm, guide, chat, sampling)
         if trace is None:

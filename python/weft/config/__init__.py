@@ -4,6 +4,7 @@ from weft.config.engine import (
     Chunking,
     EngineConfig,
     Graphs,
+    HostTasks,
     Policy,
     positions_ahead,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "EngineConfig",
     "Graphs",
     "GuideDrafts",
+    "HostTasks",
     "Policy",
     "Speculation",
     "is_debug",

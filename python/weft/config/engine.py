@@ -10,6 +10,7 @@ from weft import registry
 from weft.errors import InputError
 
 Graphs = Literal["one", "split", "none"]
+HostTasks = Literal["callback", "polling"]
 Policy = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
 Chunking = Literal["first_come", "equal_progress"]
 
@@ -39,7 +40,10 @@ class EngineConfig:
 
     `graphs` says what is captured: `"one"` graph for a whole iteration; `"split"`, the target's and the drafter's
     parts apart, with the grammar's work on the host between them; or `"none"`, every iteration issued eagerly. The
-    tokens are the same. `gather_generation_logits` keeps memory for the raw logits of answers, and `additional_outputs`
+    tokens are the same. `host_tasks` says how a graph calls the grammar where the model waits for it: by `"callback"`,
+    that is by host nodes; or by `"polling"`, a thread of weft's that looks at words which the device writes, and which
+    answers sooner, for a core that is busy meanwhile. A device that can't do it has callbacks, which the engine's
+    `config` then says. `gather_generation_logits` keeps memory for the raw logits of answers, and `additional_outputs`
     for tensors that the model marks: a name each, with whether it is gathered of prompts too. Requests may be searched
     with up to `max_beam_width` beams.
 
@@ -74,6 +78,7 @@ class EngineConfig:
     partial_reuse: bool = True
     copy_on_partial_reuse: bool = True
     graphs: Graphs = "one"
+    host_tasks: HostTasks = "callback"
     gather_generation_logits: bool = False
     additional_outputs: tuple[tuple[str, bool], ...] = ()
     mask_time_limit_s: float | None = None
@@ -186,6 +191,7 @@ MASK_TIME_LIMIT_S, UNTRUSTED_MASK_TIME_LIMIT_S = 2.0, 0.25
 
 CHOICES: dict[str, tuple[object, ...]] = {
     "graphs": ("one", "split", "none"),
+    "host_tasks": ("callback", "polling"),
     "policy": ("guaranteed_no_evict", "max_utilization", "static_batch"),
     "chunking": ("first_come", "equal_progress"),
     "chunked": (True, False),

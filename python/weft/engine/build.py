@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.config import EngineConfig
 from weft.engine.admission import Admission
 from weft.engine.beam.checks import check_beam_width, check_search, check_width
@@ -82,7 +84,11 @@ def build_decoder(
     make_proposals = drafting.proposals_maker(runtime)
     shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
     lane = GrammarLane(
-        runtime, shape, make_proposals=make_proposals, mask_time_limit_s=config.mask_time_limit_s
+        runtime,
+        shape,
+        make_proposals=make_proposals,
+        mask_time_limit_s=config.mask_time_limit_s,
+        polls=config.host_tasks == "polling",
     )
     outputs = OutputBuffers.allocate(
         runtime,
@@ -104,4 +110,5 @@ def build_decoder(
         outputs=outputs,
     )
     graphs = StepGraphs(runtime, stream, lane, parts, config.graphs)
+    config = replace(config, host_tasks="polling" if lane.polls else "callback")
     return Decoder(runtime, stream, lane, parts, graphs, config)

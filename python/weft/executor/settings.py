@@ -46,6 +46,7 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         partial_reuse=cache.enable_partial_reuse,
         copy_on_partial_reuse=cache.copy_on_partial_reuse,
         graphs=config.graphs,
+        host_tasks=config.host_tasks,
         gather_generation_logits=config.gather_generation_logits,
         additional_outputs=tuple(
             (output.name, output.gather_context) for output in config.additional_model_outputs

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from torch import Tensor
 from weft.guided.proposals import Proposals
 from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
 from weft.ops.slot_masks import SlotMasks, apply_slot_masks_, copy_slot_masks
-from weft.runtime.interface import Runtime, Stream
+from weft.runtime.interface import NativeTask, Runtime, Stream
 
 
 def default_workers() -> int:
@@ -35,6 +36,9 @@ def default_workers() -> int:
 
 class GrammarLane:
     """Masks for the request slots of a shape, on a runtime's device.
+
+    With `polls` the tasks that the model's stream waits for longest (`commit`, `extend`, proposals) are run by a thread
+    that polls, where a graph has them and the device can; `polls` then says whether.
 
     `make_proposals` makes the host's drafting over the lane's state; `proposed` int64 [K, S+1] is its device side.
 
@@ -52,7 +56,9 @@ class GrammarLane:
         *,
         make_proposals: Callable[[GuidedState], Proposals] | None = None,
         mask_time_limit_s: float = 0.0,
+        polls: bool = False,
     ) -> None:
+        self.polls = polls and runtime.prepare_polling() is None
         limits = MatcherLimits(default_workers(), mask_time_limit_s)
         self.state = GuidedState(shape, pinned=runtime.pinned, limits=limits)
         self.push = self.state.push
@@ -120,7 +126,7 @@ class GrammarLane:
         """After `verified` was written: commit it, and send the masks after the committed text."""
         self._enter(stream)
         self.stream.copy(self.state.verified_host, self.verified)
-        self.stream.hostfunc(self.state.task("commit"))
+        self._run(self.state.task("commit"))
         self._copy_masks(slots_B, 0, 1)
 
     def propose(self, stream: Stream, num_drafts: int, is_committed: bool) -> None:
@@ -132,7 +138,7 @@ class GrammarLane:
         if not is_committed:
             self._enter(stream)
             self.stream.copy(self.state.verified_host, self.verified)
-        self.stream.hostfunc(self.proposals.task(num_drafts))
+        self._run(self.proposals.task(num_drafts))
         self.stream.copy(self.proposed, self.proposals.proposed_host)
         self.stream.record(self.proposal_event)
 
@@ -144,7 +150,7 @@ class GrammarLane:
         """After draft j was written: take it, and send the masks after it. The last one stays owed."""
         self._enter(stream)
         self.stream.copy(self.state.drafts_host[j - 1], self.drafts[j - 1])
-        self.stream.hostfunc(self.state.task("extend", j))
+        self._run(self.state.task("extend", j))
         self._copy_masks(slots_B, j, j + 1)
 
     def apply_draft(
@@ -175,6 +181,10 @@ class GrammarLane:
         if self.num_positions > 1:
             self.stream.copy(self.state.drafts_host, self.drafts)
         self.stream.hostfunc(self.state.task("fetch"))
+
+    def _run(self, task: NativeTask) -> None:
+        """A task that little or nothing runs beside."""
+        self.stream.hostfunc(replace(task, polled=self.polls))
 
     def _enter(self, stream: Stream) -> None:
         stream.record(self.token_event)

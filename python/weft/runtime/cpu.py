@@ -137,6 +137,7 @@ class CUDAGraph:
         self._exec = 0
         self._captured_on = 0
         self._capture = 0
+        self._num_polled = 0
         self._memory = GraphMemory()
 
     @property
@@ -163,6 +164,7 @@ class CUDAGraph:
         graph = self.end_capture()
         try:
             self._exec = _core.graph_instantiate(CPU, graph)
+            self._num_polled = _core.polled_tasks(CPU, self._capture)
         finally:
             _core.graph_destroy(CPU, graph)
 
@@ -184,7 +186,7 @@ class CUDAGraph:
             raise GraphError("the graph has nothing to replay: capture it first, or it was reset")
         self._memory.check()
         _core.check(CPU)
-        _core.graph_launch(CPU, self._exec, handle)
+        _core.graph_launch(CPU, self._exec, handle, self._num_polled)
 
     def reset(self) -> None:
         """Let go of what was captured; payloads are released when the last launch is done."""
@@ -325,6 +327,7 @@ class CpuRuntime:
 
     def __init__(self) -> None:
         self._arenas: dict[int, Arena] = {}
+        self._polls = False
 
     def stream(self, *, high_priority: bool = False) -> Stream:
         """A new stream; threads have no priorities."""
@@ -338,6 +341,8 @@ class CpuRuntime:
     def capture(self, stream: interface.Stream) -> Iterator[CpuGraph]:
         """Capture what is issued to `stream`, and to streams that join it, into the yielded graph."""
         assert isinstance(stream, Stream)
+        if self._polls:
+            self.prepare_polling()
         captured = CpuGraph(stream)
         pool = self._arenas.setdefault(stream.handle, Arena())  # its graphs run one after the other
         with graph(captured.graph, pool, stream, "thread_local"):
@@ -352,6 +357,11 @@ class CpuRuntime:
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed host memory; on the CPU all memory can be copied from and to."""
         return torch.zeros(shape, dtype=dtype)
+
+    def prepare_polling(self) -> str | None:
+        """Make room for native tasks that are polled; from now on before every capture."""
+        self._polls = True
+        return _core.prepare_polling(CPU)
 
     def publish(self) -> None:
         """torch works at once here."""

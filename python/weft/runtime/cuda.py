@@ -139,14 +139,21 @@ class CudaGraph:
     def __init__(self, stream: CudaStream) -> None:
         self._stream = stream
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.num_polled = 0
 
     def replay(self) -> None:
         """Launch it on the stream it was captured on; raises first what an earlier callback raised."""
         if self.graph is None:
             raise GraphError("the graph was closed")
         _core.check(CUDA)
-        with torch.cuda.stream(self._stream.torch_stream):
-            self.graph.replay()
+        if self.num_polled:
+            _core.expect_polled(CUDA, self.num_polled)
+        try:
+            with torch.cuda.stream(self._stream.torch_stream):
+                self.graph.replay()
+        except BaseException:
+            _core.expect_polled(CUDA, -self.num_polled)
+            raise
 
     def close(self) -> None:
         """Let go of it; payloads are released when the last launch is done."""
@@ -164,6 +171,7 @@ class CudaRuntime:
         torch.cuda.init()
         index = torch.cuda.current_device() if device is None or device.index is None else device.index
         self.device = torch.device("cuda", index)
+        self._polls = False
         _core.use_device(index)
 
     def stream(self, *, high_priority: bool = False) -> CudaStream:
@@ -181,6 +189,8 @@ class CudaRuntime:
         """Capture what is issued to `stream`, and to streams that join it, into the yielded graph. Raises `GraphError`
         from the first error of torch's or the driver's."""
         assert isinstance(stream, CudaStream)
+        if self._polls:
+            self.prepare_polling()
         captured, graph = CudaGraph(stream), torch.cuda.CUDAGraph()
         _core.check(CUDA)
         with (
@@ -188,7 +198,8 @@ class CudaRuntime:
             context(CUDA, stream.handle),
         ):
             yield captured
-        captured.graph = graph
+            _, number, _ = _core.stream_capture_info(CUDA, stream.handle)
+        captured.graph, captured.num_polled = graph, _core.polled_tasks(CUDA, number)
 
     @contextmanager
     def use(self, stream: interface.Stream) -> Iterator[None]:
@@ -200,6 +211,15 @@ class CudaRuntime:
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed page-locked host memory."""
         return torch.zeros(shape, dtype=dtype, pin_memory=True)
+
+    def prepare_polling(self) -> str | None:
+        """Make room for native tasks that are polled, from now on before every capture; None, or why the device or its
+        driver has none."""
+        assert self.device.index is not None
+        _attach(self.device.index)
+        missing = _core.prepare_polling(CUDA)
+        self._polls = missing is None
+        return missing
 
     def publish(self) -> None:
         """Wait for what this thread's current torch stream has, without the GIL."""

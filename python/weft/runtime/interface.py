@@ -20,12 +20,16 @@ import torch
 
 @dataclass(frozen=True)
 class NativeTask:
-    """A host task that runs without Python: `function(data)`, both addresses; `owner` keeps `data` alive."""
+    """A host task that runs without Python: `function(data)`, both addresses; `owner` keeps `data` alive.
+
+    With `polled` a thread that polls runs it where it is captured, rather than a host node (`Runtime.prepare_polling`).
+    """
 
     name: str
     function: int
     data: int
     owner: object = field(repr=False)
+    polled: bool = False
 
 
 class Event(Protocol):
@@ -88,6 +92,10 @@ class Runtime(Protocol):
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed host memory that copies can use."""
+
+    def prepare_polling(self) -> str | None:
+        """Make room for native tasks that are polled, before they are captured; None, or why the device has none: then
+        they are host nodes."""
 
     def publish(self) -> None:
         """After device tensors were made or filled outside `launch` and `use`: let every stream see them. torch fills

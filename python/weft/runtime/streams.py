@@ -86,7 +86,9 @@ class TableStream:
             return
         if args:
             raise InputError(f"native task {task.name} takes no arguments; put them where its data points")
-        _core.launch_native(self._driver, self._handle, task.function, task.data, task.owner, task.name)
+        _core.launch_native(
+            self._driver, self._handle, task.function, task.data, task.owner, task.name, polled=task.polled
+        )
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         """Copy contiguous `src` to contiguous `dst` (same shape and dtype); host memory must be pinned on

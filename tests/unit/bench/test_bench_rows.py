@@ -96,7 +96,7 @@ def test_another_cuda_core_is_a_failure_of_its_own(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(hostfunc, "get", lambda device: OnCuda())
     monkeypatch.setattr(hostfunc, "cuda_core", renamed)
     report = hostfunc.run("cuda", launches=5, repeat=2)
-    assert len(report.rows) == 4
+    assert len(report.rows) == 5
     assert [failure["what"] for failure in report.failures] == ["cuda.core"]
 
 

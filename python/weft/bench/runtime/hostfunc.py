@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from weft.bench.report import Report, median_seconds
 from weft.bench.rows import Rows
 from weft.bench.runtime.null_tasks import native_noop, python_noop
 from weft.runtime import get
-from weft.runtime.interface import Runtime, Stream
+from weft.runtime.interface import NativeTask, Runtime, Stream
 
 
 def run(device: str = "auto", launches: int = 1000, repeat: int = 30) -> Report:
@@ -26,6 +27,7 @@ def run(device: str = "auto", launches: int = 1000, repeat: int = 30) -> Report:
             rows.append({"what": name, **eager(stream, issue, launches, repeat)})
     for name, issue in {
         "captured, native": lambda s: s.hostfunc(task),
+        **polled(runtime, replace(task, polled=True)),
         "captured, Python": lambda s: s.hostfunc(python_noop),
     }.items():
         with rows.trying(what=name):
@@ -34,6 +36,13 @@ def run(device: str = "auto", launches: int = 1000, repeat: int = 30) -> Report:
         with rows.trying(what="cuda.core"):  # its interface is not yet the same in each release
             rows += cuda_core(launches, repeat)
     return rows.report({"device": str(runtime.device)})
+
+
+def polled(runtime: Runtime, task: NativeTask) -> dict[str, Callable[[Stream], None]]:
+    """A task that a thread polls for, where the device can."""
+    if runtime.prepare_polling() is not None:
+        return {}
+    return {"captured, native, polled": lambda s: s.hostfunc(task)}
 
 
 def eager(stream: Stream, issue: Callable[[Stream], None], launches: int, repeat: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from weft.config import EngineConfig, Graphs
+from weft.config import EngineConfig, Graphs, HostTasks
 from weft.core import Kind
 from weft.errors import InputError
 from weft.executor.types.fields import (
@@ -80,9 +80,9 @@ class ExecutorConfig(Settings):
       they are asked for (0: none).
     - Log-probabilities are always normalised: `normalize_log_probs` is True.
     - weft's own: `overlap` launches an iteration before the host has read the one before ("auto": where nothing needs
-      the host between); `graphs` is what is captured, as in `weft.EngineConfig`; `flight_recorder` keeps the last
-      iterations. A request may have `max_words` stop words, and as many bad words; each list holds `max_word_bytes`
-      bytes at most (texts in UTF-8, a token id counting for four).
+      the host between); `graphs` is what is captured, and `host_tasks` how that calls the grammar, as in
+      `weft.EngineConfig`; `flight_recorder` keeps the last iterations. A request may have `max_words` stop words, and as
+      many bad words; each list holds `max_word_bytes` bytes at most (texts in UTF-8, a token id counting for four).
 
     Raises `InputError` for a value that can't be right, and for fields that weft refuses.
     """
@@ -122,6 +122,7 @@ class ExecutorConfig(Settings):
     use_variable_beam_width_search: Literal[False] = refused(False)
     overlap: Annotated[Overlap, Wanted("'auto', True or False")] = "auto"
     graphs: Graphs = "one"
+    host_tasks: HostTasks = "callback"
     max_seq_len: Annotated[int, count_from(2)] | None = None
     max_return_sequences: Count = 1024
     max_pending_bytes: Bytes = 1 << 30
