@@ -84,6 +84,15 @@ def test_inspect() -> None:
         assert word in result.output
 
 
+def test_a_graph_whose_host_tasks_are_polled() -> None:
+    result = CliRunner().invoke(app, ["inspect", "--graph", "--device", "cpu", "--host-tasks", "polling"])
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert not [line for line in lines if " host " in line and ("commit" in line or "extend(" in line)]
+    assert len([line for line in lines if " batch_mem_op " in line and "weft.guided.commit" in line]) == 3
+    assert [line for line in lines if " host " in line and "weft.guided.fetch" in line]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -24,6 +24,7 @@ from weft import (
     check,
     launch_hostfunc,
 )
+from weft.config import HostTasks
 from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.schedule import Schedule
 from weft.engine.step.graphs import StepGraphs
@@ -94,10 +95,13 @@ class DeadEnd(Matcher):
         np.asarray(row)[:] = -1 if self.count < 4 else 0
 
 
-@pytest.fixture(scope="module", params=["plain", "eagle3"])
+@pytest.fixture(scope="module", params=["plain", "eagle3", "plain polled", "eagle3 polled"])
 def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
-    speculation = Speculation.none() if request.param == "plain" else Speculation.eagle3()
-    with LLM(device="cpu", speculation=speculation, engine=EngineConfig(max_batch=4, max_seq_len=256)) as llm:
+    drafter, _, polled = request.param.partition(" ")
+    speculation = Speculation.none() if drafter == "plain" else Speculation.eagle3()
+    host_tasks: HostTasks = "polling" if polled else "callback"
+    config = EngineConfig(max_batch=4, max_seq_len=256, host_tasks=host_tasks)
+    with LLM(device="cpu", speculation=speculation, engine=config) as llm:
         yield llm
 
 

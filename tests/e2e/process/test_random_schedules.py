@@ -22,12 +22,13 @@ RUNS = covering(
     {
         "drafter": list(DRAFTERS),
         "graphs": ["one", "split"],
+        "host_tasks": ["callback", "polling"],
         "num_drafts": [1, 3, 8],
         "batch": [1, 3, 8],
         "overlap": [True, False],
         "drawn": [0, 1],  # guides with an even or an odd number are those of rows at temperature 1
     },
-    can_be=lambda run: not (run["graphs"] == "split" and run["overlap"]),
+    can_be=lambda run: not (run["graphs"] == "split" and (run["overlap"] or run["host_tasks"] == "polling")),
 )
 
 
@@ -44,7 +45,11 @@ def test_random_schedules_give_the_same_answers(
     """The prompts' ends stand alone, and answers are short: what differs is the order."""
     speculation = DRAFTERS[run["drafter"]](random_drafters, run["num_drafts"])
     engine = EngineConfig(
-        max_batch=run["batch"], max_seq_len=128, graphs=run["graphs"], overlap=run["overlap"]
+        max_batch=run["batch"],
+        max_seq_len=128,
+        graphs=run["graphs"],
+        host_tasks=run["host_tasks"],
+        overlap=run["overlap"],
     )
     guides = [make_guide(entry) if entry is not None else None for entry in GUIDED]
     sampling = [

@@ -64,6 +64,29 @@ for i in range(50):
     launch(spin)
 wait_in_background()
 """,
+    "polled tasks in flight": """
+import ctypes
+nap = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(0.002))
+assert core.prepare_polling(0) is None
+core.stream_begin_capture(0, stream)
+for i in range(20):
+    core.launch_native(0, stream, ctypes.cast(nap, ctypes.c_void_p).value, 0, nap, "nap", polled=True)
+number = core.stream_capture_info(0, stream)[1]
+graph = core.stream_end_capture(0, stream)
+exec_ = core.graph_instantiate(0, graph)
+for i in range(20):
+    core.graph_launch(0, exec_, stream, core.polled_tasks(0, number))
+wait_in_background()
+""",
+    "polled task that never returns": """
+import ctypes
+assert core.prepare_polling(0) is None
+core.stream_begin_capture(0, stream)
+core.launch_native(0, stream, ctypes.cast(ctypes.CDLL(None).sleep, ctypes.c_void_p).value, 3600, None, "sleep", polled=True)
+graph = core.stream_end_capture(0, stream)
+core.graph_launch(0, core.graph_instantiate(0, graph), stream, 1)
+wait_in_background()
+""",
     "graph in a cycle": """
 class Graph:
     def __del__(self, destroy=core.graph_exec_destroy):
