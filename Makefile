@@ -126,7 +126,7 @@ GPU_INSTALL = $(GPU_PYTHON) -m pip install -q --no-deps $(if $(GPU_SITE),--upgra
   $(if $(WHEEL),--no-index --force-reinstall $(WHEEL),--no-build-isolation .)
 GPU_RUN = $(if $(GPU_SITE),PYTHONPATH=$(GPU_SITE) )$(GPU_PYTHON)
 # A stall ends its process with all stacks: nothing else interrupts a wait for the device.
-GPU_PYTEST = $(GPU_RUN) -m pytest tests/gpu tests/contracts/test_runtime.py -q -W default \
+GPU_PYTEST = $(GPU_RUN) -m pytest tests/gpu tests/contracts/test_runtime.py tests/contracts/test_polled.py -q -W default \
   --timeout=$(GPU_TIMEOUT) --timeout-method=thread $$($(GPU_RUN) -c 'import xdist' 2>/dev/null && echo "-n $(GPU_JOBS)")
 
 # Two tiers: the first takes some two minutes; what it says decides whether the second is worth its time.

@@ -15,7 +15,7 @@
 #include "driver/context.h"
 #include "driver/cpu/cpu.h"
 #include "driver/error.h"
-#include "driver/polled.h"
+#include "driver/polling/polled.h"
 #include "hostfunc/gil.h"
 
 namespace nb = nanobind;

@@ -25,7 +25,7 @@ struct Domain {
   std::uint64_t scope;
   std::atomic<std::uint64_t> next{0};        // eager: the ordinal of the next launch
   std::atomic<std::uint64_t> skip_below{0};  // executions with a lower ordinal are skipped
-  std::atomic<std::int64_t> polled{0};       // tasks of the capture that have no host node (driver/polled.h)
+  std::atomic<std::int64_t> polled{0};       // tasks of the capture that have no host node (driver/polling/polled.h)
 
   Domain(const cu::Driver *d, bool c, std::uint64_t s) : driver(d), captured(c), scope(s) {}
   bool skips(std::uint64_t ordinal) const { return ordinal < skip_below.load(std::memory_order_acquire); }

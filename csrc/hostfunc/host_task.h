@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "driver/driver.h"
-#include "driver/polled.h"
+#include "driver/polling/polled.h"
 #include "hostfunc/failures.h"
 
 namespace weft {
@@ -27,7 +27,7 @@ struct NativeTask {
   void (*release)(void *owner) = nullptr;  // may be null
   const char *name = "";                   // copied
   bool skippable = false;                  // skipped after a failure of its stream or replay, as a Python callable is
-  bool polled = false;  // captured, and where the driver can: the thread that polls runs it (driver/polled.h)
+  bool polled = false;  // captured, and where the driver can: the thread that polls runs it (driver/polling/polled.h)
 };
 
 // The record behind one node. Python objects in it are guarded by the GIL.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -194,3 +196,47 @@ def test_more_tasks_than_there_is_room_for_are_host_nodes() -> None:
     assert _core.hostfunc_stats()["run"] == before + 12000
     for graph in graphs:
         graph.close()
+
+
+FORKS = """
+import ctypes, os, sys
+from weft import _core as core
+
+assert core.prepare_polling(0) is None
+stream, ran = core.stream_create(0), []
+function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: ran.append(os.getpid()))
+
+def capture():
+    core.stream_begin_capture(0, stream)
+    for _ in range(3):
+        core.launch_native(0, stream, ctypes.cast(function, ctypes.c_void_p).value, 0, function, "task", polled=True)
+    number = core.stream_capture_info(0, stream)[1]
+    exec_ = core.graph_instantiate(0, core.stream_end_capture(0, stream))
+    assert core.polled_tasks(0, number) == 3
+    return exec_
+
+def replay(exec_):
+    for _ in range(10):
+        core.graph_launch(0, exec_, stream, 3)
+    core.stream_synchronize(0, stream)
+    count = len(ran)
+    assert set(ran) == {os.getpid()}, ran
+    ran.clear()
+    return count
+
+before = capture()
+assert replay(before) == 30
+child = os.fork()
+assert replay(before) == 30
+assert core.prepare_polling(0) is None and replay(capture()) == 30
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.process
+def test_a_fork_polls_for_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

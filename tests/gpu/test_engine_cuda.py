@@ -17,6 +17,7 @@ from support.engine.oracle import Reference
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.engine.step.step import Guides, Plan
+from weft.runtime import get
 from weft.tiny.records import Record
 
 pytestmark = [
@@ -86,6 +87,19 @@ def test_long_answers_are_the_cpus(
                 jsonschema.validate(
                     json.loads(llm.tokenizer.decode(tokens, skip_special_tokens=True)), record.schema
                 )
+
+
+@pytest.mark.parametrize("speculation", sorted(SPECULATIONS))
+def test_polled_host_tasks_give_the_same_answers(records: list[Record], speculation: str) -> None:
+    """Where the device has stream memory operations; it waits for the polling thread then."""
+    got = []
+    for host_tasks in ("callback", "polling"):
+        config = EngineConfig(max_batch=8, host_tasks=host_tasks)
+        with LLM(device="cuda", speculation=SPECULATIONS[speculation], engine=config) as llm:
+            if llm.engine.config.host_tasks != host_tasks:
+                pytest.skip(f"polling: {get('cuda').prepare_polling()}")
+            got.append(answer(llm, records))
+    assert got[0] == got[1]
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ NATIVE_FLOORS = [
     "include/weft support",
     "driver kernels matcher",
     "driver/cpu kernels/mask kernels/sampling",
+    "driver/polling",
     "hostfunc guided",
     "drafting",
     "grammar/after grammar/closing grammar/llguidance grammar/recognizer grammar/xgrammar grammar/wasm/base",

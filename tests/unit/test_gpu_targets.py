@@ -74,6 +74,8 @@ def test_targets_take_a_wheel_and_go_on_in_the_second_tier() -> None:
     install, first, second = (line for line in lines.replace("\\\n", "").splitlines() if line.strip())
     assert "--target site" in install and install.endswith(".gpu/*.whl") and "--no-index" in install
     for line in (first, second):
-        assert line.startswith("PYTHONPATH=site python -m pytest tests/gpu tests/contracts/test_runtime.py")
+        assert line.startswith(
+            "PYTHONPATH=site python -m pytest tests/gpu tests/contracts/test_runtime.py tests/contracts"
+        )
         assert "--timeout=60 --timeout-method=thread" in line and "import xdist" in line
     assert first.endswith("-m gpu_smoke") and second.endswith('-m "gpu and not gpu_smoke"')

@@ -243,9 +243,9 @@ Lane *acquire_lane(State &s) noexcept;
 
 // Memory operations (driver/cpu/values.cpp).
 void apply_value(const Work &work, bool blocks);  // writes; or waits, if it `blocks`
-bool hold_for_value(State &s, Runnable *node);    // whether the node waits for a word that is not there: then it is kept
-void release_values(State &s);                    // what was kept and need not wait any more becomes ready
-void await_progress(State &s, Lock &lock);        // looks at the words now and then
+bool hold_for_value(State &s, Runnable *node);  // whether the node waits for a word that is not there: then it is kept
+void release_values(State &s);                  // what was kept and need not wait any more becomes ready
+void await_progress(State &s, Lock &lock);      // looks at the words now and then
 
 // Graphs (driver/cpu/graph.cpp).
 void start_launch(State &s, Stream &stream);

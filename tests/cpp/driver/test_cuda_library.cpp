@@ -5,7 +5,7 @@
 
 #include "driver/context.h"
 #include "driver/driver.h"
-#include "driver/polled.h"
+#include "driver/polling/polled.h"
 
 using namespace weft::cu;
 

@@ -1,6 +1,5 @@
 // Host functions that a polling thread runs: their order, their life, and what wakes the thread.
-#include "driver/polled.h"
-
+#include "driver/polling/polled.h"
 #include "fixture.h"
 
 using namespace weft::test;

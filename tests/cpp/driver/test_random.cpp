@@ -1,6 +1,6 @@
 // Random schedules: a program of dependent steps gives the sequential result under every seed, and a missing wait is
 // found by some seed.
-#include "driver/polled.h"
+#include "driver/polling/polled.h"
 #include "fixture.h"
 
 using namespace weft::test;

@@ -81,8 +81,9 @@ wait_in_background()
     "polled task that never returns": """
 import ctypes
 assert core.prepare_polling(0) is None
+sleep = ctypes.cast(ctypes.CDLL(None).sleep, ctypes.c_void_p).value
 core.stream_begin_capture(0, stream)
-core.launch_native(0, stream, ctypes.cast(ctypes.CDLL(None).sleep, ctypes.c_void_p).value, 3600, None, "sleep", polled=True)
+core.launch_native(0, stream, sleep, 3600, None, "sleep", polled=True)
 graph = core.stream_end_capture(0, stream)
 core.graph_launch(0, core.graph_instantiate(0, graph), stream, 1)
 wait_in_background()

@@ -81,8 +81,8 @@ class ExecutorConfig(Settings):
     - Log-probabilities are always normalised: `normalize_log_probs` is True.
     - weft's own: `overlap` launches an iteration before the host has read the one before ("auto": where nothing needs
       the host between); `graphs` is what is captured, and `host_tasks` how that calls the grammar, as in
-      `weft.EngineConfig`; `flight_recorder` keeps the last iterations. A request may have `max_words` stop words, and as
-      many bad words; each list holds `max_word_bytes` bytes at most (texts in UTF-8, a token id counting for four).
+      `weft.EngineConfig`; `flight_recorder` keeps the last iterations. A request may have `max_words` stop words, and
+      as many bad words; each list holds `max_word_bytes` bytes at most (texts in UTF-8, a token id counting for four).
 
     Raises `InputError` for a value that can't be right, and for fields that weft refuses.
     """

@@ -1,4 +1,4 @@
-#include "driver/polled.h"
+#include "driver/polling/polled.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -64,22 +64,25 @@ struct Poller {
   std::array<std::atomic<Page *>, kPages> pages{};
   std::atomic<std::int64_t> expected[2] = {{0}, {0}};  // runs; of CUDA's graphs, of the CPU's
   std::atomic<int> live{0};
-  std::atomic<bool> running{false}, asleep{false};
-  std::mutex mutex;  // of what follows
+  std::atomic<bool> running{false}, asleep{false}, started{false};
+  std::mutex mutex;  // of the threads that wait, start one, or add a page
   std::condition_variable wake;
-  bool started = false;
+
+  Poller() = default;
+  // Of a fork: what `other` has, and no thread.
+  explicit Poller(const Poller &other) : live(other.live.load()) {
+    for (unsigned i = 0; i < kPages; ++i) pages[i].store(other.pages[i].load());
+    for (int i : {0, 1}) expected[i].store(other.expected[i].load());
+  }
 };
 
 std::atomic<Poller *> current{nullptr};
 
-// A fork has the graphs and not the thread: it begins anew, and leaks what it can't use.
-void begin_anew() { current.store(new Poller); }
-
+// A fork has the graphs and not the thread, which may have had the mutex.
 Poller &poller() {
-  static const bool first = [] {
-    begin_anew();
-    pthread_atfork(nullptr, nullptr, begin_anew);
-    return true;
+  static const int first = [] {
+    current.store(new Poller);
+    return pthread_atfork(nullptr, nullptr, [] { current.store(new Poller(*current.load())); });
   }();
   static_cast<void>(first);
   return *current.load();
@@ -167,6 +170,20 @@ void poll(Poller &p) {
   }
 }
 
+// Starts the thread, once; false where there can be none.
+bool start(Poller &p) {
+  if (p.started.load()) return true;
+  std::lock_guard lock(p.mutex);
+  if (p.started.load()) return true;
+  try {
+    std::thread(poll, std::ref(p)).detach();
+  } catch (const std::system_error &) {
+    return false;
+  }
+  p.started.store(true);
+  return true;
+}
+
 void wake(Poller &p) {
   if (!p.asleep.load()) return;
   std::lock_guard lock(p.mutex);
@@ -242,15 +259,8 @@ bool can_poll(const Driver &driver, const char **why) {
 CUresult prepare_polling(const Driver &driver) {
   if (!can_poll(driver)) return CUDA_ERROR_NOT_SUPPORTED;
   Poller &p = poller();
+  if (!start(p)) return CUDA_ERROR_OUT_OF_MEMORY;
   std::lock_guard lock(p.mutex);
-  if (!p.started) {
-    try {
-      std::thread(poll, std::ref(p)).detach();
-    } catch (const std::system_error &) {
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    p.started = true;
-  }
   return count_free(p, driver) < kCalls / 2 ? add_page(p, driver) : CUDA_SUCCESS;
 }
 
@@ -304,6 +314,7 @@ void expect_polled(const Driver &driver, std::int64_t runs) {
   std::atomic<std::int64_t> &expected = p.expected[is_cpu(driver)];
   if (runs > 0) {
     expected.fetch_add(runs);
+    start(p);  // in a fork
     wake(p);
   } else {
     for (; runs < 0; ++runs) count_down(expected);

@@ -5,7 +5,8 @@
 // round trip of some microseconds, where waking the driver's thread for callbacks takes tens. CUDA does not see that
 // order, so the function may depend on nothing that a stream does later; it must not call the driver, nor throw.
 //
-// One thread runs them all, one at a time. It spins while runs are expected, and sleeps else.
+// One thread runs them all, one at a time. It spins while runs are expected, and sleeps else. A process that was forked
+// has one of its own.
 #pragma once
 
 #include <cstdint>
