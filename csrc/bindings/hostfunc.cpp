@@ -117,8 +117,10 @@ std::optional<std::string> prepare_polling_of(int driver) {
   const cu::Driver &table = driver_by_index(driver);
   const char *why = nullptr;
   if (!can_poll(table, &why)) return why;
-  check(prepare_polling(table), "cuMemHostAlloc", table);
-  return std::nullopt;
+  const cu::CUresult made = prepare_polling(table);
+  if (made == cu::CUDA_SUCCESS) return std::nullopt;
+  const ErrorText *known = error_text(made);
+  return "no room for their words could be made: " + std::string(known ? known->name : "CUDA_ERROR_UNKNOWN");
 }
 
 // How many tasks of the capture with this id are polled, as long as it or a graph of it lives.

@@ -39,8 +39,8 @@ constexpr unsigned kCalls = 2048, kPages = 64;
 // Without anything to run the thread spins so long, and then naps, a little longer each time. The CPU driver's streams
 // need the cores themselves.
 constexpr std::chrono::microseconds kSpinForCuda{200'000}, kSpinForCpu{50};
-constexpr std::chrono::nanoseconds kLeastNap{50'000}, kLongestNap{1'000'000};
-constexpr std::chrono::milliseconds kLook{100};  // how often it looks while nothing is expected
+constexpr std::chrono::nanoseconds kLeastNap{50'000};
+constexpr std::chrono::nanoseconds kLook{100'000'000};  // how often it looks at least, while there is any call
 
 cuuint32_t load(const cuuint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 void store(cuuint32_t *word, cuuint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
@@ -63,16 +63,17 @@ struct Page {
 struct Poller {
   std::array<std::atomic<Page *>, kPages> pages{};
   std::atomic<std::int64_t> expected[2] = {{0}, {0}};  // runs; of CUDA's graphs, of the CPU's
+  std::atomic<std::uint64_t> launches{0};
   std::atomic<int> live{0};
   std::atomic<bool> running{false}, asleep{false}, started{false};
   std::mutex mutex;  // of the threads that wait, start one, or add a page
   std::condition_variable wake;
 
   Poller() = default;
-  // Of a fork: what `other` has, and no thread.
+  // Of a fork: what `other` has, and no thread. Of CUDA it has nothing.
   explicit Poller(const Poller &other) : live(other.live.load()) {
     for (unsigned i = 0; i < kPages; ++i) pages[i].store(other.pages[i].load());
-    for (int i : {0, 1}) expected[i].store(other.expected[i].load());
+    expected[1].store(other.expected[1].load());
   }
 };
 
@@ -124,13 +125,15 @@ bool look(Poller &p) {
 
 bool is_expecting(const Poller &p) { return p.expected[0].load() > 0 || p.expected[1].load() > 0; }
 
-void sleep(Poller &p) {
+// Until a launch after those that were `seen`, and no longer than `most` while there is any call.
+void sleep(Poller &p, std::uint64_t seen, std::chrono::nanoseconds most) {
   std::unique_lock lock(p.mutex);
   p.asleep.store(true);
+  const auto is_launched = [&p, seen] { return p.launches.load() != seen; };
   if (p.live.load() <= 0)
-    p.wake.wait(lock, [&p] { return is_expecting(p) || p.live.load() > 0; });
+    p.wake.wait(lock, [&] { return is_launched() || p.live.load() > 0; });
   else
-    p.wake.wait_for(lock, kLook, [&p] { return is_expecting(p); });
+    p.wake.wait_for(lock, most, is_launched);
   p.asleep.store(false);
 }
 
@@ -142,13 +145,14 @@ void pause_briefly() {
 #endif
 }
 
-// Nothing was asked for since `quiet_since`, but will be.
-void bide(const Poller &p, Clock::time_point quiet_since) {
-  const auto quiet = Clock::now() - quiet_since;
-  if (quiet < (p.expected[0].load() > 0 ? kSpinForCuda : kSpinForCpu))
+// Nothing was asked for, and nothing launched, for so long.
+void bide(Poller &p, std::uint64_t launches, std::chrono::nanoseconds quiet) {
+  if (!is_expecting(p))
+    sleep(p, launches, kLook);
+  else if (quiet < (p.expected[0].load() > 0 ? kSpinForCuda : kSpinForCpu))
     std::this_thread::yield();  // to those who have work, where there are more of them than cores
   else
-    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(quiet / 32, kLeastNap, kLongestNap));
+    sleep(p, launches, std::clamp<std::chrono::nanoseconds>(quiet / 32, kLeastNap, kLook));
 }
 
 void poll(Poller &p) {
@@ -156,16 +160,16 @@ void poll(Poller &p) {
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   Clock::time_point quiet_since = Clock::now();
+  std::uint64_t launches = 0;
   for (unsigned turns = 1;; ++turns) {
-    if (look(p)) {
-      quiet_since = Clock::now();
-    } else if (!is_expecting(p)) {
-      sleep(p);
+    const std::uint64_t launched = p.launches.load();
+    if (look(p) || launched != launches) {
+      launches = launched;
       quiet_since = Clock::now();
     } else if (turns % 64 != 0) {
       pause_briefly();
     } else {
-      bide(p, quiet_since);
+      bide(p, launches, Clock::now() - quiet_since);
     }
   }
 }
@@ -314,6 +318,7 @@ void expect_polled(const Driver &driver, std::int64_t runs) {
   std::atomic<std::int64_t> &expected = p.expected[is_cpu(driver)];
   if (runs > 0) {
     expected.fetch_add(runs);
+    p.launches.fetch_add(1);
     start(p);  // in a fork
     wake(p);
   } else {
