@@ -25,7 +25,8 @@ from support.statistics.small_world import (
     allowed,
     target,
 )
-from weft.models.base import KVIndex, PagedKV
+from weft.models.base import PagedKV
+from weft.ops.attention import Rows
 
 NUM_OUTPUTS = VOCAB**MAX_TOKENS
 SHAPE = (VOCAB,) * MAX_TOKENS
@@ -90,7 +91,7 @@ def model_logits() -> dict[Output, Tensor]:
         rows, width = tokens.shape
         kv = PagedKV.for_model(model, rows + 1, width)
         pages = torch.arange(1, rows + 1, dtype=torch.int32)[:, None]
-        index = KVIndex.at(pages, torch.arange(width).expand(rows, width).contiguous())
+        index = Rows(pages, torch.zeros(rows, dtype=torch.int64), width)
         logits = model.logits(model.forward(tokens, kv, index).last[:, -1])
         found.update(zip(outputs, logits, strict=True))
     assert logits.shape[1] == CONFIG.vocab_size

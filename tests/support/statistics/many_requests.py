@@ -26,7 +26,8 @@ from weft.grammar.base import Matcher
 from weft.guided.lane import GrammarLane
 from weft.guided.proposals import Proposals, Sources
 from weft.guided.state import GuidedShape, GuidedState
-from weft.models.base import KVIndex, PagedKV
+from weft.models.base import PagedKV
+from weft.ops.attention import Rows
 from weft.runtime import get as get_runtime
 from weft.spec.base import Drafter
 
@@ -152,8 +153,8 @@ class ManyRequests:
         """All but the prompt's last token is in every slot's KV, the drafter's too."""
         parts, length = self.parts, len(PROMPT) - 1
         table_1P = parts.state.page_table[:1]
-        index = KVIndex.at(table_1P, torch.arange(length)[None])
-        hidden = parts.model.forward(torch.tensor([PROMPT[:-1]]), parts.kv, index, parts.aux_layers)
+        rows = Rows(table_1P, torch.zeros(1, dtype=torch.int64), length)
+        hidden = parts.model.forward(torch.tensor([PROMPT[:-1]]), parts.kv, rows, parts.aux_layers)
         caches = list(parts.kv.layers)
         if parts.drafter is not None:
             parts.drafter.prefill(torch.tensor([0]), torch.tensor([PROMPT]), 0, hidden.aux, table_1P)

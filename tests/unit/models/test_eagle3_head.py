@@ -18,10 +18,11 @@ from support.engine.random_model import random_model
 from support.launch_check import check_launched
 from weft.config import Speculation, package_model_path
 from weft.errors import ModelError
-from weft.models.base import KVIndex, Model
+from weft.models.base import Model
 from weft.models.config import ModelConfig, Rope
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.weights import load_model
+from weft.ops.attention import Rows
 from weft.spec.base import DrafterContext
 from weft.spec.eagle3 import Eagle3
 
@@ -137,8 +138,8 @@ def test_prefill_then_drafting_matches_a_plain_head(directory: Path, target: Mod
     table = torch.randperm(12).view(2, 6).int() + 1
 
     def read(tokens: Tensor, features: Tensor, start: int) -> Tensor:
-        positions = torch.arange(start, start + tokens.shape[1]).expand(2, -1)
-        return head.forward(tokens, features, kv, KVIndex.at(table, positions))
+        rows = Rows(table, torch.full((2,), start), tokens.shape[1])
+        return head.forward(tokens, features, kv, rows)
 
     with torch.inference_mode():
         wanted_features = aux @ tensors["fc.weight"].T
@@ -151,10 +152,10 @@ def test_prefill_then_drafting_matches_a_plain_head(directory: Path, target: Mod
         for step in range(20, 24):
             for row in range(2):
                 want_x, want_logits = plain_head(
-                    tensors, target.embed(tokens[row, :step]), wanted_features[row]
+                    tensors, target.embedding[tokens[row, :step]], wanted_features[row]
                 )
                 torch.testing.assert_close(x[row, -1], want_x[-1], atol=1e-4, rtol=1e-4)
-                torch.testing.assert_close(head.logits(x)[row, -1], want_logits[-1], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(head.logits(x[:, -1])[row], want_logits[-1], atol=1e-4, rtol=1e-4)
             wanted_features = torch.cat((wanted_features, x[:, -1:]), 1)
             x = read(tokens[:, step : step + 1], x[:, -1:], step)
 
@@ -180,12 +181,12 @@ def test_own_embeddings_are_used(directory: Path, target: Model) -> None:
 
     def once() -> Tensor:
         head = Eagle3Head.load(directory, target)
-        index = KVIndex.at(torch.tensor([[1]], dtype=torch.int32), torch.tensor([[0]]))
+        rows = Rows(torch.tensor([[1]], dtype=torch.int32), torch.tensor([0]), 1)
         with torch.inference_mode():
-            return head.forward(tokens, features, head.allocate_kv(2, 4), index)
+            return head.forward(tokens, features, head.allocate_kv(2, 4), rows)
 
     shared = once()
-    own = target.embed(torch.arange(VOCAB)).clone()
+    own = target.embedding.clone()
     edit(directory, {}, lambda t: t.update({"embed_tokens.weight": own}))
     assert torch.equal(once(), shared)
     own[3] += 1
@@ -297,7 +298,7 @@ def test_drafts_are_those_of_a_plain_head_whatever_was_refused(
     def oracle(tokens: Tensor, aux: Tensor, drafts: list[int]) -> Tensor:
         behind, features = tokens[1:], aux @ tensors["fc.weight"].T
         for draft in [*drafts, None]:
-            x, logits = plain_head(tensors, target.embed(behind), features)
+            x, logits = plain_head(tensors, target.embedding[behind], features)
             if draft is not None:
                 behind = torch.cat((behind, torch.tensor([draft])))
                 features = torch.cat((features, x[-1:]))
@@ -320,14 +321,14 @@ class DraftStep:
         self.head = head
         self.kv = head.allocate_kv(5, 4)
         self.table = torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)
-        self.positions, self.tokens = torch.tensor([[3], [5]]), torch.tensor([[7], [9]])
-        self.features, self.logits = torch.randn(2, 1, H), torch.zeros(2, 1, DRAFT)
+        self.base, self.tokens = torch.tensor([3, 5]), torch.tensor([[7], [9]])
+        self.features, self.logits = torch.randn(2, 1, H), torch.zeros(2, DRAFT)
         self.aux = torch.randn(2, 1, 3 * H)
 
     def __call__(self) -> None:
         features = self.features + self.head.combine(self.aux)
-        x = self.head.forward(self.tokens, features, self.kv, KVIndex.at(self.table, self.positions))
-        self.logits.copy_(self.head.logits(x))
+        x = self.head.forward(self.tokens, features, self.kv, Rows(self.table, self.base, 1))
+        self.head.logits(x[:, 0], self.logits)
         self.features.copy_(x)
 
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from support.engine.random_model import random_model
 from weft.config import package_model_path
 from weft.errors import ModelError
-from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, Rope, parse_decoder
-from weft.models.weights import load_model
+from weft.models.weights import load_model, with_dtype
+from weft.ops.attention import Rows
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -45,9 +46,9 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def logits(model: Model, count: int = 12) -> Tensor:
     kv = PagedKV.for_model(model, 5, 4)
-    index = KVIndex.at(torch.tensor([[3, 1, 4]], dtype=torch.int32), torch.arange(count)[None])
+    rows = Rows(torch.tensor([[3, 1, 4]], dtype=torch.int32), torch.tensor([0]), count)
     with torch.inference_mode():
-        return model.logits(model.forward(torch.arange(count)[None] % 50, kv, index).last)
+        return model.logits(model.forward(torch.arange(count)[None] % 50, kv, rows).last)
 
 
 def edit_config(directory: Path, **changes: Any) -> None:
@@ -78,17 +79,57 @@ def test_tied_embeddings_need_no_output_projection(checkpoint: Path) -> None:
     assert torch.equal(logits(load_model(checkpoint)), logits(kept))
 
 
-def test_half_tensors_are_read_in_the_dtype_of_the_config(checkpoint: Path) -> None:
+def test_half_tensors_stay_as_they_are_and_multiply_in_float32(checkpoint: Path) -> None:
     edit_weights(checkpoint, lambda t: t.update({k: v.half() for k, v in t.items()}))
     model = load_model(checkpoint)
-    assert model.config.dtype == torch.float32
-    assert logits(model).dtype == torch.float32
+    assert model.embedding.dtype == torch.float16
+    assert model.config.dtype == logits(model).dtype == torch.float32
+    widened = load_model(checkpoint, dtype="float32")
+    assert widened.embedding.dtype == torch.float32
+    assert torch.equal(logits(widened), logits(model))
 
 
-def test_dtype_can_be_chosen_and_older_files_say_torch_dtype(checkpoint: Path) -> None:
-    assert load_model(checkpoint, dtype="bfloat16").config.dtype == torch.bfloat16
-    edit_config(checkpoint, dtype=..., torch_dtype="float16")
-    assert load_model(checkpoint).config.dtype == torch.float16
+def test_tensors_of_several_dtypes_are_each_read_as_they_are(checkpoint: Path) -> None:
+    down = "model.layers.0.mlp.down_proj.weight"
+    edit_weights(checkpoint, lambda t: t.update({down: t[down].bfloat16()}))
+    mixed = logits(load_model(checkpoint))
+    edit_weights(checkpoint, lambda t: t.update({down: t[down].float()}))
+    assert torch.equal(logits(load_model(checkpoint)), mixed)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "config", "stored", "wanted"),
+    [
+        ("auto", "float32", torch.float32, torch.float32),
+        ("auto", "bfloat16", torch.float32, torch.bfloat16),
+        ("auto", "float32", torch.bfloat16, torch.bfloat16),
+        ("auto", "bfloat16", torch.float16, torch.bfloat16),
+        ("float16", "bfloat16", torch.float32, torch.float16),
+        ("float32", "bfloat16", torch.float16, torch.float32),
+    ],
+)
+def test_the_dtype_on_a_cpu_is_that_of_matrices_alone(
+    dtype: str, config: str, stored: torch.dtype, wanted: torch.dtype, checkpoint: Path
+) -> None:
+    """What was chosen, or what config.json says if that has 16 bits, or what is stored."""
+    edit_config(checkpoint, dtype=config)
+    edit_weights(checkpoint, lambda t: t.update({k: v.to(stored) for k, v in t.items()}))
+    model = load_model(checkpoint, dtype=dtype)
+    assert model.embedding.dtype == wanted
+    assert model.config.dtype == logits(model).dtype == torch.float32
+    assert PagedKV.for_model(model, 2, 4).k.dtype == torch.float32
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_elsewhere_the_dtype_is_that_of_everything(key: str) -> None:
+    """Older files say torch_dtype."""
+    data = {**{k: v for k, v in CONFIG.items() if k != "dtype"}, key: "float16"}
+    for chosen, wanted in (("auto", torch.float16), ("bfloat16", torch.bfloat16), ("float32", torch.float32)):
+        config = with_dtype(parse_decoder(data, "c"), chosen, torch.device("cuda"))
+        assert config.dtype == config.weight_dtype == wanted
+
+
+def test_a_dtype_that_is_none_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ModelError, match="dtype 'int8' is none of"):
         load_model(checkpoint, dtype="int8")
 
@@ -239,7 +280,7 @@ def test_large_weights_multiply_as_small_ones_do() -> None:
     x = torch.randn(5, 1024)
     with torch.inference_mode():
         torch.testing.assert_close(
-            model.logits(x), x @ model.embed(torch.arange(1100)).T, atol=1e-4, rtol=1e-4
+            model.logits(x, is_normed=True), x @ model.embedding.T, atol=1e-4, rtol=1e-4
         )
 
 

@@ -19,10 +19,11 @@ from support.engine.random_model import random_model
 from support.launch_check import check_launched
 from weft.config import Speculation, package_model_path
 from weft.errors import ModelError
-from weft.models.base import KVIndex, Model, PagedKV
+from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, Rope
 from weft.models.mtp_module import MtpModules
 from weft.models.weights import load_model
+from weft.ops.attention import Rows
 from weft.spec.base import DrafterContext
 from weft.spec.mtp import Mtp
 from weft.spec.mtp_chain import MtpChain
@@ -79,11 +80,11 @@ def recurrent_oracle(module: dict[str, Tensor], target: Model) -> Oracle:
     def logits(tokens: Tensor, hidden: Tensor, drafts: list[int]) -> Tensor:
         behind = tokens[1:]
         for draft in [*drafts, None]:
-            out = plain_module(module, target.embed(behind), hidden)
+            out = plain_module(module, target.embedding[behind], hidden)
             if draft is not None:
                 behind = torch.cat((behind, torch.tensor([draft])))
                 hidden = torch.cat((hidden, out[-1:]))
-        return target.logits(out[-1])
+        return target.logits(out[-1], is_normed=True)
 
     return logits
 
@@ -92,8 +93,8 @@ def chain_oracle(modules: list[dict[str, Tensor]], target: Model) -> Oracle:
     def logits(tokens: Tensor, hidden: Tensor, drafts: list[int]) -> Tensor:
         text = torch.cat((tokens, torch.tensor(drafts, dtype=torch.int64)))
         for k in range(1, len(drafts) + 2):
-            hidden = plain_module(modules[k - 1], target.embed(text[k : k + len(hidden)]), hidden)
-        return target.logits(hidden[-1])
+            hidden = plain_module(modules[k - 1], target.embedding[text[k : k + len(hidden)]], hidden)
+        return target.logits(hidden[-1], is_normed=True)
 
     return logits
 
@@ -141,13 +142,14 @@ def test_the_comparison_finds_kv_that_was_left_out(tmp_path: Path, target: Model
 
 def test_what_modules_read_is_the_last_hidden_state_after_its_norm(target: Model) -> None:
     kv = PagedKV.for_model(target, 4, PAGE)
-    index = KVIndex.at(torch.tensor([[1, 2]], dtype=torch.int32), torch.arange(6)[None])
+    rows = Rows(torch.tensor([[1, 2]], dtype=torch.int32), torch.tensor([0]), 6)
     with torch.inference_mode():
-        hidden = target.forward(torch.arange(6)[None], kv, index, (LAYERS + 1,))
-        assert torch.equal(hidden.aux, hidden.last)
-        both = target.forward(torch.arange(6)[None], kv, index, (LAYERS + 1, 0)).aux
-    assert torch.equal(both[..., :H], hidden.last)
-    assert torch.equal(both[..., H:], target.embed(torch.arange(6)[None]))
+        hidden = target.forward(torch.arange(6)[None], kv, rows, (LAYERS + 1,))
+        torch.testing.assert_close(hidden.aux[0], F.rms_norm(hidden.last[0], (H,), eps=1e-6))  # weights of ones
+        assert torch.equal(target.logits(hidden.aux, is_normed=True), target.logits(hidden.last))
+        both = target.forward(torch.arange(6)[None], kv, rows, (LAYERS + 1, 0)).aux
+    assert torch.equal(both[..., :H], hidden.aux)
+    assert torch.equal(both[..., H:], target.embedding[:6][None])
 
 
 @pytest.mark.parametrize("modules", [1, 3])
@@ -218,13 +220,13 @@ def test_modules_inside_the_targets_checkpoint(kind: str, modules: int, tmp_path
 def test_a_bias_of_the_layer_counts(tmp_path: Path) -> None:
     save_inside(tmp_path, "mimo", 1)
     target = load_model(tmp_path)
-    index = KVIndex.at(torch.tensor([[1]], dtype=torch.int32), torch.arange(3)[None])
+    rows = Rows(torch.tensor([[1]], dtype=torch.int32), torch.tensor([0]), 3)
 
     def once() -> Tensor:
         modules = MtpModules.load(tmp_path, target)
         with torch.inference_mode():
             hidden = torch.linspace(-1, 1, 3 * H).view(1, 3, H)
-            return modules.forward(torch.arange(3)[None], hidden, modules.allocate_kv(2, 4), index)
+            return modules.forward(torch.arange(3)[None], hidden, modules.allocate_kv(2, 4), rows)
 
     without = once()
     name = "model.mtp_layers.0.self_attn.v_proj.bias"
