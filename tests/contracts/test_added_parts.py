@@ -16,8 +16,9 @@ from contracts.test_models import SIZES
 from support.grammar.grammars import small_vocabulary
 from weft import LLM, EngineConfig, Guide, GuideError, SamplingParams, Speculation, registry
 from weft.grammar import GuideCompiler
-from weft.models.base import KVIndex, PagedKV
+from weft.models.base import PagedKV
 from weft.models.weights import load_model
+from weft.ops.attention import Rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -67,7 +68,7 @@ def test_a_model_is_a_file_and_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
     oracle.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [architecture]
     model, tokens = load_model(tmp_path), torch.randint(0, SIZES["vocab_size"], (2, 16))
-    index = KVIndex.at(torch.arange(1, 9).view(2, 4).int(), torch.arange(16).expand(2, -1))
+    rows = Rows(torch.arange(1, 9).view(2, 4).int(), torch.zeros(2, dtype=torch.int64), 16)
     with torch.inference_mode():
-        hidden = model.forward(tokens, PagedKV.for_model(model, 9, 4), index)
+        hidden = model.forward(tokens, PagedKV.for_model(model, 9, 4), rows)
         torch.testing.assert_close(model.logits(hidden.last), oracle(tokens).logits, atol=1e-4, rtol=1e-4)

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from support.launch_check import check_launched
-from weft.models.base import KVIndex, Model, PagedKV
-from weft.models.weights import load_model, read_config
+from weft.models.base import Model, PagedKV
+from weft.models.weights import load_model, model_in_memory, read_config, with_dtype
+from weft.ops.attention import Rows
 from weft.registry import MODELS, load
 
 SIZES = {
@@ -67,10 +68,10 @@ class Step:
         self.aux = torch.zeros(2, 4, 2 * SIZES["hidden_size"], dtype=model.config.dtype)
 
     def __call__(self) -> None:
-        positions = self.base[:, None] + torch.arange(4, device=self.base.device)
-        hidden = self.model.forward(self.tokens, self.kv, KVIndex.at(self.page_table, positions), (0, 2))
-        self.logits.copy_(self.model.logits(hidden.last))
-        self.aux.copy_(hidden.aux)
+        hidden = self.model.forward(
+            self.tokens, self.kv, Rows(self.page_table, self.base, 4), (0, 2), self.aux
+        )
+        self.model.logits(hidden.last, self.logits)
         self.base.add_(1)
 
 
@@ -84,11 +85,34 @@ def test_logits_are_those_of_transformers(architecture: str, tmp_path: Path) -> 
     got = []
     with torch.inference_mode():
         for start, stop in ((0, 13), (13, 14), (14, 18), (18, 20)):
-            positions = torch.arange(start, stop).expand(2, -1)
-            hidden = model.forward(tokens[:, start:stop], kv, KVIndex.at(table, positions))
+            rows = Rows(table, torch.full((2,), start), stop - start)
+            hidden = model.forward(tokens[:, start:stop], kv, rows)
             got.append(model.logits(hidden.last))
         wanted = oracle(tokens).logits
     torch.testing.assert_close(torch.cat(got, 1), wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_of_16_bits_give_the_bits_of_the_same_values(
+    architecture: str, dtype: str, tmp_path: Path
+) -> None:
+    """They are widened as they are read: nothing tells a model of them from one of float32 with the same values."""
+    oracle = save(architecture, tmp_path)
+    halves = load_model(tmp_path, dtype=dtype)
+    tensors = {name: t.to(getattr(torch, dtype)).float() for name, t in oracle.state_dict().items()}
+    widened = model_in_memory(tensors, json.loads((tmp_path / "config.json").read_text()), dtype="float32")
+    assert halves.embedding.dtype == getattr(torch, dtype)
+    assert widened.embedding.dtype == torch.float32
+    torch.manual_seed(3)
+    one, other = Step(halves), Step(widened)
+    other.page_table, other.tokens = one.page_table, one.tokens
+    with torch.inference_mode():
+        for _ in range(2):
+            one(), other()
+            assert torch.equal(one.logits, other.logits)
+            assert torch.equal(one.aux, other.aux)
+            assert torch.equal(one.kv.k, other.kv.k)
+            assert torch.equal(one.kv.v, other.kv.v)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -100,19 +124,23 @@ def test_forward_keeps_the_rule_of_launched_functions(architecture: str, dtype: 
 
 def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_path: Path) -> None:
     save(architecture, tmp_path)
-    _, config = read_config(tmp_path)
+    config = with_dtype(read_config(tmp_path)[1], "auto", torch.device("cuda"))
 
     class FakeWeights:
         def take(self, name: str, *shape: int) -> Tensor:
             return torch.empty(*shape, dtype=config.dtype, device="cuda")
 
+        take_matrix = take
+
     with FakeTensorMode(), torch.inference_mode():
         model: Model = load("models", architecture)(config, FakeWeights())
         kv = PagedKV.for_model(model, 9, 4)
+        page_table = torch.zeros(2, 4, dtype=torch.int32, device="cuda")
+        base = torch.zeros(2, dtype=torch.int64, device="cuda")
         for width in (1, 4, 40):
-            positions = torch.zeros(2, width, dtype=torch.int64, device="cuda")
-            index = KVIndex.at(torch.zeros(2, 4, dtype=torch.int32, device="cuda"), positions)
-            hidden = model.forward(positions, kv, index, (1,))
+            tokens = torch.zeros(2, width, dtype=torch.int64, device="cuda")
+            rows = Rows(page_table, base, width)
+            hidden = model.forward(tokens, kv, rows, (1,))
             logits = model.logits(hidden.last)
             assert logits.device.type == hidden.aux.device.type == "cuda"
             assert logits.shape == (2, width, SIZES["vocab_size"])

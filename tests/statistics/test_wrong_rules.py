@@ -15,7 +15,7 @@ from support.statistics.chi_square import CHANCE, least_p_value
 from support.statistics.exact_outputs import distribution
 from support.statistics.many_requests import ManyRequests
 from support.statistics.small_world import Case, case, good_draft_model
-from weft.engine.device.state import SlotState, StepBuffers
+from weft.engine.device.state import SlotState, StepBuffers, Verify, verify_coupled
 from weft.engine.step import step
 from weft.ops.slots import SlotParams, advance_slots_, sample_slots_
 
@@ -34,8 +34,8 @@ def p_of(many: ManyRequests, what: Case = WARM) -> float:
     return least_p_value(samples.counts(0), distribution(what))
 
 
-def drafting() -> ManyRequests:
-    return ManyRequests([WARM], SLOTS, good_draft_model, K)
+def drafting(verify: Verify = verify_coupled) -> ManyRequests:
+    return ManyRequests([WARM], SLOTS, good_draft_model, K, verify=verify)
 
 
 def count_leading(right_BK: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tensor:
@@ -71,17 +71,22 @@ def by_chance(shares_BTV: Tensor, tokens_BT: Tensor, drafts_BK: Tensor) -> Tenso
     The rule of rejection sampling without what makes it exact: the drafter's probability, and the remainder.
     """
     shares_BK = shares_BTV[:, :K].gather(2, drafts_BK.clamp(min=0)[..., None])[..., 0]
-    generator = torch.Generator().manual_seed(int(shares_BK.double().sum() * 1e6))
-    return count_leading(torch.rand(shares_BK.shape, generator=generator) < shares_BK, tokens_BT, drafts_BK)
+    return count_leading(torch.rand_like(shares_BK) < shares_BK, tokens_BT, drafts_BK)
 
 
 def most_likely_drafts(
-    logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: object
-) -> Tensor:
+    logits: Tensor,
+    slot: Tensor,
+    base: Tensor,
+    count: Tensor,
+    drafts: Tensor,
+    number: int,
+    *rest: object,
+    out: Tensor,
+) -> None:
     """In the place of `pick_drafts_`: drafts without noise."""
-    token = logits.argmax(1)
-    drafts[number - 1].index_copy_(0, slot, token)
-    return token
+    torch.argmax(logits, 1, out=out)
+    drafts[number - 1].index_copy_(0, slot, out)
 
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -100,8 +105,6 @@ Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 def test_a_wrong_acceptance_rule_is_found(
     monkeypatch: pytest.MonkeyPatch, rule: Rule, shared_noise: bool
 ) -> None:
-    many = drafting()
-
     def verify(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
         count_B = rule(buf.logits_BTV.softmax(2), sampled_BT, buf.tokens_BT[:, 1:])
         verified = buf.verified
@@ -111,16 +114,14 @@ def test_a_wrong_acceptance_rule_is_found(
             state.advancing, state.params, is_counted=True,
         )  # fmt: skip
 
-    many.parts.verify = verify
     if not shared_noise:
         monkeypatch.setattr(step, "pick_drafts_", most_likely_drafts)
-    assert p_of(many) < REFUSED
+    assert p_of(drafting(verify)) < REFUSED
 
 
 def test_the_right_rule_needs_no_shared_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = drafting()
     monkeypatch.setattr(step, "pick_drafts_", most_likely_drafts)
-    assert p_of(many) > CHANCE
+    assert p_of(drafting()) > CHANCE
 
 
 @pytest.mark.parametrize("num_drafts", [0, K])
@@ -146,10 +147,10 @@ def test_noise_used_twice_is_found(monkeypatch: pytest.MonkeyPatch, num_drafts: 
         number: int,
         params: SlotParams,
         *rest: object,
-    ) -> Tensor:
-        token = drawn(logits, slot, base + count + 1 + number, params)
-        drafts[number - 1].index_copy_(0, slot, token)
-        return token
+        out: Tensor,
+    ) -> None:
+        out.copy_(drawn(logits, slot, base + count + 1 + number, params))
+        drafts[number - 1].index_copy_(0, slot, out)
 
     monkeypatch.setattr(step, "sample_slots_", repeated)
     monkeypatch.setattr(step, "pick_drafts_", repeated_draft)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft import _core
 from weft.errors import DriverError, InputError, InterfaceError
-from weft.runtime.recorder import current_recorder
+from weft.runtime.recorder import current_recorder, own_operations
 
 _LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")
 
@@ -34,6 +34,7 @@ def register(
     _LIBRARY.impl(name, cuda, "CUDA")
     torch.library.register_fake(f"weft::{name}", fake, lib=_LIBRARY)
     op: Callable[..., Any] = getattr(torch.ops.weft, name).default
+    own_operations[op] = cpu
 
     def call(tensor: Tensor, *args: Any) -> Any:
         # Where nothing watches, torch's dispatcher would only find the CPU function, and takes microseconds to.

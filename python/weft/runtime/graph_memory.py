@@ -1,7 +1,8 @@
 """The memory of a CPU graph: what is allocated in it while it is captured, and what else its nodes name.
 
 A tensor that a launched function allocates is the graph's. When nothing in Python holds it any more, its memory is used
-again by what is captured after it on the same stream: a replay runs that after it, too.
+again by what is captured after it on the same stream: a replay runs that after it, too. Streams of one capture run
+beside each other, so each has its own part.
 """
 
 from __future__ import annotations
@@ -21,42 +22,25 @@ _GRAIN = 256
 _CHUNK = 1 << 20
 
 
-class Arena:
-    """Memory that is handed out and comes back. Graphs that never run at the same time may share one."""
+class Part:
+    """Memory of one stream that is handed out and comes back."""
 
     def __init__(self) -> None:
-        self._chunks: list[Tensor] = []
+        self.chunks: list[Tensor] = []
+        self.num_takes = 0
+        self.taken: set[int] = set()
+        """What has not come back: takes by their numbers, from 0."""
         self._free: list[tuple[int, int]] = []  # sizes and addresses
         self._next = self._end = 0
-        self.num_taken = 0
-
-    @property
-    def num_bytes(self) -> int:
-        """What it holds."""
-        return sum(chunk.numel() for chunk in self._chunks)
-
-    def __contains__(self, address: int) -> bool:
-        return any(0 <= address - chunk.data_ptr() < chunk.numel() for chunk in self._chunks)
-
-    def alias(self, tensor: Tensor) -> Tensor:
-        """The same memory, by a tensor that does not keep it from being used again."""
-        address = tensor.untyped_storage().data_ptr()
-        for chunk in self._chunks:
-            start = address - chunk.data_ptr()
-            if 0 <= start < chunk.numel():
-                memory = chunk[start : start + tensor.untyped_storage().nbytes()].view(tensor.dtype)
-                return memory.as_strided(
-                    tensor.shape, tensor.stride(), memory.storage_offset() + tensor.storage_offset()
-                )
-        return tensor
 
     def take(self, num_bytes: int) -> Tensor:
         """At least `num_bytes` bytes, uint8 [num_bytes], aligned to 64; they come back when no tensor is in them."""
         size = -(-max(num_bytes, 1) // _GRAIN) * _GRAIN
         address, size = self._find(size)
-        block = (ctypes.c_uint8 * size).from_address(address)
-        self.num_taken += 1
-        weakref.finalize(block, self._give_back, size, address)
+        block = _bytes_at(address, size)
+        weakref.finalize(block, self._give_back, self.num_takes, size, address)
+        self.taken.add(self.num_takes)
+        self.num_takes += 1
         return torch.frombuffer(block, dtype=torch.uint8)[:num_bytes]
 
     def _find(self, size: int) -> tuple[int, int]:
@@ -67,15 +51,39 @@ class Arena:
             return best[1], best[0]
         if self._end - self._next < size:
             chunk = torch.empty(max(size, _CHUNK) + _GRAIN, dtype=torch.uint8)
-            self._chunks.append(chunk)
+            self.chunks.append(chunk)
             self._next = -(-chunk.data_ptr() // _GRAIN) * _GRAIN
             self._end = chunk.data_ptr() + chunk.numel()
         address, self._next = self._next, self._next + size
         return address, size
 
-    def _give_back(self, size: int, address: int) -> None:
-        self.num_taken -= 1
+    def _give_back(self, number: int, size: int, address: int) -> None:
+        self.taken.discard(number)
         self._free.append((size, address))
+
+
+class Arena:
+    """The memory of graphs that never run at the same time: a part for each of their streams."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, Part] = {}
+
+    def part(self, stream: int) -> Part:
+        """That of the stream with this handle."""
+        return self._parts.setdefault(stream, Part())
+
+    @property
+    def num_bytes(self) -> int:
+        """What it holds."""
+        return sum(chunk.numel() for chunk in self._chunks)
+
+    def chunk_at(self, address: int) -> Tensor | None:
+        """What holds the memory at an address, uint8; None where that is not the arena's."""
+        return next((c for c in self._chunks if 0 <= address - c.data_ptr() < c.numel()), None)
+
+    @property
+    def _chunks(self) -> list[Tensor]:
+        return [chunk for part in self._parts.values() for chunk in part.chunks]
 
 
 _holds_weakly = False
@@ -94,36 +102,52 @@ class GraphMemory:
     def __init__(self, arena: Arena | None = None) -> None:
         self.arena = arena or Arena()
         self._held: dict[int, object] = {}
+        self._kept: list[Tensor] = []
         self._checks = _holds_weakly
 
-    def allocate(self, like: Tensor) -> Tensor:
-        """A tensor of the shape, strides and dtype of `like`, which may be a meta tensor."""
+    def allocate(self, stream: int, like: Tensor) -> Tensor:
+        """A tensor for functions on a stream, of the shape, strides and dtype of `like`, which may be a meta tensor."""
         if like.numel() == 0:
             return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
-        memory = self.arena.take(like.untyped_storage().nbytes()).view(like.dtype)
+        memory = self.arena.part(stream).take(like.untyped_storage().nbytes()).view(like.dtype)
         return memory.as_strided(like.shape, like.stride(), like.storage_offset())
 
     def of_node(self, value: Any) -> Any:
-        """An argument as a node of the graph may keep it: tensors, in lists and tuples too, don't hold graph memory."""
+        """An argument as a node of the graph may keep it. Tensors, in lists and tuples too, don't hold memory that the
+        graph uses again, nor, where this is checked, that of others."""
         if isinstance(value, Tensor):
-            return self.arena.alias(value)
+            return self._of_node(value)
         if isinstance(value, (list, tuple)):
             return type(value)(self.of_node(part) for part in value)
         return value
+
+    def _of_node(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+        chunk = self.arena.chunk_at(address)
+        if chunk is not None:
+            start = address - chunk.data_ptr()
+            return _like(tensor, chunk[start : start + size])
+        if self._checks and size:
+            return _like(tensor, torch.frombuffer(_bytes_at(address, size), dtype=torch.uint8))
+        return tensor
+
+    def keep(self, tensor: Tensor) -> None:
+        """Keep a tensor that nobody else has: a constant."""
+        self._kept.append(tensor)
 
     def hold(self, values: Iterable[Any]) -> None:
         """Note the tensors among `values`, in lists and tuples too."""
         for value in values:
             if isinstance(value, Tensor):
-                storage = value.untyped_storage()
-                address = storage.data_ptr()
-                if address not in self._held and address not in self.arena:
-                    self._held[address] = self._hold(storage)
+                self._note(value.untyped_storage())
             elif isinstance(value, (list, tuple)):
                 self.hold(value)
 
-    def _hold(self, storage: torch.UntypedStorage) -> object:
-        return StorageWeakRef(storage) if self._checks else storage
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        address = storage.data_ptr()
+        if storage.nbytes() and address not in self._held and self.arena.chunk_at(address) is None:
+            self._held[address] = StorageWeakRef(storage) if self._checks else storage
 
     def check(self) -> None:
         """Raise `GraphError` where a tensor that a node names was freed, if this is checked."""
@@ -135,3 +159,17 @@ class GraphMemory:
                 f"the graph works on {len(freed)} tensors that were freed since its capture; keep what a launched "
                 "function uses alive as long as the graph, or allocate it inside the function"
             )
+
+
+def _bytes_at(address: int, size: int) -> Any:
+    return (ctypes.c_uint8 * size).from_address(address)
+
+
+def _like(tensor: Tensor, memory: Tensor) -> Tensor:
+    """`tensor` in other memory, uint8, that begins where its own does."""
+    other = torch.empty(0, dtype=tensor.dtype)
+    offset = memory.storage_offset() // tensor.element_size() + tensor.storage_offset()
+    other.set_(memory.untyped_storage(), offset, tensor.shape, tensor.stride())
+    if tensor.is_conj():
+        other = other.conj()
+    return torch._neg_view(other) if tensor.is_neg() else other

@@ -8,33 +8,36 @@ capture does not have, raises `GraphError`, as it fails on CUDA.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from weft import _core
 from weft.errors import GraphError
 from weft.runtime.graph_memory import GraphMemory
-from weft.runtime.torch_nodes import TorchNodes
+from weft.runtime.operations import Outputs, cannot_read, coalesced, fill_value, infer, is_view, outputs_of
 
 PYTHON = "python: "
 """How the label of a node that calls Python begins."""
 
+own_operations: dict[Any, Callable[..., Any]] = {}
+"""What weft's operations do on the CPU, by their overloads: they call `run_kernel` (`weft.ops.library`)."""
+
 _aten = torch.ops.aten
 _ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
-_ALIASES = {_aten._unsafe_view, _aten._reshape_alias, _aten.detach, _aten.alias, _aten.lift_fresh}
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operations that only call others
-_COPIES = {_aten.copy_, _aten.clone, _aten.contiguous, _aten._to_copy}
+_COPIES = {_aten.clone, _aten._to_copy}
 _READERS = {
     torch.Tensor.tolist: "tolist()",
     torch.Tensor.numpy: "numpy()",
     torch.Tensor.__array__: "numpy",
+    torch.Tensor.__dlpack__: "__dlpack__()",
 }
 
 
@@ -46,7 +49,7 @@ _current = _Current()
 
 
 def current_recorder() -> Recorder | None:
-    """That of the launched function that this thread captures; a node that happens to run on it meanwhile has none."""
+    """That of the launched function that this thread captures; None in a node that it happens to run meanwhile."""
     recorder = _current.recorder
     return None if recorder is None or _core.in_task() else recorder
 
@@ -55,40 +58,69 @@ class _Readers(TorchFunctionMode):
     """Refuses what reads a tensor's values past torch's dispatcher."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _READERS:
-            raise _cannot_read(_READERS[func])
+        if func in _READERS and not _core.in_task():
+            raise cannot_read(_READERS[func])
         return func(*args, **(kwargs or {}))
 
 
-class Recorder(TorchDispatchMode):
-    """Makes torch's operations nodes of the capture of a stream: `stream` is its handle, `memory` the graph's, `label`
-    what labels of nodes begin with."""
+class _Operations(TorchDispatchMode):
+    """Hands torch's operations to a recorder."""
 
-    def __init__(self, stream: int, memory: GraphMemory, label: str) -> None:
+    def __init__(self, dispatch: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._stream, self._memory, self._label = stream, memory, label
+        self._dispatch = dispatch
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # Nothing compiles under this mode, and skipping imports the compiler at the first op.
         return False
 
-    def run(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Run `fn(*args)` once; its operations become nodes. Raises `GraphError` if something that it allocated
-        outlives it: that memory is used again by what is captured next."""
-        outer, _current.recorder = _current.recorder, self
-        taken = self._memory.arena.num_taken
-        try:
-            with torch.inference_mode(), _Readers(), self:
-                fn(*args)
-        finally:
-            _current.recorder = outer
-        count = self._memory.arena.num_taken - taken
-        if count > 0:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # A mode of functions would come between an operation and its parts.
+        with torch._C.DisableTorchFunction():
+            return self._dispatch(func, args, kwargs or {})
+
+
+class Recorder:
+    """Context in which torch's operations of this thread become nodes of the capture of a stream.
+
+    `stream` is its handle, `memory` the graph's, `label` what labels of nodes begin with.
+    """
+
+    def __init__(self, stream: int, memory: GraphMemory, label: str) -> None:
+        self._stream, self._memory, self._label = stream, memory, label
+        self._part = memory.arena.part(stream)
+        self._first_take = self._part.num_takes
+        self._operations = _Operations(self._dispatch)
+
+    def __enter__(self) -> Recorder:
+        self._outer = _current.recorder
+        with ExitStack() as stack:
+            if self._outer is not None:
+                stack.enter_context(_disable_current_modes())
+            stack.enter_context(_Readers())
+            stack.enter_context(self._operations)
+            self._stack = stack.pop_all()
+        _current.recorder = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _current.recorder = self._outer
+        self._stack.close()
+
+    def finish(self) -> None:
+        """Raise `GraphError` if something that was allocated inside outlives it: its memory is used again by what is
+        captured next."""
+        if self._num_kept():
+            gc.collect()  # what only a cycle holds is held by nobody
+        if count := self._num_kept():
             raise GraphError(
                 f"{self._label} keeps {count} tensors that it allocated during a capture; what outlives a launched "
                 "function must be allocated before the capture"
             )
+
+    def _num_kept(self) -> int:
+        return sum(number >= self._first_take for number in self._part.taken)
 
     # -- nodes
 
@@ -106,77 +138,63 @@ class Recorder(TorchDispatchMode):
 
     # -- operations of torch
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunction():  # past the dispatcher nothing is to be refused
-            return self._dispatched(func, args, kwargs or {})
-
-    def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
-        packet = func.overloadpacket
-        if _core.in_task():
+    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if _core.in_task() or is_view(func):
             return func(*args, **kwargs)
-        if func.namespace == "weft":
-            with self:
-                return func(*args, **kwargs)
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE):
-            with self:
-                return func._op_dk(_COMPOSITE, *args, **kwargs)
-        if func.is_view or packet in _ALIASES:
-            return func(*args, **kwargs)
-        if packet in _ALLOCATIONS:
-            return self._memory.allocate(_inferred(func, args, kwargs))
+        if func in own_operations:
+            self.hold(args)
+            with self._operations:
+                return own_operations[func](*args, **kwargs)
+        if func.overloadpacket is _aten.lift_fresh:
+            self._memory.keep(args[0])
+            return args[0]
+        if func.overloadpacket in _ALLOCATIONS:
+            return self._memory.allocate(self._stream, infer(func, args, kwargs))
+        if func._can_decompose() and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU):
+            with self._operations:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         return self._record(func, args, kwargs)
 
     def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.hold(args)
         self.hold(kwargs.values())
-        if func.overloadpacket is _aten.copy_ and self._copies(args[0], args[1]):
-            return args[0]
-        if func._schema.is_mutable:
-            self._add_call(func, args, kwargs)
-            return kwargs.get("out", args[0] if args else None)
-        inferred = _inferred(func, args, kwargs)
-        if isinstance(inferred, Tensor):
-            out = self._memory.allocate(inferred)
-            if self._is_constant(func, args, kwargs):
-                args, func = (func(*args, **kwargs),), _aten.clone.default
-                self.hold(args)
-            if func.overloadpacket not in _COPIES or not self._copies(out, args[0]):
-                self._add_call(func, args, kwargs, out)
-            return out
-        if not isinstance(inferred, (tuple, list)) or not all(isinstance(part, Tensor) for part in inferred):
-            raise _cannot_read(str(func))
-        outs = type(inferred)(self._memory.allocate(part) for part in inferred)
-        self._add_call(func, args, kwargs, outs)
-        return outs
+        outputs = outputs_of(func, args, kwargs, lambda like: self._memory.allocate(self._stream, like))
+        if outputs is None:
+            return func(*args, **kwargs)
+        if not self._add_native(func, args, outputs.result):
+            self._add_call(func, args, kwargs, outputs.fresh)
+        return outputs.result
 
-    def _is_constant(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Whether it gives the same at every replay: it reads no tensor, and draws nothing."""
-        draws = torch.Tag.nondeterministic_seeded in func.tags
-        return not draws and not any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs)))
+    def _add_call(self, func: Any, args: Any, kwargs: Any, fresh: Any) -> None:
+        """Add a Python node of func(*args, **kwargs), whose results go to `fresh`."""
+        of_node = self._memory.of_node
+        args, kwargs = of_node(args), {key: of_node(value) for key, value in kwargs.items()}
+        outputs = Outputs(None, of_node(fresh))
+        self.add_python(str(func), lambda: outputs.put(func(*args, **kwargs)))
 
-    def _add_call(self, func: Any, args: Any, kwargs: Any, outs: Any = None) -> None:
-        """Add a node of func(*args, **kwargs), whose results go to `outs`, if there are any to keep: a native one where
-        torch can be called so, else Python's."""
-        calls = TorchNodes(_inferred)
-        with torch.inference_mode(False):  # or its tensors could be written in that mode alone
-            kernel = calls.call(func, args, kwargs, outs)
-        if kernel is not None:
-            self.hold(calls.constants)
-            self.add_kernel(str(func), kernel)
-            return
-        args, outs = self._memory.of_node(args), self._memory.of_node(outs)
-        kwargs = {key: self._memory.of_node(value) for key, value in kwargs.items()}
-        self.add_python(str(func), lambda: _put(outs, func(*args, **kwargs)))
+    def _add_native(self, func: Any, args: Any, result: Any) -> bool:
+        """Add a native node of the operation, if it has one."""
+        value = fill_value(func, args)
+        if value is not None:
+            constant = torch.full((1,), value, dtype=result.dtype)
+            self._memory.keep(constant)
+            return self._copies(result, constant, "fill")
+        if func.overloadpacket in _COPIES:
+            return self._copies(result, args[0], "copy")
+        return func.overloadpacket is _aten.copy_ and self._copies(result, args[1], "copy")
 
-    def _copies(self, to: Tensor, source: Tensor) -> bool:
+    def _copies(self, to: Tensor, source: Tensor, name: str) -> bool:
         """Add the node of to = source where that can be native."""
-        if to.dtype != source.dtype or to.dim() > 4 or not (to.is_cpu and source.is_cpu):
+        if to.numel() == 0:
+            return True
+        sizes, strides = coalesced(to.shape, to.stride(), source.expand(to.shape).stride())
+        if not _has_same_bits(to, source) or len(sizes) > 4:
             return False
-        source = source.expand(to.shape)
         size = to.element_size()
-        strides = ([s * size for s in tensor.stride()] for tensor in (to, source))
-        kernel = _core.strided_copy_cpu(to.data_ptr(), source.data_ptr(), list(to.shape), *strides, size)
-        self.add_kernel("copy", kernel)
+        steps = ([size * step for step in one] for one in strides)
+        self.add_kernel(name, _core.strided_copy_cpu(to.data_ptr(), source.data_ptr(), sizes, *steps, size))
         return True
 
 
@@ -184,40 +202,16 @@ def record(
     stream: int, memory: GraphMemory, fn: Callable[..., object], args: tuple[Any, ...], label: str
 ) -> None:
     """Run `fn(*args)` once; its operations become nodes of the capture of `stream`."""
-    Recorder(stream, memory, label).run(fn, args)
+    recorder = Recorder(stream, memory, label)
+    with torch.inference_mode(), recorder:
+        fn(*args)
+    recorder.finish()
 
 
-def _inferred(func: Any, args: Any, kwargs: Any) -> Any:
-    """What `func` would give, without memory. Raises `GraphError` where that depends on values."""
-    if "device" in kwargs or not any(isinstance(arg, (Tensor, list, tuple)) for arg in args):
-        kwargs = {**kwargs, "device": "meta"}
-    try:
-        return func(*_without_memory(args), **{key: _without_memory(value) for key, value in kwargs.items()})
-    except (RuntimeError, NotImplementedError) as error:
-        raise _cannot_read(str(func)) from error
-
-
-def _without_memory(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)(_without_memory(part) for part in value)
-    return value
-
-
-def _put(outs: Any, values: Any) -> None:
-    if isinstance(outs, Tensor):
-        outs.copy_(values)
-    elif outs is not None:
-        for out, value in zip(outs, values, strict=True):
-            out.copy_(value)
-
-
-def _cannot_read(what: str) -> GraphError:
-    return GraphError(
-        f"{what} reads values on the host during a capture, where nothing is computed; compute on the device "
-        "instead, as with torch.where, or do it before the capture"
-    )
+def _has_same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether equal values of both are the same bytes."""
+    is_lazy = any(tensor.is_conj() or tensor.is_neg() for tensor in (a, b))
+    return a.dtype == b.dtype and a.is_cpu and b.is_cpu and not is_lazy
 
 
 def _in_inference_mode(call: Callable[[], object]) -> None:

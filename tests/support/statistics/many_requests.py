@@ -19,7 +19,7 @@ from support.statistics.exact_outputs import NUM_OUTPUTS, SHAPE, codes
 from support.statistics.small_world import END, MAX_TOKENS, PAGE_SIZE, PROMPT, VOCAB, Case, compiled, target
 from weft.config import Graphs
 from weft.engine.device.sampling import SamplingRow, SlotSampling, TokenRules, write_slot
-from weft.engine.device.state import DecodeParts, SlotState
+from weft.engine.device.state import DecodeParts, SlotState, Verify, verify_coupled
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.step import Guides, Plan
 from weft.grammar.base import Matcher
@@ -54,7 +54,8 @@ def seeds_of(cases: int, count: int, first_seed: int) -> Tensor:
 
 
 class ManyRequests:
-    """Slots for `per_case` requests of each case at a time. `sources` draft on the host."""
+    """Slots for `per_case` requests of each case at a time. `sources` draft on the host, `verify` is what iterations
+    verify by."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class ManyRequests:
         guided_drafts: bool = True,
         graphs: Graphs = "one",
         sources: Sources | None = None,
+        verify: Verify = verify_coupled,
     ) -> None:
         self.cases, self.per_case, self.num_slots = cases, per_case, per_case * len(cases)
         self.runtime = get_runtime("cpu")
@@ -80,6 +82,7 @@ class ManyRequests:
         self.parts = DecodeParts(
             target(), kv, drafter, state, has_proposals=sources is not None, max_drafts=num_drafts
         )
+        self.parts.verify = verify
         with torch.inference_mode():
             pages = torch.arange(1, num_pages, dtype=torch.int32)
             state.page_table[:-1].copy_(pages.view(self.num_slots, pages_per_slot))

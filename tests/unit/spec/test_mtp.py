@@ -145,7 +145,9 @@ def test_what_modules_read_is_the_last_hidden_state_after_its_norm(target: Model
     rows = Rows(torch.tensor([[1, 2]], dtype=torch.int32), torch.tensor([0]), 6)
     with torch.inference_mode():
         hidden = target.forward(torch.arange(6)[None], kv, rows, (LAYERS + 1,))
-        torch.testing.assert_close(hidden.aux[0], F.rms_norm(hidden.last[0], (H,), eps=1e-6))  # weights of ones
+        torch.testing.assert_close(
+            hidden.aux[0], F.rms_norm(hidden.last[0], (H,), eps=1e-6)
+        )  # weights of ones
         assert torch.equal(target.logits(hidden.aux, is_normed=True), target.logits(hidden.last))
         both = target.forward(torch.arange(6)[None], kv, rows, (LAYERS + 1, 0)).aux
     assert torch.equal(both[..., :H], hidden.aux)

@@ -1,0 +1,185 @@
+"""What a capture must know of torch's operations: which are views, what they write, the shapes of what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.errors import GraphError
+
+_aten = torch.ops.aten
+_ALIASES = {_aten._unsafe_view, _aten._reshape_alias, _aten.detach, _aten.alias}
+_MOVING = {_aten.resize_, _aten.resize_as_, _aten.set_}
+_FILLS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((_aten.zero_, _aten.zeros, _aten.zeros_like, _aten.new_zeros), lambda *_: 0),
+    **dict.fromkeys((_aten.ones, _aten.ones_like, _aten.new_ones), lambda *_: 1),
+    **dict.fromkeys((_aten.fill_, _aten.full, _aten.full_like), lambda _, value: value),
+    _aten.new_full: lambda _, size, value: value,
+}
+_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def cannot_read(what: str) -> GraphError:
+    """The error of what needs a value while it is captured."""
+    return GraphError(
+        f"{what} reads values on the host during a capture, where nothing is computed; compute on the device "
+        "instead, as with torch.where, or do it before the capture"
+    )
+
+
+def is_view(func: Any) -> bool:
+    """Whether an operation only says how memory is seen. Raises `GraphError` where it gives a tensor other memory."""
+    if func.overloadpacket in _MOVING:
+        raise GraphError(f"{func} gives a tensor other memory during a capture; do that before")
+    return func.is_view or func.overloadpacket in _ALIASES or torch.Tag.inplace_view in func.tags
+
+
+def fill_value(func: Any, args: Any) -> Any:
+    """The number that an operation fills its result with; None where it does something else."""
+    value = _FILLS[func.overloadpacket](*args) if func.overloadpacket in _FILLS else None
+    return None if isinstance(value, Tensor) else value
+
+
+class Outputs(NamedTuple):
+    """What an operation gives: its arguments that it writes, and fresh tensors. In `fresh` the others are None."""
+
+    result: Any
+    fresh: Any
+
+    def put(self, values: Any) -> None:
+        """Copy what the operation gave to the fresh tensors."""
+        _put(self.fresh, values)
+
+
+def outputs_of(func: Any, args: Any, kwargs: Any, allocate: Callable[[Tensor], Tensor]) -> Outputs | None:
+    """The outputs of an operation that was not computed, in memory that `allocate` gives for meta tensors. None where
+    it only asks for shapes and the like. Raises `GraphError` where its outputs depend on values."""
+    returns = func._schema.returns
+    written = _written(func, args, kwargs)
+    given = [written.get(_alias(value)) for value in returns]
+    if _picks_by_mask(func, args):
+        raise cannot_read(str(func))
+    if all(value is not None for value in given):
+        _check_shapes(func, args, kwargs)
+        return Outputs(_one_or_all(given), None)
+    inferred = infer(func, args, kwargs)
+    parts = inferred if len(returns) > 1 else (inferred,)
+    if not all(_is_tensors(part) for part in parts):
+        if _READS & set(func.tags):
+            raise cannot_read(str(func))
+        return None
+    fresh = [
+        None if old is not None else _map(part, allocate) for old, part in zip(given, parts, strict=True)
+    ]
+    result = [new if old is None else old for old, new in zip(given, fresh, strict=True)]
+    return Outputs(_one_or_all(result), _one_or_all(fresh))
+
+
+def infer(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation would give, without memory. Raises `GraphError` where that depends on values."""
+    kwargs = {key: value for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
+    if "device" in kwargs or not any(_has_tensors(arg) for arg in (*args, *kwargs.values())):
+        kwargs["device"] = "meta"
+    try:
+        return func(*_map(args, _without_memory), **{k: _map(v, _without_memory) for k, v in kwargs.items()})
+    except RuntimeError as error:
+        if _READS & set(func.tags) and not _is_index(func):
+            raise cannot_read(str(func)) from error
+        if isinstance(error, NotImplementedError):
+            raise GraphError(
+                f"{func} can't be captured: torch can't tell beforehand what it gives"
+            ) from error
+        raise
+
+
+def coalesced(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """Sizes, and strides of several tensors, in as few dimensions as these allow."""
+    merged: list[int] = []
+    kept: list[list[int]] = [[] for _ in strides]
+    for size, *steps in zip(sizes, *strides, strict=True):
+        if size == 1:
+            continue
+        if merged and all(own[-1] == size * step for own, step in zip(kept, steps, strict=True)):
+            merged[-1] *= size
+            for own, step in zip(kept, steps, strict=True):
+                own[-1] = step
+            continue
+        merged.append(size)
+        for own, step in zip(kept, steps, strict=True):
+            own.append(step)
+    return merged, kept
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments that an operation writes, by what its schema calls their memory."""
+    found = {}
+    for number, argument in enumerate(func._schema.arguments):
+        name = _alias(argument)
+        if name:
+            by_place = number < len(args) and not argument.kwarg_only
+            found[name] = args[number] if by_place else kwargs.get(argument.name)
+    return found
+
+
+def _alias(value: Any) -> str:
+    info = value.alias_info
+    return min(info.before_set) if info is not None and info.is_write else ""
+
+
+def _check_shapes(func: Any, args: Any, kwargs: Any) -> None:
+    """Refuse `out` of another shape than the result's: the operation would change it only when it runs."""
+    outs = [kwargs.get(a.name) for a in func._schema.arguments if a.kwarg_only and _alias(a)]
+    if not outs:
+        return
+    inferred = infer(func, args, kwargs)
+    found = inferred if isinstance(inferred, tuple) else (inferred,)
+    for out, part in zip(outs, found, strict=False):
+        if isinstance(out, Tensor) and isinstance(part, Tensor) and out.shape != part.shape:
+            raise GraphError(f"{func} gives {list(part.shape)}, and its out is {list(out.shape)}")
+
+
+def _picks_by_mask(func: Any, args: Any) -> bool:
+    """Whether masks say which elements are picked: how many these are depends on values, unless one number is put."""
+    if not _is_index(func):
+        return False
+    is_masked = any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    return is_masked and not (len(args) > 2 and args[2].numel() == 1)
+
+
+def _is_index(func: Any) -> bool:
+    return func.overloadpacket in (_aten.index, _aten.index_put_, _aten.index_put, _aten._index_put_impl_)
+
+
+def _without_memory(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _map(value: Any, fn: Callable[[Tensor], Any]) -> Any:
+    """`value` with its tensors replaced, in lists and tuples too."""
+    if isinstance(value, Tensor):
+        return fn(value)
+    return type(value)(_map(part, fn) for part in value) if isinstance(value, (list, tuple)) else value
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, (list, tuple)) and any(map(_has_tensors, value)))
+
+
+def _is_tensors(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, (list, tuple)) and all(map(_is_tensors, value)))
+
+
+def _put(outs: Any, values: Any) -> None:
+    if isinstance(outs, Tensor):
+        outs.copy_(values)
+    elif outs is not None:
+        for out, value in zip(outs, values, strict=True):
+            _put(out, value)
+
+
+def _one_or_all(values: list[Any]) -> Any:
+    """As an operation returns them."""
+    return None if not values else values[0] if len(values) == 1 else tuple(values)
