@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from support.launch_check import check_launched
+from support.launch_check import check_launched, cuda_device_guard
 from weft.models.base import Model, PagedKV
 from weft.models.weights import load_model, model_in_memory, read_config, with_dtype
 from weft.ops.attention import Rows
@@ -132,7 +132,7 @@ def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_p
 
         take_matrix = take
 
-    with FakeTensorMode(), torch.inference_mode():
+    with cuda_device_guard(), FakeTensorMode(), torch.inference_mode():
         model: Model = load("models", architecture)(config, FakeWeights())
         kv = PagedKV.for_model(model, 9, 4)
         page_table = torch.zeros(2, 4, dtype=torch.int32, device="cuda")

@@ -1,9 +1,8 @@
 """Checks of the rule for launched functions: alike, whether their Python runs once or at every replay.
 
 `check_on_fake_cuda` runs a function on fake tensors of device `cuda`, where reading a value on the host
-or mixing devices raises, without a GPU. `check_recording` records the function's torch ops with their
-non-tensor arguments frozen, as a CUDA graph does, and compares a replay of the recording with a run of
-the function.
+or mixing devices raises, without a GPU. `check_recording` captures the function on the CPU, which runs its Python
+once, and compares a replay of the graph with a run of the function.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import ctypes
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -21,9 +19,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from weft.errors import GraphError
+from weft.runtime import cpu
 
 LaunchedFunction = Callable[..., object]
 
@@ -53,22 +52,27 @@ def check_on_fake_cuda(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Te
 
 
 def check_recording(fn: LaunchedFunction, *args: Any, between: Callable[[], object] = lambda: None) -> None:
-    """Record one run of `fn`, then compare a second run with a replay of the recording, bit for bit.
+    """Capture `fn`, then compare a run of it with a replay of the graph, bit for bit.
 
-    The second run begins where the first ended, after `between()`, which may write other inputs.
+    It runs once before, for what it works on to be found. The run and the replay both begin where that ended, after
+    `between()`, which may write other inputs.
     """
-    recording = Recording()
-    with recording:
+    inputs = _Inputs()
+    with inputs:
         _refuse_result(fn, fn(*args))
+    graph, stream = cpu.CUDAGraph(), cpu.Stream()
+    with cpu.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        stream.launch(fn, *args)
     between()
-    before = recording.snapshot()
+    before = inputs.snapshot()
     fn(*args)
-    expected = recording.snapshot()
-    recording.restore(before)
-    recording.replay()
-    if not all(torch.equal(a, b) for a, b in zip(recording.snapshot(), expected, strict=True)):
+    expected = inputs.snapshot()
+    inputs.restore(before)
+    graph.launch_on(stream.handle)
+    stream.synchronize()
+    if not all(torch.equal(a, b) for a, b in zip(inputs.snapshot(), expected, strict=True)):
         raise GraphError(
-            f"{_name(fn)} gives another result when its ops are replayed: its Python depends on something "
+            f"{_name(fn)} gives another result when it is replayed: its Python depends on something "
             "that a graph freezes; compute that on the device, or make it part of the graph's key"
         )
 
@@ -98,24 +102,13 @@ def _name(fn: object) -> str:
     return getattr(fn, "__qualname__", type(fn).__qualname__)
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """A tensor of a recording, by number."""
+class _Inputs(TorchDispatchMode):
+    """The memory that a function works on and did not allocate."""
 
-    number: int
-
-
-@dataclass
-class Recording(TorchDispatchMode):
-    """The torch ops that ran while it was entered, non-tensor arguments frozen."""
-
-    _ops: list[tuple[Any, Any, list[_Slot]]] = field(default_factory=list)
-    _tensors: list[torch.Tensor] = field(default_factory=list)
-    _inputs: list[torch.Tensor] = field(default_factory=list)
-    _numbers: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._seen: dict[int, torch.UntypedStorage] = {}
+        self._found: list[torch.UntypedStorage] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -124,45 +117,29 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             raise GraphError("a launched function reads a device value on the host; keep it in a tensor")
-        frozen = tree_map_only(torch.Tensor, self._input, (args, kwargs or {}))
+        self._found += self._new((args, kwargs))
         result = func(*args, **(kwargs or {}))
-        outputs = [self._slot(t) for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
-        self._ops.append((func, frozen, outputs))
+        self._new(result)
         return result
 
     def snapshot(self) -> list[torch.Tensor]:
-        """Copies of the storages of everything that was there before the recording, as bytes."""
-        return [self._bytes(t).clone() for t in self._inputs]
+        """Copies of all of it, as bytes."""
+        return [self._bytes(storage).clone() for storage in self._found]
 
     def restore(self, snapshot: list[torch.Tensor]) -> None:
         """Write a snapshot back."""
-        for tensor, saved in zip(self._inputs, snapshot, strict=True):
-            self._bytes(tensor).copy_(saved)
+        for storage, saved in zip(self._found, snapshot, strict=True):
+            self._bytes(storage).copy_(saved)
 
-    def replay(self) -> None:
-        """Run the ops again on the same inputs."""
-        inputs = {id(t) for t in self._inputs}
-        values = {number: t for number, t in enumerate(self._tensors) if id(t) in inputs}
-        for func, frozen, outputs in self._ops:
-            args, kwargs = tree_map_only(_Slot, lambda slot: values[slot.number], frozen)
-            result = func(*args, **kwargs)
-            tensors = [t for t in tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
-            values.update((slot.number, t) for slot, t in zip(outputs, tensors, strict=True))
-
-    def _input(self, tensor: torch.Tensor) -> _Slot:
-        if id(tensor) not in self._numbers:
-            self._inputs.append(tensor)
-        return self._slot(tensor)
-
-    def _slot(self, tensor: torch.Tensor) -> _Slot:
-        number = self._numbers.setdefault(id(tensor), len(self._tensors))
-        if number == len(self._tensors):
-            self._tensors.append(tensor)
-        return _Slot(number)
+    def _new(self, values: Any) -> list[torch.UntypedStorage]:
+        """Storages that were not seen before; they are kept, so that their addresses stay theirs."""
+        storages = [v.untyped_storage() for v in tree_leaves(values) if isinstance(v, torch.Tensor)]
+        new = {s.data_ptr(): s for s in storages if s.nbytes() and s.data_ptr() not in self._seen}
+        self._seen.update(new)
+        return list(new.values())
 
     @staticmethod
-    def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.detach().untyped_storage()
+    def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft import _core
 from weft.errors import GraphError
+from weft.runtime.operations import is_composite, is_view
 from weft.runtime.recorder import current_recorder
 
 _ALLOCATIONS = {
@@ -36,9 +37,15 @@ class CaptureGuard(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not (func.is_view or func.overloadpacket in _ALLOCATIONS or _core.in_task() or current_recorder()):
+        kwargs = kwargs or {}
+        if _core.in_task() or current_recorder() or func.overloadpacket in _ALLOCATIONS:
+            return func(*args, **kwargs)
+        if is_composite(func):
+            with torch._C.DisableTorchFunction(), self:  # type: ignore[attr-defined]
+                return func.decompose(*args, **kwargs)
+        if not is_view(func):
             raise GraphError(
                 f"{func} ran outside launch during a capture; call it in a function given to stream.launch, "
                 "or before the capture"
             )
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)

@@ -30,8 +30,14 @@ def cannot_read(what: str) -> GraphError:
     )
 
 
+def is_composite(func: Any) -> bool:
+    """Whether an operation consists of others, as `reshape` of a view or of a copy."""
+    return bool(func._can_decompose()) and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU)
+
+
 def is_view(func: Any) -> bool:
-    """Whether an operation only says how memory is seen. Raises `GraphError` where it gives a tensor other memory."""
+    """Whether an operation that is not composite only says how memory is seen. Raises `GraphError` where it gives a
+    tensor other memory."""
     if func.overloadpacket in _MOVING:
         raise GraphError(f"{func} gives a tensor other memory during a capture; do that before")
     return func.is_view or func.overloadpacket in _ALIASES or torch.Tag.inplace_view in func.tags

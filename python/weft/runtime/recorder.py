@@ -22,7 +22,16 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from weft import _core
 from weft.errors import GraphError
 from weft.runtime.graph_memory import GraphMemory
-from weft.runtime.operations import Outputs, cannot_read, coalesced, fill_value, infer, is_view, outputs_of
+from weft.runtime.operations import (
+    Outputs,
+    cannot_read,
+    coalesced,
+    fill_value,
+    infer,
+    is_composite,
+    is_view,
+    outputs_of,
+)
 
 PYTHON = "python: "
 """How the label of a node that calls Python begins."""
@@ -139,7 +148,7 @@ class Recorder:
     # -- operations of torch
 
     def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if _core.in_task() or is_view(func):
+        if _core.in_task():
             return func(*args, **kwargs)
         if func in own_operations:
             self.hold(args)
@@ -150,11 +159,11 @@ class Recorder:
             return args[0]
         if func.overloadpacket in _ALLOCATIONS:
             return self._memory.allocate(self._stream, infer(func, args, kwargs))
-        if func._can_decompose() and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU):
+        if is_composite(func):
             with self._operations:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+                return func.decompose(*args, **kwargs)
+        if is_view(func):
+            return func(*args, **kwargs)
         return self._record(func, args, kwargs)
 
     def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
