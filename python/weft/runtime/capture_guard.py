@@ -41,7 +41,7 @@ class CaptureGuard(TorchDispatchMode):
         if _core.in_task() or current_recorder() or func.overloadpacket in _ALLOCATIONS:
             return func(*args, **kwargs)
         if is_composite(func):
-            with torch._C.DisableTorchFunction(), self:  # type: ignore[attr-defined]
+            with torch._C.DisableTorchFunction(), self:
                 return func.decompose(*args, **kwargs)
         if not is_view(func):
             raise GraphError(

@@ -86,7 +86,7 @@ def outputs_of(func: Any, args: Any, kwargs: Any, allocate: Callable[[Tensor], T
 
 def infer(func: Any, args: Any, kwargs: Any) -> Any:
     """What an operation would give, without memory. Raises `GraphError` where that depends on values."""
-    kwargs = {key: value for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
+    kwargs = {key: None if isinstance(value, torch.Generator) else value for key, value in kwargs.items()}
     if "device" in kwargs or not any(_has_tensors(arg) for arg in (*args, *kwargs.values())):
         kwargs["device"] = "meta"
     try:
@@ -132,14 +132,15 @@ def _written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 def _alias(value: Any) -> str:
     info = value.alias_info
-    return min(info.before_set) if info is not None and info.is_write else ""
+    return min(info.before_set, default="") if info is not None and info.is_write else ""
 
 
 def _check_shapes(func: Any, args: Any, kwargs: Any) -> None:
-    """Refuse `out` of another shape than the result's: the operation would change it only when it runs."""
-    outs = [kwargs.get(a.name) for a in func._schema.arguments if a.kwarg_only and _alias(a)]
-    if not outs:
+    """Raise what the operation would of its arguments, and refuse `out` of another shape than the result's, which the
+    operation would change only when it runs."""
+    if not func._schema.returns:
         return
+    outs = [kwargs.get(a.name) for a in func._schema.arguments if a.kwarg_only and _alias(a)]
     inferred = infer(func, args, kwargs)
     found = inferred if isinstance(inferred, tuple) else (inferred,)
     for out, part in zip(outs, found, strict=False):

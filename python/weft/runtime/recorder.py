@@ -47,6 +47,7 @@ _READERS = {
     torch.Tensor.numpy: "numpy()",
     torch.Tensor.__array__: "numpy",
     torch.Tensor.__dlpack__: "__dlpack__()",
+    torch.Tensor.__repr__: "repr()",
 }
 
 
