@@ -14,8 +14,9 @@ from support.kernels.random_slots import (
     random_tokens,
     same_bits,
 )
+from support.kernels.slots import pick_drafts
 from weft.ops.log_probs import log_probs
-from weft.ops.slots import SlotParams, advance_slots_, keep_logits_, pick_drafts_, sample_slots_
+from weft.ops.slots import SlotParams, advance_slots_, keep_logits_, sample_slots_
 
 pytestmark = [
     pytest.mark.gpu,
@@ -64,11 +65,11 @@ def test_the_same_drafts_as_on_the_cpu(vocab: int, dtype: torch.dtype, with_d2t:
     for number in (1, 2, 4):
         logits = random_logits(6, vocab, dtype, number)
         cuda = strided_on_cuda(logits)
-        token = pick_drafts_(
+        token = pick_drafts(
             cuda, slot.cuda(), base.cuda(), count.cuda(), on_device, number, on_cuda(params), None,
             proposed.cuda() if number == 2 else None, None if d2t is None else d2t.cuda(),
         )  # fmt: skip
-        expected = pick_drafts_(
+        expected = pick_drafts(
             logits, slot, base, count, drafts, number, params, None, proposed if number == 2 else None, d2t
         )
         assert same_bits(cuda, logits) and same_bits(token, expected) and same_bits(on_device, drafts)

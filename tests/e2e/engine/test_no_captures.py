@@ -17,7 +17,9 @@ SAMPLINGS = (
     SamplingParams(max_tokens=5),
     SamplingParams(max_tokens=9, temperature=0.9, top_p=0.8, top_k=20, seed=1),
     SamplingParams(max_tokens=3, logprobs=3),
-    SamplingParams(max_tokens=12, min_tokens=4, repetition_penalty=1.2, bad_words=["no"], logit_bias={9: 2.0}),
+    SamplingParams(
+        max_tokens=12, min_tokens=4, repetition_penalty=1.2, bad_words=["no"], logit_bias={9: 2.0}
+    ),
 )
 SPECULATIONS = {
     "none": Speculation.none(),
@@ -49,7 +51,9 @@ def mixes(name: str, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("name", "graphs"), list(itertools.product(SPECULATIONS, ["one", "split"])))
 def test_no_mix_of_requests_captures_after_a_warm_up(name: str, graphs: Graphs) -> None:
-    engine = EngineConfig(max_batch=6, max_seq_len=96, max_beam_width=3 if name == "none" else 1, graphs=graphs)
+    engine = EngineConfig(
+        max_batch=6, max_seq_len=96, max_beam_width=3 if name == "none" else 1, graphs=graphs
+    )
     with LLM(device="cpu", speculation=SPECULATIONS[name], engine=engine) as llm:
         llm.warm_up()
         captured = llm.engine.graphs.num_captures

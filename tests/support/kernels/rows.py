@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from support.kernels.row_draws import RowDraws
-from weft.ops.slots import SlotParams, pick_drafts_, sample_slots_
+from support.kernels.slots import pick_drafts
+from weft.ops.slots import SlotParams, sample_slots_
 
 
 def rows_params(
@@ -40,7 +41,7 @@ def draft_rows(logits: Tensor, params: SlotParams, position: Tensor, d2t: Tensor
     """`pick_drafts_` of row i in slot i: the first draft, which would be the token at position[i]."""
     slot = torch.arange(len(logits), device=logits.device)
     drafts = slot.new_full((1, len(slot)), -1)
-    return pick_drafts_(logits, slot, position - 2, torch.zeros_like(slot), drafts, 1, params, d2t=d2t)
+    return pick_drafts(logits, slot, position - 2, torch.zeros_like(slot), drafts, 1, params, d2t=d2t)
 
 
 def check_rows(

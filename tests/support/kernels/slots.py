@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from support.kernels.penalties import penalize_reference_, suppress_ends_reference_
 from support.kernels.row_draws import RowDraws
-from weft.ops.slots import SlotParams
+from weft.ops.slots import SlotParams, pick_drafts_
 
 HELD = -(1 << 62)
 """The count of a slot that stays where it is."""
@@ -28,6 +30,13 @@ def sample_slots_reference(
     penalize_reference_(logits, slot, params, base + 1, inputs[:, 1:], seen)
     suppress_ends_reference_(logits, slot, params, base + 1 + seen)
     return RowDraws.of(params, slot, base + 1 + seen, temperatures, seen).tokens(logits)
+
+
+def pick_drafts(logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The drafts [B] of `pick_drafts_`, which are also in their places."""
+    out = torch.full((logits.shape[0],), -7, device=logits.device)
+    pick_drafts_(logits, *args, **kwargs, out=out)
+    return out
 
 
 def pick_drafts_reference(

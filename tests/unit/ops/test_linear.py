@@ -1,5 +1,5 @@
-"""A decoder's products on the CPU: torch's values with what stands before and after them, and a row's bits whatever stands
-beside it."""
+"""A decoder's products on the CPU: torch's values with what stands around them, and a row's bits whatever stands beside
+it."""
 
 from __future__ import annotations
 

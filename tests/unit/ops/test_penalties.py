@@ -11,7 +11,8 @@ from torch import Tensor
 from support.kernels.penalties import penalize_reference_
 from support.kernels.random_slots import DTYPES, random_logits, random_params, random_tokens, same_bits
 from support.kernels.rows import rows_params
-from weft.ops.slots import SlotParams, advance_slots_, pick_drafts_, sample_slots_
+from support.kernels.slots import pick_drafts
+from weft.ops.slots import SlotParams, advance_slots_, sample_slots_
 
 INF, NAN = float("inf"), float("nan")
 
@@ -54,7 +55,7 @@ def assert_drafts_are_the_references(
         changed, expected = logits.clone(), logits.clone()
         extra, seen = drafts[: number - 1].T[slot], torch.full((rows,), number - 1)
         penalize_reference_(expected, slot, params, base + count + 2, extra, seen, d2t)
-        pick_drafts_(changed, slot, base, count, drafts, number, params, d2t=d2t)
+        pick_drafts(changed, slot, base, count, drafts, number, params, d2t=d2t)
         assert same_bits(changed, expected)
         assert not changed.isnan().any()
 
@@ -123,10 +124,10 @@ def penalise(
         rows = torch.cat((logits,) * len(drafts))
         inputs = torch.tensor([[0, *drafted]])
         sample_slots_(rows, slot, slot + committed - 1, inputs, params)
-        pick_drafts_(logits, slot, slot + committed - 2, slot, drafts, len(drafts), params)
+        pick_drafts(logits, slot, slot + committed - 2, slot, drafts, len(drafts), params)
         assert same_bits(rows[-1:], logits)
     else:
-        pick_drafts_(logits, slot, slot + committed - 2, slot, drafts, len(drafts), params, d2t=d2t)
+        pick_drafts(logits, slot, slot + committed - 2, slot, drafts, len(drafts), params, d2t=d2t)
 
 
 def test_each_penalty_by_hand() -> None:

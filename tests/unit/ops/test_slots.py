@@ -15,6 +15,7 @@ from support.kernels.random_slots import DTYPES, random_logits, random_params, r
 from support.kernels.row_draws import RowDraws
 from support.kernels.slots import (
     advance_slots_reference,
+    pick_drafts,
     pick_drafts_reference,
     sample_slots_reference,
 )
@@ -77,7 +78,7 @@ def assert_picked(vocab: int, known: int, number: int, dtype: torch.dtype, seed:
     )[seed % 3]
     others = (b.temperatures if seed % 2 else None, proposed if seed % 5 < 2 else None, d2t)
     expected, expected_drafts = logits.clone(), drafts.clone()
-    token = pick_drafts_(logits, slot, b.base[:4], count, drafts, number, b.params, *others)
+    token = pick_drafts(logits, slot, b.base[:4], count, drafts, number, b.params, *others)
     picked = pick_drafts_reference(
         expected, slot, b.base[:4], count, expected_drafts, number, b.params, *others
     )
@@ -158,7 +159,7 @@ def test_slots_that_ask_for_nothing_leave_logits_alone() -> None:
     before, slot, base = logits.clone(), torch.arange(5), torch.full((5,), 7)
     sample_slots_(logits, slot, base, torch.zeros(5, 2, dtype=torch.int64), params)
     drafts = torch.zeros(2, SLOTS, dtype=torch.int64)
-    pick_drafts_(logits[:5], slot, base, torch.zeros_like(slot), drafts, 1, params)
+    pick_drafts(logits[:5], slot, base, torch.zeros_like(slot), drafts, 1, params)
     assert same_bits(logits, before)
 
 
@@ -240,11 +241,14 @@ def test_sampling_says_what_is_wrong(change: dict[str, object], message: str) ->
         ({"number": 4}, "draft number 4 is not one of 3"),
         ({"number": 0}, "draft number 0 is not one of 3"),
         ({"d2t": torch.zeros(7, dtype=torch.int64)}, r"d2t must be \[8\] int64"),
+        ({"out": torch.zeros(2)}, r"out must be \[2\] int64"),
+        ({"out": torch.zeros(3, dtype=torch.int64)}, r"out must be \[2\] int64"),
     ],
 )
 def test_drafting_says_what_is_wrong(change: dict[str, object], message: str) -> None:
     two, drafts = torch.zeros(2, dtype=torch.int64), torch.zeros(3, 3, dtype=torch.int64)
     given: dict[str, object] = {"logits": torch.zeros(2, 8), "slot": two, "base": two, "count": two}
+    given["out"] = two.clone()
     with pytest.raises(InputError, match=message):
         pick_drafts_(
             **({**given, "drafts": drafts, "number": 1} | change),
@@ -285,8 +289,7 @@ def test_they_are_opaque_under_fake_cuda_tensors(dtype: torch.dtype) -> None:
         token = sample_slots_(logits, slot, slot, inputs, params)
         assert (token.shape, token.dtype, token.device.type) == ((6,), torch.int64, "cuda")
         one_each = torch.zeros(3, 64, device="cuda", dtype=dtype)
-        token = pick_drafts_(one_each, slot, slot, slot, drafts, 1, params)
-        assert (token.shape, token.dtype, token.device.type) == ((3,), torch.int64, "cuda")
+        pick_drafts_(one_each, slot, slot, slot, drafts, 1, params, out=torch.empty_like(slot))
         slots = (slot.new_zeros(3, 4), slot, slot, slot, drafts)
         advance_slots_(inputs, slot, slot, inputs, slot, inputs.clone(), slots, params)
         keep_logits_(logits, torch.zeros_like(logits), slot, params)

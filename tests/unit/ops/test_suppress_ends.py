@@ -8,7 +8,8 @@ from torch import Tensor
 
 from support.kernels.penalties import suppress_ends_reference_
 from support.kernels.random_slots import DTYPES, same_bits
-from weft.ops.slots import SlotParams, pick_drafts_, sample_slots_
+from support.kernels.slots import pick_drafts
+from weft.ops.slots import SlotParams, sample_slots_
 
 INF, NAN = float("inf"), float("nan")
 ENDS = torch.tensor([[3, -1], [0, 90], [-1, -1], [5, 5]], dtype=torch.int32)
@@ -63,7 +64,7 @@ def test_each_position_has_its_own_time() -> None:
     sample_slots_(logits, slot, torch.tensor([1]), torch.zeros(1, 4, dtype=torch.int64), params)
     assert (logits == -INF).nonzero().tolist() == [[0, 3], [1, 3]]
     draft, drafts = torch.zeros(1, 100), torch.zeros(1, 4, dtype=torch.int64)
-    pick_drafts_(draft, slot, slot, slot, drafts, 1, params)
+    pick_drafts(draft, slot, slot, slot, drafts, 1, params)
     assert not draft.any()
 
 

@@ -124,7 +124,11 @@ def test_the_rest_of_the_replay_is_skipped_and_the_next_replay_runs() -> None:
 
 def test_a_failing_device_function_skips_host_functions_but_not_device_nodes() -> None:
     ran: list[str] = []
-    x, index, one = torch.zeros(1), torch.tensor([7]), torch.ones(1)  # an index that is none shows when it is used
+    x, index, one = (
+        torch.zeros(1),
+        torch.tensor([7]),
+        torch.ones(1),
+    )  # an index that is none shows when it is used
     stream, graph = cuda.Stream(), cuda.CUDAGraph()
     with cuda.graph(graph, stream=stream):
         stream.launch(x.index_add_, 0, index, one)
