@@ -92,8 +92,8 @@ def test_every_launched_function_keeps_the_rule(
             "read_chunk",
             "target_forward",
             "sample_and_verify",
-            "_copy_rows",
-            "_apply_verify",
+            "_copy_masks",
+            "_apply_masks",
         }
         if llm.engine.parts.drafter is not None:
             expected |= {"draft_chunk", "draft_forward", "pick_draft"}

@@ -27,9 +27,9 @@ def test_every_launched_function_keeps_the_rule(max_drafts: int, monkeypatch: py
     guides = [some_guides()[1], None]
     loop = CapturedLoop(CpuRuntime(), Tables.make(), guides, [1, 0], max_drafts, True)
     loop.run([5, 17])
-    expected = {"_compute_rows", "_copy_rows", "_apply_verify", "_write_verified"}
+    expected = {"_copy_masks", "_apply_masks", "_write_verified"}
     if max_drafts:
-        expected |= {"_apply_rows", "_write_draft", "_clear_drafts"}
+        expected |= {"_write_draft", "_clear_drafts"}
     assert expected <= set(found)
     lane = loop.decoder.lane
     host = [value for key, value in vars(lane.state).items() if key.endswith("_host") and value.numel()]

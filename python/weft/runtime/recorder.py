@@ -188,7 +188,7 @@ class Recorder:
         """Add a native node of the operation, if it has one."""
         value = fill_value(func, args)
         if value is not None:
-            constant = torch.full((1,), value, dtype=result.dtype)
+            constant = torch.full((), value, dtype=result.dtype)
             self._memory.keep(constant)
             return self._copies(result, constant, "fill")
         if func.overloadpacket in _COPIES:

@@ -124,10 +124,8 @@ def publishing() -> Iterator[Any]:
             told.append("published")
 
     runtime = Told()
-    lane = GrammarLane(runtime, GuidedShape(1, 1, VOCAB, [END]))
+    GrammarLane(runtime, GuidedShape(1, 1, VOCAB, [END]))
     yield "lane", len(told)
-    lane.reserve(1)
-    yield "rows", len(told)
     GuidedDecoder(runtime, 1, 1, VOCAB, [END])
     yield "decoder", len(told)
     CapturableGuidedDecoder(runtime, runtime.stream(), 1, 1, VOCAB, [END], batch_size=1)
