@@ -1,10 +1,11 @@
 """weft's CPU kernels of a decode step against torch's own operations, at weft-tiny's shapes.
 
-    python benchmarks/cpu_kernels.py [--threads 2] [--repeat 201] [--length 256] [--out benchmarks/results]
+    python benchmarks/cpu_kernels.py [--threads 2] [--repeat 201] [--length 256] [--weights float16] [--out benchmarks/results]
 
-Each kernel of csrc/kernels that stands for operations of torch runs in turn with them, on the same tensors in float32:
-a batch of sequences that hold `--length` tokens, with 1 new token each or 6 (5 drafts). `calls` is how often a step of
-weft-tiny does this; `step` adds them up. What both compute is compared first.
+Each operation of a layer runs in turn with those of torch that do the same, on the same tensors in float32: a batch of
+sequences that hold `--length` tokens, with 1 new token each or 6 (5 drafts). Weights of 16 bits are weft's alone; torch
+has their values in float32. `calls` is how often a step of weft-tiny does this; `step` adds them up. What both compute
+is compared first.
 """
 
 from __future__ import annotations
@@ -22,12 +23,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.bench.report import Report
-from weft.models.config import Rope
-from weft.ops import attention_cpu
-from weft.ops.attention import kv_plan, paged_attention, rotate_write_
-from weft.ops.few_rows import FEW_ROWS, few_rows_linear, panels_of
-from weft.ops.rms_norm import rms_norm
-from weft.ops.silu_mul import silu_mul
+from weft.models.config import DTYPES, Rope
+from weft.ops.attention import Heads, Rows, attend
+from weft.ops.linear import Linear, Norm
+from weft.ops.rows import embed
 
 LAYERS, HIDDEN, INNER, VOCAB, HEADS, KV_HEADS, DIM, PAGE, EPS = 5, 192, 512, 1536, 6, 3, 32, 16, 1e-5
 BATCHES, WIDTHS = (1, 4, 16), (1, 6)
@@ -43,71 +42,83 @@ class Pair:
     torch: Callable[[], Tensor]
 
 
-def products(rows: int) -> Iterator[Pair]:
-    """The projections of a step and its logits."""
-    shapes = {
-        "qkv": (LAYERS, HIDDEN, (HEADS + 2 * KV_HEADS) * DIM),
-        "output": (LAYERS, HEADS * DIM, HIDDEN),
-        "gate_up": (LAYERS, HIDDEN, 2 * INNER),
-        "down": (LAYERS, INNER, HIDDEN),
-        "logits": (1, HIDDEN, VOCAB),
-    }
-    for name, (calls, inputs, outputs) in shapes.items():
-        x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs) / inputs**0.5
-        panels, turned = panels_of(weight), weight.t().contiguous()
+def products(rows: int, dtype: torch.dtype) -> Iterator[Pair]:
+    """The products of a step, with the norm before them, or what is added after them."""
+    norm = Norm(torch.rand(HIDDEN), EPS)
+
+    def weights(outputs: int, inputs: int) -> Tensor:
+        return (torch.randn(outputs, inputs) / inputs**0.5).to(dtype)
+
+    def normed(x: Tensor) -> Tensor:
+        return F.rms_norm(x, (HIDDEN,), norm.weight, EPS)
+
+    x = torch.randn(rows, HIDDEN)
+    for name, calls, outputs in (("qkv", LAYERS, (HEADS + 2 * KV_HEADS) * DIM), ("logits", 1, VOCAB)):
+        weight = weights(outputs, HIDDEN)
+        linear, turned = Linear(weight), weight.float().t().contiguous()
         yield Pair(
-            f"product: {name}",
+            f"norm and product: {name}",
             calls,
-            lambda x=x, panels=panels, outputs=outputs: few_rows_linear(x, panels, outputs),
-            lambda x=x, turned=turned: torch.mm(x, turned),
+            lambda linear=linear: linear(x, norm),
+            lambda turned=turned: normed(x) @ turned,
         )
+    for name, inputs in (("output", HEADS * DIM), ("down", INNER)):
+        weight, y = weights(HIDDEN, inputs), torch.randn(rows, inputs)
+        linear, turned = Linear(weight), weight.float().t().contiguous()
+        yield Pair(
+            f"product and sum: {name}",
+            LAYERS,
+            lambda linear=linear, y=y: linear(y, residual=x),
+            lambda turned=turned, y=y: torch.addmm(x, y, turned),
+        )
+    weight = weights(2 * INNER, HIDDEN)
+    gated, both = Linear(weight, swiglu=True), weight.float().t().contiguous()
+
+    def gate_by_torch() -> Tensor:
+        gate, up = (normed(x) @ both).split(INNER, 1)
+        return F.silu(gate).mul_(up)
+
+    yield Pair("norm, product and SwiGLU", LAYERS, lambda: gated(x, norm), gate_by_torch)
 
 
-def pointwise(rows: int) -> Iterator[Pair]:
-    """Norms and the activation."""
-    x, weight, gate_up = torch.randn(rows, HIDDEN), torch.rand(HIDDEN), torch.randn(rows, 2 * INNER)
-    gate, up = gate_up.split(INNER, 1)
-    yield Pair(
-        "RMS norm",
-        2 * LAYERS + 1,
-        lambda: rms_norm(x, weight, EPS),
-        lambda: F.rms_norm(x, (HIDDEN,), weight, EPS),
-    )
-    yield Pair("SwiGLU", LAYERS, lambda: silu_mul(gate_up), lambda: F.silu(gate).mul_(up))
+def embedding(rows: int, dtype: torch.dtype) -> Iterator[Pair]:
+    weight, tokens = torch.randn(VOCAB, HIDDEN).to(dtype), torch.randint(0, VOCAB, (rows,))
+    widened = weight.float()
+    yield Pair("embedding", 1, lambda: embed(weight, tokens, torch.float32), lambda: widened[tokens])
 
 
 def over_pages(batch: int, width: int, length: int) -> Iterator[Pair]:
-    """Rotation and writing to the pages, and attention over them."""
+    """Rotation, writing to the pages, and attention over them: one operation of weft's."""
     columns = -(-length // PAGE)
     cache = torch.randn(1 + batch * columns, PAGE, 2, KV_HEADS, DIM)
     table = (torch.randperm(batch * columns) + 1).view(batch, columns).int()
-    positions = torch.arange(length - width, length).repeat(batch, 1)
-    slots, rotary = kv_plan(table, positions, Rope(theta=1e4).table(DIM, length), PAGE)
-    # A rotation of the same values again and again leaves their size as it is.
-    qkv = torch.randn(batch * width, (HEADS + 2 * KV_HEADS) * DIM)
-    mine, other, scratch = qkv.clone(), qkv.clone(), cache.clone()
-    written, queries = 2 * KV_HEADS * DIM, HEADS * DIM
+    base, rotary, scale = torch.full((batch,), length - width), Rope(theta=1e4).table(DIM, length), DIM**-0.5
+    rows, heads = Rows(table, base, width), Heads(HEADS, rotary, scale)
+    given = torch.randn(batch * width, (HEADS + 2 * KV_HEADS) * DIM)
+    qkv, scratch = given.clone(), cache.clone()
+    turn = torch.view_as_complex(rotary[length - width :])[None, :, None]
+    mask = torch.ones(width, length, dtype=torch.bool).tril_(length - width)
 
-    def rotate() -> Tensor:
-        rotate_write_(mine, scratch, slots, rotary, HEADS)
-        return mine[:, :queries]
+    def by_weft() -> Tensor:
+        return attend(qkv.copy_(given), cache, rows, heads)
 
-    def rotate_by_torch() -> Tensor:
-        pairs = other.view(batch * width, -1, DIM // 2, 2).narrow(1, 0, HEADS + KV_HEADS)
-        torch.view_as_complex(pairs).mul_(torch.view_as_complex(rotary).unsqueeze(1))
-        scratch.view(-1, written).index_copy_(0, slots, other.narrow(1, queries, written))
-        return other[:, :queries]
+    def by_torch() -> Tensor:
+        new = given.clone().view(batch, width, -1, DIM)
+        pairs = new[:, :, : HEADS + KV_HEADS].unflatten(3, (-1, 2))
+        torch.view_as_complex(pairs).mul_(turn)
+        q, k, v = new.split((HEADS, KV_HEADS, KV_HEADS), 2)
+        text = scratch[table.long()].flatten(1, 2)[:, :length]
+        text[:, length - width :] = torch.stack((k, v), 2)
+        scratch[table.long()] = F.pad(text, (0, 0, 0, 0, 0, 0, 0, -length % PAGE)).unflatten(
+            1, (columns, PAGE)
+        )
+        keys, values = text.permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2), keys, values, attn_mask=mask, scale=scale, enable_gqa=True
+        )
+        return out.transpose(1, 2).reshape(batch * width, -1)
 
-    q, scale = torch.randn(batch, width, HEADS, DIM), DIM**-0.5
-
-    def attend_by_torch() -> Tensor:
-        rows = [attention_cpu._gather(cache, row, length) for row in table]
-        return attention_cpu._decode_rows(q, rows, [length] * batch, scale)
-
-    yield Pair("rotate and write", LAYERS, rotate, rotate_by_torch)
-    yield Pair(
-        "attention", LAYERS, lambda: paged_attention(q, cache, table, positions, scale), attend_by_torch
-    )
+    yield Pair("rotate, write, attend", LAYERS, by_weft, by_torch)
 
 
 def seconds(pair: Pair, repeat: int) -> tuple[float, float]:
@@ -122,12 +133,13 @@ def seconds(pair: Pair, repeat: int) -> tuple[float, float]:
     return statistics.median(times[0][10:]), statistics.median(times[1][10:])
 
 
-def measure(batch: int, width: int, length: int, repeat: int) -> Iterator[dict[str, object]]:
+def measure(
+    batch: int, width: int, length: int, repeat: int, dtype: torch.dtype
+) -> Iterator[dict[str, object]]:
     """Rows of the report for one kind of step, and their sum."""
     rows = batch * width
-    assert rows <= FEW_ROWS
     total = [0.0, 0.0]
-    for pair in (*products(rows), *pointwise(rows), *over_pages(batch, width, length)):
+    for pair in (*embedding(rows, dtype), *products(rows, dtype), *over_pages(batch, width, length)):
         found = seconds(pair, repeat)
         total = [before + pair.calls * one for before, one in zip(total, found, strict=True)]
         yield row_of(pair.name, batch, width, pair.calls, *found)
@@ -152,15 +164,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=201)
     parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--weights", choices=sorted(DTYPES), default="float32")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
+    dtype = DTYPES[options.weights]
     kinds = [(batch, width) for batch in BATCHES for width in WIDTHS]
-    rows = [row for kind in kinds for row in measure(*kind, options.length, options.repeat)]
+    rows = [row for kind in kinds for row in measure(*kind, options.length, options.repeat, dtype)]
     steps = [row for row in rows if row["operation"] == "step"]
     ratios = {f"step_ratio_batch_{row['batch']}_width_{row['width']}": row["ratio"] for row in steps}
-    report = Report("cpu_kernels", rows, {"length": options.length, "threads": options.threads, **ratios})
+    settings = {"length": options.length, "threads": options.threads, "weights": options.weights}
+    report = Report("cpu_kernels", rows, settings | ratios)
     console = Console()
     report.show(console)
     if options.out:

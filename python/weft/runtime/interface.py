@@ -3,9 +3,9 @@
 A `Stream` takes device work (`launch`), host work (`hostfunc`) and copies, in order. An `Event` orders
 streams. A `Graph` is what was captured. A `Runtime` makes them.
 
-The one rule: a function given to `launch` behaves alike whether its Python runs once, at capture (CUDA),
-or at every replay (CPU). So it returns nothing, has no host side effects, reads no device value on the
-host, and what crosses nodes or streams is allocated before.
+The one rule: a function given to `launch` behaves alike whether its Python runs each time, or once, at capture. So it
+returns nothing, has no host side effects, reads no device value on the host, and what crosses nodes or streams is
+allocated before.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Stream(Protocol):
     @property
     def handle(self) -> int: ...
     def launch(self, fn: Callable[..., object], *args: Any) -> None:
-        """Device work: on CUDA `fn(*args)` runs now and enqueues kernels, on the CPU it becomes a node."""
+        """Device work: on CUDA `fn(*args)` runs now and enqueues kernels; on the CPU it becomes a node, and in a
+        capture it runs now and its operations become nodes."""
 
     def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
         """Host work: a native task (no GIL) or a Python callable."""
