@@ -1,6 +1,6 @@
 """weft's CPU kernels of a decode step against torch's own operations, at weft-tiny's shapes.
 
-    python benchmarks/cpu_kernels.py [--threads 2] [--repeat 201] [--length 256] [--weights float16] [--out benchmarks/results]
+    python benchmarks/cpu_kernels.py [--threads 2] [--repeat 201] [--length 256] [--weights float16] [--out DIRECTORY]
 
 Each operation of a layer runs in turn with those of torch that do the same, on the same tensors in float32: a batch of
 sequences that hold `--length` tokens, with 1 new token each or 6 (5 drafts). Weights of 16 bits are weft's alone; torch

@@ -73,7 +73,8 @@ class WeightSource(Protocol):
 
 
 class Model(Protocol):
-    """A decoder over paged KV. `forward` and `logits` are device functions, which may mark tensors to be given out by name (`models/outputs.py`)."""
+    """A decoder over paged KV. `forward` and `logits` are device functions, which may mark tensors to be given out by
+    name (`models/outputs.py`)."""
 
     config: ModelConfig
     device: torch.device
@@ -98,10 +99,10 @@ class Model(Protocol):
         """Read `tokens` [B, T] int64 of `rows`, or [N] of rows of different lengths, writing their KV. Ids that the
         vocabulary does not have are taken for its nearest.
 
-        `aux_layers`: layer numbers, whose incoming hidden states to return, in `aux_out` if that is given. The number of
-        layers means the last one's output, before the final norm (`Hidden.last`); one more means after it.
+        `aux_layers`: layer numbers, whose incoming hidden states to return, in `aux_out` if that is given. The number
+        of layers means the last one's output, before the final norm (`Hidden.last`); one more means after it.
         """
 
     def logits(self, hidden: Tensor, out: Tensor | None = None, is_normed: bool = False) -> Tensor:
-        """[..., H] (a `Hidden.last`, or what has been under the final norm and `is_normed`) -> [..., V] in the model's dtype, new or `out`, whose last dimension is contiguous
-        and whose others are so that they can be flattened."""
+        """[..., H] (a `Hidden.last`, or with `is_normed` what has been under the final norm) -> [..., V] in the model's
+        dtype, new or `out`, whose last dimension is contiguous and whose others can be flattened."""

@@ -22,7 +22,7 @@ from weft.ops.library import address, device_of, register, require, run_kernel
 class Rows:
     """Where the new tokens of rows are in their texts, on the device.
 
-    Row b has `width` tokens, or with `starts` int64 [B + 1] tokens starts[b]..starts[b+1]-1 of all, at most `width`; the
+    Row b has `width` tokens, or with `starts` int64 [B + 1] tokens starts[b]..starts[b+1]-1, at most `width`; the
     first is at position `base[b]` (+ `count[b]`) + `offset`, both int64 [B], and the others follow. `page_table` int32
     [B, P]: the pages of each row in order.
     """

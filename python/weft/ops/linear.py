@@ -58,8 +58,8 @@ class Linear:
         residual: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Of `x` [N, in] under `norm`: [N, num_outputs], new or `out`; `residual` of the same shape is added, and may be
-        `out`. Last dimensions are contiguous."""
+        """Of `x` [N, in] under `norm`: [N, num_outputs], new or `out`; `residual` of the same shape is added, and may
+        be `out`. Last dimensions are contiguous."""
         if out is None:
             out = x.new_empty(x.shape[0], self.num_outputs)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)

@@ -1,7 +1,7 @@
 """Token masks by slot: sending them to the device, and blocking what they forbid.
 
-Each of R slots has P mask rows, one for each position: row slot * P + j of `masks` is what may follow the slot's committed
-text and j drafts. Bits are as in `weft.ops.token_mask`. Both operations work in a function given to `launch`.
+Each of R slots has P mask rows, one for each position: row slot * P + j of `masks` is what may follow the slot's
+committed text and j drafts. Bits are as in `weft.ops.token_mask`. Both operations work in a function given to `launch`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from weft.ops.library import (
 @dataclass(frozen=True)
 class SlotMasks:
     """`masks` [R * P, W] int32, `flags` [R * P] int32 (0: the row's logits are left alone) and `temperatures` [R * P]
-    float32, of `num_positions` (P) rows for each slot, all contiguous; on a device or in host memory, pinned for CUDA."""
+    float32, of `num_positions` (P) rows for each slot, all contiguous; on a device, or on the host, pinned for CUDA."""
 
     masks: Tensor
     flags: Tensor
@@ -57,15 +57,15 @@ def apply_slot_masks_(
 ) -> None:
     """Set the logits of blocked tokens to -inf, in place.
 
-    logits: [B * T, V] float32, float16 or bfloat16, as in `apply_token_bitmask_`; row b * T + t takes position first + t
-        of slot slots[b]. slots: [B] int64. d2t: [V] int64; column c stands for token c + d2t[c].
+    logits: [B * T, V] float32, float16 or bfloat16, as in `apply_token_bitmask_`; row b * T + t takes position
+        first + t of slot slots[b]. slots: [B] int64. d2t: [V] int64; column c stands for token c + d2t[c].
     """
     _APPLY(logits, masks.masks, masks.flags, slots, masks.num_positions, first, d2t)
 
 
 def copy_slot_masks(to: SlotMasks, source: SlotMasks, slots: Tensor, first: int, stop: int) -> None:
-    """Copy the rows of positions first..stop-1 of `slots` [B] int64, with flags and temperatures; of a row whose flag is 0
-    the mask stays what it was. `source` is host memory, which on CUDA the kernel reads itself."""
+    """Copy the rows of positions first..stop-1 of `slots` [B] int64, with flags and temperatures; of a row whose flag
+    is 0 the mask stays what it was. `source` is host memory, which on CUDA the kernel reads itself."""
     _COPY(
         slots, to.masks, to.flags, to.temperatures, source.masks, source.flags, source.temperatures, to.num_positions,
         first, stop,
