@@ -22,7 +22,7 @@ from weft.runtime import interface
 from weft.runtime.capture_guard import CaptureGuard
 from weft.runtime.current import CPU, context, current_cpu
 from weft.runtime.graph_memory import Arena, GraphMemory
-from weft.runtime.recorder import record
+from weft.runtime.launching import launch_device, memories
 from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, dispose, settle, stream_handle
 
 ScheduleName = Literal["inline", "threads", "random", "ahead"]
@@ -99,37 +99,6 @@ def _handle_or_current(stream: object) -> int:
     return current_cpu() if stream is None else stream_handle(stream)
 
 
-def launch_device(handle: int, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-    """Enqueue or capture `fn(*args)` on the CPU driver's stream `handle`."""
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    memory = _capturing(handle)
-    if memory is None:
-        _core.launch_device(handle, _run_device, (fn, args), {}, name)
-    else:
-        record(handle, memory, fn, args, name)
-
-
-_memories: dict[int, GraphMemory] = {}
-"""The memory of each capture that goes on, by the capture's number."""
-
-
-def _capturing(handle: int) -> GraphMemory | None:
-    """The memory of the graph that the stream is captured into; None where none is."""
-    if not _memories:
-        return None
-    status, number, _ = _core.stream_capture_info(CPU, handle)
-    return _memories.get(number) if status else None
-
-
-def _run_device(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-    # Entering the mode costs microseconds; a loop that waits in it pays them once.
-    if torch.is_inference_mode_enabled():
-        fn(*args)
-    else:
-        with torch._C._InferenceMode(True):
-            fn(*args)
-
-
 class CUDAGraph:
     """What was captured, as `torch.cuda.CUDAGraph`."""
 
@@ -157,7 +126,7 @@ class CUDAGraph:
         _core.stream_begin_capture(CPU, self._captured_on, _CAPTURE_MODES[capture_error_mode])
         _, self._capture, _ = _core.stream_capture_info(CPU, self._captured_on)
         self._memory = GraphMemory(pool if isinstance(pool, Arena) else None)
-        _memories[self._capture] = self._memory
+        memories[self._capture] = self._memory
 
     def capture_end(self) -> None:
         """End the capture; raises GraphError if it broke a rule on the way."""
@@ -170,7 +139,7 @@ class CUDAGraph:
 
     def end_capture(self) -> int:
         """End the capture without making it ready to be launched: the raw graph, which is the caller's to destroy."""
-        _memories.pop(self._capture, None)
+        memories.pop(self._capture, None)
         try:
             return _core.stream_end_capture(CPU, self._captured_on)
         except DriverError as error:

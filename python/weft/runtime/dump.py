@@ -19,8 +19,8 @@ from weft.runtime.recorder import PYTHON
 
 @dataclass(frozen=True)
 class GraphDump:
-    """Nodes as (kind, label), and edges as pairs of node numbers: the first runs before the second. Device work of the CPU
-    that calls Python when it runs is of kind "python", all other is "kernel"."""
+    """Nodes as (kind, label), and edges as pairs of node numbers: the first runs before the second. Device work of the
+    CPU that calls Python when it runs is of kind "python", all other is "kernel"."""
 
     nodes: list[tuple[str, str]]
     edges: list[tuple[int, int]]

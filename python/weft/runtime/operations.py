@@ -55,6 +55,12 @@ class Outputs(NamedTuple):
     result: Any
     fresh: Any
 
+    @property
+    def are_apart(self) -> bool:
+        """Whether its returns are each one tensor, all fresh, or none is fresh."""
+        parts = self.fresh if isinstance(self.fresh, tuple) else (self.fresh,)
+        return self.fresh is None or all(isinstance(part, Tensor) for part in parts)
+
     def put(self, values: Any) -> None:
         """Copy what the operation gave to the fresh tensors."""
         _put(self.fresh, values)
@@ -82,6 +88,12 @@ def outputs_of(func: Any, args: Any, kwargs: Any, allocate: Callable[[Tensor], T
     ]
     result = [new if old is None else old for old, new in zip(given, fresh, strict=True)]
     return Outputs(_one_or_all(result), _one_or_all(fresh))
+
+
+def is_constant(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether it gives the same at every replay: it reads no tensor, and draws nothing."""
+    draws = torch.Tag.nondeterministic_seeded in func.tags
+    return not draws and not any(_has_tensors(arg) for arg in (*args, *kwargs.values()))
 
 
 def infer(func: Any, args: Any, kwargs: Any) -> Any:

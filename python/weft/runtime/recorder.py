@@ -1,9 +1,9 @@
 """What a CPU capture does with a launched function: its Python runs once, and its operations become nodes.
 
 Views are made at once. Any other operation is not executed: it gets its outputs from the graph's memory and becomes a
-node with frozen arguments, which a replay runs. weft's own kernels are native calls, copies and fills too; an operation
-of torch that has no native form is a node that calls Python (its label begins with `PYTHON`). To read a value, which a
-capture does not have, raises `GraphError`, as it fails on CUDA.
+node with frozen arguments, which a replay runs. weft's own kernels are native calls, and so are those operations of
+torch that can be called so; another is a node that calls Python (its label begins with `PYTHON`). To read a value,
+which a capture does not have, raises `GraphError`, as it fails on CUDA.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from weft.runtime.operations import (
     fill_value,
     infer,
     is_composite,
+    is_constant,
     is_view,
     outputs_of,
 )
+from weft.runtime.torch_nodes import TorchNodes
 
 PYTHON = "python: "
 """How the label of a node that calls Python begins."""
@@ -173,27 +175,48 @@ class Recorder:
         outputs = outputs_of(func, args, kwargs, lambda like: self._memory.allocate(self._stream, like))
         if outputs is None:
             return func(*args, **kwargs)
-        if not self._add_native(func, args, outputs.result):
-            self._add_call(func, args, kwargs, outputs.fresh)
+        is_native = self._add_copy(func, args, kwargs, outputs) or self._add_torch(
+            func, args, kwargs, outputs
+        )
+        if not is_native:
+            self._add_call(func, args, kwargs, outputs)
         return outputs.result
 
-    def _add_call(self, func: Any, args: Any, kwargs: Any, fresh: Any) -> None:
-        """Add a Python node of func(*args, **kwargs), whose results go to `fresh`."""
+    def _add_torch(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> bool:
+        """Add a node that calls torch natively, where it can be called so."""
+        if not outputs.are_apart:
+            return False
+        calls = TorchNodes(infer)
+        with torch.inference_mode(False):  # or its tensors could be written in that mode alone
+            kernel = calls.call(func, args, kwargs, outputs.fresh)
+        if kernel is None:
+            return False
+        for constant in calls.constants:
+            self._memory.keep(constant)
+        self.add_kernel(str(func), kernel)
+        return True
+
+    def _add_call(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> None:
+        """Add a Python node of func(*args, **kwargs)."""
         of_node = self._memory.of_node
         args, kwargs = of_node(args), {key: of_node(value) for key, value in kwargs.items()}
-        outputs = Outputs(None, of_node(fresh))
+        outputs = Outputs(None, of_node(outputs.fresh))
         self.add_python(str(func), lambda: outputs.put(func(*args, **kwargs)))
 
-    def _add_native(self, func: Any, args: Any, result: Any) -> bool:
-        """Add a native node of the operation, if it has one."""
-        value = fill_value(func, args)
+    def _add_copy(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> bool:
+        """Add a node that copies, where that is all: also from a number, or from what is the same at every replay."""
+        result, value = outputs.result, fill_value(func, args)
         if value is not None:
-            constant = torch.full((), value, dtype=result.dtype)
-            self._memory.keep(constant)
-            return self._copies(result, constant, "fill")
+            return self._copies(result, self._kept(torch.full((), value, dtype=result.dtype)), "fill")
+        if isinstance(outputs.fresh, Tensor) and is_constant(func, args, kwargs):
+            return self._copies(result, self._kept(func(*args, **kwargs)), "constant")
         if func.overloadpacket in _COPIES:
             return self._copies(result, args[0], "copy")
         return func.overloadpacket is _aten.copy_ and self._copies(result, args[1], "copy")
+
+    def _kept(self, constant: Tensor) -> Tensor:
+        self._memory.keep(constant)
+        return constant
 
     def _copies(self, to: Tensor, source: Tensor, name: str) -> bool:
         """Add the node of to = source where that can be native."""

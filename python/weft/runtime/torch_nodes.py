@@ -35,8 +35,8 @@ class TorchNodes:
         self.constants: list[Tensor] = []
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel | None:
-        """The call of `func`, whose results go to `outs` (a tensor, several, or None where it works in place). None where
-        it can't be said."""
+        """The call of `func`, whose results go to `outs` (a tensor, several, or None where it works in place). None
+        where it can't be said."""
         if not _core.has_torch_calls() or func.namespace != "aten":
             return None
         try:
@@ -152,7 +152,7 @@ def _value(spec: Any, index: int, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 
 def _described(tensor: Tensor) -> _core.TorchTensor:
-    if tensor.dtype not in _NUMBERS or not tensor.is_cpu:
+    if tensor.dtype not in _NUMBERS or not tensor.is_cpu or tensor.is_neg():
         raise _CannotSay
     return _core.TorchTensor(
         tensor.data_ptr(), list(tensor.shape), list(tensor.stride()), _NUMBERS[tensor.dtype]

@@ -1,0 +1,44 @@
+"""Device work of the CPU: run in the order of its stream, or captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from weft import _core
+from weft.runtime.current import CPU
+from weft.runtime.graph_memory import GraphMemory
+from weft.runtime.recorder import record
+
+
+def launch_device(handle: int, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+    """Enqueue or capture `fn(*args)` on the CPU driver's stream `handle`."""
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    memory = _capturing(handle)
+    if memory is None:
+        _core.launch_device(handle, _run_device, (fn, args), {}, name)
+    else:
+        record(handle, memory, fn, args, name)
+
+
+memories: dict[int, GraphMemory] = {}
+"""The memory of each capture that goes on, by the capture's number."""
+
+
+def _capturing(handle: int) -> GraphMemory | None:
+    """The memory of the graph that the stream is captured into; None where none is."""
+    if not memories:
+        return None
+    status, number, _ = _core.stream_capture_info(CPU, handle)
+    return memories.get(number) if status else None
+
+
+def _run_device(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+    # Entering the mode costs microseconds; a loop that waits in it pays them once.
+    if torch.is_inference_mode_enabled():
+        fn(*args)
+    else:
+        with torch._C._InferenceMode(True):
+            fn(*args)
