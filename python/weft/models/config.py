@@ -192,7 +192,12 @@ def parse_decoder(data: Mapping[str, Any], where: str, **traits: bool) -> ModelC
     if not fields.flag("use_sliding_window", True):
         window = None
     bias = fields.flag("attention_bias")
-    flags = {"attention_bias": bias, "output_bias": bias, "mlp_bias": fields.flag("mlp_bias"), **traits}
+    flags: dict[str, Any] = {
+        "attention_bias": bias,
+        "output_bias": bias,
+        "mlp_bias": fields.flag("mlp_bias"),
+        **traits,
+    }
     return ModelConfig(
         architecture=str((data.get("architectures") or ["?"])[0]),
         vocab_size=fields.integer("vocab_size"),

@@ -135,7 +135,14 @@ def _linear_cuda(
 def _norm_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     _check(x, out)
     kernel = _core.rms_norm_cpu(
-        x.data_ptr(), weight.data_ptr(), out.data_ptr(), *x.shape, x.stride(0), out.stride(0), eps
+        x.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        x.shape[0],
+        x.shape[1],
+        x.stride(0),
+        out.stride(0),
+        eps,
     )
     run_kernel("rms_norm", kernel)
 

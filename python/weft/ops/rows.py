@@ -62,7 +62,8 @@ def _join_cpu(
     tokens = tokens.contiguous()
     kernel = _core.join_norms_cpu(
         weight.data_ptr(), DTYPE_CODES[weight.dtype], tokens.data_ptr(), hidden.data_ptr(), embed_norm.data_ptr(),
-        hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], *weight.shape, hidden.stride(0), embed_eps, hidden_eps,
+        hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], weight.shape[0], weight.shape[1],
+        hidden.stride(0), embed_eps, hidden_eps,
     )  # fmt: skip
     run_kernel("join_norms", kernel)
 

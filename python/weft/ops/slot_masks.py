@@ -91,8 +91,8 @@ def _apply_call(
     if d2t is not None:
         check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
     return _core.apply_slots_call(
-        *native_logits(logits), masks.data_ptr(), *masks.shape, masks.stride(0), flags.data_ptr(), slots.data_ptr(),
-        width, num_positions, first, address(d2t),
+        *native_logits(logits), masks.data_ptr(), masks.shape[0], masks.shape[1], masks.stride(0),
+        flags.data_ptr(), slots.data_ptr(), width, num_positions, first, address(d2t),
     )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def _copy_call(
     require(0 <= first <= stop <= num_positions, f"positions {first}..{stop} are not among {num_positions}")
     check_vector("slots", slots, (torch.int64,), slots.shape[0], to)
     return _core.copy_slots_call(
-        to.data_ptr(), source.data_ptr(), *to.shape, to.stride(0), source.stride(0), to_flags.data_ptr(),
+        to.data_ptr(), source.data_ptr(), to.shape[0], to.shape[1], to.stride(0), source.stride(0), to_flags.data_ptr(),
         flags.data_ptr(), to_temperatures.data_ptr(), temperatures.data_ptr(), slots.data_ptr(), slots.shape[0],
         stop - first, num_positions, first,
     )  # fmt: skip

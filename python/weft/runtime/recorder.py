@@ -226,8 +226,10 @@ class Recorder:
         if not _has_same_bits(to, source) or len(sizes) > 4:
             return False
         size = to.element_size()
-        steps = ([size * step for step in one] for one in strides)
-        self.add_kernel(name, _core.strided_copy_cpu(to.data_ptr(), source.data_ptr(), sizes, *steps, size))
+        there, here = ([size * step for step in one] for one in strides)
+        self.add_kernel(
+            name, _core.strided_copy_cpu(to.data_ptr(), source.data_ptr(), sizes, there, here, size)
+        )
         return True
 
 
