@@ -19,6 +19,9 @@ _NUMBERS = {
 }  # fmt: skip
 """torch's numbers of the dtypes."""
 
+_BY_NUMBER = {"aten::pow", "aten::pow_"}
+"""Operations that compute in another way with a number than with a tensor of it."""
+
 Infer = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 """What an operation would give with such arguments, as tensors without memory."""
 
@@ -33,6 +36,7 @@ class TorchNodes:
     def __init__(self, infer: Infer) -> None:
         self._infer = infer
         self.constants: list[Tensor] = []
+        self._like = torch.empty(())
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel | None:
         """The call of `func`, whose results go to `outs` (a tensor, several, or None where it works in place). None
@@ -47,6 +51,7 @@ class TorchNodes:
     def _call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel:
         if any(_is_scalar(argument) for argument in func._schema.arguments):
             func, args, kwargs = self._on_tensors(func, args, kwargs)
+        self._like = next((arg for arg in args if isinstance(arg, Tensor)), torch.empty(()))
         given = [
             self._argument(spec, _value(spec, i, args, kwargs))
             for i, spec in enumerate(func._schema.arguments)
@@ -80,6 +85,8 @@ class TorchNodes:
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
         """The form of an operation that has tensors where this one has scalars, with its arguments."""
+        if func._schema.name in _BY_NUMBER:
+            raise _CannotSay
         like = next((arg for arg in args if isinstance(arg, Tensor)), None)
         names = [argument.name for argument in func._schema.arguments]
         for overload in func.overloadpacket.overloads():
@@ -104,7 +111,9 @@ class TorchNodes:
         """A number as a tensor without dimensions, of the dtype that the number itself stands for beside `like`."""
         if not isinstance(value, (bool, int, float)):
             raise _CannotSay
-        made = torch.tensor(value, dtype=torch.result_type(like, value))
+        made = torch.full((), value, dtype=torch.result_type(like, value))
+        if made.item() != value and made.dtype != torch.float32:  # in which torch takes numbers itself
+            raise _CannotSay
         self.constants.append(made)
         return made
 
@@ -122,7 +131,7 @@ class TorchNodes:
                 return make.none()
             raise _CannotSay
         if kind == "Tensor":
-            tensor = value if isinstance(value, Tensor) else self._constant(value, torch.empty(()))
+            tensor = value if isinstance(value, Tensor) else self._constant(value, self._like)
             return make.tensor(_described(tensor), optional)
         if kind.startswith("List[") and isinstance(value, (list, tuple)):
             inner = kind.removeprefix("List[").removesuffix("]")
