@@ -74,10 +74,6 @@ def computed(fn: Callable[[Tensor, float], Tensor], x: Tensor, number: float) ->
         return None
 
 
-def bits(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(torch.uint8)
-
-
 @pytest.mark.parametrize("number", [3, 0.1, -7, 2.5, True])
 @pytest.mark.parametrize("name", COMPUTATIONS)
 def test_numbers_count_as_they_do_in_a_run(name: str, number: float) -> None:
@@ -96,5 +92,4 @@ def test_numbers_count_as_they_do_in_a_run(name: str, number: float) -> None:
             out.copy_(result)
 
         Captured(launched).replay()
-        assert torch.equal(bits(out), bits(expected)) or (out.isnan() & expected.isnan()).any(), dtype
         torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
