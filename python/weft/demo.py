@@ -22,6 +22,7 @@ from weft.text import coloured
 from weft.tiny.records import Record, example
 from weft.trace import record, write_chrome
 from weft.trace.plot import plot
+from weft.trace.slice import begins_of
 
 PROMPTS = 12
 SAMPLING = SamplingParams(max_tokens=192)
@@ -111,7 +112,7 @@ def picture(console: Console, llm: LLM, shown: Record, out: Path) -> None:
         llm.generate(shown.prompt, guide=guide, sampling=SAMPLING)
     trace, image = out / "demo-trace.json", out / "demo-trace.svg"
     write_chrome(slices, trace)
-    starts = [s.begin_us for s in slices if "target_forward" in s.label]
+    starts = [s.begin_us for s in begins_of(slices, "target_forward")]
     first, last = starts[len(starts) // 2], starts[min(len(starts) // 2 + 2, len(starts) - 1)]
     middle = [s for s in slices if first <= s.begin_us < last]
     plot(middle, image, "two captured iterations: the grammar's work beside the model's")

@@ -20,6 +20,7 @@ from weft.bench.serve.clients import Clients, Load
 from weft.errors import InputError
 from weft.executor import IterationStats
 from weft.trace import Slice, record
+from weft.trace.slice import begins_of
 
 FORWARD = "target_forward"
 TIMESTAMP = "%m-%d-%Y %H:%M:%S.%f"
@@ -79,11 +80,12 @@ def idle_times(slices: Sequence[Slice]) -> list[float]:
     """For each iteration, from one forward of the target to the next: microseconds in which nothing ran."""
     idle: list[float] = []
     since, busy_until = 0.0, None
+    begins = {id(one) for one in begins_of(slices, FORWARD)}
     for one in sorted(slices, key=lambda s: s.begin_us):
         if busy_until is not None:
             since += max(0.0, one.begin_us - busy_until)
         busy_until = max(one.end_us, busy_until or 0.0)
-        if FORWARD in one.label:
+        if id(one) in begins:
             idle.append(since)
             since = 0.0
     return idle[1:]

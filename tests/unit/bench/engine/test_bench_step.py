@@ -91,7 +91,7 @@ def test_an_iteration_is_one_forward_of_the_target_and_one_of_the_head_for_each_
     side.block(2)
     plan = side.engine.graphs.plans[0]
     labels = Counter(label for _, label in side.engine.graphs.dump(plan).nodes)
-    assert labels["target_forward"] == 1 and labels["draft_forward"] == 3
+    assert labels["target_forward: embed"] == 1 and labels["draft_forward: join_norms"] == 3
     side.engine.close()
 
 

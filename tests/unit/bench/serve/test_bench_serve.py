@@ -159,7 +159,8 @@ def test_idle_time_is_that_in_which_no_stream_runs() -> None:
         node("target_forward", 0, 50),
         node("mask", 10, 70, stream=1),
         node("sample", 60, 80),
-        node("target_forward", 180, 200),
+        node("target_forward: embed", 180, 190),
+        node("target_forward: linear", 190, 200),
         node("sample", 205, 210),
         node("target_forward", 240, 250),
     ]
