@@ -8,93 +8,56 @@ from typing import Annotated, overload
 import numpy
 from numpy.typing import NDArray
 
-
 def stream_create(driver: int, flags: int = 1, priority: int = 0) -> int: ...
-
 def stream_destroy(arg0: int, arg1: int, /) -> None: ...
-
 def stream_synchronize(arg0: int, arg1: int, /) -> None: ...
-
 def stream_query(arg0: int, arg1: int, /) -> bool: ...
-
 def stream_wait_event(arg0: int, arg1: int, arg2: int, /) -> None: ...
-
 def ctx_synchronize(arg: int, /) -> None: ...
-
 def memcpy_async(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, /) -> None: ...
-
 def stream_begin_capture(driver: int, stream: int, mode: int = 1) -> None: ...
-
 def stream_end_capture(arg0: int, arg1: int, /) -> int: ...
-
 def stream_is_capturing(arg0: int, arg1: int, /) -> bool: ...
-
 def stream_capture_info(arg0: int, arg1: int, /) -> tuple[int, int, int]: ...
-
 def event_create(driver: int, flags: int = 2) -> int: ...
-
 def event_destroy(arg0: int, arg1: int, /) -> None: ...
-
 def event_record(arg0: int, arg1: int, arg2: int, /) -> None: ...
-
 def event_query(arg0: int, arg1: int, /) -> bool: ...
-
 def event_synchronize(arg0: int, arg1: int, /) -> None: ...
-
 def event_elapsed_time(arg0: int, arg1: int, arg2: int, /) -> float: ...
-
 def graph_instantiate(arg0: int, arg1: int, /) -> int: ...
-
-def graph_launch(driver: int, exec: int, stream: int, polled: int = 0) -> None: ...
-
+def graph_launch(arg0: int, arg1: int, arg2: int, /) -> None: ...
 def graph_destroy(arg0: int, arg1: int, /) -> None: ...
-
 def graph_exec_destroy(arg0: int, arg1: int, /) -> None: ...
-
 def graph_nodes(arg0: int, arg1: int, /) -> list[tuple[int, str, str]]: ...
-
 def graph_edges(arg0: int, arg1: int, /) -> list[tuple[int, int]]: ...
-
 def cpu_set_schedule(name: str, seed: int = 0) -> None: ...
-
 def cpu_trace_start() -> None: ...
-
 def cpu_trace_stop() -> list[tuple[str, str, int, int, float, float]]: ...
-
 def label_next(arg: str, /) -> None: ...
-
 def cuda_unavailable_reason() -> str | None: ...
-
 def use_device(ordinal: int) -> None: ...
-
 def driver_version(arg: int, /) -> int: ...
-
-def launch_hostfunc(driver: int, stream: int, free_after_run: bool, fn: object, args: tuple, kwargs: dict) -> int | None: ...
-
+def launch_hostfunc(
+    driver: int, stream: int, free_after_run: bool, fn: object, args: tuple, kwargs: dict
+) -> int | None: ...
 def launch_device(stream: int, fn: object, args: tuple, kwargs: dict, name: str) -> None: ...
-
-def launch_native(driver: int, stream: int, function: int, data: int, owner: object | None, name: str, skippable: bool = False, polled: bool = False) -> None: ...
-
-def prepare_polling(driver: int) -> str | None: ...
-
-def polled_tasks(driver: int, capture: int) -> int: ...
-
-def expect_polled(driver: int, runs: int) -> None: ...
-
+def launch_native(
+    driver: int,
+    stream: int,
+    function: int,
+    data: int,
+    owner: object | None,
+    name: str,
+    skippable: bool = False,
+) -> None: ...
 def check(driver: int | None = None) -> None: ...
-
 def exchange_failure_scope(scope: int) -> int: ...
-
 def drain() -> None: ...
-
 def hostfunc_handles() -> list[int]: ...
-
 def free_hostfunc_user_data(handle: int) -> None: ...
-
 def hostfunc_stats() -> dict: ...
-
 def in_task() -> bool: ...
-
 def set_watchdog(seconds: float, signal: int) -> None: ...
 
 WATCHDOG_SIGNAL: int = 41
@@ -103,99 +66,332 @@ class Kernel:
     def run(self) -> None: ...
 
 def launch_kernel(stream: int, kernel: object, owner: object | None, name: str) -> None: ...
-
-def linear_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: float, arg14: bool, arg15: int, /) -> Kernel: ...
-
-def rms_norm_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: float, /) -> Kernel: ...
-
-def attend_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, arg14: int, arg15: int, arg16: int, arg17: int, arg18: int, arg19: float, arg20: float, arg21: int, /) -> Kernel: ...
-
+def linear_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: float,
+    arg14: bool,
+    arg15: int,
+    /,
+) -> Kernel: ...
+def rms_norm_cpu(
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: float, /
+) -> Kernel: ...
+def attend_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    arg15: int,
+    arg16: int,
+    arg17: int,
+    arg18: int,
+    arg19: float,
+    arg20: float,
+    arg21: int,
+    /,
+) -> Kernel: ...
 def embed_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /) -> Kernel: ...
-
-def join_norms_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: float, arg12: float, /) -> Kernel: ...
-
+def join_norms_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: float,
+    arg12: float,
+    /,
+) -> Kernel: ...
 def take_rows_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, /) -> Kernel: ...
-
-def strided_copy_cpu(arg0: int, arg1: int, arg2: Sequence[int], arg3: Sequence[int], arg4: Sequence[int], arg5: int, /) -> Kernel: ...
+def strided_copy_cpu(
+    arg0: int, arg1: int, arg2: Sequence[int], arg3: Sequence[int], arg4: Sequence[int], arg5: int, /
+) -> Kernel: ...
 
 class InputsCall:
     pass
 
-def inputs_call(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, /) -> InputsCall: ...
-
+def inputs_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> InputsCall: ...
 def read_slots_cpu(arg: InputsCall, /) -> Kernel: ...
-
 def read_slots_cuda(arg0: InputsCall, arg1: int, /) -> str: ...
 
 class ProposalsCall:
     pass
 
-def proposals_call(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /) -> ProposalsCall: ...
-
+def proposals_call(
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /
+) -> ProposalsCall: ...
 def take_proposals_cpu(arg: ProposalsCall, /) -> Kernel: ...
-
 def take_proposals_cuda(arg0: ProposalsCall, arg1: int, /) -> str: ...
-
 def cuda_architectures() -> str: ...
 
 class ApplyCall:
     pass
 
-def apply_slots_call(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, arg14: int, /) -> ApplyCall: ...
-
+def apply_slots_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    /,
+) -> ApplyCall: ...
 def apply_slot_masks_cpu(arg0: ApplyCall, arg1: int, /) -> Kernel: ...
-
 def apply_slot_masks_cuda(arg0: ApplyCall, arg1: int, arg2: int, /) -> str: ...
 
 class MaskCopyCall:
     pass
 
-def copy_slots_call(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, arg14: int, /) -> MaskCopyCall: ...
-
+def copy_slots_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    /,
+) -> MaskCopyCall: ...
 def copy_slot_masks_cpu(arg: MaskCopyCall, /) -> Kernel: ...
-
 def copy_slot_masks_cuda(arg0: MaskCopyCall, arg1: int, /) -> str: ...
-
-def apply_token_bitmask_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: bool, arg11: int, arg12: int, arg13: int, /) -> int: ...
-
-def apply_token_bitmask_cuda(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: bool, arg11: int, arg12: int, arg13: int, arg14: int, /) -> str: ...
-
-def copy_mask_rows_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: bool, arg10: int, arg11: int, arg12: int, /) -> int: ...
-
-def copy_mask_rows_cuda(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: bool, arg10: int, arg11: int, arg12: int, arg13: int, /) -> str: ...
+def apply_token_bitmask_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: bool,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    /,
+) -> int: ...
+def apply_token_bitmask_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: bool,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    /,
+) -> str: ...
+def copy_mask_rows_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: bool,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    /,
+) -> int: ...
+def copy_mask_rows_cuda(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: bool,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    /,
+) -> str: ...
 
 class SlotTables:
-    def __init__(self, arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, /) -> None: ...
+    def __init__(
+        self,
+        arg0: int,
+        arg1: int,
+        arg2: int,
+        arg3: int,
+        arg4: int,
+        arg5: int,
+        arg6: int,
+        arg7: int,
+        arg8: int,
+        arg9: int,
+        arg10: int,
+        arg11: int,
+        arg12: int,
+        arg13: int,
+        /,
+    ) -> None: ...
 
 class SlotCall:
     pass
 
-def target_call(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: SlotTables, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, /) -> SlotCall: ...
-
-def draft_call(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: SlotTables, arg7: int, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, arg14: int, arg15: int, /) -> SlotCall: ...
-
+def target_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: SlotTables,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    /,
+) -> SlotCall: ...
+def draft_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: SlotTables,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    arg15: int,
+    /,
+) -> SlotCall: ...
 def sample_slots_cpu(arg0: SlotCall, arg1: int, /) -> Kernel: ...
-
 def sample_slots_cuda(arg0: SlotCall, arg1: int, arg2: int, /) -> str: ...
 
 class AdvanceCall:
     pass
 
-def advance_call(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: bool, arg8: int, arg9: int, arg10: int, arg11: int, arg12: int, arg13: int, arg14: int, arg15: int, arg16: int, arg17: int, arg18: int, arg19: int, arg20: int, arg21: int, /) -> AdvanceCall: ...
-
+def advance_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: bool,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    arg15: int,
+    arg16: int,
+    arg17: int,
+    arg18: int,
+    arg19: int,
+    arg20: int,
+    arg21: int,
+    /,
+) -> AdvanceCall: ...
 def advance_slots_cpu(arg: AdvanceCall, /) -> Kernel: ...
-
 def advance_slots_cuda(arg0: AdvanceCall, arg1: int, /) -> str: ...
 
 class KeepCall:
     pass
 
-def keep_call(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, arg9: int, /) -> KeepCall: ...
-
+def keep_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    /,
+) -> KeepCall: ...
 def keep_logits_cpu(arg: KeepCall, /) -> Kernel: ...
-
 def keep_logits_cuda(arg0: KeepCall, arg1: int, /) -> str: ...
-
 def has_torch_calls() -> bool: ...
 
 class TorchTensor:
@@ -204,21 +400,18 @@ class TorchTensor:
 class TorchArgument:
     @staticmethod
     def none() -> TorchArgument: ...
-
     @staticmethod
     def integer(arg0: int, arg1: bool, /) -> TorchArgument: ...
-
     @staticmethod
     def number(arg0: float, arg1: bool, /) -> TorchArgument: ...
-
     @staticmethod
     def tensor(arg0: TorchTensor, arg1: bool, /) -> TorchArgument: ...
-
     @staticmethod
     def list(arg0: Sequence[TorchArgument], arg1: bool, /) -> TorchArgument: ...
 
-def torch_call(arg0: str, arg1: str, arg2: Sequence[TorchArgument], arg3: Sequence[TorchTensor], arg4: int, /) -> Kernel: ...
-
+def torch_call(
+    arg0: str, arg1: str, arg2: Sequence[TorchArgument], arg3: Sequence[TorchTensor], arg4: int, /
+) -> Kernel: ...
 def torch_add(arg0: TorchTensor, arg1: TorchTensor, arg2: float, arg3: TorchTensor, /) -> Kernel: ...
 
 class TokenTexts:
@@ -241,7 +434,9 @@ class Matcher:
         How many of the tokens would be taken one after another; the state does not change.
         """
 
-    def fill(self, row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> bool:
+    def fill(
+        self, row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")]
+    ) -> bool:
         """
         Write the mask of what may follow, int32 [words]; False where nothing is blocked.
         """
@@ -260,7 +455,12 @@ class Matcher:
         A guess of tokens that spell what must follow whatever is sampled; the state does not change.
         """
 
-    def walk(self, tokens: Sequence[int], row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], timed: bool = False) -> tuple:
+    def walk(
+        self,
+        tokens: Sequence[int],
+        row: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")],
+        timed: bool = False,
+    ) -> tuple:
         """
         Fill and take tokens in turn: how many were taken, of how many the mask said otherwise, ns of each call.
         """
@@ -282,7 +482,6 @@ class Matcher:
         """
 
     def is_terminated(self) -> bool: ...
-
     @property
     def slot(self) -> int:
         """The slot it is attached to, or -1."""
@@ -308,7 +507,9 @@ def hush_xgrammar() -> None:
 def xgrammar_bind(tvm_ffi_path: str, xgrammar_path: str) -> str:
     """Resolve XGrammar's C interface; what is missing, or an empty text."""
 
-def xgrammar_matcher(handle: int, vocab_size: int, end_tokens: Sequence[int], texts: TokenTexts | None = None) -> Matcher:
+def xgrammar_matcher(
+    handle: int, vocab_size: int, end_tokens: Sequence[int], texts: TokenTexts | None = None
+) -> Matcher:
     """
     A matcher over an xgrammar GrammarMatcher's handle; `texts` spells what is forced.
     """
@@ -334,34 +535,34 @@ class GuideClock:
         """What took how long, where it was more than the limit."""
 
 class GuidedState:
-    def __init__(self, num_slots: int, max_drafts: int, vocab_size: int, end_tokens: Sequence[int], drafts: int, verified: int, masks: int, token_mask: int, temperatures: int, workers: int = 0, mask_time_limit_s: float = 0.0, max_pending: int = 64) -> None: ...
-
+    def __init__(
+        self,
+        num_slots: int,
+        max_drafts: int,
+        vocab_size: int,
+        end_tokens: Sequence[int],
+        drafts: int,
+        verified: int,
+        masks: int,
+        token_mask: int,
+        temperatures: int,
+        workers: int = 0,
+        mask_time_limit_s: float = 0.0,
+        max_pending: int = 64,
+    ) -> None: ...
     def push(self, slots: Sequence[int], attach: dict, epoch: int = 0) -> int: ...
-
     def fetch(self) -> None: ...
-
     def extend(self, draft: int) -> None: ...
-
     def extend_through(self, count: int) -> None: ...
-
     def commit(self) -> None: ...
-
     def release(self, slot: int) -> None: ...
-
     def vacate(self, slots: Sequence[int]) -> None: ...
-
     def task(self, operation: str, draft: int = 0) -> tuple: ...
-
     def status(self, slot: int) -> tuple[str, str]: ...
-
     def committed(self, slot: int) -> int: ...
-
     def extended(self, slot: int) -> int: ...
-
     def is_terminated(self, slot: int) -> bool: ...
-
     def is_guided(self, slot: int) -> bool: ...
-
     def splice(self, slot: int) -> tuple[int, int, list[int]] | None:
         """
         Where the status is "spliced": of how many committed tokens how many go, and which come in their place.
@@ -369,36 +570,35 @@ class GuidedState:
 
     @property
     def num_failed(self) -> int: ...
-
     @property
     def num_pending(self) -> int: ...
-
     @property
     def epoch(self) -> int: ...
-
     @property
     def pushed_epoch(self) -> int: ...
-
     def record(self, num_bytes: int) -> None: ...
-
     def recorded(self) -> bytes: ...
-
     def counters(self, operation: str) -> tuple: ...
 
 class NgramSettings:
     def __init__(self, min_length: int, max_length: int, candidates: int) -> None: ...
 
 class Proposals:
-    def __init__(self, state: GuidedState, verified: int, proposed: int, given: bool, forced: bool, ngram: NgramSettings | None) -> None: ...
-
-    def open(self, slot: int, tokens: Sequence[int], max_new_tokens: int, given: Sequence[int], num_answered: int) -> None: ...
-
+    def __init__(
+        self,
+        state: GuidedState,
+        verified: int,
+        proposed: int,
+        given: bool,
+        forced: bool,
+        ngram: NgramSettings | None,
+    ) -> None: ...
+    def open(
+        self, slot: int, tokens: Sequence[int], max_new_tokens: int, given: Sequence[int], num_answered: int
+    ) -> None: ...
     def set_guided(self, guided: bool) -> None: ...
-
     def run(self, num_drafts: int) -> None: ...
-
     def task(self, num_drafts: int) -> tuple: ...
-
     def counters(self) -> tuple: ...
 
 class AfterRules:
@@ -406,19 +606,15 @@ class AfterRules:
 
     @overload
     def __init__(self, texts: TokenTexts, vocab_size: int, token: int) -> None: ...
-
     @overload
     def __init__(self, texts: TokenTexts, vocab_size: int, trigger: bytes) -> None: ...
-
     def settle(self, guide: Matcher) -> None:
         """
         Look up, once, which tokens may hold the trigger's end, with a matcher at its start.
         """
 
     def can_end(self) -> bool: ...
-
     def can_be_forced(self) -> bool: ...
-
     @property
     def memory_bytes(self) -> int: ...
 
@@ -431,26 +627,28 @@ class TokenTrie:
     """The tokens of a vocabulary as a tree of their bytes."""
 
     def __init__(self, texts: TokenTexts, vocab_size: int) -> None: ...
-
     @property
     def memory_bytes(self) -> int: ...
 
 class RecognizerGuide:
     """Makes matchers over recognisers that `factory` makes."""
 
-    def __init__(self, texts: TokenTexts, trie: TokenTrie, vocab_size: int, end_tokens: Sequence[int], factory: object) -> None: ...
-
+    def __init__(
+        self, texts: TokenTexts, trie: TokenTrie, vocab_size: int, end_tokens: Sequence[int], factory: object
+    ) -> None: ...
     def matcher(self) -> Matcher: ...
 
 class PluginGuide:
     """What a plug-in prepared for one guide."""
 
-    def __init__(self, path: str, texts: TokenTexts, end_tokens: Sequence[int], vocab_size: int, arg: bytes) -> None: ...
-
+    def __init__(
+        self, path: str, texts: TokenTexts, end_tokens: Sequence[int], vocab_size: int, arg: bytes
+    ) -> None: ...
     @property
     def recognizes(self) -> bool: ...
-
-    def matcher(self, texts: TokenTexts, trie: TokenTrie | None, vocab_size: int, end_tokens: Sequence[int]) -> Matcher:
+    def matcher(
+        self, texts: TokenTexts, trie: TokenTrie | None, vocab_size: int, end_tokens: Sequence[int]
+    ) -> Matcher:
         """A matcher at its start; `trie` is needed where it recognises."""
 
 def wasm_bind(library_path: str) -> str:
@@ -485,14 +683,21 @@ class WasmVariables:
     """The variables that the sequences of one request share."""
 
     def __init__(self) -> None: ...
-
     def get(self, name: str) -> tuple[int, bytes] | None:
         """A variable's version and value, if there is one."""
 
 class WasmProgram:
     """A compiled program for one vocabulary; starts matchers."""
 
-    def __init__(self, artefact: bytes, trie: bytes, num_tokens: int, end_ids: Sequence[int], texts: TokenTexts, limits: dict) -> None:
+    def __init__(
+        self,
+        artefact: bytes,
+        trie: bytes,
+        num_tokens: int,
+        end_ids: Sequence[int],
+        texts: TokenTexts,
+        limits: dict,
+    ) -> None:
         """
         From what wasm_compile gave. Raises GuideError for a module that imports what programs don't have.
         """
@@ -508,7 +713,17 @@ def llguidance_bind(library_path: str) -> str:
 class LlguidanceLimits:
     """What compiling and one mask may cost; 0: LLGuidance's default."""
 
-    def __init__(self, *, max_items_in_row: int = 0, step_max_items: int = 0, max_lexer_states: int = 0, max_grammar_size: int = 0, initial_lexer_fuel: int = 0, step_lexer_fuel: int = 0, keeps_states: bool = True) -> None: ...
+    def __init__(
+        self,
+        *,
+        max_items_in_row: int = 0,
+        step_max_items: int = 0,
+        max_lexer_states: int = 0,
+        max_grammar_size: int = 0,
+        initial_lexer_fuel: int = 0,
+        step_lexer_fuel: int = 0,
+        keeps_states: bool = True,
+    ) -> None: ...
 
 class LlguidanceVocabulary:
     """LLGuidance's view of a vocabulary."""
@@ -521,7 +736,9 @@ class LlguidanceVocabulary:
 class LlguidanceGrammar:
     """A grammar that LLGuidance compiled for a vocabulary."""
 
-    def __init__(self, vocabulary: LlguidanceVocabulary, type: str, text: str, limits: LlguidanceLimits) -> None:
+    def __init__(
+        self, vocabulary: LlguidanceVocabulary, type: str, text: str, limits: LlguidanceLimits
+    ) -> None:
         """
         Compile; `type` is "json_schema", "regex" or "lark". Raises GuideError.
         """
@@ -529,7 +746,13 @@ class LlguidanceGrammar:
     def matcher(self) -> Matcher:
         """A new matcher at the start."""
 
-def hash_mask_rows(masks: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], flags: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], vocab_size: int, hashes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+def hash_mask_rows(
+    masks: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    flags: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    vocab_size: int,
+    hashes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
     """
     Hash rows of masks int32 [R, W] with their flags int32 [R]: of rows int32 [N] to hashes int64 [N].
     """
@@ -545,7 +768,6 @@ class ClosingTables:
 
     @property
     def num_bytes(self) -> int: ...
-
     def shortest(self, text: bytes) -> tuple[int, int, bytes] | None:
         """
         Fewest tokens to the end over all readings of a text, the most, and the text of the fewest; or None.
@@ -566,11 +788,9 @@ class WordAutomaton:
 
     @staticmethod
     def of_texts(words: Sequence[str]) -> WordAutomaton: ...
-
     @staticmethod
     def of_tokens(words: Sequence[Sequence[int]]) -> WordAutomaton: ...
-
-    def find(self, state: int, text: str, seen: str = '') -> tuple[int, int, int]:
+    def find(self, state: int, text: str, seen: str = "") -> tuple[int, int, int]:
         """
         A text in `state` goes on with `text`: its state then, the word (-1: none) that ends after what `text`
         shares with `seen` and begins first, of those the shortest, and the character of `text` that it begins
