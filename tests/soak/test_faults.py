@@ -81,7 +81,7 @@ def test_a_processor_that_raises_ends_its_own_request(pool: Pool, drafters: Path
         broken(
             errand,
             "logits processor 'logits_post_processor' raised PlantedError: planted in a processor",
-            logits_post_processor=raising_processor(rng.randrange(6), allows_capture=rng.random() < 0.4),
+            logits_post_processor=any_raising_processor(rng),
             end_id=-1,
         )
         if rng.random() < 0.25
@@ -157,10 +157,10 @@ def test_a_failed_iteration_is_not_taken_for_the_fault_of_a_prompt(pool: Pool, g
             answers = executor.await_responses(executor.enqueue_requests(requests), timeout=30)
             return [r.error_msg if r.has_error() else r.result.output_token_ids for (r,) in answers]
 
-        expected = ask()
         failing = FailingForward(executor, random.Random(0), 0.0)
         model: Any = executor.client.engine.parts.model
         model.forward = failing
+        expected = ask()
         for number in range(1, 12):
             failing.raise_in(number)
             answers = ask()
@@ -211,6 +211,12 @@ def broken(errand: Errand, error: str, **changed: Any) -> Errand:
     sampling = SamplingConfig(temperature=1.0, seed=case.number)
     broken = Request(case.prompt, 20, sampling_config=sampling, **kept, **changed)
     return replace(errand, request=broken, fate="invalid", error=error)
+
+
+def any_raising_processor(rng: random.Random) -> Callable[..., None]:
+    """One that raises in one of its first calls; what is captured is called for the prompt, for a warm-up, and once more."""
+    allows_capture = rng.random() < 0.4
+    return raising_processor(rng.randrange(2 if allows_capture else 6), allows_capture=allows_capture)
 
 
 def is_planted(account: Account) -> bool:

@@ -117,13 +117,13 @@ def test_a_guide_and_a_bias_that_leave_nothing_together_are_an_error(tiny: Check
 def test_logits_that_are_not_numbers_are_an_error_of_the_request(
     tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beams = Beams(tiny.path)
+    beams = Beams(tiny.path, graphs="none")
     one = beam_request([5, 6], BeamParams(2))
     beams.start(one)
     beams.step()
     beams.step()
     logits = beams.engine.parts.model.logits
-    monkeypatch.setattr(beams.engine.parts.model, "logits", lambda hidden: logits(hidden) * math.nan)
+    monkeypatch.setattr(beams.engine.parts.model, "logits", lambda *args: logits(*args).mul_(math.nan))
     beams.step()
     assert isinstance(one.output.error, RequestError) and not isinstance(one.output.error, GuideStateError)
     assert "leave no token for token 3" in str(one.output.error)
@@ -134,7 +134,7 @@ def test_logits_that_are_not_numbers_are_an_error_of_the_request(
 def test_an_iteration_that_fails_ends_who_was_in_it_and_the_next_one_works(
     tiny: Checkpoint, prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beams, prompt = Beams(tiny.path), tiny.tokenizer.encode(prompts[0])
+    beams, prompt = Beams(tiny.path, graphs="none"), tiny.tokenizer.encode(prompts[0])
     alone, later = beam_request(prompt, BeamParams(3)), beam_request(prompt, BeamParams(3))
     both = [beam_request(prompt, BeamParams(3)), beam_request(prompt, BeamParams(3))]
     beams.run([alone])

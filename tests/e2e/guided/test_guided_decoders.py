@@ -112,7 +112,7 @@ def _apply_at_once(
     slots_B: torch.Tensor,
     d2t: torch.Tensor | None = None,
 ) -> None:
-    stream.launch(lane._apply_verify, logits_BTV, self.masks, self.token_mask, self._rows_of(slots_B), d2t)
+    stream.launch(lane._apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, d2t)
 
 
 def _enter_once_a_step(self: GrammarLane, stream: Stream) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from support.engine.beams import Beams
 from support.engine.requests import engine_request, make_request, run
+from support.planting import at_every_run
 from support.races.parts import ahead
 from support.races.runs import TEXT
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
@@ -25,7 +26,9 @@ EAGLE3 = Speculation.eagle3(num_draft_tokens=2, guide_drafts=True)
 def made(speculation: Speculation = EAGLE3, **config: Any) -> LLM:
     """An engine of weft-tiny, to be stepped by hand."""
     settings = {"max_batch": 2, "max_seq_len": 128} | config
-    return LLM(device="cpu", speculation=speculation, engine=EngineConfig(**settings))
+    llm = LLM(device="cpu", speculation=speculation, engine=EngineConfig(**settings))
+    Breakable.of(llm.engine.parts.model)
+    return llm
 
 
 def asked(llm: LLM, guide: Guide | None = None) -> Request:
@@ -37,23 +40,39 @@ def asked(llm: LLM, guide: Guide | None = None) -> Request:
     return request
 
 
+class Breakable:
+    """In the place of a model's forward, before a graph captures it: `left` times it raises when it runs."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward, self.left = forward, 0
+
+    @classmethod
+    def of(cls, model: Any) -> Breakable:
+        """That of a model, which gets one if it has none."""
+        if not isinstance(model.forward, cls):
+            model.forward = cls(model.forward)
+        found: Breakable = model.forward
+        return found
+
+    def __call__(self, *args: Any) -> Any:
+        at_every_run(self._strike)
+        return self.forward(*args)
+
+    def _strike(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise ValueError("planted")
+
+
 @contextmanager
 def broken(model: Any, times: int = 1) -> Iterator[None]:
     """The model's next forwards raise."""
-    forward, left = model.forward, times
-
-    def some(*args: Any) -> Any:
-        nonlocal left
-        if left:
-            left -= 1
-            raise ValueError("planted")
-        return forward(*args)
-
-    model.forward = some
+    forward = Breakable.of(model)
+    forward.left = times
     try:
         yield
     finally:
-        model.forward = forward
+        forward.left = 0
 
 
 def said(*requests: Request) -> list[tuple[str, list[int]]]:

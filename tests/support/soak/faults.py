@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from support.planting import at_every_run
 from weft.engine.engine import Engine
 from weft.engine.request import Request
 from weft.executor import Executor
@@ -115,8 +116,8 @@ def raising_processor(place: int, *, allows_capture: bool) -> Callable[..., None
 
 
 class FailingForward:
-    """In the place of a model's forward: every now and then it raises. `touched` are the requests that were served
-    then."""
+    """In the place of a model's forward: every now and then it raises, when it runs or a graph does that captured it.
+    `touched` are the requests that were served then."""
 
     def __init__(self, executor: Executor, rng: random.Random, share: float) -> None:
         self.engine: Engine = executor.client.engine
@@ -127,16 +128,19 @@ class FailingForward:
         self._calls_left = -1
 
     def raise_in(self, number: int) -> None:
-        """Raise in the call of this number from now on, too."""
+        """Raise in the run of this number from now on, too."""
         self._calls_left = number
 
     def __call__(self, *args: Any) -> Any:
+        at_every_run(self._strike)
+        return self._forward(*args)
+
+    def _strike(self) -> None:
         self._calls_left -= 1
         if self._calls_left == 0 or self._rng.random() < self._share:
             self.num_raised += 1
             self.touched |= {request.id for request in self._served()}
             raise PlantedError(f"planted in forward, number {self.num_raised}")
-        return self._forward(*args)
 
     def _served(self) -> list[Request]:
         flights = [request for flight in self.engine.output.in_flight for request in flight.requests]

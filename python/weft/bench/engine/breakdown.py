@@ -47,7 +47,7 @@ class Recorded:
         """Microseconds of a turn by stream and task."""
         names, found = track_names(self.slices), dict[tuple[str, str], float]()
         for s in self.slices:
-            key = (names[s.stream], s.label)
+            key = (names[s.stream], s.label.partition(": ")[0])  # a launched function's, if it is of one
             found[key] = found.get(key, 0.0) + (s.end_us - s.begin_us) / self.turns
         waits, gaps = idle(
             [s for s in self.slices if names[s.stream] == MODEL],
