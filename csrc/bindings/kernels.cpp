@@ -12,10 +12,10 @@
 #include "bindings/logits.h"
 #include "driver/error.h"
 #include "hostfunc/host_task.h"
-#include "kernels/attention/attend.h"
 #include "kernels/kernel.h"
-#include "kernels/linear/linear.h"
-#include "kernels/rows.h"
+#include "kernels/layer/attend.h"
+#include "kernels/layer/linear.h"
+#include "kernels/layer/rows.h"
 #include "kernels/sampling/inputs.h"
 
 namespace nb = nanobind;

@@ -15,9 +15,8 @@ void bind_torch(nb::module_ &m) {
   m.def("has_torch_calls", &has_torch_calls);
   nb::class_<TorchTensor>(m, "TorchTensor")
       .def("__init__", [](TorchTensor *self, std::uintptr_t data, std::vector<std::int64_t> sizes,
-                          std::vector<std::int64_t> strides, int dtype) {
-        new (self) TorchTensor{data, std::move(sizes), std::move(strides), dtype};
-      });
+                          std::vector<std::int64_t> strides,
+                          int dtype) { new (self) TorchTensor{data, std::move(sizes), std::move(strides), dtype}; });
   nb::class_<TorchArgument>(m, "TorchArgument")
       .def_static("none", [] { return TorchArgument{}; })
       .def_static("integer",

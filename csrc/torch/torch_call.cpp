@@ -137,8 +137,8 @@ void copy(const Tensor &to, Handle from) {
 
 class Call final : public Kernel {
  public:
-  Call(std::string name, std::string overload, std::vector<TorchArgument> arguments, const std::vector<TorchTensor> &outs,
-       int num_returns)
+  Call(std::string name, std::string overload, std::vector<TorchArgument> arguments,
+       const std::vector<TorchTensor> &outs, int num_returns)
       : name_(std::move(name)), overload_(std::move(overload)), num_returns_(static_cast<std::size_t>(num_returns)) {
     for (TorchArgument &argument : arguments) arguments_.emplace_back(std::move(argument));
     for (const TorchTensor &out : outs) outs_.emplace_back(out);

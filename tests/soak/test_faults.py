@@ -5,6 +5,7 @@ the executor goes on serving, and nothing is left behind.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,7 +215,7 @@ def broken(errand: Errand, error: str, **changed: Any) -> Errand:
 
 
 def any_raising_processor(rng: random.Random) -> Callable[..., None]:
-    """One that raises in one of its first calls; what is captured is called for the prompt, for a warm-up, and once more."""
+    """One that raises in one of its first calls; what is captured has three: for the prompt, a warm-up, the capture."""
     allows_capture = rng.random() < 0.4
     return raising_processor(rng.randrange(2 if allows_capture else 6), allows_capture=allows_capture)
 

@@ -15,7 +15,7 @@ import weft
 
 ROOT = str(Path(weft.__file__).parent) + "/"
 
-DEVICE = frozenset({("runtime/cpu.py", "_run_device"), ("runtime/cpu.py", "CpuGraph.replay")})
+DEVICE = frozenset({("runtime/launching.py", "_run_device"), ("runtime/cpu.py", "CpuGraph.replay")})
 """What is below these is a device's work: a GPU does it, or a graph."""
 
 

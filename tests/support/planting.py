@@ -1,5 +1,5 @@
-"""Python that runs whenever a launched function's work does: planted in a function that a graph captures, it runs at every
-replay."""
+"""Python that runs whenever a launched function's work does: planted in a function that a graph captures, it runs at
+every replay."""
 
 from __future__ import annotations
 

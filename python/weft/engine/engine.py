@@ -237,7 +237,8 @@ class Engine:
         """Read two prompts that are nobody's, and capture the graphs of every batch size and number of drafts in use,
         with guides and without.
 
-        That is what any mix of requests needs, but for logits processors. On CUDA it is done on the thread that steps: libraries keep handles by thread.
+        That is what any mix of requests needs, but for logits processors. On CUDA it is done on the thread that steps:
+        libraries keep handles by thread.
         """
         began = time.perf_counter()
         with self._scope, _collection_postponed():

@@ -1,5 +1,5 @@
-"""Memory for weights on the CPU, in huge pages where the system has them: a stream of weights reads them half again as fast
-as it reads small pages, whose addresses it must look up all the time."""
+"""Memory for weights on the CPU, in huge pages where the system has them: a stream of weights reads those up to half
+again as fast as small ones, whose addresses it must look up all the time."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ def warm_request() -> FileTrace:
     guide = Guide.regex("[a-z]{24}")
     sampling = SamplingParams(max_tokens=32)
     with traced() as trace, LLM("weft-tiny", speculation=Speculation.eagle3(), device="cpu") as llm:
+        llm.warm_up()
         llm.generate("Name:", guide=guide, sampling=sampling)
         trace.is_on = True
         output = llm.generate("Name:", guide=guide, sampling=sampling)

@@ -130,7 +130,8 @@ class Scheduler:
         return True
 
     def _num_drafts(self, decoding: Sequence[Running]) -> int:
-        """As many as batches of so many rows have, so that few kinds of iterations there are; none where all want none."""
+        """As many as batches of so many rows have, so that there are few kinds of iterations; none where all want
+        none."""
         if all(running.request.drafts.max_drafts == 0 for running in decoding):
             return 0
         return self._num_drafts_of[_num_rows(decoding)]

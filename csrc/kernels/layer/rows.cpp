@@ -1,10 +1,10 @@
-#include "kernels/rows.h"
+#include "kernels/layer/rows.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/floats.h"
-#include "kernels/linear/linear.h"
+#include "kernels/layer/linear.h"
 #include "support/multiversion.h"
 
 namespace weft {

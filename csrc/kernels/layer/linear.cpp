@@ -1,4 +1,4 @@
-#include "kernels/linear/linear.h"
+#include "kernels/layer/linear.h"
 
 #include <algorithm>
 #include <cmath>
@@ -82,7 +82,7 @@ struct Units {
 
 namespace plain {
 #define WEFT_TARGET 0
-#include "kernels/linear/tiles.h"
+#include "kernels/layer/tiles.h"
 #undef WEFT_TARGET
 }  // namespace plain
 
@@ -92,7 +92,7 @@ namespace plain {
 #pragma GCC target("avx2,fma,f16c")
 namespace avx2 {
 #define WEFT_TARGET 256
-#include "kernels/linear/tiles.h"
+#include "kernels/layer/tiles.h"
 #undef WEFT_TARGET
 }  // namespace avx2
 #pragma GCC pop_options
@@ -100,7 +100,7 @@ namespace avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,prefer-vector-width=512")
 namespace avx512 {
 #define WEFT_TARGET 512
-#include "kernels/linear/tiles.h"
+#include "kernels/layer/tiles.h"
 #undef WEFT_TARGET
 }  // namespace avx512
 #pragma GCC pop_options

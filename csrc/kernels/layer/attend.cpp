@@ -1,11 +1,11 @@
-#include "kernels/attention/attend.h"
+#include "kernels/layer/attend.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "kernels/attention/group.h"
+#include "kernels/layer/group.h"
 #include "support/kernel_threads.h"
 #include "support/multiversion.h"
 

@@ -47,8 +47,8 @@ WEFT_INLINE Lanes widened(const W *w) {
 }
 #endif
 
-// Inputs begin..end-1 of a product. What comes next is asked for meanwhile, since it comes from far away: `ahead` of the
-// weights that are read, or where several tiles of rows read them, each its share, `lines` lines for every input.
+// Inputs begin..end-1 of a product. What comes next is asked for meanwhile, since it comes from far away: `ahead` of
+// the weights that are read, or where several tiles of rows read them, each its share, `lines` lines for every input.
 struct Part {
   std::int64_t begin, end;
   const char *share;  // or null: ahead

@@ -1,4 +1,4 @@
-#include "kernels/attention/group.h"
+#include "kernels/layer/group.h"
 
 #include <algorithm>
 #include <cmath>
