@@ -104,6 +104,7 @@ def test_a_forward_that_raises_ends_those_in_it(pool: Pool, drafters: Path, name
         model.forward = failing
         accounts = serve(executor, pool, errands, 1, takes_any=False)
         del model.forward
+        failing.stop()
         held.check_idle(executor)
         failed = [account for account in accounts if is_planted(account)]
         assert failing.num_raised >= 2 and failed

@@ -131,6 +131,10 @@ class FailingForward:
         """Raise in the run of this number from now on, too."""
         self._calls_left = number
 
+    def stop(self) -> None:
+        """Raise no more, in the graphs that hold it either."""
+        self._share, self._calls_left = 0.0, -1
+
     def __call__(self, *args: Any) -> Any:
         at_every_run(self._strike)
         return self._forward(*args)
