@@ -43,12 +43,8 @@ PYTHON_FLOORS = [
 NATIVE_FLOORS = [
     "include/weft support",
     "driver kernels matcher",
-<<<<<<< HEAD
-    "driver/cpu kernels/mask kernels/sampling",
-    "driver/polling",
-=======
     "driver/cpu kernels/layer kernels/mask kernels/sampling torch",
->>>>>>> 5ce446e (Put a layer's operations in one room, and say what they are for)
+    "driver/polling",
     "hostfunc guided",
     "drafting",
     "grammar/after grammar/closing grammar/llguidance grammar/recognizer grammar/xgrammar grammar/wasm/base",
