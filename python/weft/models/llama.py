@@ -13,7 +13,7 @@ from weft.models.layers import DecoderLayer, norms
 from weft.models.outputs import mark_output, wants_output
 from weft.ops.attention import Rows
 from weft.ops.linear import Linear
-from weft.ops.rows import embed
+from weft.ops.rows import copy_rows_, embed
 
 TOP_K_LOGITS = 10
 """How many of the largest logits of a position `TopKLogits` has, largest first."""
@@ -63,12 +63,12 @@ class Llama:
         places = dict(zip(aux_layers, parts, strict=True))
         for i, (layer, cache) in enumerate(zip(self.layers, kv.layers, strict=True)):
             if i in places:
-                places[i].copy_(x)
+                copy_rows_(places[i], x)
             mark_output(self._state_names[i], x)
             layer.add_to_(x, rows, cache)
         mark_output(self._state_names[-1], x)
         if len(self.layers) in places:
-            places[len(self.layers)].copy_(x)
+            copy_rows_(places[len(self.layers)], x)
         if len(self.layers) + 1 in places:
             self.norm(x, places[len(self.layers) + 1])
         return Hidden(x.view(*tokens.shape, width), aux_out)

@@ -1,4 +1,4 @@
-"""Rows between the products of a decoder: embeddings, and picking rows."""
+"""Rows between the products of a decoder: embeddings, picking and copying rows."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def take_rows(x: Tensor, index: Tensor, out: Tensor) -> Tensor:
     """out[b] = x[b, index[b]]: `x` [B, T, H] and `out` [B, H], contiguous, `index` [B] int64 in 0..T-1."""
     _TAKE(x, index, out)
     return out
+
+
+def copy_rows_(out: Tensor, x: Tensor) -> None:
+    """out = x, both [N, H], any distance apart. On the CPU by this thread alone: torch would wake its own for it."""
+    _COPY(out, x)
 
 
 def _embed_cpu(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
@@ -85,6 +90,19 @@ def _take_cuda(x: Tensor, index: Tensor, out: Tensor) -> None:
         triton_kernels("rows_triton").take_rows(x, index, out)
 
 
+def _copy_cpu(out: Tensor, x: Tensor) -> None:
+    require(
+        out.dtype is x.dtype and out.shape == x.shape, f"out {out.dtype} {list(out.shape)} must be as x is"
+    )
+    size = x.element_size()
+    to, source = ([stride * size for stride in tensor.stride()] for tensor in (out, x))
+    run_kernel("copy", _core.strided_copy_cpu(out.data_ptr(), x.data_ptr(), list(x.shape), to, source, size))
+
+
+def _copy_cuda(out: Tensor, x: Tensor) -> None:
+    out.copy_(x)
+
+
 def _gives_nothing(*args: object) -> None:
     return None
 
@@ -101,6 +119,9 @@ _JOIN = register(
     cpu=_join_cpu,
     cuda=_join_cuda,
     fake=_gives_nothing,
+)
+_COPY = register(
+    "copy_rows_(Tensor(a!) out, Tensor x) -> ()", cpu=_copy_cpu, cuda=_copy_cuda, fake=_gives_nothing
 )
 _TAKE = register(
     "take_rows(Tensor x, Tensor index, Tensor(a!) out) -> ()",

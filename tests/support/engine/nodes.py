@@ -44,6 +44,7 @@ IN_CUDA = {  # csrc/kernels/sampling/*.cu, csrc/kernels/mask/*.cu
     "take_proposals_": ("take_proposals",),
     "apply_slot_masks_": ("mask",),
     "copy_slot_masks": ("copy_masks",),
+    "copy_rows_": ("torch copy_",),
 }
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from weft.errors import InputError
 from weft.ops.linear import Norm
-from weft.ops.rows import embed, join_norms, take_rows
+from weft.ops.rows import copy_rows_, embed, join_norms, take_rows
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -46,3 +47,14 @@ def test_rows_are_picked_by_index() -> None:
     x, out = torch.randn(3, 4, 5), torch.zeros(3, 5)
     assert take_rows(x, torch.tensor([2, 0, 3]), out) is out
     assert torch.equal(out, torch.stack((x[0, 2], x[1, 0], x[2, 3])))
+
+
+def test_rows_are_copied_between_any_strides() -> None:
+    x, out = torch.randn(7, 12), torch.zeros(7, 40)
+    for source, target in ((x, out[:, 3:15]), (x[:, ::2], out[:, :6]), (x[2:3], out[4:5, 20:32])):
+        copy_rows_(target, source)
+        assert torch.equal(target, source)
+    assert not out[:, 15:20].any() and not out[0, 20:].any()
+    for wrong in (x.double(), x[:, :5]):
+        with pytest.raises(InputError, match="must be as x is"):
+            copy_rows_(out[:, :12], wrong)
