@@ -14,7 +14,8 @@ from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.bench.engine.simulated import simulate_acceptance
 from weft.engine.device.tensors import Gather
 from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
-from weft.engine.step.prefill import guarded
+from weft.engine.step.opening import guarded
+from weft.engine.step.prefill import each_guarded
 from weft.runtime import CpuRuntime, cpu
 
 SPECULATIONS = {
@@ -53,7 +54,13 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
     launch, make_pinned = cpu.Stream.launch, CpuRuntime.pinned
 
     def record_launch(self: cpu.Stream, fn: Callable[..., None], *args: Any) -> None:
-        seen, given = (args[1], args[2:]) if fn is guarded else (fn, args)
+        seen, given = fn, args
+        if fn is guarded:
+            seen, given = args[1], args[2:]
+        elif fn is each_guarded:
+            seen, given = args[2], (args[0], *args[3:])
+            if len(args[0].together) > 1:
+                launched[f"{seen.__qualname__} together"] = (seen, given)
         launched[getattr(seen, "__qualname__", type(seen).__name__)] = (seen, given)
         launch(self, fn, *args)
 
@@ -87,16 +94,19 @@ def test_every_launched_function_keeps_the_rule(
         llm.generate(
             ["Text: one.", "Text: two."], guide=[Guide.regex("[a-z ]{9,}"), None], sampling=EVERYTHING
         )
+        run(llm, [make_request(llm, text, SamplingParams(max_tokens=2)) for text in ("One.", "Number two.")])
         expected = {
-            "open_slot",
-            "read_chunk",
+            "open_slots",
+            "write_extras",
+            "read_parts",
+            "read_parts together",
             "target_forward",
             "sample_and_verify",
             "_copy_masks",
             "_apply_masks",
         }
         if llm.engine.parts.drafter is not None:
-            expected |= {"draft_chunk", "draft_forward", "pick_draft"}
+            expected |= {"draft_parts", "draft_parts together", "draft_forward", "pick_draft"}
         elif llm.engine.parts.has_proposals:
             expected |= {"take_proposals"}
         check(expected)
@@ -129,4 +139,4 @@ def test_gathering_and_captured_processors_keep_the_rule(check: Check) -> None:
         sampling, gather = SamplingParams(max_tokens=6), Gather(True, True, names, names)
         processor = LogitsProcessor("favour", Favour())
         run(llm, [make_request(llm, "Text: one.", sampling, gather=gather, processor=processor)])
-        check({"open_slot", "read_chunk", "target_forward", "run_captured", "sample_and_verify"})
+        check({"open_slots", "read_parts", "target_forward", "run_captured", "sample_and_verify"})

@@ -122,7 +122,8 @@ class BuiltEngine:
         """Load and wire everything. Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit."""
         runtime = get_runtime(device)
         target = source.load(runtime, dtype)
-        config = config.resolved(target.config.max_position_embeddings, speculation.max_draft_tokens)
+        limit, num_drafts = target.config.max_position_embeddings, speculation.max_draft_tokens
+        config = config.resolved(limit, num_drafts, runtime.device.type)
         assert config.num_pages is not None and config.max_seq_len is not None
         text = source.text(target.config.vocab_size, config.max_seq_len)
         context = DrafterContext(

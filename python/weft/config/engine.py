@@ -25,7 +25,8 @@ class EngineConfig:
     `max_batch` requests decode at once, each of at most `max_seq_len` tokens (prompt and answer; default: what the
     model can, at most 4096). One that is searched by beams counts for as many requests as it has beams, which may be
     `max_beam_width`; above 1 that excludes speculation. Keys and values live in `num_pages` pages of `page_size` tokens
-    (default: enough for every slot). Prompts are read in chunks of `prefill_chunk` tokens.
+    (default: enough for every slot). One forward reads `prefill_chunk` tokens at most, of one prompt or of several
+    (default: 2048 on a GPU, 512 on a CPU).
 
     A turn reads parts of prompts and decodes, `max_num_tokens` tokens at most (default: 2048, or what a full batch
     decodes and one page more). `policy` says who is admitted: `"guaranteed_no_evict"`, whoever has pages for all of
@@ -67,7 +68,7 @@ class EngineConfig:
     max_seq_len: int | None = None
     page_size: int = 16
     num_pages: int | None = None
-    prefill_chunk: int = 256
+    prefill_chunk: int | None = None
     max_num_tokens: int | None = None
     policy: Policy = "guaranteed_no_evict"
     chunking: Chunking = "first_come"
@@ -114,8 +115,9 @@ class EngineConfig:
             "max_words",
             "max_word_bytes",
         ):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1")
         for name, names in {**CHOICES, "grammar": tuple(registry.names("grammars"))}.items():
             if getattr(self, name) not in names:
                 *others, last = (f'"{each}"' if isinstance(each, str) else repr(each) for each in names)
@@ -142,8 +144,10 @@ class EngineConfig:
                 f"num_pages is {self.num_pages}; it must be at least 2 (page 0 is the padding's)"
             )
 
-    def resolved(self, max_position_embeddings: int, num_draft_tokens: int) -> EngineConfig:
-        """The same config with every default replaced by a number."""
+    def resolved(
+        self, max_position_embeddings: int, num_draft_tokens: int, device: str = "cpu"
+    ) -> EngineConfig:
+        """The same config with every default replaced by a number; `device` is the kind of device, as torch has it."""
         limit = max_position_embeddings
         length = self.max_seq_len if self.max_seq_len is not None else min(limit, 4096)
         if length > limit:
@@ -168,6 +172,7 @@ class EngineConfig:
         mask_limit = self.mask_time_limit_s
         if mask_limit is None:
             mask_limit = UNTRUSTED_MASK_TIME_LIMIT_S if self.untrusted_guides else MASK_TIME_LIMIT_S
+        chunk = self.prefill_chunk or (PREFILL_CHUNK_CPU if device == "cpu" else PREFILL_CHUNK_GPU)
         ahead = self.programs_ahead if self.programs_ahead is not None else self.max_batch
         programs = self.max_program_bytes
         if programs is None:  # each may keep a copy for its siblings
@@ -176,6 +181,7 @@ class EngineConfig:
             self,
             max_seq_len=length,
             num_pages=pages,
+            prefill_chunk=min(chunk, tokens),
             max_num_tokens=tokens,
             mask_time_limit_s=mask_limit,
             programs_ahead=ahead,
@@ -186,6 +192,8 @@ class EngineConfig:
         """Pages that hold `tokens` and what two iterations in flight may write beyond them."""
         return -(-(tokens + positions_ahead(num_draft_tokens)) // self.page_size)
 
+
+PREFILL_CHUNK_CPU, PREFILL_CHUNK_GPU = 512, 2048
 
 MASK_TIME_LIMIT_S, UNTRUSTED_MASK_TIME_LIMIT_S = 2.0, 0.25
 

@@ -1,16 +1,16 @@
 """What makes drafts: drafters on the device, one forward for each draft, and proposers on the host, all at once.
 
-Suffixes: B rows, T = 1 + drafts verified, K drafts, F width of the auxiliary hidden states, V the target's and D the
-draft's vocabulary, P pages. A drafter's methods named `draft_*` and `prefill` are device functions: given to
-`Stream.launch`, they follow its rule (`runtime/interface.py`). What they write is in buffers that `draft_buffers`
-allocated, or in the drafter's own memory by slot.
+Suffixes: B rows, T = 1 + drafts verified, K drafts, N tokens of prompts, F width of the auxiliary hidden states, V the
+target's and D the draft's vocabulary, P pages. A drafter's methods named `draft_*` and `prefill` are device functions:
+given to `Stream.launch`, they follow its rule (`runtime/interface.py`). What they write is in buffers that
+`draft_buffers` allocated, or in the drafter's own memory by slot.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from weft.config import Speculation
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.guided.proposals import Sources
 from weft.models.base import Model, PagedKV
+from weft.ops.attention import Rows
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,34 @@ class DrafterContext:
     page_size: int
     max_seq_len: int
     tokenizer: PreTrainedTokenizerFast | Vocabulary | None = None
+
+
+class Span(NamedTuple):
+    """Positions start..stop-1 of a prompt, whose reading began at `first`: what is before that was found in pages of
+    another request."""
+
+    start: int
+    stop: int
+    first: int
+
+
+@dataclass(frozen=True)
+class PromptParts:
+    """Parts of B prompts that are read together, all but `spans` on the device.
+
+    Row b, of slot `slots_B[b]`, has tokens `starts[b]`..`starts[b+1]-1` of all N, those of `spans[b]`; `starts` is
+    int64 [B + 1], `first_B[b]` int64 the span's `first`. `after_N` is the token after each of `tokens_N`, `aux_NF` the
+    target's hidden states; `rows` are the rows for attention.
+    """
+
+    slots_B: Tensor
+    tokens_N: Tensor
+    after_N: Tensor
+    aux_NF: Tensor
+    rows: Rows
+    starts: Tensor
+    first_B: Tensor
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True)
@@ -89,18 +118,8 @@ class Drafter(Protocol):
     def draft_buffers(self, batch: int) -> DraftBuffers:
         """Buffers for graphs of `batch` rows."""
 
-    def prefill(
-        self,
-        slot_1: Tensor,
-        tokens_1N: Tensor,
-        start: int,
-        aux_1TF: Tensor,
-        page_table_1P: Tensor,
-        first: int = 0,
-    ) -> None:
-        """Read a chunk of a prompt, positions start..start+T-1: `tokens_1N` [1, T+1] are the tokens at positions
-        start..start+T, the last of them the token that follows the chunk; `aux_1TF` the hidden states. `first` is the
-        position at which reading began: what is before it was found in pages of another request."""
+    def prefill(self, parts: PromptParts) -> None:
+        """Read parts of prompts. Where that raises, it is called again for each row alone."""
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         """Read what was committed and write the logits of draft 1. Called without a draft to make, too, so that the

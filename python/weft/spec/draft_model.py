@@ -17,7 +17,7 @@ from weft.models.base import Model, PagedKV
 from weft.models.weights import dtype_name, load_model
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
-from weft.spec.base import DraftBuffers, DrafterContext, Verified
+from weft.spec.base import DraftBuffers, DrafterContext, PromptParts, Verified
 from weft.spec.same_tokens import check_tokens
 
 
@@ -65,17 +65,12 @@ class DraftModel:
             hidden_BH=torch.zeros(batch, config.hidden_size, dtype=config.dtype, device=device),
         )
 
-    def prefill(
-        self,
-        slot_1: Tensor,
-        tokens_1N: Tensor,
-        start: int,
-        aux_1TF: Tensor,
-        page_table_1P: Tensor,
-        first: int = 0,
-    ) -> None:
-        base_1 = torch.full_like(slot_1, start)
-        self.model.forward(tokens_1N, self.kv, Rows(page_table_1P, base_1, tokens_1N.shape[1]))
+    def prefill(self, parts: PromptParts) -> None:
+        self.model.forward(parts.tokens_N, self.kv, parts.rows)
+        # The token after each part, too: the last one's was just sampled.
+        table_BP, begins_B, ends_B = parts.rows.page_table, parts.starts[:-1], parts.starts[1:]
+        after_B1 = parts.after_N.index_select(0, ends_B - 1)[:, None]
+        self.model.forward(after_B1, self.kv, Rows(table_BP, parts.rows.base + (ends_B - begins_B), 1))
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         width = verified.tokens_BT.shape[1]

@@ -15,7 +15,7 @@ after them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from weft.models.base import PagedKV
 from weft.models.mtp_module import MtpModules
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
-from weft.spec.base import DraftBuffers, Verified, row_positions
+from weft.spec.base import DraftBuffers, PromptParts, Verified, row_positions
 from weft.spec.recurrent import head_buffers
 
 
@@ -79,26 +79,27 @@ class MtpChain:
             tokens_BX=integers(batch, window + self.kept),
         )
 
-    def prefill(
-        self,
-        slot_1: Tensor,
-        tokens_1N: Tensor,
-        start: int,
-        aux_1TF: Tensor,
-        page_table_1P: Tensor,
-        first: int = 0,
-    ) -> None:
-        width = aux_1TF.shape[1]
-        hidden, tokens = self._with_kept(slot_1, aux_1TF, tokens_1N[:, 1:])
-        self._keep(slot_1, hidden, tokens, torch.full_like(slot_1, width - 1))
-        before = min(start - first, self.kept)
-        width += before
-        window, known = (x.narrow(1, self.kept - before, width) for x in (hidden, tokens))
-        tokens_1X = torch.cat((known, known.new_zeros(1, self.kept)), 1)
-        rows = Rows(page_table_1P, torch.full_like(slot_1, start - before), width)
+    def prefill(self, parts: PromptParts) -> None:
+        kept, starts = self.kept, parts.starts
+        before_B = (parts.rows.base - parts.first_B).clamp(max=kept)  # entries of a window before its part
+        widths = [min(span.start - span.first, kept) + span.stop - span.start for span in parts.spans]
+        begins = torch.zeros_like(starts)
+        torch.cumsum(starts.diff() + before_B, 0, out=begins[1:])
+        entries, tokens = self._entries(parts)
+        row_M, place_M = _places(begins, sum(widths))
+        index_M = self._index(starts, row_M, place_M - before_B.index_select(0, row_M))
+        window, known = entries.index_select(0, index_M), tokens.index_select(0, index_M)
+        rows = replace(
+            parts.rows,
+            base=parts.rows.base - before_B,
+            width=max(widths),
+            starts=begins if len(widths) > 1 else None,
+        )
+        left_M = begins[1:].index_select(0, row_M) - begins.index_select(0, row_M) - place_M
         for module in range(self.num_drafts):
-            behind = tokens_1X.narrow(1, module, width)
+            behind = torch.where(left_M > module, known.roll(-module), 0)
             window = self.modules.forward(behind, window, self.kv, rows, module)
+        self._keep_last(parts, entries, tokens)
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         assert isinstance(buffers, ChainBuffers)
@@ -150,9 +151,39 @@ class MtpChain:
         hidden = torch.cat((self.hidden_SNH.index_select(0, slots), self.modules.combine(aux)), 1)
         return hidden, torch.cat((self.tokens_SN.index_select(0, slots), tokens.clamp(min=0)), 1)
 
+    def _entries(self, parts: PromptParts) -> tuple[Tensor, Tensor]:
+        """Hidden states [B * kept + N, H] of what is kept of each row, then of the parts, and the tokens after them."""
+        kept_MH = self.hidden_SNH.index_select(0, parts.slots_B).flatten(0, 1)
+        kept_M = self.tokens_SN.index_select(0, parts.slots_B).flatten()
+        hidden = torch.cat((kept_MH, self.modules.combine(parts.aux_NF)))
+        return hidden, torch.cat((kept_M, parts.after_N.clamp(min=0)))
+
+    def _index(self, starts: Tensor, row: Tensor, offset: Tensor) -> Tensor:
+        """Where `_entries` has the entry at `offset` from the beginning of a row's part: before it, what is kept."""
+        num_kept = (starts.shape[0] - 1) * self.kept
+        return torch.where(
+            offset < 0, (row + 1) * self.kept + offset, num_kept + starts.index_select(0, row) + offset
+        )
+
+    def _keep_last(self, parts: PromptParts, entries: Tensor, tokens: Tensor) -> None:
+        """Keep the last entries of each part."""
+        offset_BN = row_positions(parts.starts.diff() - self.kept, self.kept)
+        row_BN = torch.arange(offset_BN.shape[0], device=offset_BN.device)[:, None].expand_as(offset_BN)
+        index = self._index(parts.starts, row_BN.flatten(), offset_BN.flatten())
+        self.tokens_SN.index_copy_(0, parts.slots_B, tokens.index_select(0, index).view(offset_BN.shape))
+        hidden = entries.index_select(0, index).view(*offset_BN.shape, entries.shape[1])
+        self.hidden_SNH.index_copy_(0, parts.slots_B, hidden)
+
     def _keep(self, slots: Tensor, hidden: Tensor, tokens: Tensor, count: Tensor) -> None:
         """Keep the last N of `_with_kept`'s entries up to the verified one at index `count`."""
         index = row_positions(count + 1, self.kept)
         self.tokens_SN.index_copy_(0, slots, tokens.gather(1, index))
         index = index[:, :, None].expand(-1, -1, hidden.shape[2])
         self.hidden_SNH.index_copy_(0, slots, hidden.gather(1, index))
+
+
+def _places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Of `count` entries, of row b those from `starts[b]` to `starts[b + 1]`: the row of each, and its place there."""
+    entry = torch.arange(count, device=starts.device)
+    row = torch.searchsorted(starts[1:], entry, right=True)
+    return row, entry - starts.index_select(0, row)

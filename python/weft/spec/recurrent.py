@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.models.base import PagedKV
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
-from weft.spec.base import DraftBuffers, Verified
+from weft.spec.base import DraftBuffers, PromptParts, Verified
 
 
 class DraftHead(Protocol):
@@ -29,10 +29,11 @@ class DraftHead(Protocol):
     device: torch.device
 
     def combine(self, aux: Tensor) -> Tensor:
-        """What entries read [B, T, H], of the target's hidden states `aux` [B, T, F] at `aux_layers`."""
+        """What entries read [..., H], of the target's hidden states `aux` [..., F] at `aux_layers`."""
 
     def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows) -> Tensor:
-        """Read entries of `features` [B, T, H] and the tokens after them [B, T]: what the next entries read."""
+        """Read entries of `features` [B, T, H] and the tokens after them [B, T], or [N, H] and [N] of rows of different
+        lengths: what the next entries read."""
 
     def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """[B, H] (what `forward` gave) -> [B, draft_vocab_size], new or `out`."""
@@ -52,17 +53,8 @@ class RecurrentDrafter:
     def draft_buffers(self, batch: int) -> DraftBuffers:
         return head_buffers(self.head, batch)
 
-    def prefill(
-        self,
-        slot_1: Tensor,
-        tokens_1N: Tensor,
-        start: int,
-        aux_1TF: Tensor,
-        page_table_1P: Tensor,
-        first: int = 0,
-    ) -> None:
-        rows = Rows(page_table_1P, torch.full_like(slot_1, start), aux_1TF.shape[1])
-        self.head.forward(tokens_1N[:, 1:], self.head.combine(aux_1TF), self.kv, rows)
+    def prefill(self, parts: PromptParts) -> None:
+        self.head.forward(parts.after_N, self.head.combine(parts.aux_NF), self.kv, parts.rows)
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         tokens_BT = verified.tokens_BT

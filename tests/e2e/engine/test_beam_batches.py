@@ -19,7 +19,8 @@ from weft.config import Graphs
 from weft.core import SamplingParams
 from weft.engine.beam_params import BeamParams
 from weft.engine.request import Request
-from weft.engine.step.prefill import guarded
+from weft.engine.step.opening import guarded
+from weft.engine.step.prefill import each_guarded
 from weft.grammar.guide import Guide
 from weft.runtime import CpuRuntime, cpu
 from weft.text import RunningText
@@ -134,6 +135,8 @@ def test_every_launched_function_keeps_the_rule(
 
     def record_launch(self: cpu.Stream, fn: Callable[..., None], *args: Any) -> None:
         inner, rest = (args[1], args[2:]) if fn is guarded else (fn, args)
+        if fn is each_guarded:
+            inner, rest = args[2], (args[0], *args[3:])
         launched[getattr(inner, "__qualname__", "")] = (inner, rest)
         launch(self, fn, *args)
 
@@ -147,7 +150,7 @@ def test_every_launched_function_keeps_the_rule(
     prompt = tiny.tokenizer.encode("Text: one two three.")
     one = beam_request(prompt, BeamParams(3), 6, min_tokens=3, repetition_penalty=1.1, temperature=0.9)
     beams.run([one], [Guide.regex("[a-z ]{9,}")])
-    expected = {"open_slot", "read_chunk", "branch", "note_offers", "target_forward"}
+    expected = {"open_slots", "read_parts", "branch", "note_offers", "target_forward"}
     assert expected <= set(launched)
     for name in expected:
         fn, args = launched[name]

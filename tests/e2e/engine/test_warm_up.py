@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ import torch
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.client import BuiltEngine
 from weft.config import Graphs
-from weft.engine.step import warm_up as warming
+from weft.engine.device.state import StepBuffers
 from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.prefill import PromptRow
+from weft.engine.step.prefill import Prefill
+from weft.engine.step.reading import PromptPart
 from weft.engine.step.step import Plan
 from weft.errors import GraphError, WeftError
 from weft.executor import Executor, ExecutorConfig
@@ -68,23 +70,25 @@ def warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("warms_up")
 def test_the_engines_thread_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[tuple[str, Plan]] = []
-    read: list[tuple[str, int, int]] = []
-    prepare, read_prompt = StepGraphs.prepare, warming.read_prompt
+    read: list[tuple[str, list[tuple[int, int]]]] = []
+    prepare, read_parts = StepGraphs.prepare, Prefill.read
 
     def watched(self: StepGraphs, plan: Plan) -> None:
         prepared.append((threading.current_thread().name, plan))
         prepare(self, plan)
 
-    def watched_reading(*args: object) -> None:
-        row = next(arg for arg in args if isinstance(arg, PromptRow))
-        read.append((threading.current_thread().name, row.slot, row.length))
-        read_prompt(*args)  # type: ignore[arg-type]
+    def watched_reading(self: Prefill, together: list[PromptPart], *args: Any) -> StepBuffers:
+        parts = [(part.row.slot, part.row.length) for part in together]
+        read.append((threading.current_thread().name, parts))
+        return read_parts(self, together, *args)
 
     monkeypatch.setattr(StepGraphs, "prepare", watched)
-    monkeypatch.setattr(warming, "read_prompt", watched_reading)
+    monkeypatch.setattr(Prefill, "read", watched_reading)
     with LLM(device="cpu", engine=EngineConfig(max_batch=2, max_seq_len=96, prefill_chunk=32)) as llm:
         assert {name for name, _ in prepared} == {"weft-engine"} and len(prepared) == 4
-        assert read == [("weft-engine", 2, 8), ("weft-engine", 2, 32)]  # in the slot that only pads
+        assert {name for name, _ in read} == {"weft-engine"}
+        # In the slot that only pads.
+        assert [parts for _, parts in read] == [[(2, 8)], [(2, 32)], [(2, 8)] * 2, [(2, 8), (2, 24)]]
         prepared.clear()
         answers(llm)
         assert prepared == []

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from weft.models.base import PagedKV
-from weft.spec.base import Verified
+from weft.ops.attention import Rows
+from weft.spec.base import PromptParts, Span, Verified
 
 SLOTS, PAGE, PAGES = 4, 4, 14
 LENGTH = PAGE * PAGES - 18
@@ -37,20 +38,38 @@ class Drafting:
             memory[:, 1:].fill_(float("nan"))  # what was never written must never be read
         self.compared = 0
 
-    def prefill(self, slot: int, length: int) -> None:
-        """Read a prompt in chunks of random lengths."""
-        start = 0
-        while start < length:
-            stop = min(length, start + self.rng.randint(1, 9))
-            self.drafter.prefill(
-                torch.tensor([slot]),
-                self.tokens[slot, start : stop + 1][None],
-                start,
-                self.aux[slot, start:stop][None],
-                self.page_table[slot][None],
-            )
-            start = stop
-        self.base[slot] = length
+    def prefill(self, slots: list[int], lengths: list[int]) -> None:
+        """Read prompts in parts of random lengths, some of them together."""
+        position = dict.fromkeys(slots, 0)
+        wanted = dict(zip(slots, lengths, strict=True))
+        while unread := [slot for slot in slots if position[slot] < wanted[slot]]:
+            together = self.rng.sample(unread, self.rng.randint(1, len(unread)))
+            stops = [min(wanted[slot], position[slot] + self.rng.randint(1, 9)) for slot in together]
+            spans = [Span(position[slot], stop, 0) for slot, stop in zip(together, stops, strict=True)]
+            self.drafter.prefill(self.parts(together, spans))
+            position |= dict(zip(together, stops, strict=True))
+        self.base = [wanted.get(slot, base) for slot, base in enumerate(self.base)]
+
+    def parts(self, slots: list[int], spans: list[Span]) -> PromptParts:
+        """Parts of prompts that are read together."""
+        own = list(zip(slots, spans, strict=True))
+        starts = torch.tensor([0, *(span.stop - span.start for span in spans)]).cumsum(0)
+        rows = Rows(
+            self.page_table[slots],
+            torch.tensor([span.start for span in spans]),
+            max(span.stop - span.start for span in spans),
+            starts=starts if len(spans) > 1 else None,
+        )
+        return PromptParts(
+            torch.tensor(slots),
+            torch.cat([self.tokens[slot, span.start : span.stop] for slot, span in own]),
+            torch.cat([self.tokens[slot, span.start + 1 : span.stop + 1] for slot, span in own]),
+            torch.cat([self.aux[slot, span.start : span.stop] for slot, span in own]),
+            rows,
+            starts,
+            torch.tensor([span.first for span in spans]),
+            tuple(spans),
+        )
 
     def iterate(self, slots: list[int], width: int, num_drafts: int, buffers: Any) -> None:
         """One iteration of `slots` that verified `width` positions: the drafts after it, each compared. The last row
@@ -99,12 +118,11 @@ class Drafting:
         """
         buffers: dict[tuple[int, int], Any] = {}
         with torch.inference_mode():
-            for slot, length in enumerate((1, 2, 13, 6)):
-                self.prefill(slot, length)
+            self.prefill([*range(SLOTS)], [1, 2, 13, 6])
             for turn in range(16):
                 if turn == 8:
                     self.tokens[1], self.aux[1] = self.tokens[1].flip(0), self.aux[1].flip(0)
-                    self.prefill(1, 3)
+                    self.prefill([1], [3])
                 live = [s for s in range(SLOTS) if self.base[s] + max_drafts + 2 < LENGTH]
                 if not live:
                     continue

@@ -30,6 +30,7 @@ FIRST: dict[str, list[Run]] = {
     "engine/processors/host.py": [processors],
     "engine/device/results.py": [plain],
     "engine/step/graphs.py": FAULTS,
+    "engine/step/prompt_reader.py": FAULTS,
     "engine/step/runner.py": FAULTS,
     "engine/engine.py": FAULTS,
     "engine/output/processor.py": FAULTS,

@@ -161,7 +161,7 @@ def failed_beside_a_processor() -> Iterator[Any]:
         pass
 
     for _ in ahead():
-        llm = made(Speculation.none())
+        llm = made(Speculation.none(), graphs="none")  # a graph would not enter the model
         run(llm, [make_request(llm, TEXT, SamplingParams(max_tokens=3))])
         first = asked(llm)
         while len(first.output.token_ids) < 2:

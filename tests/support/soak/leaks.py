@@ -16,7 +16,7 @@ from weft.client import RequestHandle
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import KvSequence
 from weft.engine.request import Request
-from weft.engine.step.prefill import PromptRow
+from weft.engine.step.opening import PromptRow
 from weft.executor import Executor
 
 KINDS = (Request, RequestHandle, KvSequence, PromptRow, Executor, Engine)

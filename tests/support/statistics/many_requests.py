@@ -18,7 +18,7 @@ from torch import Tensor
 from support.statistics.exact_outputs import NUM_OUTPUTS, SHAPE, codes
 from support.statistics.small_world import END, MAX_TOKENS, PAGE_SIZE, PROMPT, VOCAB, Case, compiled, target
 from weft.config import Graphs
-from weft.engine.device.sampling import SamplingRow, SlotSampling, TokenRules, write_slot
+from weft.engine.device.sampling import SamplingRow, SlotSampling, TokenRules, write_extras, write_numbers
 from weft.engine.device.state import DecodeParts, SlotState, Verify, verify_coupled
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.step import Guides, Plan
@@ -29,7 +29,7 @@ from weft.guided.state import GuidedShape, GuidedState
 from weft.models.base import PagedKV
 from weft.ops.attention import Rows
 from weft.runtime import get as get_runtime
-from weft.spec.base import Drafter
+from weft.spec.base import Drafter, PromptParts, Span
 
 MakeDrafter = Callable[[int], Drafter]
 """Makes a drafter for so many pages."""
@@ -160,7 +160,10 @@ class ManyRequests:
         hidden = parts.model.forward(torch.tensor([PROMPT[:-1]]), parts.kv, rows, parts.aux_layers)
         caches = list(parts.kv.layers)
         if parts.drafter is not None:
-            parts.drafter.prefill(torch.tensor([0]), torch.tensor([PROMPT]), 0, hidden.aux, table_1P)
+            read, after = torch.tensor(PROMPT[:-1]), torch.tensor(PROMPT[1:])
+            zero, spans = torch.zeros(1, dtype=torch.int64), (Span(0, length, 0),)
+            starts = torch.tensor([0, length])
+            parts.drafter.prefill(PromptParts(zero, read, after, hidden.aux[0], rows, starts, zero, spans))
             caches += parts.drafter.kv.layers  # type: ignore[attr-defined]
         table = parts.state.page_table[: self.num_slots].long()
         for cache in caches:
@@ -173,7 +176,8 @@ class ManyRequests:
             rules = TokenRules(case.bad_words, case.ends if case.sampling.min_tokens else ())
             row = SamplingRow(self.runtime, SlotSampling(case.sampling, rules=rules), PROMPT, VOCAB)
             first, stop = number * self.per_case, (number + 1) * self.per_case
-            write_slot(params, row, first)
+            write_numbers(params, torch.from_numpy(row.numbers)[None], torch.tensor([first]))
+            write_extras(params, row, first)
             for table in (params.floats, params.longs, params.ints):
                 table[:, first:stop] = table[:, first : first + 1].clone()
             for table in (params.ends, params.prompt, params.bias, params.bad_words, params.history):

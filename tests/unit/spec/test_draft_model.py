@@ -20,7 +20,7 @@ from weft.errors import ModelError, TokenizerError
 from weft.grammar.vocabulary.files import load_tokenizer
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.weights import load_model
-from weft.spec.base import DrafterContext
+from weft.spec.base import DrafterContext, Span
 from weft.spec.draft_model import DraftModel
 
 
@@ -167,8 +167,8 @@ def test_drafting_keeps_the_rule_of_launched_functions(tmp_path: Path, target_pa
     drafter.kv.k.zero_()
     drafter.kv.v.zero_()
     with torch.inference_mode():
-        for slot in range(3):
-            drafting.prefill(slot, 2 + 5 * slot)
+        drafting.prefill([0, 1, 2], [2, 7, 12])
+        check_launched(drafter.prefill, drafting.parts([1, 0], [Span(1, 7, 0), Span(0, 2, 0)]))
         verified, _ = drafting.verify([2, 0, 1], 4)
         buffers = drafter.draft_buffers(4)
         check_launched(drafter.draft_first, verified, buffers)

@@ -24,7 +24,7 @@ from weft.models.config import ModelConfig, Rope
 from weft.models.mtp_module import MtpModules
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
-from weft.spec.base import DrafterContext
+from weft.spec.base import DrafterContext, Span
 from weft.spec.mtp import Mtp
 from weft.spec.mtp_chain import MtpChain
 
@@ -162,8 +162,8 @@ def test_drafting_keeps_the_rule_of_launched_functions(modules: int, tmp_path: P
     drafter.kv.k.zero_()
     drafter.kv.v.zero_()
     with torch.inference_mode():
-        for slot in range(3):
-            drafting.prefill(slot, 2 + 5 * slot)
+        drafting.prefill([0, 1, 2], [2, 7, 12])
+        check_launched(drafter.prefill, drafting.parts([1, 0], [Span(1, 7, 0), Span(0, 2, 0)]))
         verified, _ = drafting.verify([2, 0, 1], 4)
         buffers = drafter.draft_buffers(4)
         check_launched(drafter.draft_first, verified, buffers)

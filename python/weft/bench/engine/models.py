@@ -135,7 +135,8 @@ class Bench:
         Texts end at a special token that models don't say, if there is one, so that what is timed goes on.
         """
         config = EngineConfig(max_batch=batch, max_seq_len=max_seq_len, graphs=graphs, reuse=simulate is None)
-        config = config.resolved(self.model.config.max_position_embeddings, num_drafts)
+        limit, device = self.model.config.max_position_embeddings, self.runtime.device.type
+        config = config.resolved(limit, num_drafts, device)
         assert config.num_pages is not None
         drafting = Drafting(Speculation.none())
         if num_drafts:

@@ -62,8 +62,10 @@ class SlotSampling:
 
 
 class SamplingRow:
-    """One slot's sampling parameters in pinned memory: what `write_slot` copies to the device. `answer` is what a
-    request has said that goes on after a pause."""
+    """One slot's sampling parameters on the host. `numbers` int64 [8] are those that every slot has: the seed, the
+    position until which end tokens are blocked, six float32 and six int32, in the order of `SlotParams`. What few ask
+    for is in pinned memory: `write_extras` copies it to the device. `answer` is what a request has said that goes on
+    after a pause."""
 
     def __init__(
         self,
@@ -79,13 +81,13 @@ class SamplingRow:
         is_penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
         changes_logits = bool(is_penalised or has_bias or rules.bad_words)
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
-        self.floats = pinned((s.temperature, s.top_p, s.min_p, *penalties), torch.float32)
-        self.longs = pinned((sampling.seed, len(prompt) + s.min_tokens), torch.int64)
         limit = sampling.max_drafts if sampling.max_drafts is not None else _NO_LIMIT
-        self.ints = pinned(
-            (s.top_k, changes_logits, has_bias, limit, s.logprobs is not None, sampling.is_searched),
-            torch.int32,
-        )
+        numbers = np.empty(8, dtype=np.int64)
+        numbers[:2] = sampling.seed, len(prompt) + s.min_tokens
+        numbers[2:5].view(np.float32)[:] = s.temperature, s.top_p, s.min_p, *penalties
+        wants = s.logprobs is not None, sampling.is_searched
+        numbers[5:].view(np.int32)[:] = s.top_k, changes_logits, has_bias, limit, *wants
+        self.numbers = numbers
         self.text = _Text(runtime, prompt, answer, vocab_size) if changes_logits else None
         self.bad_words: Tensor | None = None
         self.ends: Tensor | None = None
@@ -99,6 +101,11 @@ class SamplingRow:
             dense = rules.bias.clone() if rules.bias is not None else torch.zeros(vocab_size)
             dense[list(bias)] += torch.tensor([float(value) for value in bias.values()])
             self.bias = pinned(dense, torch.float32)
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether there is more than numbers."""
+        return self.text is not None or self.ends is not None
 
 
 class _Text:
@@ -117,11 +124,16 @@ class _Text:
             self.counts = pinned_copy(runtime, counts, torch.int32)
 
 
-def write_slot(params: SlotParams, row: SamplingRow, slot: int) -> None:
-    """Make `slot` the request's; its text so far is its prompt. A device function."""
-    params.floats[:, slot].copy_(row.floats, non_blocking=True)
-    params.longs[:, slot].copy_(row.longs, non_blocking=True)
-    params.ints[:, slot].copy_(row.ints, non_blocking=True)
+def write_numbers(params: SlotParams, numbers: Tensor, slots: Tensor) -> None:
+    """Write `SamplingRow.numbers` int64 [n, 8] to slots int64 [n]. A device function."""
+    params.longs.index_copy_(1, slots, numbers[:, :2].t())
+    words = numbers[:, 2:].view(torch.int32)
+    params.floats.index_copy_(1, slots, words[:, :6].view(torch.float32).t())
+    params.ints.index_copy_(1, slots, words[:, 6:].t())
+
+
+def write_extras(params: SlotParams, row: SamplingRow, slot: int) -> None:
+    """Write what few requests ask for to `slot`, whose text so far is the request's prompt. A device function."""
     if row.ends is not None:
         params.ends[slot].copy_(row.ends, non_blocking=True)
     if row.text is None:

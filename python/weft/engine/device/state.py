@@ -110,6 +110,23 @@ class StepBuffers:
             draft=drafter.draft_buffers(batch) if drafter is not None else None,
         )
 
+    def narrow(self, begin: int, count: int) -> StepBuffers:
+        """`count` of the rows, from row `begin` on, without drafts."""
+
+        def own(tensor: Tensor) -> Tensor:
+            return tensor.narrow(0, begin, count)
+
+        v = self.verified
+        tensors = (v.slots_B, v.tokens_BT, v.count_B, v.base_B, v.aux_BTF, v.page_table_BP)
+        return StepBuffers(
+            own(self.slots_B),
+            own(self.tokens_BT),
+            own(self.logits_BTV),
+            own(self.raw_logits_BTV),
+            Verified(*map(own, tensors)),
+            None,
+        )
+
 
 Verify = Callable[[SlotState, StepBuffers, Tensor], None]
 

@@ -136,13 +136,13 @@ class OutputBuffers:
         return _Iteration(self.by_slot, slots_B) if self.by_slot else None
 
     def reading(
-        self, slot: int, context: Mapping[str, Tensor], start: int, stop: int, end: int
+        self, slots_R: Tensor, last_R: Tensor, context: Mapping[str, Tensor], start: int, stop: int
     ) -> Collector | None:
-        """Collects the outputs of positions start..stop-1 of a text of `end` tokens: into `context`, which has a
-        row for each of them, and those of the last position, from which the next token is sampled, by slot. For device
-        functions."""
-        by_slot = self.by_slot if stop == end else {}
-        return _Chunk(by_slot, slot, context, start, stop) if by_slot or context else None
+        """Collects the outputs of tokens `last_R` of those that are read, from which the next token of slots `slots_R`
+        is sampled, by slot; and of all tokens where they are positions start..stop-1 of one text that has a `context`,
+        with a row for each of its positions. For device functions."""
+        by_slot = self.by_slot if slots_R.shape[0] else {}
+        return _Reading(by_slot, slots_R, last_R, context, start, stop) if by_slot or context else None
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,10 @@ class _Iteration:
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class _Reading:
     by_slot: Mapping[str, Tensor]
-    slot: int
+    slots_R: Tensor
+    last_R: Tensor
     context: Mapping[str, Tensor]
     start: int
     stop: int
@@ -173,7 +174,10 @@ class _Chunk:
     def take(self, name: str, tensor: Tensor) -> None:
         if name in self.by_slot:
             buffer = self.by_slot[name]
-            buffer[self.slot, 0].copy_(tensor.reshape(-1, *buffer.shape[2:])[-1])
+            rows = tensor.reshape(-1, *buffer.shape[2:])
+            if rows.shape[0] != self.last_R.shape[0]:  # not of the last positions alone
+                rows = rows.index_select(0, self.last_R)
+            buffer.select(1, 0).index_copy_(0, self.slots_R, rows)
         if name in self.context:
             kept = self.context[name]
             rows = tensor.reshape(-1, *kept.shape[1:])

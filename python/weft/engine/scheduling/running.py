@@ -82,6 +82,11 @@ class Running:
         self.slot = self.slots[0]
 
     @property
+    def calls_host(self) -> bool:
+        """Whether a logits processor of the request's is called on the host."""
+        return self.request.processor is not None and self.request.processor.is_on_host
+
+    @property
     def num_unread(self) -> int:
         """Tokens to read that are not under way yet."""
         return self.num_context - self.num_read

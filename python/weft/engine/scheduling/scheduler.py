@@ -140,11 +140,12 @@ class Scheduler:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
         admitted: list[Running] = []
         queue, config = self.waiting.queue, self._config
-        if record.paused or (config.policy == "static_batch" and self.running):
+        if record.paused or not queue.requests or (config.policy == "static_batch" and self.running):
             return admitted
+        unread = sum(running.num_unread for running in self.running)
         while queue.requests and self.capacity.free_slots:
             request = queue.first
-            if not self._can_read(request, budget) or not self._fits_width(request):
+            if not self._can_read(request, budget, unread) or not self._fits_width(request):
                 break
             running = self.capacity.take(request, len(self.running))
             if running is None:
@@ -155,19 +156,20 @@ class Scheduler:
             self.running.append(running)
             self._of[request] = running
             admitted.append(running)
+            unread += running.num_unread
             if self.waiting.admit(request):
                 record.new_active += 1
                 record.new_active_queue_s += time.perf_counter() - request.output.stats.submitted_at
         return admitted
 
-    def _can_read(self, request: Request, budget: int) -> bool:
-        """Whether one more prompt should be begun, where `budget` tokens may be read in this step."""
+    def _can_read(self, request: Request, budget: int, unread: int) -> bool:
+        """Whether one more prompt should be begun, where `budget` tokens may be read in this step, and of those that
+        were begun `unread` are left."""
         config = self._config
         if config.policy == "static_batch":  # who does not come now waits until all the others are done
             return True
         if config.chunked and config.chunking == "equal_progress":
             return budget > 0
-        unread = sum(running.num_unread for running in self.running)
         return unread < budget and (config.chunked or unread + request.num_tokens <= budget)
 
     def _fits_width(self, request: Request) -> bool:

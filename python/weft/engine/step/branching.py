@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.engine.device.state import DecodeParts
 from weft.engine.scheduling.running import Branching
-from weft.engine.step.prefill import copy_pages, pinned_pairs
+from weft.engine.step.opening import copy_pages, pinned_pairs
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from weft.engine.device.results import StepResults
 from weft.engine.request import Request
 from weft.engine.scheduling.running import Running
-from weft.engine.step.prefill import PromptRow
+from weft.engine.step.opening import PromptRow
 from weft.engine.step.step import Plan
 
 

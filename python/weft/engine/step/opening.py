@@ -1,23 +1,66 @@
-"""Making slots requests': sampling parameters, matcher, proposals, processor and memory of a prompt."""
+"""Making slots requests': what each brings, on the host and for the device, which is told of all in a step at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from weft.engine.device.sampling import SamplingRow, SlotSampling
-from weft.engine.device.state import DecodeParts
+from weft.engine.device.sampling import SamplingRow, SlotSampling, write_extras, write_numbers
+from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.logits_processors import CapturedProcessor
 from weft.engine.processors.captured import CapturedProcessors
 from weft.engine.recording import Recorder
 from weft.engine.request import Request
 from weft.engine.scheduling.draft_limits import draft_limit
 from weft.engine.scheduling.running import Running
-from weft.engine.step.prefill import PromptRow, pinned_pairs
 from weft.guided.lane import GrammarLane
 from weft.runtime.buffers import pinned_copy
-from weft.runtime.interface import Runtime
+from weft.runtime.interface import Runtime, Stream
+
+_OWN, _NUMBERS = 4, 8
+"""Numbers of a record: slot, length, request id and processor; then `SamplingRow.numbers`; then the pages, int32."""
+
+
+@dataclass(eq=False)
+class PromptRow:
+    """One request's inputs on the host: what `open_slots` writes to the device, for each of its `slots`.
+
+    `tokens` int64 is the text so far; reading begins at `first`, once the pages `copies` (from, to) are copied, and has
+    come to `position`. `pages` are the request's. `error` is what went wrong while it was read: the work after it then
+    leaves the slot alone. `context` is memory for outputs of the prompt's positions, by name; `request_id` and
+    `processor` are `SlotState`'s.
+    """
+
+    slots: Sequence[int]
+    tokens: NDArray[np.int64]
+    pages: Sequence[int]
+    sampling: SamplingRow
+    first: int = 0
+    copies: tuple[Tensor, Tensor] | None = None
+    context: Mapping[str, Tensor] = field(default_factory=dict)
+    request_id: int = 0
+    processor: int = 0
+    position: int = field(init=False)
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.position = self.first
+
+    @property
+    def slot(self) -> int:
+        """The slot into which the prompt is read."""
+        return self.slots[0]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text."""
+        return len(self.tokens)
 
 
 class SlotOpener:
@@ -54,8 +97,8 @@ class SlotOpener:
         width = self._parts.state.page_table.shape[1]
         return PromptRow(
             running.slots,
-            pinned_copy(self._runtime, tokens, torch.int64),
-            pinned_copy(self._runtime, kv.pages[:width], torch.int32),
+            np.array(tokens, dtype=np.int64),
+            kv.pages[:width],
             sampling,
             kv.num_reused,
             pinned_pairs(self._runtime, kv.copies),
@@ -91,3 +134,83 @@ class SlotOpener:
 
 def _request_id(request: Request) -> int:
     return request.id if request.processor is None else request.processor.number_for(request.id)
+
+
+def slot_records(runtime: Runtime, rows: Sequence[PromptRow], pages_per_slot: int) -> Tensor:
+    """Pinned records int64 [n, ...] of the rows' slots, for `open_slots`."""
+    slots = [(slot, row) for row in rows for slot in row.slots]
+    width = _OWN + _NUMBERS + -(-pages_per_slot // 2)
+    records = runtime.pinned((len(slots), width), torch.int64)
+    numbers = records.numpy()
+    words = records.view(torch.int32).numpy()[:, 2 * (_OWN + _NUMBERS) :]
+    for i, (slot, row) in enumerate(slots):
+        numbers[i, :_OWN] = slot, row.length, row.request_id, row.processor
+        numbers[i, _OWN : _OWN + _NUMBERS] = row.sampling.numbers
+        words[i, : len(row.pages)] = row.pages
+    return records
+
+
+def open_rows(
+    runtime: Runtime, stream: Stream, lane: GrammarLane, parts: DecodeParts, rows: Sequence[PromptRow]
+) -> None:
+    """Make the rows' slots their own."""
+    state = parts.state
+    records = slot_records(runtime, rows, state.page_table.shape[1])
+    stream.launch(guarded, rows, open_slots, records, state, lane.token_mask, lane.temperatures)
+    for row in rows:
+        if row.sampling.has_extras:
+            for slot in row.slots:
+                stream.launch(guarded, [row], write_extras, state.params, row.sampling, slot)
+        if row.copies is not None:
+            stream.launch(guarded, [row], copy_pages, parts, *row.copies)
+
+
+def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatures: Tensor) -> None:
+    """Make slots the requests' of the records: their pages and parameters, no drafts, no mask yet."""
+    records = records.to(state.length.device, non_blocking=True)
+    slots, length, request_ids, processors = records[:, :_OWN].t().contiguous()
+    pages = records[:, _OWN + _NUMBERS :].view(torch.int32)[:, : state.page_table.shape[1]]
+    state.page_table.index_copy_(0, slots, pages)
+    # Where the prompt can't be read, an iteration that was launched already decodes after it all the same: it must not
+    # write where the slot's last request ended, which may be in pages that others share.
+    state.length.index_copy_(0, slots, length)
+    state.request_ids.index_copy_(0, slots, request_ids)
+    state.processors.index_copy_(0, slots, processors)
+    write_numbers(state.params, records[:, _OWN : _OWN + _NUMBERS], slots)
+    state.num_proposed.index_fill_(0, slots, 0)
+    state.drafts.index_fill_(1, slots, -1)
+    token_mask.view(state.length.shape[0], -1).index_fill_(0, slots, 0)
+    temperatures.view(state.length.shape[0], -1).index_fill_(0, slots, -1)
+
+
+def write_pages(state: SlotState, slot: int, pages: Tensor) -> None:
+    """Say which pages a slot has by now: int32 [n], pinned."""
+    state.page_table[slot, : pages.shape[0]] = pages.to(state.page_table.device, non_blocking=True)
+
+
+def copy_pages(parts: DecodeParts, sources: Tensor, targets: Tensor) -> None:
+    """Copy the keys and values of whole pages, the drafter's too."""
+    device = parts.state.length.device
+    sources, targets = sources.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+    parts.kv.copy_pages(sources, targets)
+    if parts.drafter is not None and parts.drafter.kv is not None:
+        parts.drafter.kv.copy_pages(sources, targets)
+
+
+def pinned_pairs(runtime: Runtime, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
+    """Pairs of pages, (from, to), as two tensors int64 [n]; None where there are none."""
+    if not pairs:
+        return None
+    sources, targets = zip(*pairs, strict=True)
+    return pinned_copy(runtime, sources, torch.int64), pinned_copy(runtime, targets, torch.int64)
+
+
+def guarded(rows: Sequence[PromptRow], fn: Callable[..., None], *args: Any) -> None:
+    """`fn(*args)`, unless all rows have failed; what it raises is the rows' error, and no other request's."""
+    if all(row.error is not None for row in rows):
+        return
+    try:
+        fn(*args)
+    except Exception as error:
+        for row in rows:
+            row.error = row.error or error

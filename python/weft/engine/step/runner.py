@@ -15,7 +15,6 @@ from weft.engine.device.results import ResultRings
 from weft.engine.device.state import DecodeParts
 from weft.engine.processors.host import HostRow
 from weft.engine.recording import Recorder
-from weft.engine.request import Stage
 from weft.engine.scheduling.running import Branching, Running
 from weft.engine.scheduling.schedule import Schedule
 from weft.engine.step.attachments import Attachments
@@ -23,16 +22,11 @@ from weft.engine.step.branching import BranchInputs, branch
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.in_flight import InFlightBatch
-from weft.engine.step.opening import SlotOpener
-from weft.engine.step.prefill import (
-    PrefillBuffers,
-    PromptRow,
-    guarded,
-    open_row,
-    read_prompt,
-    write_pages,
-)
-from weft.engine.step.step import Guides, Plan, Processors, note_logprobs
+from weft.engine.step.opening import write_pages
+from weft.engine.step.prefill import Prefill
+from weft.engine.step.prompt_reader import PromptReader
+from weft.engine.step.reading import ReadingBuffers
+from weft.engine.step.step import NO_PROCESSORS, Guides, Plan, Processors, note_logprobs
 from weft.grammar.base import Matcher
 from weft.guided.lane import GrammarLane
 from weft.runtime.buffers import pinned_copy
@@ -68,15 +62,18 @@ class ModelRunner:
         self._lane, self._parts, self.graphs = decoder.lane, decoder.parts, decoder.graphs
         self._max_batch = decoder.config.max_batch
         self._rings = ResultRings(self._runtime, self.stream, self._parts.state, self._parts.outputs)
-        self._prefill = PrefillBuffers(self._parts, decoder.config.prefill_chunk)
         self._attachments = Attachments(self._runtime, self._lane)
-        self._opener = SlotOpener(self._runtime, self._lane, self._parts, self.graphs.forget)
-        self._prompts: dict[Running, PromptRow] = {}
         self._offers: dict[int, OfferBuffers] = {}
+        assert decoder.config.prefill_chunk is not None
+        buffers = ReadingBuffers(self._parts, decoder.config.prefill_chunk, self._max_batch)
+        self.prefill = Prefill(self._runtime, self.stream, self._lane, self._parts, buffers)
+        self._reader = PromptReader(
+            self.prefill, self.graphs, self._attachments, self._offers_of, self.drop_snapshots
+        )
 
     def set_recorder(self, recorder: Recorder) -> None:
         """Let `recorder` see what gets a slot."""
-        self._opener.recorder = recorder
+        self._reader.opener.recorder = recorder
 
     # -- a step
 
@@ -90,7 +87,7 @@ class ModelRunner:
 
     def calls_host(self, schedule: Schedule) -> bool:
         """Whether a logits processor on the host is called for a prompt, so that the launch waits for it."""
-        return any(_on_host(running) for running, _ in schedule.reading)
+        return any(running.calls_host for running, _ in schedule.reading)
 
     def launch(self, schedule: Schedule) -> InFlightBatch:
         """Launch an iteration of those that decode, and parts of prompts. What can't be launched is in the batch's
@@ -99,11 +96,10 @@ class ModelRunner:
         self.release(schedule.released)
         if schedule.decoding:
             self._launch_decoding(batch, schedule)
-        for running in schedule.admitted:
-            self._open(batch, running)
-        for running, count in schedule.reading:
-            if running in self._prompts:
-                self._launch_prompt(batch, running, count)
+        if schedule.admitted:
+            self._reader.open(batch, schedule.admitted)
+        if schedule.reading:
+            self._reader.read(batch, schedule.reading)
         if batch.is_launched:
             self._start_results(batch)
         return batch
@@ -112,8 +108,7 @@ class ModelRunner:
         """Slots that requests gave back: their matchers leave with the next snapshot."""
         for running in released:
             self._attachments.release(running)
-            self._opener.release(running)
-            self._prompts.pop(running, None)
+            self._reader.release(running)
             self.holds_ended |= running.is_guided
 
     def vacate(self, is_idle: bool) -> None:
@@ -163,7 +158,9 @@ class ModelRunner:
         batch = bucket(schedule.num_rows, self._max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
         guides = self.guides(num_drafts, masks_drafts) if any(r.is_guided for r in rows) else Guides.NONE
-        return Plan(batch, num_drafts, guides, processors_of(rows)), masks_drafts
+        own = [running.request.processor for running in rows if running.request.processor is not None]
+        processors = Processors.of(own) if own else NO_PROCESSORS
+        return Plan(batch, num_drafts, guides, processors), masks_drafts
 
     def guides(self, num_drafts: int, masks_drafts: bool) -> Guides:
         """What the grammar has a say in, in an iteration with guides."""
@@ -194,61 +191,6 @@ class ModelRunner:
         if not self.graphs.is_ready(plan):
             self.drop_snapshots()
         self.graphs.prepare(plan)
-
-    def _open(self, batch: InFlightBatch, running: Running) -> None:
-        """Make a slot the request's, on the device and for the grammar."""
-        try:
-            row = self._opener.open(running)
-        except Exception as error:
-            batch.unopened.append((running.request, error))
-            return
-        try:
-            open_row(self.stream, self._lane, self._parts, row)
-        except Exception as error:
-            batch.failures.append(([running.request], error))
-        else:
-            self._prompts[running] = row
-
-    def _launch_prompt(self, batch: InFlightBatch, running: Running, count: int) -> None:
-        """Read `count` more tokens of a prompt; after the last one, the first token is sampled."""
-        row = self._prompts[running]
-        if _on_host(running):
-            self._settle(batch)
-        try:
-            self._read(row, running, count)
-        except Exception as error:  # the host may have stumbled over what a part that failed left undone
-            batch.failures.append(([running.request], row.error or error))
-            return
-        is_last = row.position == row.length
-        batch.read(running, row, is_last)
-        if is_last:
-            running.request.move(Stage.GENERATION)
-
-    def _read(self, row: PromptRow, running: Running, count: int) -> None:
-        request, is_last = running.request, count == row.length - row.position
-        plan = Plan(1, 0, Guides.TARGET if running.is_guided else Guides.NONE, processors_of([running]))
-        if is_last and request.guide is not None and request.guide.matcher is not None:
-            self._attachments.attach(running.slot, request.guide.matcher)
-        host = self.graphs.host_work([HostRow(request, request.output.token_ids)], lambda: row.error)
-        read_prompt(
-            self.stream, self._lane, self._parts, self._prefill, row, count, plan,
-            lambda: self._attachments.push([running.slot]), host,
-        )  # fmt: skip
-        if is_last and request.sampling.logprobs is not None:
-            self.stream.launch(guarded, row, note_logprobs, self._parts.state, self._prefill.step)
-        if is_last and running.search is not None:
-            offers = self._offers_of(running)
-            self.stream.launch(guarded, row, note_offers, self._parts.state, self._prefill.step, offers)
-
-    def _settle(self, batch: InFlightBatch) -> None:
-        """Wait for what is launched: the host is about to wait for a prompt, and what failed before it would seem to
-        be that prompt's fault."""
-        try:
-            self.stream.synchronize()
-            self._runtime.check()
-        except Exception as error:
-            batch.failures.append((batch.requests, error))
-            self.drop_snapshots()
 
     def _write_pages(self, grown: Sequence[Running]) -> None:
         for running in grown:
@@ -290,16 +232,6 @@ class ModelRunner:
         )
 
 
-def processors_of(rows: Sequence[Running]) -> Processors:
-    """The logits processors of the rows: captured ones each once, in one order."""
-    own = [r.request.processor for r in rows if r.request.processor is not None]
-    if not own:
-        return Processors()
-    captured = {processor.captured for processor in own if processor.captured is not None}
-    in_order = sorted(captured, key=lambda entry: entry.number)
-    return Processors(tuple(in_order), any(processor.is_on_host for processor in own))
-
-
 def host_rows(rows: Sequence[Running]) -> Iterator[HostRow]:
     """Each row of a batch, with its text so far."""
     for running in rows:
@@ -307,10 +239,6 @@ def host_rows(rows: Sequence[Running]) -> Iterator[HostRow]:
         for number in range(1 if search is None else search.num_rows):
             answer = running.request.output.token_ids if search is None else search.answer(number)
             yield HostRow(running.request, answer)
-
-
-def _on_host(running: Running) -> bool:
-    return running.request.processor is not None and running.request.processor.is_on_host
 
 
 def _captured_failure(running: Running) -> BaseException | None:

@@ -9,7 +9,7 @@ Suffixes: B rows, T = 1 + K positions, K drafts, V vocabulary, N = B * T logits 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.device.tensors import LOGITS
-from weft.engine.logits_processors import CapturedProcessor
+from weft.engine.logits_processors import CapturedProcessor, RequestProcessor
 from weft.engine.processors.captured import run_captured
 from weft.engine.processors.host import HostWork, inner_stream
 from weft.guided.lane import GrammarLane
@@ -43,6 +43,14 @@ class Processors:
 
     captured: tuple[CapturedProcessor, ...] = ()
     on_host: bool = False
+
+    @classmethod
+    def of(cls, processors: Iterable[RequestProcessor | None]) -> Processors:
+        """Those of requests: captured ones each once, in one order."""
+        own = [processor for processor in processors if processor is not None]
+        captured = {processor.captured for processor in own if processor.captured is not None}
+        in_order = sorted(captured, key=lambda entry: entry.number)
+        return cls(tuple(in_order), any(processor.is_on_host for processor in own))
 
 
 NO_PROCESSORS = Processors()

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+
+import numpy as np
 
 from weft.config import Speculation
 from weft.core import SamplingParams
 from weft.engine.device.sampling import SamplingRow, SlotSampling
-from weft.engine.step.prefill import PrefillBuffers, PromptRow, open_row, read_prompt
+from weft.engine.step.opening import PromptRow, open_rows
+from weft.engine.step.prefill import Prefill
+from weft.engine.step.reading import parts_together
 from weft.engine.step.runner import Decoder, ModelRunner, bucket
 from weft.engine.step.step import Guides, Plan
-from weft.runtime.buffers import pinned_copy
 
 SHORT_PROMPT = 8
-"""Tokens of the shorter of the two prompts that are read: another attention kernel is for few rows."""
+"""Tokens of the shorter of the prompts that are read: another attention kernel is for few tokens of a row."""
 
 
 def warm_up(decoder: Decoder, runner: ModelRunner, speculation: Speculation) -> None:
-    """Read a short prompt and one as long as a chunk, and capture the graphs of every kind of iteration in use
-    (`ordinary_plans`). What kernels need is loaded and compiled then, for this thread. Needs an idle engine.
+    """Read a short prompt and one as long as a chunk, alone and beside another; capture the graphs of every kind of
+    iteration in use (`ordinary_plans`). What kernels need is loaded and compiled then, for this thread. Needs an idle
+    engine.
 
     The prompts are of the slot that only pads, whose pages are nobody's: nothing of them is left.
     """
     config = decoder.config
-    buffers = PrefillBuffers(decoder.parts, config.prefill_chunk)
+    assert config.prefill_chunk is not None
     runner.drop_snapshots()
-    _read_nothing(decoder, buffers, SHORT_PROMPT, Guides.TARGET)
-    _read_nothing(decoder, buffers, config.prefill_chunk, Guides.NONE)
+    _read_nothing(decoder, runner.prefill, [SHORT_PROMPT], Guides.TARGET)
+    _read_nothing(decoder, runner.prefill, [config.prefill_chunk], Guides.NONE)
+    if config.max_batch > 1:
+        _read_nothing(decoder, runner.prefill, [SHORT_PROMPT] * 2, Guides.TARGET)
+        _read_nothing(
+            decoder, runner.prefill, [SHORT_PROMPT, config.prefill_chunk - SHORT_PROMPT], Guides.NONE
+        )
     for plan in ordinary_plans(runner, speculation, config.max_batch):
         runner.prepare(plan)
 
@@ -42,20 +51,22 @@ def ordinary_plans(runner: ModelRunner, speculation: Speculation, max_batch: int
     return plans
 
 
-def _read_nothing(decoder: Decoder, buffers: PrefillBuffers, length: int, guides: Guides) -> None:
-    """Read a prompt in the slot that only pads, and sample after it. Waits for it."""
-    runtime, stream, parts, config = decoder.runtime, decoder.stream, decoder.parts, decoder.config
+def _read_nothing(decoder: Decoder, prefill: Prefill, lengths: Sequence[int], guides: Guides) -> None:
+    """Read prompts together, in the slot that only pads, and sample after them. Waits for it."""
+    runtime, parts, config = decoder.runtime, decoder.parts, decoder.config
     assert config.max_seq_len is not None
-    tokens = [0] * min(length, config.max_seq_len - 1)
     vocab_size = parts.model.config.vocab_size
-    sampling = SamplingRow(runtime, SlotSampling(SamplingParams()), tokens, vocab_size)
-    no_pages = pinned_copy(runtime, (), torch.int32)
-    row = PromptRow((parts.state.dummy,), pinned_copy(runtime, tokens, torch.int64), no_pages, sampling)
-    open_row(stream, decoder.lane, parts, row)
-    read_prompt(
-        stream, decoder.lane, parts, buffers, row, len(tokens), Plan(1, 0, guides),
-        lambda: decoder.lane.push([], {}),
-    )  # fmt: skip
-    stream.synchronize()
-    if row.error is not None:
-        raise row.error
+    rows = []
+    for length in lengths:
+        tokens = [0] * max(min(length, config.max_seq_len - 1), 1)
+        sampling = SamplingRow(runtime, SlotSampling(SamplingParams()), tokens, vocab_size)
+        rows.append(PromptRow((parts.state.dummy,), np.array(tokens, dtype=np.int64), (), sampling))
+    open_rows(runtime, decoder.stream, decoder.lane, parts, rows)
+    shares, buffers = [(row, row.length) for row in rows], prefill.buffers
+    for together in parts_together(shares, buffers.num_tokens, buffers.num_rows):
+        plan = Plan(sum(part.ends for part in together), 0, guides)
+        prefill.read(together, plan, lambda: decoder.lane.push([], {}))
+    decoder.stream.synchronize()
+    for row in rows:
+        if row.error is not None:
+            raise row.error
