@@ -22,6 +22,8 @@ constexpr std::int64_t kWorthWaking = 400'000;  // and for less than this nobody
 constexpr std::int64_t kLeastClaim = 20'000;
 constexpr auto kSpin = std::chrono::microseconds(200);  // before a helper sleeps: a host's time between two iterations
 constexpr auto kPatience = std::chrono::microseconds(50);  // before a caller that waits for a helper yields its core
+constexpr int kAlone = 10;  // times as long as it waited beyond that a caller then does without helpers
+constexpr auto kLongestAlone = std::chrono::milliseconds(100);
 
 using Clock = std::chrono::steady_clock;
 
@@ -40,6 +42,7 @@ struct Job {
 class Team {
  public:
   bool try_run(Job &job, int helpers, bool wakes) {
+    if (has_stalled_.load(std::memory_order_relaxed) && stays_alone()) return false;
     if (taken_.test_and_set(std::memory_order_acquire)) return false;
     grow(helpers);
     job_ = &job;
@@ -54,13 +57,27 @@ class Team {
   }
 
  private:
+  // A helper that lost its core to another program holds up the call. Where that happens the caller goes on alone for a
+  // while: beside other work its speed falls with its share of the cores.
   void wait_for_helpers() {
     if (active_.load() == 0) return;
     const auto begun = Clock::now();
+    auto now = begun;
     while (active_.load() != 0) {
       relax();
-      if (Clock::now() - begun > kPatience) sched_yield();
+      now = Clock::now();
+      if (now - begun > kPatience) sched_yield();
     }
+    if (now - begun <= kPatience) return;
+    const auto alone = std::min<Clock::duration>(kAlone * (now - begun), kLongestAlone);
+    alone_until_.store((now + alone).time_since_epoch().count(), std::memory_order_relaxed);
+    has_stalled_.store(true, std::memory_order_relaxed);
+  }
+
+  bool stays_alone() {
+    if (Clock::now().time_since_epoch().count() < alone_until_.load(std::memory_order_relaxed)) return true;
+    has_stalled_.store(false, std::memory_order_relaxed);
+    return false;
   }
 
   void wake() {
@@ -117,6 +134,8 @@ class Team {
   alignas(64) std::atomic<int> active_{0};
   std::atomic<int> places_{0};
   alignas(64) std::atomic<int> sleeping_{0};
+  std::atomic<bool> has_stalled_{false};
+  std::atomic<Clock::rep> alone_until_{0};
   std::mutex mutex_;
   std::condition_variable awake_;
 };

@@ -36,8 +36,8 @@ class LLM:
 
     `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json); None or "weft-tiny" is the model
     inside the package. `device` is "cpu", "cuda", or "auto" (CUDA where there is a GPU). `dtype` is "auto" (the
-    config's), "float32", "float16" or "bfloat16". Raises `ModelError`, `TokenizerError` or `InputError` for what does
-    not fit.
+    config's), "float32", "float16" or "bfloat16"; the CPU computes in float32, and its dtype is that of the weights
+    alone ("auto": as they are stored). Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit.
 
     Many threads may use an LLM at once: their requests run together, in one batch. `client` is what submits them.
     """
