@@ -79,7 +79,9 @@ def generate(
     ] = None,
     model: ModelOption = None,
     device: DeviceOption = Device.auto,
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16; on the CPU, of the weights.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="auto, float32, float16 or bfloat16; on the CPU, of the weights.")
+    ] = "auto",
     chat: Annotated[bool, typer.Option("--chat", help="Send the prompt through the chat template.")] = False,
     any_json: Annotated[bool, typer.Option("--json", help="Answer with any JSON.")] = False,
     json_schema: Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -60,17 +60,15 @@ class Llama:
         if aux_out is None:
             aux_out = x.new_empty(*tokens.shape, len(aux_layers) * width)
         parts = aux_out.flatten(0, -2).split(width, 1) if aux_layers else ()
-        places = dict(zip(aux_layers, parts, strict=True))
+        places = list(zip(aux_layers, parts, strict=True))  # a layer may have several
         for i, (layer, cache) in enumerate(zip(self.layers, kv.layers, strict=True)):
-            if i in places:
-                copy_rows_(places[i], x)
+            _keep(x, i, places)
             mark_output(self._state_names[i], x)
             layer.add_to_(x, rows, cache)
         mark_output(self._state_names[-1], x)
-        if len(self.layers) in places:
-            copy_rows_(places[len(self.layers)], x)
-        if len(self.layers) + 1 in places:
-            self.norm(x, places[len(self.layers) + 1])
+        _keep(x, len(self.layers), places)
+        for place in (place for number, place in places if number > len(self.layers)):
+            self.norm(x, place)
         return Hidden(x.view(*tokens.shape, width), aux_out)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None, is_normed: bool = False) -> Tensor:
@@ -83,3 +81,9 @@ class Llama:
             mark_output("TopKLogits", values)
             mark_output("TopKLogitsIndices", indices)
         return out
+
+
+def _keep(x: Tensor, layer: int, places: Sequence[tuple[int, Tensor]]) -> None:
+    """Copy what enters a layer to its places."""
+    for place in (place for number, place in places if number == layer):
+        copy_rows_(place, x)

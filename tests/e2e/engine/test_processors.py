@@ -168,8 +168,8 @@ def test_captured_and_host_processors_share_a_batch(make_llm: Callable[..., LLM]
 
 
 def test_what_captured_processors_are_told(make_llm: Callable[..., LLM], prompts: list[str]) -> None:
-    """Rows, ids, texts and lengths, as they are on the CPU, where the function runs at every replay."""
-    llm = make_llm("eagle3")
+    """Rows, ids, texts and lengths, seen where nothing is captured and the function runs in every iteration."""
+    llm = make_llm("eagle3", graphs="none")
     seen: list[ProcessorRows] = []
 
     def watch(rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> None:
@@ -189,6 +189,22 @@ def test_what_captured_processors_are_told(make_llm: Callable[..., LLM], prompts
     for rows, b in mine:
         assert rows.request_ids[b] == 77
         assert text[int(rows.lengths[b]) - 1] == rows.tokens[b, 0]
+
+
+def test_a_captured_processor_that_keeps_what_it_is_given_is_refused(
+    make_llm: Callable[..., LLM], prompts: list[str]
+) -> None:
+    """That is the graph's memory, which it uses again."""
+    llm = make_llm("eagle3")
+    seen: list[ProcessorRows] = []
+
+    def keep(rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> None:
+        seen.append(rows)
+
+    keep.allows_capture = True  # type: ignore[attr-defined]
+    request = make_request(llm, prompts[0], GREEDY, processor=one(keep))
+    run(llm, [request])
+    assert "allocated during a capture" in str(request.output.error)
 
 
 def test_what_host_processors_are_told(make_llm: Callable[..., LLM], prompts: list[str]) -> None:

@@ -172,6 +172,16 @@ def test_aux_layers_are_the_states_entering_them(tmp_path: Path) -> None:
     torch.testing.assert_close(aux, wanted, atol=1e-4, rtol=1e-4)
 
 
+def test_a_layer_may_be_asked_for_more_than_once(tmp_path: Path) -> None:
+    save_oracle("llama", tmp_path)
+    model = load_model(tmp_path)
+    last = model.config.num_layers + 1
+    for twice in (0, 1, last - 1, last):
+        _, both = Requests(model, [5]).read([0], [0], 5, (twice, twice))
+        _, once = Requests(model, [5]).read([0], [0], 5, (twice,))
+        assert torch.equal(both, torch.cat((once, once), -1))
+
+
 def test_without_aux_layers_aux_has_no_width(tmp_path: Path) -> None:
     save_oracle("llama", tmp_path)
     _, aux = Requests(load_model(tmp_path), [5]).read([0], [0], 5)
