@@ -1,5 +1,6 @@
 #include "hostfunc/gil.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +14,7 @@ namespace {
 
 std::atomic<bool> leaving{false};
 std::atomic<int> entered{0};
+thread_local int t_entered = 0;
 
 bool is_finalizing() {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -43,7 +45,11 @@ std::terminate_handler previous_handler = nullptr;
 
 }  // namespace
 
-void outlive_finalisation() { previous_handler = std::set_terminate(park_or_terminate); }
+void outlive_finalisation() {
+  previous_handler = std::set_terminate(park_or_terminate);
+  // A fork has none of the other threads, and its end would wait for them.
+  pthread_atfork(nullptr, nullptr, [] { entered.store(t_entered); });
+}
 
 GilRelease::~GilRelease() noexcept(false) {
   if (!state_) return;
@@ -52,15 +58,25 @@ GilRelease::~GilRelease() noexcept(false) {
   park.armed = false;
 }
 
-GilForCallback::GilForCallback(const char *name, const char *driver) {
+Entry::Entry() {
   // The increment comes before the look at the flag, and `leave_interpreter` does the two in the other order: one of
   // them sees the other.
   entered.fetch_add(1);
   entered_ = !leaving.load();
-  if (!entered_) {
+  if (entered_)
+    ++t_entered;
+  else
     entered.fetch_sub(1);
-    return;
-  }
+}
+
+Entry::~Entry() {
+  if (!entered_) return;
+  --t_entered;
+  entered.fetch_sub(1);
+}
+
+GilForCallback::GilForCallback(const char *name, const char *driver) {
+  if (!entry_) return;
   ParkOnUnwind park;
   {
     GilWatch waiting(GilWatch::Phase::kWaiting, name, driver);
@@ -71,12 +87,11 @@ GilForCallback::GilForCallback(const char *name, const char *driver) {
 }
 
 GilForCallback::~GilForCallback() {
-  if (!entered_) return;
+  if (!entry_) return;
   inside_.reset();
   // Reached without the GIL when CPython ends this thread inside the callback.
   while (is_finalizing()) pause();
   PyGILState_Release(state_);
-  entered.fetch_sub(1);
 }
 
 bool leave_interpreter(double seconds) {

@@ -95,20 +95,28 @@ void run_python(void *data) {
   if (!task->captured) disown(task);
 }
 
+void call_native(HostTask &task, std::uint64_t ordinal) {
+  try {
+    task.native.run(task.native.data);
+  } catch (abi::__forced_unwind &) {
+    throw;
+  } catch (const std::exception &error) {
+    fail_with_text(task.domain, ordinal, task.name, error.what());
+  } catch (...) {
+    fail_with_text(task.domain, ordinal, task.name, "an exception that is not a std::exception");
+  }
+}
+
+// Refused at the end as a Python callable is, though it takes no GIL here: the threads that poll and play go on until
+// the process is gone, and a function of ctypes that starts when the interpreter no longer is ends it with a fault.
 void run_native(void *data) {
   HostTask *task = static_cast<HostTask *>(data);
   const std::uint64_t ordinal = begin_execution(*task);
   if (!task->native.skippable || !task->domain->skips(ordinal)) {
-    try {
-      task->native.run(task->native.data);
-    } catch (abi::__forced_unwind &) {
-      throw;
-    } catch (const std::exception &error) {
-      fail_with_text(task->domain, ordinal, task->name, error.what());
-    } catch (...) {
-      fail_with_text(task->domain, ordinal, task->name, "an exception that is not a std::exception");
+    if (Entry entry; entry) {
+      call_native(*task, ordinal);
+      tasks().run.fetch_add(1, std::memory_order_relaxed);
     }
-    tasks().run.fetch_add(1, std::memory_order_relaxed);
   }
   if (!task->captured) disown(task);
 }

@@ -65,7 +65,7 @@ struct Poller {
   std::atomic<std::int64_t> expected[2] = {{0}, {0}};  // runs; of CUDA's graphs, of the CPU's
   std::atomic<std::uint64_t> launches{0};
   std::atomic<int> live{0};
-  std::atomic<bool> running{false}, asleep{false}, started{false};
+  std::atomic<bool> asleep{false}, started{false};
   std::mutex mutex;  // of the threads that wait, start one, or add a page
   std::condition_variable wake;
 
@@ -114,9 +114,7 @@ bool look(Poller &p) {
     const unsigned used = page->used.load(std::memory_order_acquire);
     for (unsigned i = 0; i < used; ++i) {
       if (!load(&page->words->requests[i])) continue;
-      p.running.store(true);
       run(p, page->calls[i]);
-      p.running.store(false);
       found = true;
     }
   }
@@ -329,7 +327,7 @@ void expect_polled(const Driver &driver, std::int64_t runs) {
 bool drain_polled(double seconds) {
   Poller &p = poller();
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  while (p.running.load() || p.expected[0].load() > 0) {
+  while (p.expected[0].load() > 0) {
     if (Clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

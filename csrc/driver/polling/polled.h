@@ -37,7 +37,9 @@ cu::CUresult launch_polled(cu::CUstream stream, const PolledCall &call, const ch
 // may wait for a tenth of a second.
 void expect_polled(const cu::Driver &driver, std::int64_t runs);
 
-// Waits at most `seconds` for what CUDA's graphs in flight still call, and for what runs; whether all of it did.
+// Waits at most `seconds` for what CUDA's graphs in flight still call; whether all of it was answered. The thread goes
+// on until the process is gone: what must not start at its end refuses by itself (hostfunc/host_task.cpp), and is
+// answered all the same, so that no device waits for it.
 bool drain_polled(double seconds);
 
 }  // namespace weft

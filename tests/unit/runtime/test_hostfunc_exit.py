@@ -35,6 +35,25 @@ def wait_in_background():
     time.sleep(0.3)
 """
 
+# Native tasks that take the GIL by themselves, each after one that naps for longer than the interpreter takes to
+# end; the process goes on for half a second after it.
+IN_FLIGHT_AFTER_THE_INTERPRETER = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.usleep, ctypes.c_void_p(500_000), None)
+usleep = ctypes.cast(libc.usleep, ctypes.c_void_p).value
+callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(id)
+assert core.prepare_polling(0) is None
+core.stream_begin_capture(0, stream)
+for i in range(10):
+    core.launch_native(0, stream, usleep, 250_000, None, "usleep", polled=POLLED)
+    core.launch_native(0, stream, ctypes.cast(callback, ctypes.c_void_p).value, 0, callback, "id", polled=POLLED)
+number = core.stream_capture_info(0, stream)[1]
+exec_ = core.graph_instantiate(0, core.stream_end_capture(0, stream))
+core.graph_launch(0, exec_, stream, core.polled_tasks(0, number))
+wait_in_background()
+"""
+
 PROGRAMS = {
     "eager pending": """
 for i in range(100):
@@ -78,6 +97,8 @@ for i in range(20):
     core.graph_launch(0, exec_, stream, core.polled_tasks(0, number))
 wait_in_background()
 """,
+    "polled tasks after the interpreter": "POLLED = True\n" + IN_FLIGHT_AFTER_THE_INTERPRETER,
+    "native tasks after the interpreter": "POLLED = False\n" + IN_FLIGHT_AFTER_THE_INTERPRETER,
     "polled task that never returns": """
 import ctypes
 assert core.prepare_polling(0) is None
