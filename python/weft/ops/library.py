@@ -24,10 +24,18 @@ DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """The kernels' numbers for the dtypes of logits."""
 
 
+def _gives_nothing(*args: object) -> None:
+    return None
+
+
 def register(
-    schema: str, *, cpu: Callable[..., Any], cuda: Callable[..., Any], fake: Callable[..., Any]
+    schema: str,
+    *,
+    cpu: Callable[..., Any],
+    cuda: Callable[..., Any],
+    fake: Callable[..., Any] = _gives_nothing,
 ) -> Callable[..., Any]:
-    """Define `weft::<schema>` and return what calls it."""
+    """Define `weft::<schema>` and return what calls it; without a `fake`, it gives nothing."""
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, cpu, "CPU")

@@ -152,20 +152,14 @@ def _norm_cuda(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         triton_kernels("rows_triton").norm(x, weight, eps, out)
 
 
-def _gives_nothing(*args: object) -> None:
-    return None
-
-
 _LINEAR = register(
     "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? norm, float eps, Tensor? residual, bool swiglu,"
     " Tensor(a!) out) -> ()",
     cpu=_linear_cpu,
     cuda=_linear_cuda,
-    fake=_gives_nothing,
 )
 _NORM = register(
     "rms_norm(Tensor x, Tensor weight, float eps, Tensor(a!) out) -> ()",
     cpu=_norm_cpu,
     cuda=_norm_cuda,
-    fake=_gives_nothing,
 )

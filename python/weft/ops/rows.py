@@ -103,29 +103,20 @@ def _copy_cuda(out: Tensor, x: Tensor) -> None:
     out.copy_(x)
 
 
-def _gives_nothing(*args: object) -> None:
-    return None
-
-
 _EMBED = register(
     "embed(Tensor weight, Tensor tokens, Tensor(a!) out) -> ()",
     cpu=_embed_cpu,
     cuda=_embed_cuda,
-    fake=_gives_nothing,
 )
 _JOIN = register(
     "join_norms(Tensor weight, Tensor tokens, Tensor embed_norm, float embed_eps, Tensor hidden, Tensor hidden_norm,"
     " float hidden_eps, Tensor(a!) out) -> ()",
     cpu=_join_cpu,
     cuda=_join_cuda,
-    fake=_gives_nothing,
 )
-_COPY = register(
-    "copy_rows_(Tensor(a!) out, Tensor x) -> ()", cpu=_copy_cpu, cuda=_copy_cuda, fake=_gives_nothing
-)
+_COPY = register("copy_rows_(Tensor(a!) out, Tensor x) -> ()", cpu=_copy_cpu, cuda=_copy_cuda)
 _TAKE = register(
     "take_rows(Tensor x, Tensor index, Tensor(a!) out) -> ()",
     cpu=_take_cpu,
     cuda=_take_cuda,
-    fake=_gives_nothing,
 )

@@ -139,21 +139,15 @@ def _copy_cuda(slots: Tensor, *args: Any) -> None:
         check_cuda(_core.copy_slot_masks_cuda(_copy_call(slots, *args), stream_of(slots)))
 
 
-def _gives_nothing(*args: object) -> None:
-    return None
-
-
 _APPLY = register(
     "apply_slot_masks_(Tensor(a!) logits, Tensor masks, Tensor flags, Tensor slots, int num_positions, int first,"
     " Tensor? d2t=None) -> ()",
     cpu=_apply_cpu,
     cuda=_apply_cuda,
-    fake=_gives_nothing,
 )
 _COPY = register(
     "copy_slot_masks(Tensor slots, Tensor(a!) to, Tensor(b!) to_flags, Tensor(c!) to_temperatures, Tensor source,"
     " Tensor flags, Tensor temperatures, int num_positions, int first, int stop) -> ()",
     cpu=_copy_cpu,
     cuda=_copy_cuda,
-    fake=_gives_nothing,
 )

@@ -160,10 +160,6 @@ def _advance_cuda(sampled: Tensor, *args: Any) -> None:
         check_cuda(_core.advance_slots_cuda(_advance_call(sampled, *args), stream_of(sampled)))
 
 
-def _makes_nothing(*args: Any) -> None:
-    return None
-
-
 def _keep_call(logits: Tensor, kept: Tensor, slot: Tensor, ints: Tensor) -> _core.KeepCall:
     check_logits(logits, in_place=False)
     require(
@@ -206,13 +202,11 @@ ADVANCE = register(
     " Tensor ints, Tensor(h!) counts, Tensor(i!) history, bool is_counted) -> ()",
     cpu=_advance_cpu,
     cuda=_advance_cuda,
-    fake=_makes_nothing,
 )
 KEEP = register(
     "keep_logits_(Tensor logits, Tensor(a!) kept, Tensor slot, Tensor ints) -> ()",
     cpu=_keep_cpu,
     cuda=_keep_cuda,
-    fake=_makes_nothing,
 )
 
 
@@ -273,11 +267,9 @@ INPUTS = register(
     " Tensor(b!) tokens, Tensor(c!) pages) -> ()",
     cpu=_inputs_cpu,
     cuda=_inputs_cuda,
-    fake=_makes_nothing,
 )
 PROPOSALS = register(
     "take_proposals_(Tensor slot, Tensor proposed, Tensor(a!) drafts, int number, Tensor ints) -> ()",
     cpu=_proposals_cpu,
     cuda=_proposals_cuda,
-    fake=_makes_nothing,
 )
