@@ -134,6 +134,15 @@ def check_cuda(status: str | None) -> None:
         raise DriverError(f"a CUDA kernel could not be launched: {status}")
 
 
+def launch_cuda(
+    launch: Callable[[Any, int], str | None], make_call: Callable[..., Any], tensor: Tensor, *args: Any
+) -> None:
+    """Launch the kernel of make_call(tensor, *args) on the device of `tensor`, on its current stream."""
+    require_cuda_kernels()
+    with device_of(tensor):
+        check_cuda(launch(make_call(tensor, *args), stream_of(tensor)))
+
+
 @cache
 def multiprocessors(index: int) -> int:
     """How many multiprocessors CUDA device `index` has."""

@@ -19,6 +19,7 @@ from weft.ops.library import (
     check_logits,
     check_vector,
     device_of,
+    launch_cuda,
     multiprocessors,
     native_logits,
     register,
@@ -134,9 +135,7 @@ def _copy_cpu(*args: Any) -> None:
 
 
 def _copy_cuda(slots: Tensor, *args: Any) -> None:
-    require_cuda_kernels()
-    with device_of(slots):
-        check_cuda(_core.copy_slot_masks_cuda(_copy_call(slots, *args), stream_of(slots)))
+    launch_cuda(_core.copy_slot_masks_cuda, _copy_call, slots, *args)
 
 
 _APPLY = register(

@@ -14,6 +14,7 @@ from weft.ops.library import (
     check_logits,
     check_vector,
     device_of,
+    launch_cuda,
     multiprocessors,
     native_logits,
     register,
@@ -155,9 +156,7 @@ def _advance_cpu(*args: Any) -> None:
 
 
 def _advance_cuda(sampled: Tensor, *args: Any) -> None:
-    require_cuda_kernels()
-    with device_of(sampled):
-        check_cuda(_core.advance_slots_cuda(_advance_call(sampled, *args), stream_of(sampled)))
+    launch_cuda(_core.advance_slots_cuda, _advance_call, sampled, *args)
 
 
 def _keep_call(logits: Tensor, kept: Tensor, slot: Tensor, ints: Tensor) -> _core.KeepCall:
@@ -177,9 +176,7 @@ def _keep_cpu(*tensors: Tensor) -> None:
 
 
 def _keep_cuda(logits: Tensor, *tensors: Tensor) -> None:
-    require_cuda_kernels()
-    with device_of(logits):
-        check_cuda(_core.keep_logits_cuda(_keep_call(logits, *tensors), stream_of(logits)))
+    launch_cuda(_core.keep_logits_cuda, _keep_call, logits, *tensors)
 
 
 SAMPLE = register(
@@ -237,9 +234,7 @@ def _inputs_cpu(*tensors: Tensor) -> None:
 
 
 def _inputs_cuda(slot: Tensor, *tensors: Tensor) -> None:
-    require_cuda_kernels()
-    with device_of(slot):
-        check_cuda(_core.read_slots_cuda(_inputs_call(slot, *tensors), stream_of(slot)))
+    launch_cuda(_core.read_slots_cuda, _inputs_call, slot, *tensors)
 
 
 def _proposals_call(
@@ -257,9 +252,7 @@ def _proposals_cpu(*args: Any) -> None:
 
 
 def _proposals_cuda(slot: Tensor, *args: Any) -> None:
-    require_cuda_kernels()
-    with device_of(slot):
-        check_cuda(_core.take_proposals_cuda(_proposals_call(slot, *args), stream_of(slot)))
+    launch_cuda(_core.take_proposals_cuda, _proposals_call, slot, *args)
 
 
 INPUTS = register(

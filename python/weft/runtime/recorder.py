@@ -186,7 +186,7 @@ class Recorder:
         """Add a node that calls torch natively, where it can be called so."""
         if not outputs.are_apart:
             return False
-        calls = TorchNodes(infer)
+        calls = TorchNodes()
         with torch.inference_mode(False):  # or its tensors could be written in that mode alone
             kernel = calls.call(func, args, kwargs, outputs.fresh)
         if kernel is None:

@@ -5,13 +5,14 @@ It has no `Scalar`s. An operation on one is said by its form on tensors, where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft import _core
+from weft.runtime.operations import infer
 
 _NUMBERS = {
     torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
@@ -22,9 +23,6 @@ _NUMBERS = {
 _BY_NUMBER = {"aten::pow", "aten::pow_"}
 """Operations that compute in another way with a number than with a tensor of it."""
 
-Infer = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
-"""What an operation would give with such arguments, as tensors without memory."""
-
 
 class _CannotSay(Exception):
     """The C interface has no form of an argument."""
@@ -33,8 +31,7 @@ class _CannotSay(Exception):
 class TorchNodes:
     """Makes native calls; `constants` are tensors that they name besides those they were given, to be kept as long."""
 
-    def __init__(self, infer: Infer) -> None:
-        self._infer = infer
+    def __init__(self) -> None:
         self.constants: list[Tensor] = []
         self._like = torch.empty(())
 
@@ -103,7 +100,7 @@ class TorchNodes:
                 spec.name: value for spec, value in zip(arguments, changed, strict=True) if spec.kwarg_only
             }
             in_order = [value for spec, value in zip(arguments, changed, strict=True) if not spec.kwarg_only]
-            if _alike(self._infer(form, in_order, by_name), self._infer(func, args, kwargs)):
+            if _alike(infer(form, in_order, by_name), infer(func, args, kwargs)):
                 return form, in_order, by_name
         raise _CannotSay
 
