@@ -28,14 +28,14 @@ using Made = std::unique_ptr<Kernel>;
 
 Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Address residual, Address out,
             std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row, std::int64_t residual_row,
-            std::int64_t out_row, float eps, bool swiglu, int threads) {
+            std::int64_t out_row, float eps, bool swiglu, bool tiled, int threads) {
   LinearCall call{};
   call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.dtype = static_cast<DType>(dtype);
   call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);
   call.residual = pointer<const float>(residual), call.out = pointer<float>(out);
   call.rows = rows, call.inputs = inputs, call.outputs = outputs;
   call.x_row = x_row, call.residual_row = residual_row, call.out_row = out_row;
-  call.eps = eps, call.swiglu = swiglu, call.threads = threads;
+  call.eps = eps, call.swiglu = swiglu, call.tiled = tiled, call.threads = threads;
   return kernel_of([call] { linear_cpu(call); });
 }
 
@@ -161,6 +161,7 @@ void bind_kernels(nb::module_ &m) {
   m.def("launch_kernel", &launch_kernel, nb::arg("stream"), nb::arg("kernel"), nb::arg("owner").none(),
         nb::arg("name"));
   m.def("linear_cpu", &linear);
+  m.def("has_tiles", &has_tiles);
   m.def("rms_norm_cpu", &rms_norm);
   m.def("attend_cpu", &attend);
   m.def("embed_cpu", &embed);

@@ -86,9 +86,11 @@ def linear_cpu(
     arg12: int,
     arg13: float,
     arg14: bool,
-    arg15: int,
+    arg15: bool,
+    arg16: int,
     /,
 ) -> Kernel: ...
+def has_tiles() -> bool: ...
 def rms_norm_cpu(
     arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: float, /
 ) -> Kernel: ...

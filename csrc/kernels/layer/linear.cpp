@@ -11,6 +11,7 @@
 
 #include "kernels/floats.h"
 #include "kernels/vector_exp.h"
+#include "support/amx.h"
 #include "support/kernel_threads.h"
 #include "support/multiversion.h"
 
@@ -18,7 +19,10 @@ namespace weft {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr std::int64_t kNormsAgain = 16;  // up to so many rows every thread makes the norms: cheaper than a wait
+constexpr std::int64_t kMadeAgain = 16;  // up to so many rows every thread makes norms and parts: cheaper than a wait
+constexpr std::int64_t kLeastRows = 48;  // of a part of a call, and what its rows are a multiple of: whole tiles
+constexpr std::int64_t kMostRowsNear = 240;
+constexpr std::int64_t kFairUnits = 8;  // that a thread should have, so that all end at about one time
 
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 
@@ -28,10 +32,24 @@ WEFT_INLINE Lanes load(const float *from) {
   return lanes;
 }
 
+// With tiles of AMX rows are in groups of one size, whose floats are split into parts.
 struct Rows {
   const float *x;
   std::int64_t count, width, stride;
+  const std::uint16_t *split;
+  std::int64_t group;
 };
+
+constexpr std::int64_t kGroup = 8, kParts = 2, kGroupSums = kGroup * kParts * kPanel;
+constexpr std::int64_t kBlock = 32, kTile = 512;             // inputs of a tile; its numbers of 16 bits
+constexpr std::int64_t kTilesOfBlock = kPanel / 16 * kTile;  // those of a block of a panel's weights
+constexpr std::int64_t kSplitNear = 1 << 19;                 // numbers of 16 bits that stay near: rows split at once
+
+std::int64_t group_of(std::int64_t rows) { return std::min(rows, kGroup); }
+std::int64_t blocks_of(std::int64_t inputs) { return (inputs + kBlock - 1) / kBlock; }
+
+// 16-bit numbers of a group, split: [blocks, kParts, group, kBlock].
+std::int64_t split_size(std::int64_t group, std::int64_t inputs) { return blocks_of(inputs) * kParts * group * kBlock; }
 
 // Where the 64 sums of a panel's row go, of which `valid` count.
 struct Sink {
@@ -79,6 +97,10 @@ struct Units {
   UnitsOf by_dtype[3];
   void (*norm_rows)(const NormCall &call, std::int64_t begin, std::int64_t end);
 };
+struct TileUnits {
+  UnitsOf units;
+  void (*split_rows)(const Rows &rows, std::int64_t begin, std::int64_t end, std::uint16_t *split);
+};
 
 namespace plain {
 #define WEFT_TARGET 0
@@ -104,6 +126,14 @@ namespace avx512 {
 #undef WEFT_TARGET
 }  // namespace avx512
 #pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target( \
+    "avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,avx512bf16,amx-tile,amx-int8,amx-bf16,prefer-vector-width=512")
+namespace amx {
+using avx512::units;
+#include "kernels/layer/amx_tiles.h"
+}  // namespace amx
+#pragma GCC pop_options
 #endif
 
 const Units &best_units() {
@@ -121,48 +151,134 @@ const Units &chosen() {
   return units;
 }
 
-struct Room {
-  std::vector<float> norms, panels;
+const TileUnits *tile_units() {
+#if defined(WEFT_HAS_TARGETS)
+  if (&chosen() == &avx512::kUnits && has_amx()) return &amx::kTileUnits;
+#endif
+  return nullptr;
+}
+
+// How a call is done, and who does what of it.
+struct Way {
+  UnitsOf units;
+  const TileUnits *tiles;  // or null
 };
 
-NormCall norm_of(const LinearCall &call, float *out) {
-  return {call.x, call.norm, out, call.rows, call.inputs, call.x_row, call.inputs, call.eps};
+Way way_of(const LinearCall &call) {
+  const TileUnits *tiles = call.tiled ? tile_units() : nullptr;
+  return {tiles ? tiles->units : chosen().by_dtype[static_cast<int>(call.dtype)], tiles};
+}
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+// A worker's memory, or that of all.
+struct Room {
+  std::vector<float> norms, panels;
+  std::vector<std::uint16_t> split;
+
+  // Where the rows of a call will be under its norm, and split.
+  Rows rows_of(const LinearCall &call, const Way &way) {
+    Rows rows{call.x, call.rows, call.inputs, call.x_row, nullptr, group_of(call.rows)};
+    if (call.norm) {
+      norms.resize(size(call.rows * call.inputs));
+      rows.x = norms.data(), rows.stride = call.inputs;
+    }
+    if (way.tiles) {
+      const std::int64_t groups = (call.rows + rows.group - 1) / rows.group;
+      split.resize(size(groups * split_size(rows.group, call.inputs)));
+      rows.split = split.data();
+    }
+    return rows;
+  }
+
+  // Makes groups begin..end-1 of them.
+  void make(const LinearCall &call, const Way &way, const Rows &rows, std::int64_t begin, std::int64_t end) {
+    if (call.norm) {
+      const NormCall norm{call.x, call.norm, norms.data(), call.rows, call.inputs, call.x_row, call.inputs, call.eps};
+      chosen().norm_rows(norm, begin * rows.group, std::min(end * rows.group, call.rows));
+    }
+    if (way.tiles) way.tiles->split_rows(rows, begin, end, split.data());
+  }
+
+  float *panels_of(std::int64_t rows, const Way &way) {
+    const std::int64_t groups = (rows + kGroup - 1) / kGroup;
+    panels.resize(size(2 * rows * kPanel + (way.tiles ? groups * kGroupSums : rows * kPanel)));
+    return panels.data();
+  }
+};
+
+LinearCall rows_of(const LinearCall &call, std::int64_t first, std::int64_t count) {
+  LinearCall part = call;
+  part.rows = count;
+  part.x += first * call.x_row, part.out += first * call.out_row;
+  if (call.residual) part.residual += first * call.residual_row;
+  return part;
+}
+
+Rows rows_of(const Rows &rows, std::int64_t first, std::int64_t count) {
+  Rows part = rows;
+  part.count = count;
+  part.x += first * rows.stride;
+  if (rows.split) part.split += first / rows.group * split_size(rows.group, rows.width);
+  return part;
+}
+
+// Rows in parts of about one size, of at most `most`, a multiple of kLeastRows.
+std::int64_t even_part(std::int64_t rows, std::int64_t most) {
+  const std::int64_t parts = (rows + most - 1) / most;
+  return ((rows + parts - 1) / parts + kLeastRows - 1) / kLeastRows * kLeastRows;
+}
+
+// Into how many rows each a call is parted: panels alone may be too few to share, and rows too many to stay near.
+std::int64_t rows_of_part(const LinearCall &call, std::int64_t panels) {
+  const std::int64_t wanted = (kFairUnits * call.threads + panels - 1) / panels;
+  return even_part(call.rows, std::min(std::max(call.rows / wanted, kLeastRows), kMostRowsNear));
+}
+
+void multiply(const LinearCall &call, const Way &way) {
+  static thread_local Room mine;
+  const std::int64_t count = (call.outputs + kPanel - 1) / kPanel;
+  const bool makes = call.norm || way.tiles, makes_again = makes && call.rows <= kMadeAgain;
+  Rows shared{call.x, call.rows, call.inputs, call.x_row, nullptr, group_of(call.rows)};
+  if (makes && !makes_again) {
+    Room &all = mine;  // the caller's, on whichever thread it is made
+    shared = all.rows_of(call, way);
+    const std::int64_t groups = (call.rows + shared.group - 1) / shared.group;
+    for_rows(groups, call.threads, 4 * shared.group * call.inputs,
+             [&](std::int64_t begin, std::int64_t end) { all.make(call, way, shared, begin, end); });
+  }
+  const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2, part = rows_of_part(call, count);
+  const std::int64_t most = std::min(part, call.rows), parts = (call.rows + part - 1) / part;
+  const std::int64_t cost = (call.swiglu ? 2 : 1) * kPanel * call.inputs * (bytes + (way.tiles ? most / 2 : most));
+  for_workers(count * parts, call.threads, cost, [&](Claims &claims) {
+    static thread_local Room own;
+    Rows rows = shared;
+    if (makes_again) {
+      rows = own.rows_of(call, way);
+      own.make(call, way, rows, 0, (call.rows + rows.group - 1) / rows.group);
+    }
+    float *room = own.panels_of(most, way);
+    for (std::int64_t begin, end; claims.next(begin, end);) {
+      for (std::int64_t unit = begin; unit < end; ++unit) {
+        const std::int64_t panel = unit / parts, first = unit % parts * part, taken = std::min(part, call.rows - first);
+        way.units(rows_of(call, first, taken), rows_of(rows, first, taken), room, panel, panel + 1);
+      }
+    }
+  });
 }
 
 }  // namespace
 
 void rms_norm_cpu(const NormCall &call) { chosen().norm_rows(call, 0, call.rows); }
 
+bool has_tiles() { return tile_units() != nullptr; }
+
 void linear_cpu(const LinearCall &call) {
-  static thread_local Room mine;
-  const UnitsOf units = chosen().by_dtype[static_cast<int>(call.dtype)];
-  const std::int64_t count = (call.outputs + kPanel - 1) / kPanel;
-  const std::int64_t panels = call.swiglu ? 2 : 1;
-  const bool norms_again = call.norm && call.rows <= kNormsAgain;
-  Rows in{call.x, call.rows, call.inputs, call.x_row};
-  const auto size = [](std::int64_t floats) { return static_cast<std::size_t>(floats); };
-  if (call.norm) {
-    mine.norms.resize(size(call.rows * call.inputs));
-    in.x = mine.norms.data(), in.stride = call.inputs;
-    if (!norms_again) {
-      const NormCall norm = norm_of(call, mine.norms.data());
-      for_rows(call.rows, call.threads, 4 * call.inputs,
-               [&](std::int64_t begin, std::int64_t end) { chosen().norm_rows(norm, begin, end); });
-    }
-  }
-  const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2;
-  const std::int64_t cost = panels * kPanel * call.inputs * (bytes + call.rows);
-  for_workers(count, call.threads, cost, [&](Claims &claims) {
-    static thread_local Room own;
-    Rows rows = in;
-    if (norms_again) {
-      own.norms.resize(size(call.rows * call.inputs));
-      rows.x = own.norms.data();
-      chosen().norm_rows(norm_of(call, own.norms.data()), 0, call.rows);
-    }
-    own.panels.resize(size(3 * call.rows * kPanel));
-    for (std::int64_t begin, end; claims.next(begin, end);) units(call, rows, own.panels.data(), begin, end);
-  });
+  const Way way = way_of(call);
+  const std::int64_t near = kSplitNear / (blocks_of(call.inputs) * kParts * kBlock);
+  const std::int64_t most = way.tiles ? even_part(call.rows, std::max(near, kLeastRows)) : call.rows;
+  for (std::int64_t first = 0; first < call.rows; first += most)
+    multiply(rows_of(call, first, std::min(most, call.rows - first)), way);
 }
 
 }  // namespace weft

@@ -4,6 +4,10 @@
 // Every output is one sum over the inputs in their order, each term fused. So a row's result depends neither on how
 // many rows there are nor on the threads: a token has the same logits alone, in a batch, as one of several drafts and
 // in a prompt. Weights of 16 bits are widened exactly: they give the bits of the same weights in float32.
+//
+// Where the processor has AMX, its tiles may multiply weights in bfloat16. They take activations as sums of two
+// bfloat16, 17 bits, and numbers below 2^-126 as none. A row's result depends on that row alone there, too; its last
+// bits are not those of other processors.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +20,9 @@ constexpr std::int64_t kPanel = 64;  // outputs of a panel
 
 // out[m, n] = sum_i in[m, i] w[i, n] + bias[n] + residual[m, n], where `in` is x, or with `norm`
 // x / sqrt(mean(x^2) + eps) * norm. `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], anything after the
-// last output. With `swiglu` there are `outputs` gates and as many ups, in panels that take turns, and out = silu(gate)
-// * up.
+// last output, and when `tiled` as [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16
+// outputs, 2], zeros after the last input. With `swiglu` there are `outputs` gates and as many ups, in panels that take
+// turns, and out = silu(gate) * up.
 struct LinearCall {
   const float *x;
   const void *panels;
@@ -29,10 +34,14 @@ struct LinearCall {
   std::int64_t rows, inputs, outputs, x_row, residual_row, out_row;  // the last three: floats between rows
   float eps;
   bool swiglu;
+  bool tiled;  // only bfloat16, where there are tiles
   int threads;
 };
 
 void linear_cpu(const LinearCall &call);
+
+// Whether products can be done by tiles.
+bool has_tiles();
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, for `rows` rows of `width` floats.
 struct NormCall {

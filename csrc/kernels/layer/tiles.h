@@ -136,19 +136,27 @@ WEFT_INLINE void swiglu(const LinearCall &call, std::int64_t unit, const float *
   }
 }
 
-// `room` [3, rows, kPanel]: sums so far, gates, ups.
-template <class W>
+struct ByLanes {
+  static std::int64_t panel_size(std::int64_t inputs) { return inputs * kPanel; }
+  template <class W>
+  static void times(const Rows &in, const W *panel, float *partial, const Sink &out) {
+    times_panel(in, panel, partial, out);
+  }
+};
+
+// `room` [4, rows, kPanel]: gates, ups, sums so far.
+template <class W, class By>
 void units(const LinearCall &call, const Rows &in, float *room, std::int64_t begin, std::int64_t end) {
   const W *panels = static_cast<const W *>(call.panels);
-  const std::int64_t size = call.inputs * kPanel;
-  float *gates = room + call.rows * kPanel, *ups = gates + call.rows * kPanel;
+  const std::int64_t size = By::panel_size(call.inputs);
+  float *gates = room, *ups = gates + call.rows * kPanel, *sums = ups + call.rows * kPanel;
   for (std::int64_t unit = begin; unit < end; ++unit) {
     if (!call.swiglu) {
-      times_panel<W>(in, panels + unit * size, room, sink_of(call, unit));
+      By::times(in, panels + unit * size, sums, sink_of(call, unit));
       continue;
     }
-    times_panel<W>(in, panels + 2 * unit * size, room, room_of(call, unit, gates, 0));
-    times_panel<W>(in, panels + (2 * unit + 1) * size, room, room_of(call, unit, ups, call.outputs));
+    By::times(in, panels + 2 * unit * size, sums, room_of(call, unit, gates, 0));
+    By::times(in, panels + (2 * unit + 1) * size, sums, room_of(call, unit, ups, call.outputs));
     swiglu(call, unit, gates, ups);
   }
 }
@@ -174,4 +182,4 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
   }
 }
 
-const Units kUnits = {units<float>, units<Half>, units<BFloat16>, norm_rows};
+const Units kUnits = {{units<float, ByLanes>, units<Half, ByLanes>, units<BFloat16, ByLanes>}, norm_rows};

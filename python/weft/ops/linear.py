@@ -4,6 +4,9 @@
 
 On the CPU activations are float32, and weights have the dtype that they were given in: those of 16 bits are widened as
 they are read, exactly. A row's result depends on that row alone, bit for bit, however many rows there are.
+
+Where the processor has AMX, its tiles multiply weights in bfloat16. Of an activation they take 17 bits, and sums have
+another order; so results differ in their last bits from those of other processors.
 """
 
 from __future__ import annotations
@@ -41,14 +44,22 @@ class Norm:
 class Linear:
     """A weight [out, in], with `bias` [out] or none, in the layout that its device multiplies with.
 
-    With `swiglu` the first half of its outputs are gates, the other ups, and it gives half as many.
+    With `swiglu` the first half of its outputs are gates, the other ups, and it gives half as many. `tiled` (default:
+    where it can be): in bfloat16, by AMX's tiles.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, swiglu: bool = False) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, *, swiglu: bool = False, tiled: bool | None = None
+    ) -> None:
         self.num_outputs = weight.shape[0] // (2 if swiglu else 1)
         self.bias, self.swiglu = bias, swiglu
-        is_cpu = weight.device.type == "cpu"
-        self.weight = settled(panels_of(weight, swiglu)) if is_cpu else weight.contiguous()
+        if weight.device.type == "cpu":
+            panels = panels_of(weight, swiglu)
+            if weight.dtype is torch.bfloat16 and (_core.has_tiles() if tiled is None else tiled):
+                panels = tiles_of(panels)
+            self.weight = settled(panels)
+        else:
+            self.weight = weight.contiguous()
 
     def __call__(
         self,
@@ -78,6 +89,14 @@ def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
     return padded.view(-1, PANEL, inputs).transpose(1, 2).contiguous()
 
 
+def tiles_of(panels: Tensor) -> Tensor:
+    """`panels` [P, in, 64] as [P, ceil(in / 32), 4, 16, 32]: tiles of 16 pairs of inputs, each of 16 outputs; zeros
+    after the last input."""
+    padded = F.pad(panels, (0, 0, 0, -panels.shape[1] % 32))
+    pairs = padded.unflatten(2, (4, 16)).unflatten(1, (-1, 16, 2))  # [P, blocks, 16, 2, 4, 16]
+    return pairs.permute(0, 1, 4, 2, 5, 3).flatten(4).contiguous()
+
+
 def _linear_cpu(
     x: Tensor,
     panels: Tensor,
@@ -92,7 +111,8 @@ def _linear_cpu(
     kernel = _core.linear_cpu(
         x.data_ptr(), panels.data_ptr(), DTYPE_CODES[panels.dtype], address(bias), address(norm),
         address(residual), out.data_ptr(), x.shape[0], x.shape[1], out.shape[1], x.stride(0),
-        0 if residual is None else residual.stride(0), out.stride(0), eps, swiglu, torch.get_num_threads(),
+        0 if residual is None else residual.stride(0), out.stride(0), eps, swiglu, panels.dim() == 5,
+        torch.get_num_threads(),
     )  # fmt: skip
     run_kernel("swiglu" if swiglu else "linear", kernel)
 

@@ -11,10 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft import _core
 from weft.errors import InputError
 from weft.ops.linear import Linear, Norm
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+NEEDS_AMX = pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")
+KINDS = (
+    *(pytest.param((dtype, False), id=str(dtype).removeprefix("torch.")) for dtype in DTYPES),
+    pytest.param((torch.bfloat16, True), id="tiles", marks=NEEDS_AMX),
+)
+"""Dtypes of weights, and whether AMX's tiles multiply them."""
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -35,19 +42,20 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
     return x * (x.square().mean(1, keepdim=True) + norm.eps).rsqrt() * norm.weight.double()
 
 
-def close(actual: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(actual.double(), expected.double(), rtol=2e-5, atol=2e-5)
+def close(actual: Tensor, expected: Tensor, tolerance: float = 2e-5) -> None:
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("outputs", "inputs"), list(itertools.product([1, 15, 63, 64, 65, 200, 704], [2, 31, 192]))
+    ("outputs", "inputs"), list(itertools.product([1, 15, 63, 64, 65, 200, 704], [2, 31, 192, 577]))
 )
-def test_values_are_torchs(outputs: int, inputs: int, dtype: torch.dtype) -> None:
+def test_values_are_torchs(outputs: int, inputs: int, kind: tuple[torch.dtype, bool]) -> None:
+    dtype, tiled = kind
     weight, bias = weights(outputs, inputs, dtype), torch.randn(outputs)
     norm = Norm(torch.rand(inputs) + 0.5, 1e-5)
-    plain, biased = Linear(weight), Linear(weight, bias)
-    for rows in (1, 2, 3, 5, 6, 7, 13, 31):
+    plain, biased = Linear(weight, tiled=tiled), Linear(weight, bias, tiled=tiled)
+    for rows in (1, 2, 3, 5, 6, 7, 8, 9, 16, 17, 31):
         x = torch.randn(rows, inputs + 3)[:, 1 : inputs + 1]  # rows any distance apart
         product = x.double() @ weight.double().T
         close(plain(x), product)
@@ -64,29 +72,32 @@ def test_values_are_torchs(outputs: int, inputs: int, dtype: torch.dtype) -> Non
         close(residual, expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("inner", [1, 40, 64, 100, 512])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_swiglu_is_gate_times_up(inner: int, dtype: torch.dtype, has_bias: bool) -> None:
+def test_swiglu_is_gate_times_up(inner: int, kind: tuple[torch.dtype, bool], has_bias: bool) -> None:
+    dtype, tiled = kind
     weight = weights(2 * inner, 48, dtype)
     bias = torch.randn(2 * inner) if has_bias else None
-    linear, norm = Linear(weight, bias, swiglu=True), Norm(torch.rand(48) + 0.5, 1e-6)
-    for rows in (1, 4, 7, 20):
+    linear, norm = Linear(weight, bias, swiglu=True, tiled=tiled), Norm(torch.rand(48) + 0.5, 1e-6)
+    for rows in (1, 4, 7, 20, 70):
         x = 3 * torch.randn(rows, 48)
         both = normed(x, norm) @ weight.double().T + (0 if bias is None else bias.double())
         gate, up = both.chunk(2, 1)
-        close(linear(x, norm), F.silu(gate) * up)
+        close(linear(x, norm), F.silu(gate) * up, 1e-4 if tiled else 2e-5)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_rows_bits_are_its_own(threads: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("outputs", [1536, 100])
+def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], outputs: int) -> None:
+    dtype, tiled = kind
     norm = Norm(torch.rand(192) + 0.5, 1e-5)
-    linear = Linear(weights(1536, 192, dtype))
-    swiglu = Linear(weights(1024, 192, dtype), swiglu=True)
-    x = torch.randn(130, 192)
+    linear = Linear(weights(outputs, 192, dtype), tiled=tiled)
+    swiglu = Linear(weights(2 * outputs, 192, dtype), swiglu=True, tiled=tiled)
+    x = torch.randn(600, 192)
     alone = torch.cat([linear(row[None], norm) for row in x])
     alone_swiglu = torch.cat([swiglu(row[None], norm) for row in x])
-    for rows in (*range(1, 25), 64, 129, 130):
+    for rows in (*range(1, 25), 64, 97, 130, 241, 600):
         assert torch.equal(linear(x[:rows], norm), alone[:rows])
         assert torch.equal(swiglu(x[:rows], norm), alone_swiglu[:rows])
 
@@ -94,15 +105,30 @@ def test_a_rows_bits_are_its_own(threads: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_weights_of_16_bits_give_the_bits_of_the_same_in_32(dtype: torch.dtype) -> None:
     weight, x = weights(300, 96, dtype), torch.randn(9, 96)
-    assert torch.equal(Linear(weight)(x), Linear(weight.float())(x))
+    assert torch.equal(Linear(weight, tiled=False)(x), Linear(weight.float())(x))
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_every_number_of_16_bits_is_widened_exactly(dtype: torch.dtype) -> None:
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     numbers = numbers[numbers.isfinite()]
-    out = Linear(numbers[:, None].contiguous())(torch.ones(1, 1))
+    out = Linear(numbers[:, None].contiguous(), tiled=False)(torch.ones(1, 1))
     assert torch.equal(out[0], numbers.float())
+
+
+@NEEDS_AMX
+def test_tiles_take_weights_exactly_and_floats_nearly() -> None:
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    numbers = numbers[numbers.isfinite() & (numbers.float().abs() >= 2.0**-126)]
+    out = Linear(numbers[:, None].contiguous(), tiled=True)(torch.ones(1, 1))
+    assert torch.equal(out[0], numbers.float())
+    x = torch.randn(10_000, 1) * torch.logspace(-20, 20, 10_000)[:, None]
+    ones = Linear(torch.ones(1, 1).bfloat16(), tiled=True)(x)
+    assert ((ones - x).abs() <= 2.0**-17 * x.abs()).all()
+    ends = torch.tensor([[torch.inf], [-torch.inf], [torch.nan]])
+    torch.testing.assert_close(
+        Linear(torch.ones(1, 1).bfloat16(), tiled=True)(ends), ends, equal_nan=True, rtol=0, atol=0
+    )
 
 
 def test_a_norm_is_torchs_and_writes_where_it_is_told() -> None:

@@ -1,0 +1,169 @@
+// The inner loops of linear.cpp with AMX, for weights of bfloat16. linear.cpp includes this once, in a namespace and
+// for a target of its own, so there is no include guard.
+//
+// A tile multiplies bfloat16 exactly and adds up in float32. A float is taken as the sum of two bfloat16, which leaves
+// 2^-17 of it at most; of a weight in bfloat16 2^-8 was left. A tile has both parts of up to kGroup rows, each with
+// sums of its own, which are added at the end. The rows of a tile do not know of each other, so neither do those of a
+// product.
+
+constexpr std::int64_t kBlocksNear = 6;  // blocks of weights that stay near while rows take turns
+constexpr std::int64_t kLine = 64, kBlockLines = 2 * kTilesOfBlock / kLine, kNear = 4096;  // bytes
+
+// A float as 16 bits, which are taken from it; of an infinity nothing is left.
+WEFT_INLINE __m256i take_part(__m512 &x) {
+  const __m256bh part = _mm512_cvtneps_pbh(x);
+  const __m512 whole = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)part), 16));
+  constexpr int kInfinity = 0x18;
+  x = _mm512_maskz_sub_ps(static_cast<__mmask16>(~_mm512_fpclass_ps_mask(whole, kInfinity)), x, whole);
+  return (__m256i)part;
+}
+
+// Splits groups begin..end-1 of some rows, each to where it is in `split`.
+void split_rows(const Rows &rows, std::int64_t begin, std::int64_t end, std::uint16_t *split) {
+  const std::int64_t group = group_of(rows.count), part = group * kBlock;
+  for (std::int64_t g = begin; g < end; ++g) {
+    std::uint16_t *to = split + g * split_size(group, rows.width);
+    const std::int64_t valid = std::min(group, rows.count - g * group);
+    for (std::int64_t b = 0; b < blocks_of(rows.width); ++b, to += kParts * part) {
+      for (std::int64_t r = 0; r < group; ++r) {
+        const std::int64_t left = r < valid ? std::min(kBlock, rows.width - b * kBlock) : 0;
+        for (std::int64_t half = 0; half < kBlock; half += kLanes) {
+          const std::int64_t count = std::min<std::int64_t>(std::max<std::int64_t>(left - half, 0), kLanes);
+          const float *from = rows.x + (g * group + r) * rows.stride + b * kBlock + half;
+          __m512 values = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from);
+          for (std::int64_t p = 0; p < kParts; ++p)
+            _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + p * part + r * kBlock + half), take_part(values));
+        }
+      }
+    }
+  }
+}
+
+// Instructions of tiles read memory of which the compiler is not told: what was written must be there.
+WEFT_INLINE void finish_writes() { __asm__ volatile("" ::: "memory"); }
+
+struct TileShapes {
+  std::uint8_t palette = 1, start = 0, reserved[14] = {};
+  std::uint16_t bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+
+// Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights.
+WEFT_INLINE void shape_tiles(std::int64_t group) {
+  alignas(64) TileShapes shapes;
+  for (int t = 0; t < 8; ++t) {
+    shapes.bytes[t] = 64;
+    shapes.rows[t] = static_cast<std::uint8_t>(t < 6 ? kParts * group : 16);
+  }
+  finish_writes();
+  _tile_loadconfig(&shapes);
+}
+
+constexpr int kSumBytes = kPanel * sizeof(float);
+
+WEFT_INLINE void zero_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+WEFT_INLINE void load_sums(const float *from) {
+  _tile_loadd(0, from, kSumBytes);
+  _tile_loadd(1, from + 16, kSumBytes);
+  _tile_loadd(2, from + 32, kSumBytes);
+  _tile_loadd(3, from + 48, kSumBytes);
+}
+
+WEFT_INLINE void store_sums(float *to) {
+  _tile_stored(0, to, kSumBytes);
+  _tile_stored(1, to + 16, kSumBytes);
+  _tile_stored(2, to + 32, kSumBytes);
+  _tile_stored(3, to + 48, kSumBytes);
+}
+
+// Adds `blocks` blocks of a group of `group` rows, times weights, to the sums. Weights come from far away: with every
+// block `lines` lines of those that come next are asked for.
+WEFT_INLINE void add_blocks(const std::uint16_t *split, std::int64_t group, std::int64_t blocks,
+                            const std::uint16_t *weights, const char *next, std::int64_t lines) {
+  for (std::int64_t b = 0; b < blocks; ++b, split += kParts * group * kBlock, weights += kTilesOfBlock) {
+    for (std::int64_t line = 0; line < lines; ++line, next += kLine) __builtin_prefetch(next);
+    _tile_loadd(4, split, 64);
+    _tile_loadd(6, weights, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, weights + kTile, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(6, weights + 2 * kTile, 64);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_loadd(7, weights + 3 * kTile, 64);
+    _tile_dpbf16ps(3, 4, 7);
+  }
+}
+
+// Two groups times half of the outputs of a panel, all blocks.
+WEFT_INLINE void times_half(const Rows &in, const std::uint16_t *weights, float *sums) {
+  const std::uint16_t *first = in.split, *second = first + split_size(in.group, in.width);
+  zero_sums();
+  for (std::int64_t b = 0; b < blocks_of(in.width); ++b, weights += kTilesOfBlock) {
+    const char *next = reinterpret_cast<const char *>(weights) + kNear;
+    for (std::int64_t line = 0; line < kBlockLines / 2; ++line) __builtin_prefetch(next + line * kLine);
+    _tile_loadd(4, first, 64);
+    _tile_loadd(6, weights, 64);
+    _tile_loadd(7, weights + kTile, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, second, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    first += kParts * in.group * kBlock, second += kParts * in.group * kBlock;
+  }
+  _tile_stored(0, sums, kSumBytes);
+  _tile_stored(1, sums + kLanes, kSumBytes);
+  _tile_stored(2, sums + kGroupSums, kSumBytes);
+  _tile_stored(3, sums + kGroupSums + kLanes, kSumBytes);
+}
+
+// Rows, split, times one panel. `sums` has kGroupSums floats for each group.
+WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums, const Sink &out) {
+  const auto *weights = reinterpret_cast<const std::uint16_t *>(panel);
+  const std::int64_t groups = (in.count + in.group - 1) / in.group, blocks = blocks_of(in.width);
+  if (groups == 1) {
+    zero_sums();
+    add_blocks(in.split, in.group, blocks, weights, reinterpret_cast<const char *>(weights) + kNear, kBlockLines);
+    store_sums(sums);
+  } else if (groups == 2) {
+    times_half(in, weights, sums);
+    times_half(in, weights + 2 * kTile, sums + 2 * kLanes);
+  }
+  for (std::int64_t begin = 0; groups > 2 && begin < blocks; begin += kBlocksNear) {
+    const std::int64_t count = std::min(kBlocksNear, blocks - begin), share = (kBlockLines + groups - 1) / groups;
+    const std::uint16_t *split = in.split + begin * kParts * in.group * kBlock;
+    const std::uint16_t *those = weights + begin * kTilesOfBlock, *next = those + count * kTilesOfBlock;
+    for (std::int64_t g = 0; g < groups; ++g, split += split_size(in.group, in.width)) {
+      begin == 0 ? zero_sums() : load_sums(sums + g * kGroupSums);
+      const std::int64_t done = g * share, lines = std::max<std::int64_t>(std::min(share, kBlockLines - done), 0);
+      add_blocks(split, in.group, count, those, reinterpret_cast<const char *>(next) + done * count * kLine, lines);
+      store_sums(sums + g * kGroupSums);
+    }
+  }
+  for (std::int64_t r = 0; r < in.count; ++r) {
+    const float *parts = sums + r / in.group * kGroupSums + r % in.group * kPanel;
+    const std::int64_t part = in.group * kPanel;
+    for (std::int64_t n = 0; n < kPanel; n += kLanes) put(out, r, n, load(parts + n) + load(parts + part + n));
+  }
+}
+
+struct ByTiles {
+  static std::int64_t panel_size(std::int64_t inputs) { return blocks_of(inputs) * kTilesOfBlock; }
+  static void times(const Rows &in, const BFloat16 *panel, float *sums, const Sink &out) {
+    times_panel(in, panel, sums, out);
+  }
+};
+
+void tile_units(const LinearCall &call, const Rows &in, float *room, std::int64_t begin, std::int64_t end) {
+  shape_tiles(in.group);
+  units<BFloat16, ByTiles>(call, in, room, begin, end);
+  _tile_release();
+}
+
+const TileUnits kTileUnits = {tile_units, split_rows};
