@@ -138,6 +138,7 @@ void bind_guided(nb::module_ &m) {
              }
              return nb::bytes(words.data(), words.size() * sizeof words[0]);
            })
+      .def_prop_ro("seconds", &GuidedState::seconds)
       .def(
           "counters",
           [](const GuidedState &self, const std::string &operation) {

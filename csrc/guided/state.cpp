@@ -166,6 +166,12 @@ int GuidedState::num_pending() const {
   return static_cast<int>(queue_.size());
 }
 
+double GuidedState::seconds() const {
+  std::int64_t nanoseconds = 0;
+  for (Operation operation : {kFetch, kExtend, kCommit}) nanoseconds += counters(operation).nanoseconds;
+  return static_cast<double>(nanoseconds) * 1e-9;
+}
+
 OperationCounters GuidedState::counters(Operation operation) const {
   const AtomicCounters &counters = counters_[operation == kExtendThrough ? kExtend : operation];
   return {counters.calls.load(std::memory_order_relaxed), counters.fills.load(std::memory_order_relaxed),

@@ -149,6 +149,8 @@ class GuidedState {
   int num_pending() const;
   // kExtendThrough is counted as kExtend, one call.
   OperationCounters counters(Operation operation) const;
+  // What all operations have taken.
+  double seconds() const;
   const GuidedShape &shape() const { return shape_; }
 
  private:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from weft.config import EngineConfig, Speculation
 from weft.core import FinishReason
@@ -37,15 +36,15 @@ from weft.runtime.scope import FailureScope
 _log = logging.getLogger(__name__)
 
 
-@contextmanager
-def _collection_postponed() -> Iterator[None]:
+class _CollectionPostponed:
     """Collect no garbage inside: what a collection frees may be the device's, and it takes long."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
+
+    def __enter__(self) -> None:
+        self._was_enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._was_enabled:
             gc.enable()
 
 
@@ -180,7 +179,9 @@ class Engine:
         """One step: schedule what fits, launch it, and process what is done. `launched` is called before the last,
         while the device is busy; it does not raise."""
         self._home.check()
-        with self._recording() as record:
+        record = StepRecord(self.num_steps, time.perf_counter())
+        self.num_steps += 1
+        with self._scope, _CollectionPostponed():
             schedule = self._schedule(record)
             batch = self.runner.launch(schedule)
             launched()
@@ -189,6 +190,7 @@ class Engine:
                 self.runner.release(self.scheduler.take_released())
             if self.runner.holds_ended and not self.output.in_flight:
                 self.runner.vacate(is_idle=not self.scheduler.running)
+        self._complete(record)
         return record
 
     def _schedule(self, record: StepRecord) -> Schedule:
@@ -207,15 +209,6 @@ class Engine:
         record.context = [running.request.id for running, _ in schedule.reading]
         record.context_tokens = sum(count for _, count in schedule.reading)
         return schedule
-
-    @contextmanager
-    def _recording(self) -> Iterator[StepRecord]:
-        """A step's record, its failures kept apart, and no garbage collected meanwhile."""
-        record = StepRecord(self.num_steps, time.perf_counter())
-        self.num_steps += 1
-        with self._scope, _collection_postponed():
-            yield record
-        self._complete(record)
 
     def _complete(self, record: StepRecord) -> None:
         scheduler, finished = self.scheduler, self.output.finisher.count
@@ -241,7 +234,7 @@ class Engine:
         libraries keep handles by thread.
         """
         began = time.perf_counter()
-        with self._scope, _collection_postponed():
+        with self._scope, _CollectionPostponed():
             self.output.drain(StepRecord(self.num_steps, began))
             warm_up(self._decoder, self.runner, self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)

@@ -15,6 +15,8 @@ from weft.engine.device.tensors import Gather, OutputBuffers
 from weft.runtime.buffers import PinnedRing, Received
 from weft.runtime.interface import Runtime, Stream
 
+_NOTHING = torch.empty(0)
+
 
 class ResultRings:
     """Where iterations leave their results on the host; at most two at a time are under way."""
@@ -87,12 +89,12 @@ class StepResults:
         self.verified: list[list[int]] = []
         self.num_proposed: list[int] = []
         self._num_tokens: dict[int, int] = {}  # of slots of which only a beginning counts
-        self._logprobs = self._ids = torch.empty(0)
+        self._logprobs = self._ids = _NOTHING
 
     def wait(self) -> StepResults:
         """Wait for the work of the iteration: what was verified is copied last."""
-        values = self._received.wait()
-        self.verified = values[: -self._num_slots].view(self._num_slots, -1).tolist()
+        values = self._received.wait().numpy()  # whose slices take less than a tensor's
+        self.verified = values[: -self._num_slots].reshape(self._num_slots, -1).tolist()
         if self._has_drafts:
             self.num_proposed = values[-self._num_slots :].tolist()
         if self._extra is not None:
