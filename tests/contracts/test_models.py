@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from support.launch_check import check_launched, cuda_device_guard
+from weft import _core
 from weft.models.base import Model, PagedKV
 from weft.models.weights import load_model, model_in_memory, read_config, with_dtype
 from weft.ops.attention import Rows
@@ -93,10 +95,13 @@ def test_logits_are_those_of_transformers(architecture: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_weights_of_16_bits_give_the_bits_of_the_same_values(
+def test_weights_of_16_bits_give_the_results_of_the_same_values(
     architecture: str, dtype: str, tmp_path: Path
 ) -> None:
-    """They are widened as they are read: nothing tells a model of them from one of float32 with the same values."""
+    """They are widened as they are read: nothing tells a model of them from one of float32 with the same values, but
+    the last bits where tiles of AMX multiply bfloat16."""
+    tolerance = 1e-3 if dtype == "bfloat16" and _core.has_tiles() else 0.0
+    close = partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
     oracle = save(architecture, tmp_path)
     halves = load_model(tmp_path, dtype=dtype)
     tensors = {name: t.to(getattr(torch, dtype)).float() for name, t in oracle.state_dict().items()}
@@ -109,10 +114,10 @@ def test_weights_of_16_bits_give_the_bits_of_the_same_values(
     with torch.inference_mode():
         for _ in range(2):
             one(), other()
-            assert torch.equal(one.logits, other.logits)
-            assert torch.equal(one.aux, other.aux)
-            assert torch.equal(one.kv.k, other.kv.k)
-            assert torch.equal(one.kv.v, other.kv.v)
+            close(one.logits, other.logits)
+            close(one.aux, other.aux)
+            close(one.kv.k, other.kv.k)
+            close(one.kv.v, other.kv.v)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
