@@ -126,6 +126,8 @@ namespace avx512 {
 #undef WEFT_TARGET
 }  // namespace avx512
 #pragma GCC pop_options
+#if __GNUC__ >= 11
+#define WEFT_HAS_AMX 1
 #pragma GCC push_options
 #pragma GCC target( \
     "avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,avx512bf16,amx-tile,amx-int8,amx-bf16,prefer-vector-width=512")
@@ -134,6 +136,7 @@ using avx512::units;
 #include "kernels/layer/amx_tiles.h"
 }  // namespace amx
 #pragma GCC pop_options
+#endif
 #endif
 
 const Units &best_units() {
@@ -152,7 +155,7 @@ const Units &chosen() {
 }
 
 const TileUnits *tile_units() {
-#if defined(WEFT_HAS_TARGETS)
+#if defined(WEFT_HAS_AMX)
   if (&chosen() == &avx512::kUnits && has_amx()) return &amx::kTileUnits;
 #endif
   return nullptr;

@@ -93,7 +93,7 @@ def tiles_of(panels: Tensor) -> Tensor:
     """`panels` [P, in, 64] as [P, ceil(in / 32), 4, 16, 32]: tiles of 16 pairs of inputs, each of 16 outputs; zeros
     after the last input."""
     padded = F.pad(panels, (0, 0, 0, -panels.shape[1] % 32))
-    pairs = padded.unflatten(2, (4, 16)).unflatten(1, (-1, 16, 2))  # [P, blocks, 16, 2, 4, 16]
+    pairs: Tensor = padded.unflatten(2, (4, 16)).unflatten(1, (-1, 16, 2))  # [P, blocks, 16, 2, 4, 16]
     return pairs.permute(0, 1, 4, 2, 5, 3).flatten(4).contiguous()
 
 
