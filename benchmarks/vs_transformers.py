@@ -63,7 +63,7 @@ def main() -> None:
     rng = random.Random(77)
     records = [example(rng, "heldout") for _ in range(options.prompts)]
 
-    engine = EngineConfig(max_batch=1)
+    engine = EngineConfig(max_batch=1, grammar="xgrammar")
     plain = LLM(device="cpu", engine=engine)
     speculation = Speculation.eagle3(num_draft_tokens=options.drafts)
     fast = LLM(device="cpu", engine=engine, speculation=speculation)
