@@ -21,7 +21,7 @@ namespace {
 constexpr int kLanes = 16;
 constexpr std::int64_t kMadeAgain = 16;  // up to so many rows every thread makes norms and parts: cheaper than a wait
 constexpr std::int64_t kLeastRows = 48;  // of a part of a call, and what its rows are a multiple of: whole tiles
-constexpr std::int64_t kMostRowsNear = 240;
+constexpr std::int64_t kMostRowsNear = 96;
 constexpr std::int64_t kFairUnits = 8;  // that a thread should have, so that all end at about one time
 
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
@@ -263,7 +263,10 @@ void multiply(const LinearCall &call, const Way &way) {
     float *room = own.panels_of(most, way);
     for (std::int64_t begin, end; claims.next(begin, end);) {
       for (std::int64_t unit = begin; unit < end; ++unit) {
-        const std::int64_t panel = unit / parts, first = unit % parts * part, taken = std::min(part, call.rows - first);
+        // Rows of a part stay near while its panels are read; parts that are split are all near.
+        const std::int64_t panel = way.tiles ? unit / parts : unit % count;
+        const std::int64_t first = (way.tiles ? unit % parts : unit / count) * part;
+        const std::int64_t taken = std::min(part, call.rows - first);
         way.units(rows_of(call, first, taken), rows_of(rows, first, taken), room, panel, panel + 1);
       }
     }
