@@ -126,7 +126,7 @@ WEFT_INLINE void times_half(const Rows &in, const std::uint16_t *weights, float 
 // Rows, split, times one panel. `sums` has kGroupSums floats for each group.
 WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums, const Sink &out) {
   const auto *weights = reinterpret_cast<const std::uint16_t *>(panel);
-  const std::int64_t groups = (in.count + in.group - 1) / in.group, blocks = blocks_of(in.width);
+  const std::int64_t groups = groups_of(in), blocks = blocks_of(in.width);
   if (groups == 1) {
     zero_sums();
     add_blocks(in.split, in.group, blocks, weights, reinterpret_cast<const char *>(weights) + kNear, kBlockLines);
@@ -136,7 +136,7 @@ WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums,
     times_half(in, weights + 2 * kTile, sums + 2 * kLanes);
   }
   for (std::int64_t begin = 0; groups > 2 && begin < blocks; begin += kBlocksNear) {
-    const std::int64_t count = std::min(kBlocksNear, blocks - begin), share = (kBlockLines + groups - 1) / groups;
+    const std::int64_t count = std::min(kBlocksNear, blocks - begin), share = ceil_div(kBlockLines, groups);
     const std::uint16_t *split = in.split + begin * kParts * in.group * kBlock;
     const std::uint16_t *those = weights + begin * kTilesOfBlock, *next = those + count * kTilesOfBlock;
     for (std::int64_t g = 0; g < groups; ++g, split += split_size(in.group, in.width)) {

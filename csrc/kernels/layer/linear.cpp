@@ -45,8 +45,10 @@ constexpr std::int64_t kBlock = 32, kTile = 512;             // inputs of a tile
 constexpr std::int64_t kTilesOfBlock = kPanel / 16 * kTile;  // those of a block of a panel's weights
 constexpr std::int64_t kSplitNear = 1 << 19;                 // numbers of 16 bits that stay near: rows split at once
 
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t group_of(std::int64_t rows) { return std::min(rows, kGroup); }
-std::int64_t blocks_of(std::int64_t inputs) { return (inputs + kBlock - 1) / kBlock; }
+std::int64_t groups_of(const Rows &rows) { return ceil_div(rows.count, rows.group); }
+std::int64_t blocks_of(std::int64_t inputs) { return ceil_div(inputs, kBlock); }
 
 // 16-bit numbers of a group, split: [blocks, kParts, group, kBlock].
 std::int64_t split_size(std::int64_t group, std::int64_t inputs) { return blocks_of(inputs) * kParts * group * kBlock; }
@@ -174,6 +176,10 @@ Way way_of(const LinearCall &call) {
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
+Rows as_given(const LinearCall &call) {
+  return {call.x, call.rows, call.inputs, call.x_row, nullptr, group_of(call.rows)};
+}
+
 // A worker's memory, or that of all.
 struct Room {
   std::vector<float> norms, panels;
@@ -181,14 +187,13 @@ struct Room {
 
   // Where the rows of a call will be under its norm, and split.
   Rows rows_of(const LinearCall &call, const Way &way) {
-    Rows rows{call.x, call.rows, call.inputs, call.x_row, nullptr, group_of(call.rows)};
+    Rows rows = as_given(call);
     if (call.norm) {
       norms.resize(size(call.rows * call.inputs));
       rows.x = norms.data(), rows.stride = call.inputs;
     }
     if (way.tiles) {
-      const std::int64_t groups = (call.rows + rows.group - 1) / rows.group;
-      split.resize(size(groups * split_size(rows.group, call.inputs)));
+      split.resize(size(groups_of(rows) * split_size(rows.group, call.inputs)));
       rows.split = split.data();
     }
     return rows;
@@ -204,8 +209,8 @@ struct Room {
   }
 
   float *panels_of(std::int64_t rows, const Way &way) {
-    const std::int64_t groups = (rows + kGroup - 1) / kGroup;
-    panels.resize(size(2 * rows * kPanel + (way.tiles ? groups * kGroupSums : rows * kPanel)));
+    const std::int64_t sums = way.tiles ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel;
+    panels.resize(size(2 * rows * kPanel + sums));
     return panels.data();
   }
 };
@@ -228,37 +233,35 @@ Rows rows_of(const Rows &rows, std::int64_t first, std::int64_t count) {
 
 // Rows in parts of about one size, of at most `most`, a multiple of kLeastRows.
 std::int64_t even_part(std::int64_t rows, std::int64_t most) {
-  const std::int64_t parts = (rows + most - 1) / most;
-  return ((rows + parts - 1) / parts + kLeastRows - 1) / kLeastRows * kLeastRows;
+  return ceil_div(ceil_div(rows, ceil_div(rows, most)), kLeastRows) * kLeastRows;
 }
 
 // Into how many rows each a call is parted: panels alone may be too few to share, and rows too many to stay near.
 std::int64_t rows_of_part(const LinearCall &call, std::int64_t panels) {
-  const std::int64_t wanted = (kFairUnits * call.threads + panels - 1) / panels;
+  const std::int64_t wanted = ceil_div(kFairUnits * call.threads, panels);
   return even_part(call.rows, std::min(std::max(call.rows / wanted, kLeastRows), kMostRowsNear));
 }
 
 void multiply(const LinearCall &call, const Way &way) {
   static thread_local Room mine;
-  const std::int64_t count = (call.outputs + kPanel - 1) / kPanel;
+  const std::int64_t count = ceil_div(call.outputs, kPanel);
   const bool makes = call.norm || way.tiles, makes_again = makes && call.rows <= kMadeAgain;
-  Rows shared{call.x, call.rows, call.inputs, call.x_row, nullptr, group_of(call.rows)};
+  Rows shared = as_given(call);
   if (makes && !makes_again) {
     Room &all = mine;  // the caller's, on whichever thread it is made
     shared = all.rows_of(call, way);
-    const std::int64_t groups = (call.rows + shared.group - 1) / shared.group;
-    for_rows(groups, call.threads, 4 * shared.group * call.inputs,
+    for_rows(groups_of(shared), call.threads, 4 * shared.group * call.inputs,
              [&](std::int64_t begin, std::int64_t end) { all.make(call, way, shared, begin, end); });
   }
   const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2, part = rows_of_part(call, count);
-  const std::int64_t most = std::min(part, call.rows), parts = (call.rows + part - 1) / part;
+  const std::int64_t most = std::min(part, call.rows), parts = ceil_div(call.rows, part);
   const std::int64_t cost = (call.swiglu ? 2 : 1) * kPanel * call.inputs * (bytes + (way.tiles ? most / 2 : most));
   for_workers(count * parts, call.threads, cost, [&](Claims &claims) {
     static thread_local Room own;
     Rows rows = shared;
     if (makes_again) {
       rows = own.rows_of(call, way);
-      own.make(call, way, rows, 0, (call.rows + rows.group - 1) / rows.group);
+      own.make(call, way, rows, 0, groups_of(rows));
     }
     float *room = own.panels_of(most, way);
     for (std::int64_t begin, end; claims.next(begin, end);) {

@@ -45,7 +45,7 @@ class Linear:
     """A weight [out, in], with `bias` [out] or none, in the layout that its device multiplies with.
 
     With `swiglu` the first half of its outputs are gates, the other ups, and it gives half as many. `tiled` (default:
-    where it can be): in bfloat16, by AMX's tiles.
+    where it can be): in bfloat16, by AMX's tiles; `InputError` where it can't be.
     """
 
     def __init__(
@@ -53,11 +53,12 @@ class Linear:
     ) -> None:
         self.num_outputs = weight.shape[0] // (2 if swiglu else 1)
         self.bias, self.swiglu = bias, swiglu
-        if weight.device.type == "cpu":
+        is_cpu = weight.device.type == "cpu"
+        can_tile = is_cpu and weight.dtype is torch.bfloat16 and _core.has_tiles()
+        require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
+        if is_cpu:
             panels = panels_of(weight, swiglu)
-            if weight.dtype is torch.bfloat16 and (_core.has_tiles() if tiled is None else tiled):
-                panels = tiles_of(panels)
-            self.weight = settled(panels)
+            self.weight = settled(tiles_of(panels) if can_tile and tiled is not False else panels)
         else:
             self.weight = weight.contiguous()
 

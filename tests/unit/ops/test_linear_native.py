@@ -55,7 +55,7 @@ def test_values_are_torchs(outputs: int, inputs: int, kind: tuple[torch.dtype, b
     weight, bias = weights(outputs, inputs, dtype), torch.randn(outputs)
     norm = Norm(torch.rand(inputs) + 0.5, 1e-5)
     plain, biased = Linear(weight, tiled=tiled), Linear(weight, bias, tiled=tiled)
-    for rows in (1, 2, 3, 5, 6, 7, 8, 9, 16, 17, 31):
+    for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16, 17, 31):
         x = torch.randn(rows, inputs + 3)[:, 1 : inputs + 1]  # rows any distance apart
         product = x.double() @ weight.double().T
         close(plain(x), product)
@@ -97,7 +97,7 @@ def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], o
     x = torch.randn(600, 192)
     alone = torch.cat([linear(row[None], norm) for row in x])
     alone_swiglu = torch.cat([swiglu(row[None], norm) for row in x])
-    for rows in (*range(1, 25), 64, 97, 130, 241, 600):
+    for rows in (*range(1, 25), 64, 97, 129, 130, 241, 600):
         assert torch.equal(linear(x[:rows], norm), alone[:rows])
         assert torch.equal(swiglu(x[:rows], norm), alone_swiglu[:rows])
 
@@ -140,6 +140,15 @@ def test_a_norm_is_torchs_and_writes_where_it_is_told() -> None:
         assert norm(x, out[:, :width]) is not x
         close(out[:, :width], normed(x, norm))
         close(norm(x), F.rms_norm(x, (width,), norm.weight, norm.eps))
+
+
+def test_tiles_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="bfloat16"):
+        Linear(torch.randn(4, 4), tiled=True)
+    monkeypatch.setattr(_core, "has_tiles", lambda: False)
+    with pytest.raises(InputError, match="AMX"):
+        Linear(torch.randn(4, 4).bfloat16(), tiled=True)
+    assert Linear(torch.randn(4, 4).bfloat16()).weight.dim() == 3
 
 
 def test_what_the_cpu_does_not_compute_in_is_refused() -> None:
