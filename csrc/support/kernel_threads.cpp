@@ -10,9 +10,7 @@
 #include <system_error>
 #include <thread>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "support/pause.h"
 
 namespace weft {
 namespace {
@@ -26,12 +24,6 @@ constexpr int kAlone = 10;  // times as long as it waited beyond that a caller t
 constexpr auto kLongestAlone = std::chrono::milliseconds(100);
 
 using Clock = std::chrono::steady_clock;
-
-void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
 
 struct Job {
   WorkFunction fn;
@@ -64,7 +56,7 @@ class Team {
     const auto begun = Clock::now();
     auto now = begun;
     while (active_.load() != 0) {
-      relax();
+      pause_briefly();
       now = Clock::now();
       if (now - begun > kPatience) sched_yield();
     }
@@ -116,7 +108,7 @@ class Team {
     const auto begun = Clock::now();
     for (int turn = 1;; ++turn) {
       if (const std::uint64_t open = is_new()) return open;
-      relax();
+      pause_briefly();
       if (turn % 16 == 0 && Clock::now() - begun > kSpin) break;
     }
     std::unique_lock<std::mutex> lock(mutex_);

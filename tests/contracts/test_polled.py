@@ -13,42 +13,22 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from support.runtimes import runtime_under, runtimes
 from weft import _core
 from weft.runtime import NativeTask, Runtime, cpu, get
-from weft.runtime.cuda import unavailable_reason
 from weft.runtime.dump import dump_graph
 
-NO_CUDA = unavailable_reason()
-RUNTIMES = [
-    *("inline", "threads", "ahead-0", "ahead-1"),
-    *(f"random-{seed}" for seed in range(6)),
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.gpu_smoke,
-            pytest.mark.skipif(NO_CUDA is not None, reason=f"needs a CUDA GPU: {NO_CUDA}"),
-        ],
-    ),
-]
+SCHEDULES = ("inline", "threads", "ahead-0", "ahead-1", *(f"random-{seed}" for seed in range(6)))
 
 
-@pytest.fixture(params=RUNTIMES)
+@pytest.fixture(params=runtimes(*SCHEDULES))
 def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    if request.param == "cuda":
-        runtime = get("cuda")
+    with runtime_under(request.param) as runtime:
         missing = runtime.prepare_polling()
         if missing is not None:
+            assert request.param == "cuda"
             pytest.skip(missing)
         yield runtime
-        return
-    name, _, seed = request.param.partition("-")
-    cpu.set_schedule(name, int(seed or 0))
-    runtime = get("cpu")
-    assert runtime.prepare_polling() is None
-    yield runtime
-    cpu.synchronize()
-    cpu.set_schedule("inline")
 
 
 class Called:

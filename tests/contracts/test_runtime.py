@@ -12,35 +12,17 @@ import torch
 
 import weft
 import weft.runtime.cpu as cpu
+from support.runtimes import runtime_under, runtimes
 from weft import hostfunc_handles
-from weft.runtime import NativeTask, Runtime, get
-from weft.runtime.cuda import unavailable_reason
+from weft.runtime import NativeTask, Runtime
 
-NO_CUDA = unavailable_reason()
-RUNTIMES = [
-    *("inline", "threads"),
-    *(f"random-{seed}" for seed in range(8)),
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.gpu_smoke,
-            pytest.mark.skipif(NO_CUDA is not None, reason=f"needs a CUDA GPU: {NO_CUDA}"),
-        ],
-    ),
-]
+SCHEDULES = ("inline", "threads", *(f"random-{seed}" for seed in range(8)))
 
 
-@pytest.fixture(params=RUNTIMES)
+@pytest.fixture(params=runtimes(*SCHEDULES))
 def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    if request.param == "cuda":
-        yield get("cuda")
-        return
-    name, _, seed = request.param.partition("-")
-    cpu.set_schedule(name, int(seed or 0))
-    yield get("cpu")
-    cpu.synchronize()
-    cpu.set_schedule("inline")
+    with runtime_under(request.param) as runtime:
+        yield runtime
 
 
 def tensor(runtime: Runtime, *values: int) -> torch.Tensor:

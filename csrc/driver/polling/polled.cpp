@@ -17,6 +17,7 @@
 
 #include "driver/context.h"
 #include "driver/cpu/cpu.h"
+#include "support/pause.h"
 
 namespace weft {
 
@@ -133,14 +134,6 @@ void sleep(Poller &p, std::uint64_t seen, std::chrono::nanoseconds most) {
   else
     p.wake.wait_for(lock, most, is_launched);
   p.asleep.store(false);
-}
-
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
 }
 
 // Nothing was asked for, and nothing launched, for so long.
