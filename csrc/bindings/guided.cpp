@@ -87,7 +87,8 @@ void bind_guided(nb::module_ &m) {
             }
           },
           "slots"_a, "attach"_a, "epoch"_a = 0)
-      .def("fetch", &GuidedState::fetch, released)
+      .def("fetch", &GuidedState::fetch, "owes_commit"_a = false, released)
+      .def("settle", &GuidedState::settle, "epoch"_a, released)
       .def("extend", &GuidedState::extend, "draft"_a, released)
       .def("extend_through", &GuidedState::extend_through, "count"_a, released)
       .def("commit", &GuidedState::commit, released)
@@ -95,12 +96,12 @@ void bind_guided(nb::module_ &m) {
       .def("vacate", &GuidedState::vacate, "slots"_a)
       .def(
           "task",
-          [](GuidedState &self, const std::string &operation, int draft) {
-            const GuidedState::Call call = self.task(operation_of(operation), draft);
+          [](GuidedState &self, const std::string &operation, int argument) {
+            const GuidedState::Call call = self.task(operation_of(operation), argument);
             return nb::make_tuple(call.name, reinterpret_cast<std::uintptr_t>(call.run),
                                   reinterpret_cast<std::uintptr_t>(call.data));
           },
-          "operation"_a, "draft"_a = 0)
+          "operation"_a, "argument"_a = 0)
       .def(
           "status",
           [](const GuidedState &self, int slot) {

@@ -7,7 +7,24 @@
 
 namespace weft {
 
-void GuidedState::fetch() {
+void GuidedState::fetch(bool owes_commit) {
+  std::lock_guard<std::mutex> lock(owed_mutex_);
+  commit_owed();
+  if (take_snapshot() && owes_commit) owed_epoch_ = fetched_epoch_.load(std::memory_order_relaxed);
+}
+
+void GuidedState::settle(std::uint64_t epoch) {
+  std::lock_guard<std::mutex> lock(owed_mutex_);
+  if (owed_epoch_ <= epoch) commit_owed();
+}
+
+void GuidedState::commit_owed() {
+  if (owed_epoch_ != 0) commit();
+  owed_epoch_ = 0;
+}
+
+// Whether there was one.
+bool GuidedState::take_snapshot() {
   Timed<AtomicCounters> timed(counters_[kFetch]);
   Snapshot snapshot;
   bool missing = false;
@@ -24,7 +41,7 @@ void GuidedState::fetch() {
     for (int slot : guided_)
       fail(slot, SlotStatus::kEpoch, "no snapshot was pushed for this iteration; push one before each launch");
     log_fetch({}, true);
-    return;
+    return false;
   }
   for (const auto &[slot, matcher] : snapshot.attach) detach(slot);
   for (auto &[slot, matcher] : snapshot.attach) {
@@ -44,6 +61,7 @@ void GuidedState::fetch() {
            "the snapshot is of iteration " + std::to_string(snapshot.epoch) + ", this is iteration " +
                std::to_string(expected));
   log_fetch(snapshot.attach, false);
+  return true;
 }
 
 void GuidedState::detach(int number) {

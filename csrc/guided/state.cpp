@@ -61,7 +61,7 @@ GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens
   attached_.resize(slots_.size());
   current_.reserve(slots_.size());
   guided_.reserve(slots_.size());
-  tasks_.push_back({this, kFetch, 0, "weft.guided.fetch"});
+  for (int owes_commit : {0, 1}) tasks_.push_back({this, kFetch, owes_commit, "weft.guided.fetch"});
   tasks_.push_back({this, kCommit, 0, "weft.guided.commit"});
   for (int draft = 1; draft <= shape.max_drafts; ++draft)
     tasks_.push_back({this, kExtend, draft, "weft.guided.extend(" + std::to_string(draft) + ")"});
@@ -183,29 +183,34 @@ void GuidedState::run_task(void *data) {
   const Task &task = *static_cast<Task *>(data);
   switch (task.operation) {
     case kFetch:
-      return task.state->fetch();
+      return task.state->fetch(task.argument != 0);
     case kCommit:
       return task.state->commit();
     case kExtend:
-      return task.state->extend(task.draft);
+      return task.state->extend(task.argument);
     case kExtendThrough:
-      return task.state->extend_through(task.draft);
+      return task.state->extend_through(task.argument);
     case kRelease:
       return;  // the host's
   }
 }
 
-GuidedState::Call GuidedState::task(Operation operation, int draft) {
+GuidedState::Call GuidedState::task(Operation operation, int argument) {
   const int drafts = shape_.max_drafts;
-  std::size_t index = operation == kFetch ? 0 : 1;
-  if (operation == kExtend) {
-    if (draft < 1 || draft > drafts) throw std::invalid_argument("draft " + std::to_string(draft) + " is not in 1..K");
-    index = static_cast<std::size_t>(1 + draft);
+  const std::string number = std::to_string(argument);
+  int index = 2;
+  if (operation == kFetch) {
+    if (argument < 0 || argument > 1)
+      throw std::invalid_argument("a fetch owes its commit (1) or not (0), not " + number);
+    index = argument;
+  } else if (operation == kExtend) {
+    if (argument < 1 || argument > drafts) throw std::invalid_argument("draft " + number + " is not in 1..K");
+    index = 2 + argument;
   } else if (operation == kExtendThrough) {
-    if (draft < 0 || draft > drafts) throw std::invalid_argument(std::to_string(draft) + " drafts are not in 0..K");
-    index = static_cast<std::size_t>(2 + drafts + draft);
+    if (argument < 0 || argument > drafts) throw std::invalid_argument(number + " drafts are not in 0..K");
+    index = 3 + drafts + argument;
   }
-  Task &task = tasks_[index];
+  Task &task = tasks_[static_cast<std::size_t>(index)];
   return {&run_task, &task, task.name.c_str()};
 }
 

@@ -3,6 +3,8 @@
 //
 // The operations run in the order of one stream, on the driver's callback thread. They never raise: what goes wrong
 // with a slot is that slot's status, and every other slot goes on. `push`, `release` and what reads belong to the host.
+// A commit that its iteration does not wait for is done by whoever needs it first: the next `fetch`, or the host's
+// `settle`.
 #pragma once
 
 #include <array>
@@ -87,11 +89,16 @@ class GuidedState {
   // `max_pending` snapshots have not been fetched. Lets go of matchers that were detached before.
   std::uint64_t push(std::vector<int> slots, Attach attach, std::uint64_t epoch = 0);
 
-  // The operations of one iteration, in stream order.
-  void fetch();
+  // The operations of one iteration, in stream order. With `owes_commit` the iteration has no `commit`: what it
+  // verified is committed by the next `fetch`, or by `settle`.
+  void fetch(bool owes_commit = false);
   void extend(int draft);          // 1..K
   void extend_through(int count);  // extend(1), ..., extend(count) at once; taken drafts cost nothing
   void commit();
+
+  // Host side, after iteration `epoch` is done: commit what it owes, unless that was done. Waits for a `fetch` that is
+  // at it. On any thread.
+  void settle(std::uint64_t epoch);
 
   // For what drafts on the callback thread, between `commit` and the next `extend`; another thread for each slot will
   // do. Both are 0 for a slot without a matcher, one that has ended and one that has failed, and change no state; a
@@ -124,14 +131,14 @@ class GuidedState {
   // Those records, oldest first. At any time, on any thread.
   std::vector<std::int64_t> recorded() const;
 
-  // The operations as host tasks: `run(data)`, named `name`; all of it lives as long as the state. `draft` is that of
-  // kExtend, and the number of drafts of kExtendThrough.
+  // The operations as host tasks: `run(data)`, named `name`; all of it lives as long as the state. `argument` is the
+  // draft of kExtend, the number of drafts of kExtendThrough, and 1 for a kFetch that owes its commit.
   struct Call {
     void (*run)(void *data);
     void *data;
     const char *name;
   };
-  Call task(Operation operation, int draft = 0);
+  Call task(Operation operation, int argument = 0);
 
   // Readable at any time.
   std::pair<SlotStatus, std::string> status(int slot) const;
@@ -184,7 +191,7 @@ class GuidedState {
   struct Task {
     GuidedState *state;
     Operation operation;
-    int draft;
+    int argument;
     std::string name;
   };
 
@@ -205,6 +212,8 @@ class GuidedState {
     if (clock.is_over()) fail(slot, SlotStatus::kTimeLimit, clock.problem());
   }
 
+  bool take_snapshot();
+  void commit_owed();
   void detach(int slot);
   void attach(int slot, MatcherRef matcher);
   void extend_slot(int slot, int draft);
@@ -244,7 +253,7 @@ class GuidedState {
   std::vector<std::int32_t> end_row_;  // [W]
   std::uint32_t last_word_bits_;       // the bits of the last word that are tokens
   std::vector<Slot> slots_;            // [S+1]
-  std::vector<Task> tasks_;            // [3 + 2 K]
+  std::vector<Task> tasks_;            // [4 + 2 K]
   std::array<AtomicCounters, 3> counters_;
   std::atomic<int> num_failed_{0};
   std::atomic<std::uint64_t> fetched_epoch_{0};
@@ -256,6 +265,11 @@ class GuidedState {
   std::vector<MatcherRef> detached_;  // let go of by the next push
   std::uint64_t pushed_epoch_ = 0;    // host only, like `attached_`
   std::vector<MatcherRef> attached_;  // [S+1] what the host has attached, as of the last push
+
+  // Of the iteration that owes its commit, 0 for none. Whoever commits it holds the mutex; no operation of its own
+  // iteration runs beside that, and each of a later one comes after a `fetch`, which holds it, too.
+  std::uint64_t owed_epoch_ = 0;
+  std::mutex owed_mutex_;
 
   // Callback side.
   std::unique_ptr<FlightLog> log_;

@@ -61,24 +61,27 @@ def test_the_same_drafts_as_on_the_cpu(vocab: int, dtype: torch.dtype, with_d2t:
     params, slot = tables(known), torch.randperm(6)
     base, count = torch.randint(0, 40, (6,)), torch.randint(0, 3, (6,))
     drafts, proposed = random_tokens((4, 6), known), random_tokens((4, 6), known, 1)
-    on_device = drafts.cuda()
+    on_device, host_drafts = drafts.cuda(), drafts.clone().pin_memory()
     for number in (1, 2, 4):
         logits = random_logits(6, vocab, dtype, number)
         cuda = strided_on_cuda(logits)
         token = pick_drafts(
             cuda, slot.cuda(), base.cuda(), count.cuda(), on_device, number, on_cuda(params), None,
-            proposed.cuda() if number == 2 else None, None if d2t is None else d2t.cuda(),
+            proposed.pin_memory() if number == 2 else None, None if d2t is None else d2t.cuda(),
+            host_drafts=host_drafts,
         )  # fmt: skip
         expected = pick_drafts(
             logits, slot, base, count, drafts, number, params, None, proposed if number == 2 else None, d2t
         )
         assert same_bits(cuda, logits) and same_bits(token, expected) and same_bits(on_device, drafts)
+        assert same_bits(host_drafts, drafts)
 
 
-def advancing() -> tuple[Tensor, ...]:
-    """verified, last_token, length, proposed and drafts of six slots."""
-    one = torch.full((6,), -7)
-    return torch.full((6, 10), -7), one, one.clone(), one.clone(), torch.full((8, 6), -7)
+def advancing(device: str = "cpu") -> tuple[Tensor, ...]:
+    """verified, last_token, length, proposed, drafts and, on the host, verified_host of six slots."""
+    one, verified = torch.full((6,), -7), torch.full((6, 10), -7)
+    slots = verified, one, one.clone(), one.clone(), torch.full((8, 6), -7)
+    return (*(each.to(device) for each in slots), verified.clone().pin_memory())
 
 
 @pytest.mark.parametrize("is_counted", [False, True])
@@ -93,7 +96,7 @@ def test_slots_advance_as_on_the_cpu(is_counted: bool) -> None:
         given = [
             t.clone().to(device) for t in (sampled, slot, base, inputs, count, torch.zeros_like(sampled))
         ]
-        slots = tuple(t.to(device) for t in advancing())
+        slots = advancing(device)
         advance_slots_(*given, slots, asked, is_counted)
         outcomes.append((*given, *slots, *asked.tensors))
     assert all(same_bits(one, other) for one, other in zip(*outcomes, strict=True))
@@ -131,7 +134,7 @@ def test_in_a_graph() -> None:
     logits, slot = torch.randn(4, 32_000), torch.arange(4)
     inputs = torch.tensor([[1], [2], [1], [0]])
     cuda, graphed = on_cuda(params), logits.cuda()
-    moved, values = tuple(t.cuda() for t in advancing()), torch.zeros(4, 4, device="cuda")
+    moved, values = advancing("cuda"), torch.zeros(4, 4, device="cuda")
     length, rows, first = moved[2], slot.cuda(), inputs.cuda()
 
     def step() -> None:

@@ -83,10 +83,12 @@ def most_likely_drafts(
     number: int,
     *rest: object,
     out: Tensor,
+    host_drafts: Tensor,
 ) -> None:
     """In the place of `pick_drafts_`: drafts without noise."""
     torch.argmax(logits, 1, out=out)
-    drafts[number - 1].index_copy_(0, slot, out)
+    for each in (drafts, host_drafts):
+        each[number - 1].index_copy_(0, slot, out)
 
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -148,9 +150,11 @@ def test_noise_used_twice_is_found(monkeypatch: pytest.MonkeyPatch, num_drafts: 
         params: SlotParams,
         *rest: object,
         out: Tensor,
+        host_drafts: Tensor,
     ) -> None:
         out.copy_(drawn(logits, slot, base + count + 1 + number, params))
-        drafts[number - 1].index_copy_(0, slot, out)
+        for each in (drafts, host_drafts):
+            each[number - 1].index_copy_(0, slot, out)
 
     monkeypatch.setattr(step, "sample_slots_", repeated)
     monkeypatch.setattr(step, "pick_drafts_", repeated_draft)

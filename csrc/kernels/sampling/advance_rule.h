@@ -14,12 +14,14 @@ WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
   while (count < width - 1 && drafts[count] == sampled[count]) ++count;
   while (proposed < width - 1 && drafts[proposed] >= 0) ++proposed;
   if (call.is_counted) count = call.count[b];
-  call.count[b] = row[0] = count;
+  call.count[b] = count;
+  row[0] = call.held[slot] ? kHeldSlot : count;
   for (std::int64_t t = 0; t < width; ++t) tokens[t] = row[1 + t] = sampled[t];
-  if (call.held[slot]) {
-    row[0] = kHeldSlot;
-    return;
+  if (call.host_verified) {
+    std::int64_t *host_row = call.host_verified + slot * call.verified_width;
+    for (std::int64_t i = 0; i <= width; ++i) host_row[i] = row[i];
   }
+  if (call.held[slot]) return;
   call.last_token[slot] = sampled[count];
   call.length[slot] = slot == call.padding_slot ? 0 : call.base[b] + count + 1;
   if (width > 1) call.proposed[slot] = proposed;

@@ -80,7 +80,7 @@ void sample_slots_cpu(const SlotCall &call, int threads) {
   const float *floor = truncates ? truncate(call, r, threads) : nullptr;
   sample_cpu({call.logits, r.temperature.data(), r.seed.data(), r.position.data(), call.d2t, floor, call.out}, threads);
   if (!call.draft_number) return;
-  for (std::int64_t b = 0; b < rows; ++b) call.drafts[call.slot_of(b)] = call.out[b] = call.draft_of(b);
+  for (std::int64_t b = 0; b < rows; ++b) call.write_draft(b);
 }
 
 void advance_slots_cpu(const AdvanceCall &call) {

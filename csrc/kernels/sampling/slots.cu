@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const Slot
   const std::int64_t token = draw_token<kTarget>(draw, logits, vocab, call.d2t, memory.sample, team);
   if (team.rank == 0 && threadIdx.x == 0) {
     call.out[i] = token;
-    if (call.draft_number) call.drafts[s] = call.out[i] = call.draft_of(i);
+    if (call.draft_number) call.write_draft(i);
   }
   team.sync();
 }

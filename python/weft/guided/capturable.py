@@ -107,7 +107,7 @@ class CapturableGuidedDecoder:
         self._stream.launch(
             _write_verified, self.lane.verified, self.drafts, self.slots, num_accepted, new_tokens
         )
-        self.lane.commit_masks(self._stream, self.slots)
+        self.lane.commit_masks(self._stream, self.slots, copies=True)
 
     def add_draft_batch(self, draft_tokens: Tensor) -> None:
         """The next draft of each row was picked, int64 [B] in the target's ids; -1 for none."""
@@ -118,7 +118,7 @@ class CapturableGuidedDecoder:
         self._stream.launch(_write_draft, self.drafts[j - 1], self.slots, draft_tokens)
         # The last draft's mask is for verification only: it is made beside the next forward.
         if j < self.state.max_drafts:
-            self.lane.extend_masks(self._stream, j, self.slots)
+            self.lane.extend_masks(self._stream, j, self.slots, copies=True)
 
     def execute_draft_batch(self, logits: Tensor, d2t: Tensor | None = None) -> None:
         """Mask the drafter's logits [B, Vd] of the next draft in place; `d2t` as in `execute`."""

@@ -3,12 +3,15 @@
 An iteration's calls, in order, on the engine's `stream`: `verify_masks`, (target forward), `apply_verify`,
 (sample and verify), `commit_masks`, `propose` where the host drafts, then for each draft j (forward), `apply_draft`,
 (pick), `extend_masks`; at the end `join`. Each only enqueues, so all of it can be captured. `push` is the host's
-part, before each launch.
+part, before each launch. Where nothing follows that wants masks, an iteration leaves `commit_masks` out and owes its
+commit: the next one commits beside its forward, or the host with `settle`, whichever comes first.
 
 What crosses the two streams is ordered by two events: `token_event` (the grammar may read what the device
-wrote) and `mask_event` (the device may read the masks, and write again what the grammar read before it). Copies are on
-the grammar's stream: none delays the model. Everything is by slot: row slot*(K+1) + j of the
-masks is what may follow slot's committed text and j drafts, whatever the order of rows in a batch.
+wrote) and `mask_event` (the device may read the masks, and write again what the grammar read before it). What the
+grammar waits for, the verified tokens and the draft just picked, the kernel that makes it writes to the host's memory,
+and what the host proposed the device reads there. Copies are on the grammar's stream: none delays the model. Everything
+is by slot: row slot*(K+1) + j of the masks is what may follow slot's committed text and j drafts, whatever the order of
+rows in a batch.
 
 S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 """
@@ -40,11 +43,12 @@ class GrammarLane:
     With `polls` the tasks that the model's stream waits for longest (`commit`, `extend`, proposals) are run by a thread
     that polls, where a graph has them and the device can; `polls` then says whether.
 
-    `make_proposals` makes the host's drafting over the lane's state; `proposed` int64 [K, S+1] is its device side.
+    `make_proposals` makes the host's drafting over the lane's state.
 
     Device tensors, by slot: `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none), `verified` int64
     [S+1, K+2] (accepted drafts, then the tokens of positions 0..K) and `num_proposed` int64 [S+1] (drafts that were
-    verified) are the engine's to write, and `results` is the memory of the last two. `masks` int32 [(S+1)*(K+1), W],
+    verified) are the engine's to write, and `results` is the memory of the last two. What it verifies and picks it
+    writes to the state's `verified_host` and `drafts_host`, too, or has it copied. `masks` int32 [(S+1)*(K+1), W],
     `token_mask` int32 [(S+1)*(K+1)] and `temperatures` float32 [(S+1)*(K+1)] (what matchers want; negative: nothing)
     are the lane's, one row for each position. `state` is the host's side; its pinned tensors are those named `*_host`.
     """
@@ -81,7 +85,6 @@ class GrammarLane:
             state.masks_host, state.token_mask_host, state.temperatures_host, positions
         )
         self.proposals = make_proposals(self.state) if make_proposals is not None else None
-        self.proposed = torch.full_like(self.drafts, -1)
         runtime.publish()
 
     def follow(self, stream: Stream) -> None:
@@ -89,27 +92,33 @@ class GrammarLane:
         self._enter(stream)
         self.stream.hostfunc(self.state.task("fetch"))
 
-    def first_mask(self, stream: Stream, slots_B: Tensor) -> None:
-        """For rows that were just attached and have no drafts: their masks."""
-        self._begin(stream, slots_B)
+    @property
+    def proposed(self) -> Tensor | None:
+        """What the host proposed, int64 [K, S+1], in the host's memory, pinned; None where it does not draft."""
+        return self.proposals.proposed_host if self.proposals is not None else None
+
+    def first_mask(self, stream: Stream, slots_B: Tensor, *, owes_commit: bool = False) -> None:
+        """For rows that were just attached and have no drafts: their masks. `owes_commit`: no `commit_masks` follows
+        upon what is sampled under them."""
+        self._begin(stream, owes_commit)
         self._copy_masks(slots_B, 0, 1)
 
     def all_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """For rows of which nothing is assumed: take the snapshot and every draft, and send all masks."""
-        self._begin(stream, slots_B)
-        if self.num_positions > 1:
-            self.stream.hostfunc(self.state.task("extend_through", self.num_positions - 1))
-        self._copy_masks(slots_B, 0, self.num_positions)
+        self.verify_masks(stream, slots_B, self.num_positions - 1)
 
-    def verify_masks(self, stream: Stream, slots_B: Tensor, num_drafts: int) -> None:
-        """Beside the target's forward: take the snapshot and the drafts still owed, and send the masks after drafts.
+    def verify_masks(
+        self, stream: Stream, slots_B: Tensor, num_drafts: int, *, owes_commit: bool = False
+    ) -> None:
+        """Beside the target's forward: commit what the iteration before owes, take the snapshot and the drafts still
+        owed, and send the masks. `owes_commit`: no `commit_masks` follows.
 
         Drafts that were taken while they were made cost nothing here.
         """
-        self._begin(stream, slots_B)
+        self._begin(stream, owes_commit)
         if num_drafts:
             self.stream.hostfunc(self.state.task("extend_through", num_drafts))
-        self._copy_masks(slots_B, 1, num_drafts + 1)
+        self._copy_masks(slots_B, 0, num_drafts + 1)
 
     def apply_verify(
         self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor, d2t: Tensor | None = None
@@ -122,34 +131,36 @@ class GrammarLane:
         stream.wait(self.mask_event)
         stream.launch(_apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, d2t)
 
-    def commit_masks(self, stream: Stream, slots_B: Tensor) -> None:
-        """After `verified` was written: commit it, and send the masks after the committed text."""
+    def commit_masks(self, stream: Stream, slots_B: Tensor, *, copies: bool = False) -> None:
+        """After `verified_host` was written: commit it, and send the masks after the committed text. `copies`: only
+        `verified` was."""
         self._enter(stream)
-        self.stream.copy(self.state.verified_host, self.verified)
+        if copies:
+            self.stream.copy(self.state.verified_host, self.verified)
         self._run(self.state.task("commit"))
         self._copy_masks(slots_B, 0, 1)
 
     def propose(self, stream: Stream, num_drafts: int, is_committed: bool) -> None:
         """Let the host propose drafts for the slots of the snapshot; `proposed` has them after `wait_proposals`.
 
-        `is_committed`: `commit_masks` came before, and has sent what was verified.
+        `is_committed`: `commit_masks` came before.
         """
         assert self.proposals is not None
         if not is_committed:
             self._enter(stream)
-            self.stream.copy(self.state.verified_host, self.verified)
         self._run(self.proposals.task(num_drafts))
-        self.stream.copy(self.proposed, self.proposals.proposed_host)
         self.stream.record(self.proposal_event)
 
     def wait_proposals(self, stream: Stream) -> None:
         """Let `stream` wait for what was proposed."""
         stream.wait(self.proposal_event)
 
-    def extend_masks(self, stream: Stream, j: int, slots_B: Tensor) -> None:
-        """After draft j was written: take it, and send the masks after it. The last one stays owed."""
+    def extend_masks(self, stream: Stream, j: int, slots_B: Tensor, *, copies: bool = False) -> None:
+        """After draft j was written to `drafts_host`: take it, and send the masks after it. The last one stays owed.
+        `copies`: only `drafts` has it."""
         self._enter(stream)
-        self.stream.copy(self.state.drafts_host[j - 1], self.drafts[j - 1])
+        if copies:
+            self.stream.copy(self.state.drafts_host[j - 1], self.drafts[j - 1])
         self._run(self.state.task("extend", j))
         self._copy_masks(slots_B, j, j + 1)
 
@@ -176,11 +187,11 @@ class GrammarLane:
         """Wait for the lane's work. Matchers go with the state."""
         self.synchronize()
 
-    def _begin(self, stream: Stream, slots_B: Tensor) -> None:
+    def _begin(self, stream: Stream, owes_commit: bool) -> None:
         self._enter(stream)
         if self.num_positions > 1:
             self.stream.copy(self.state.drafts_host, self.drafts)
-        self.stream.hostfunc(self.state.task("fetch"))
+        self.stream.hostfunc(self.state.task("fetch", owes_commit))
 
     def _run(self, task: NativeTask) -> None:
         """A task that little or nothing runs beside."""

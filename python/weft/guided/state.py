@@ -4,7 +4,8 @@ The state changes live in C++ (`csrc/guided/state.h`). Here they get their host 
 In the order of one stream: `fetch` takes the snapshot that `push` left, `extend(j)` takes draft j where it is
 legal and fills row j (`extend_through(k)`: drafts 1..k at once), `commit` takes back what was not accepted,
 takes the bonus token and fills row 0. A slot that fails gets a status; its rows then allow end tokens only,
-and every other slot goes on.
+and every other slot goes on. An iteration whose commit nothing waits for has none: it owes it to the next
+`fetch`, or to `settle`, with which the host does it.
 
 S slots and one more for padding, K drafts, V vocabulary, W = ceil(V / 32).
 """
@@ -118,6 +119,9 @@ class GuidedState:
 
         self.committed: Callable[[int], int] = self.native.committed
         """Tokens that a slot's matcher took for good since it was attached; after an end token none count."""
+        self.settle: Callable[[int], None] = self.native.settle
+        """After iteration `epoch` is done: commit what it owes, unless that was done, or wait for a `fetch` that is at
+        it. On any thread."""
 
     def push(
         self, slots: Sequence[int], attach: Mapping[int, Matcher | None] | None = None, *, epoch: int = 0
@@ -134,11 +138,11 @@ class GuidedState:
         epoch = self.native.push(list(slots), dict(attach or {}), epoch)
         return epoch
 
-    def fetch(self) -> None:
+    def fetch(self, owes_commit: bool = False) -> None:
         """Take the oldest snapshot; attached slots get row 0. Without one, or with one of another iteration,
-        the slots fail.
+        the slots fail. What the iteration before owes is committed first. With `owes_commit` this one has no `commit`.
         """
-        self.native.fetch()
+        self.native.fetch(owes_commit)
 
     def extend(self, draft: int) -> None:
         """Take draft `draft` (1..K) of every guided slot that took the ones before it, and fill row
@@ -174,11 +178,11 @@ class GuidedState:
         """The records, oldest first; `weft.guided.flight.operations` reads them. At any time, on any thread."""
         return self.native.recorded()
 
-    def task(self, operation: str, draft: int = 0) -> NativeTask:
-        """`"fetch"`, `"commit"`, `"extend"` (its `draft`, 1..K) or `"extend_through"` (their number, 0..K) as a host
-        task.
+    def task(self, operation: str, argument: int = 0) -> NativeTask:
+        """`"fetch"` (1: it owes its commit), `"commit"`, `"extend"` (its draft, 1..K) or `"extend_through"` (their
+        number, 0..K) as a host task.
         """
-        name, function, data = self.native.task(operation, draft)
+        name, function, data = self.native.task(operation, argument)
         return NativeTask(name, function, data, self)
 
     def status(self, slot: int) -> tuple[str, str]:

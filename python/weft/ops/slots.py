@@ -127,6 +127,7 @@ def pick_drafts_(
     d2t: Tensor | None = None,
     *,
     out: Tensor,
+    host_drafts: Tensor | None = None,
 ) -> None:
     """Draft `number` (from 1) of every batch row, to `out` [B] int64 in the target's ids and to its place in `drafts`.
 
@@ -135,9 +136,23 @@ def pick_drafts_(
 
     logits: [B, V] of the drafter. slot, base: as in `sample_slots_`. count: [B] int64, how many drafts verification
     accepted. drafts, proposed: [K, R] int64 by slot; what the host proposed goes before, unless it is -1. d2t: [V]
-    int64; column c stands for token c + d2t[c].
+    int64; column c stands for token c + d2t[c]. host_drafts: written as `drafts`. It and `proposed` may be the host's
+    memory, pinned for CUDA.
     """
-    PICK(logits, slot, base, count, drafts, number, *params.tensors, temperatures, proposed, d2t, out)
+    PICK(
+        logits,
+        slot,
+        base,
+        count,
+        drafts,
+        number,
+        *params.tensors,
+        temperatures,
+        proposed,
+        d2t,
+        out,
+        host_drafts,
+    )
 
 
 def advance_slots_(
@@ -157,8 +172,9 @@ def advance_slots_(
     drafts that equal the target's tokens are accepted: how many goes to `count` [B] int64 (with `is_counted` it says
     so already), the tokens to `tokens` [B, T].
     slots: by slot `verified` [R, K + 2] (count, then tokens), `last_token`, `length`, `proposed` [R] (how many drafts
-    there were, where T > 1) and `drafts` [K, R], of which those beyond T - 1 become -1; all int64. The last slot pads:
-    it stays at length 0. Tokens of slots with penalties are counted.
+    there were, where T > 1), `drafts` [K, R], of which those beyond T - 1 become -1, and `verified_host`, which is
+    written as `verified` and may be the host's memory, pinned for CUDA; all int64. The last slot pads: it stays at
+    length 0. Tokens of slots with penalties are counted.
     """
     ADVANCE(
         sampled, slot, base, inputs, count, tokens, *slots, params.ints, params.counts, params.history, is_counted
@@ -183,5 +199,5 @@ def read_slots_(
 
 def take_proposals_(slot: Tensor, proposed: Tensor, drafts: Tensor, number: int, params: SlotParams) -> None:
     """Drafts 1..`number` of each row's slot in `drafts` [K, R] become those of `proposed` [K, R] int64, -1 beyond the
-    slot's own limit. slot: [B] int64."""
+    slot's own limit. slot: [B] int64. `proposed` may be the host's memory, pinned for CUDA."""
     PROPOSALS(slot, proposed, drafts, number, params.ints)

@@ -87,21 +87,31 @@ def _check_pick(
     _check_rows(logits, slot, base)
     check_vector("count", count, (torch.int64,), slot.shape[0], logits)
     require(1 <= number <= drafts.shape[0], f"draft number {number} is not one of {drafts.shape[0]}")
-    _, _, d2t, out = rest[_NUM_PARAMS:]
+    _, proposed, d2t, out, host_drafts = _given(rest, 5)
     if d2t is not None:
         check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
     check_vector("out", out, (torch.int64,), logits.shape[0], logits)
+    for name, other in (("proposed", proposed), ("host_drafts", host_drafts)):
+        _check_like(name, other, "drafts", drafts)
+
+
+def _check_like(name: str, tensor: Tensor | None, model: str, like: Tensor) -> None:
+    """A tensor of the host's, or of the device's, that has the shape of another."""
+    fits = tensor is None or (
+        tensor.shape == like.shape and tensor.dtype is like.dtype and tensor.is_contiguous()
+    )
+    require(fits, f"{name} must be as {model}, {list(like.shape)} {like.dtype}, contiguous")
 
 
 def _draft_call(
     logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: Any
 ) -> _core.SlotCall:
     _check_pick(logits, slot, base, count, drafts, number, *rest)
-    tables, (temperatures, proposed, d2t, out) = _tables(rest[:_NUM_PARAMS]), rest[_NUM_PARAMS:]
+    tables, (temperatures, proposed, d2t, out, host_drafts) = _tables(rest[:_NUM_PARAMS]), _given(rest, 5)
     return _core.draft_call(
         *native_logits(logits), number, tables, slot.data_ptr(), base.data_ptr(), count.data_ptr(),
         drafts.data_ptr(), address(temperatures), _width(temperatures, rest[3].shape[0]), address(proposed),
-        address(d2t), out.data_ptr(),
+        address(d2t), out.data_ptr(), address(host_drafts),
     )  # fmt: skip
 
 
@@ -142,12 +152,16 @@ def _advance_call(
     require(
         fits, f"sampled and inputs must be contiguous, of one shape; got {sampled.shape} and {inputs.shape}"
     )
-    count, tokens, verified, last_token, length, proposed, drafts, ints, counts, history, is_counted = rest
+    count, tokens, verified, last_token, length, proposed, drafts, host, ints, counts, history, is_counted = (
+        rest
+    )
+    _check_like("verified_host", host, "verified", verified)
     return _core.advance_call(
         rows, width, verified.shape[0], slot.data_ptr(), base.data_ptr(), inputs.data_ptr(), sampled.data_ptr(),
         is_counted, count.data_ptr(), tokens.data_ptr(), verified.data_ptr(), verified.shape[1],
         last_token.data_ptr(), length.data_ptr(), proposed.data_ptr(), drafts.data_ptr(), drafts.shape[0],
         ints.data_ptr(), counts.data_ptr(), history.data_ptr(), counts.shape[1], history.shape[1],
+        host.data_ptr(),
     )  # fmt: skip
 
 
@@ -188,7 +202,8 @@ SAMPLE = register(
 )
 PICK = register(
     "pick_drafts_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor count, Tensor(b!) drafts, int number,"
-    f" {_PARAMS}, Tensor? temperatures, Tensor? proposed, Tensor? d2t, Tensor(c!) out) -> ()",
+    f" {_PARAMS}, Tensor? temperatures, Tensor? proposed, Tensor? d2t, Tensor(c!) out,"
+    " Tensor(d!)? host_drafts=None) -> ()",
     cpu=_pick_cpu,
     cuda=_pick_cuda,
     fake=_check_pick,
@@ -196,7 +211,7 @@ PICK = register(
 ADVANCE = register(
     "advance_slots_(Tensor sampled, Tensor slot, Tensor base, Tensor inputs, Tensor(a!) count, Tensor(b!) tokens,"
     " Tensor(c!) verified, Tensor(d!) last_token, Tensor(e!) length, Tensor(f!) proposed, Tensor(g!) drafts,"
-    " Tensor ints, Tensor(h!) counts, Tensor(i!) history, bool is_counted) -> ()",
+    " Tensor(h!) verified_host, Tensor ints, Tensor(i!) counts, Tensor(j!) history, bool is_counted) -> ()",
     cpu=_advance_cpu,
     cuda=_advance_cuda,
 )

@@ -114,7 +114,7 @@ class Issuer:
                 self._look(place + 1, turn.operations[1], range(1, verified + 1))
         at = 2 if verified or turn.operations[1].name == "extend_through" else 1
         self._write_verified(turn.operations[at])
-        lane.commit_masks(stream, slots_B)
+        lane.commit_masks(stream, slots_B, copies=True)
         if lane.proposals is not None:
             lane.propose(stream, lane.state.max_drafts, is_committed=True)
         extends = turn.operations[at + 1 :]
@@ -123,7 +123,7 @@ class Issuer:
             self._look(place + at + j - 1, turn.operations[at + j - 1], [j - 1])
             if j <= len(extends):
                 self._write_drafts(extends[j - 1])
-                lane.extend_masks(stream, j, slots_B)
+                lane.extend_masks(stream, j, slots_B, copies=True)
         lane.join(stream)
         if not extends:
             self._look(place + at, turn.operations[at], [0])

@@ -140,6 +140,17 @@ struct Decoding {
     extend(2);
     device([](void *self) { static_cast<Decoding *>(self)->draft<3>(); });
   }
+  // One iteration without drafts that owes its commit; what it verifies is written to the host's memory at once.
+  void step_owing() {
+    enter();
+    host(GuidedState::kFetch, 1);
+    leave();
+    device([](void *self) {
+      auto &decoding = *static_cast<Decoding *>(self);
+      decoding.verify();
+      decoding.verified_host = decoding.verified;
+    });
+  }
   void extend(int j) {
     copy(model, drafts_host, drafts);
     enter();
@@ -176,6 +187,38 @@ TEST(texts_are_in_the_grammar) {
       EQUAL(decoding.state.committed(slot), 9 + 3 * slot);
     }
     CHECK(!decoding.state.is_guided(kSlots - 1));
+  }
+  EQUAL(live, 0);
+}
+
+// The host launches an iteration before it reads the one before; whoever is first commits that, and both see it done.
+TEST(an_owed_commit_is_done_once_by_the_host_or_by_the_next_fetch) {
+  constexpr int kIterations = 60;
+  for (int workers : {0, 2}) {
+    Decoding decoding(workers);
+    CUevent done[2];
+    for (CUevent &event : done) OK(decoding.driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    std::vector<std::uint64_t> epochs;
+    const auto read = [&](int i) {
+      OK(decoding.driver.cuEventSynchronize(done[i % 2]));
+      if (i % 3 == 2) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      decoding.state.settle(epochs[static_cast<std::size_t>(i)]);
+      for (int slot = 0; slot < kSlots; ++slot) EQUAL(decoding.state.committed(slot), i + 1);
+    };
+    for (int i = 0; i < kIterations; ++i) {
+      GuidedState::Attach attach;
+      if (i == 0)
+        for (int slot = 0; slot < kSlots; ++slot) attach.emplace_back(slot, make(fake_of(slot, 1000)));
+      epochs.push_back(decoding.state.push(kAll, std::move(attach)));
+      decoding.step_owing();
+      OK(decoding.driver.cuEventRecord(done[i % 2], decoding.model));
+      if (i > 0) read(i - 1);
+    }
+    read(kIterations - 1);
+    EQUAL(decoding.state.counters(GuidedState::kCommit).calls, kIterations);
+    EQUAL(decoding.state.num_failed(), 0);
+    for (int slot = 0; slot < kSlots; ++slot) check_text(decoding.texts[slot], fake_of(slot, 1000));
+    for (CUevent event : done) OK(decoding.driver.cuEventDestroy(event));
   }
   EQUAL(live, 0);
 }

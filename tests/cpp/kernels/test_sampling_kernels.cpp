@@ -64,7 +64,7 @@ bool slots_agree() {
     call.drafts = drafts.data() + (any_call.number - 1) * any_call.p.slots;
   }
   if (sample_slots_cuda(call, static_cast<int>(any(1, 9)), nullptr)) return false;
-  return any_call.logits == cuda && any_call.out == out && any_call.drafts == drafts;
+  return any_call.logits == cuda && any_call.out == out && any_call.drafts == drafts && any_call.host_drafts == drafts;
 }
 
 bool advancing_agrees() {

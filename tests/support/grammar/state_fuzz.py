@@ -96,18 +96,22 @@ class Decoding:
         self.renew()
         batch = self.rng.sample(range(NUM_SLOTS), self.rng.randint(1, NUM_SLOTS))
         batch += [slot for slot in self.pending if slot not in batch]
-        self.state.push([*batch, NUM_SLOTS, NUM_SLOTS], self.pending)
+        epoch = self.state.push([*batch, NUM_SLOTS, NUM_SLOTS], self.pending)
+        owes_commit = self.rng.random() < 0.3
         attached, self.pending = set(self.pending), {}
         for number in attached:
             self.slots[number].drafts = []
         self.write_drafts()
-        self.state.fetch()
+        self.state.fetch(owes_commit)
         for draft in range(
             self.num_drafts if self.guided_drafts and self.num_drafts else 1, self.num_drafts + 1
         ):
             self.state.extend(draft)
         accepted = {number: self.verify(number) for number in batch}
-        self.state.commit()
+        if owes_commit:
+            self.state.settle(epoch)
+        else:
+            self.state.commit()
         for number in batch:
             self.check_committed(number, *accepted[number])
         self.draft(batch)

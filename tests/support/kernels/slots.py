@@ -75,16 +75,16 @@ def advance_slots_reference(
     is_counted: bool = False,
 ) -> None:
     """`advance_slots_`, in place as that is."""
-    verified, last_token, length, proposed, drafts = slots
+    verified, last_token, length, proposed, drafts, verified_host = slots
     width = inputs.shape[1]
     for b, s in enumerate(slot.tolist()):
         given, drawn = inputs[b, 1:].tolist(), sampled[b].tolist()
         accepted = next((k for k in range(width - 1) if given[k] != drawn[k]), width - 1)
         accepted = int(count[b]) if is_counted else accepted
         count[b], tokens[b] = accepted, sampled[b]
-        verified[s, 0], verified[s, 1 : width + 1] = accepted, sampled[b]
+        for rows in (verified, verified_host):
+            rows[s, 0], rows[s, 1 : width + 1] = HELD if params.ints[5, s] else accepted, sampled[b]
         if params.ints[5, s]:
-            verified[s, 0] = HELD
             continue
         last_token[s] = drawn[accepted]
         length[s] = 0 if s == len(length) - 1 else base[b] + accepted + 1

@@ -60,6 +60,40 @@ def test_a_mask_is_filled_once(max_drafts: int) -> None:
     assert state.counters("commit").seconds > 0
 
 
+def test_an_owed_commit_comes_with_the_next_fetch_or_before_it() -> None:
+    """Once; not for an iteration before it, and not again."""
+    state = state_of(max_drafts=0)
+    first = state.push([0, 1], {0: countdown(), 1: countdown()})
+    state.fetch(owes_commit=True)
+    for slot in (0, 1):
+        verify(state, slot, [100])
+    state.settle(first - 1)
+    assert (state.committed(0), state.counters("commit").calls) == (0, 0)
+    state.settle(first)
+    state.settle(first)
+    assert (state.committed(0), state.counters("commit").calls) == (1, 1)
+    second = state.push([1])
+    state.fetch(owes_commit=True)
+    verify(state, 1, [100])
+    state.push([0])
+    state.fetch()  # whose slots are others
+    assert (state.committed(0), state.committed(1), state.counters("commit").calls) == (1, 2, 2)
+    state.settle(second + 1)
+    assert state.counters("commit").calls == 2
+
+
+def test_an_iteration_without_a_snapshot_owes_nothing() -> None:
+    """What the one before owes is committed all the same."""
+    state = state_of(max_drafts=0)
+    epoch = state.push([0], {0: countdown()})
+    state.fetch(owes_commit=True)
+    verify(state, 0, [100])
+    state.fetch(owes_commit=True)
+    assert (state.committed(0), state.status(0)[0]) == (1, "epoch")
+    state.settle(epoch + 1)
+    assert state.counters("commit").calls == 1
+
+
 def test_unguided_slots_cost_no_fills() -> None:
     state = state_of()
     iterate(state, [0, 1, 2, 3, 4, 4])

@@ -209,7 +209,7 @@ def advance(params: SlotParams, slot: Tensor, tokens: Tensor, count: Tensor, pos
     slots, width = len(params.ends), tokens.shape[1]
     many = torch.zeros(slots, width + 1, dtype=torch.int64)
     one = many[:, 0].clone()
-    moved = (many, one, one.clone(), one.clone(), one.new_zeros(width, slots))
+    moved = (many, one, one.clone(), one.clone(), one.new_zeros(width, slots), many.clone())
     advance_slots_(
         tokens, slot, position - 1, tokens.clone(), count - 1, tokens.clone(), moved, params, is_counted=True
     )

@@ -78,7 +78,10 @@ def assert_picked(vocab: int, known: int, number: int, dtype: torch.dtype, seed:
     )[seed % 3]
     others = (b.temperatures if seed % 2 else None, proposed if seed % 5 < 2 else None, d2t)
     expected, expected_drafts = logits.clone(), drafts.clone()
-    token = pick_drafts(logits, slot, b.base[:4], count, drafts, number, b.params, *others)
+    host_drafts = torch.full_like(drafts, -7)
+    token = pick_drafts(
+        logits, slot, b.base[:4], count, drafts, number, b.params, *others, host_drafts=host_drafts
+    )
     picked = pick_drafts_reference(
         expected, slot, b.base[:4], count, expected_drafts, number, b.params, *others
     )
@@ -86,6 +89,8 @@ def assert_picked(vocab: int, known: int, number: int, dtype: torch.dtype, seed:
     draws = RowDraws.of(b.params, slot, b.base[:4] + count + 1 + number, others[0])
     draws.check_but_for_rounding(token, picked, logits, d2t)
     assert torch.equal(drafts[number - 1, slot], token)
+    assert torch.equal(host_drafts[number - 1, slot], token)
+    assert int((host_drafts == -7).sum()) == host_drafts.numel() - 4
     drafts[number - 1] = expected_drafts[number - 1] = 0
     assert torch.equal(drafts, expected_drafts)
 
@@ -113,10 +118,10 @@ def test_any_mix_is_the_references(seed: int, vocab: int, known: int, number: in
 
 
 def advancing(width: int, max_drafts: int) -> tuple[Tensor, ...]:
-    """verified, last_token, length, proposed and drafts of the slots."""
-    one = torch.full((SLOTS,), -7)
+    """verified, last_token, length, proposed, drafts and verified_host of the slots."""
+    one, verified = torch.full((SLOTS,), -7), torch.full((SLOTS, max_drafts + 2), -7)
     return (
-        torch.full((SLOTS, max_drafts + 2), -7), one, one.clone(), one.clone(), torch.full((max_drafts, SLOTS), -7),
+        verified, one, one.clone(), one.clone(), torch.full((max_drafts, SLOTS), -7), verified.clone(),
     )  # fmt: skip
 
 
@@ -241,6 +246,11 @@ def test_sampling_says_what_is_wrong(change: dict[str, object], message: str) ->
         ({"number": 4}, "draft number 4 is not one of 3"),
         ({"number": 0}, "draft number 0 is not one of 3"),
         ({"d2t": torch.zeros(7, dtype=torch.int64)}, r"d2t must be \[8\] int64"),
+        (
+            {"proposed": torch.zeros(3, 2, dtype=torch.int64)},
+            r"proposed must be as drafts, \[3, 3\] torch.int64",
+        ),
+        ({"host_drafts": torch.zeros(3, 3)}, r"host_drafts must be as drafts"),
         ({"out": torch.zeros(2)}, r"out must be \[2\] int64"),
         ({"out": torch.zeros(3, dtype=torch.int64)}, r"out must be \[2\] int64"),
     ],
@@ -265,6 +275,8 @@ def test_advancing_says_what_is_wrong() -> None:
         advance_slots_(wide, two, two, wide[:, :2].contiguous(), two, wide, slots, params)
     with pytest.raises(InputError, match=r"base must be \[2\] int64"):
         advance_slots_(wide, two, two.int(), wide, two, wide, slots, params)
+    with pytest.raises(InputError, match="verified_host must be as verified"):
+        advance_slots_(wide, two, two, wide, two, wide, (*slots[:5], slots[5][1:]), params)
 
 
 def test_tables_have_the_shapes_that_they_say() -> None:
@@ -289,8 +301,12 @@ def test_they_are_opaque_under_fake_cuda_tensors(dtype: torch.dtype) -> None:
         token = sample_slots_(logits, slot, slot, inputs, params)
         assert (token.shape, token.dtype, token.device.type) == ((6,), torch.int64, "cuda")
         one_each = torch.zeros(3, 64, device="cuda", dtype=dtype)
-        pick_drafts_(one_each, slot, slot, slot, drafts, 1, params, out=torch.empty_like(slot))
-        slots = (slot.new_zeros(3, 4), slot, slot, slot, drafts)
+        hosts = torch.zeros(2, 3, dtype=torch.int64)
+        pick_drafts_(
+            one_each, slot, slot, slot, drafts, 1, params, None, hosts,
+            out=torch.empty_like(slot), host_drafts=hosts,
+        )  # fmt: skip
+        slots = (slot.new_zeros(3, 4), slot, slot, slot, drafts, torch.zeros(3, 4, dtype=torch.int64))
         advance_slots_(inputs, slot, slot, inputs, slot, inputs.clone(), slots, params)
         keep_logits_(logits, torch.zeros_like(logits), slot, params)
         with pytest.raises(InputError, match="slot must be"):

@@ -26,6 +26,7 @@ class SlotState:
 
     `drafts` [K, S+1] and `verified` [S+1, K+2] are the grammar lane's (`guided/lane.py`): draft j of a slot is
     `drafts[j-1, slot]`, -1 for none; a row of `verified` is the count of accepted drafts, then the target's tokens.
+    `verified_host` and `drafts_host` are the same in the host's memory, where the grammar reads them.
     `num_proposed` is how many drafts there were in the last iteration that verified some, those of -1 left out.
     `results` [(S+1) * (K+3)] is the memory of `verified` and `num_proposed`.
     `request_ids` are the requests' own, and `processors` the numbers of their captured processors, 0 for none.
@@ -34,6 +35,7 @@ class SlotState:
 
     def __init__(self, lane: GrammarLane, pages_per_slot: int, max_seq_len: int) -> None:
         self.drafts, self.verified, device = lane.drafts, lane.verified, lane.drafts.device
+        self.verified_host, self.drafts_host = lane.state.verified_host, lane.state.drafts_host
         self.num_proposed, self.results = lane.num_proposed, lane.results
         rows = self.verified.shape[0]
         self.dummy = rows - 1
@@ -60,7 +62,8 @@ class SlotState:
     @property
     def advancing(self) -> tuple[Tensor, ...]:
         """What verification moves, in the order of `advance_slots_`."""
-        return self.verified, self.last_token, self.length, self.num_proposed, self.drafts
+        slots = self.verified, self.last_token, self.length, self.num_proposed, self.drafts
+        return *slots, self.verified_host
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ class OutputProcessor:
         except Exception as error:
             self._fail_batch(batch, error)
             return
+        self._state.settle(batch.epoch)
         now = time.perf_counter()
         record.model_s += now - waiting_since
         seconds, self._last_read = now - max(batch.began, self._last_read), now

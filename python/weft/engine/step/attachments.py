@@ -21,6 +21,8 @@ class Attachments:
         self._slots: dict[int, PinnedRing] = {}  # by how many
         self._next: dict[int, Matcher | None] = {}
         self._holds_ended = self._holds_program = False
+        self.epoch = 0
+        """The epoch of the last snapshot that was left."""
 
     def attach(self, slot: int, matcher: Matcher) -> None:
         """A slot gets a matcher."""
@@ -36,7 +38,7 @@ class Attachments:
     def push(self, slots: Sequence[int]) -> None:
         """Leave the next iteration's snapshot."""
         attach, self._next = self._next, {}
-        self._lane.push(slots, attach)
+        self.epoch = self._lane.push(slots, attach)
 
     def begin(self, stream: Stream, attach: Mapping[int, Matcher | None]) -> None:
         """Give slots matchers at once, or take them away, and send their masks."""

@@ -20,7 +20,7 @@ class InFlightBatch:
     that could not be launched, and why: that may be the fault of what is in flight.
 
     `is_launched`: whether anything in it was. `masks_drafts`: whether the grammar has a say in the drafts; `began`:
-    when it was launched, in seconds.
+    when it was launched, in seconds; `epoch`: the last of its snapshots for the grammar, or one before them.
     """
 
     plan: Plan | None = None
@@ -33,6 +33,7 @@ class InFlightBatch:
     results: StepResults | None = None
     began: float = field(default_factory=time.perf_counter)
     is_launched: bool = False
+    epoch: int = 0
     masks_drafts: bool = False
 
     def __iter__(self) -> Iterator[Running]:

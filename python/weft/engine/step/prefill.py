@@ -76,13 +76,14 @@ class Prefill:
         process_logits(stream, plan, parts, step, host, launch)
         if plan.guides or parts.has_proposals:
             push_snapshot()
+        owes_commit = not parts.has_proposals
         if plan.guides:
-            lane.first_mask(stream, step.slots_B)
+            lane.first_mask(stream, step.slots_B, owes_commit=owes_commit)
             lane.apply_verify(stream, step.logits_BTV, step.slots_B)
         elif parts.has_proposals:
             lane.follow(stream)
         launch(sample_and_verify, parts, step, lane.temperatures if plan.guides else None)
-        if plan.guides:
+        if plan.guides and not owes_commit:
             lane.commit_masks(stream, step.slots_B)
         if parts.has_proposals:
             lane.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))

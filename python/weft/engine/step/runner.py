@@ -101,6 +101,7 @@ class ModelRunner:
         if schedule.reading:
             self._reader.read(batch, schedule.reading)
         if batch.is_launched:
+            batch.epoch = self._attachments.epoch
             self._start_results(batch)
         return batch
 

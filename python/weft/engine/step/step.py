@@ -88,10 +88,10 @@ def decode_step(it: Iteration) -> None:
     plan, stream, lane, parts, buf = it.plan, it.stream, it.lane, it.parts, it.buffers
     num_drafts, slots_B, has_proposals = plan.num_drafts, buf.slots_B, parts.has_proposals
     temperatures = lane.temperatures if plan.guides else None
-    proposed = lane.proposed if has_proposals else None
+    owes_commit = num_drafts == 0 and not has_proposals  # nothing in this iteration waits for it
 
     if plan.guides:
-        lane.verify_masks(stream, slots_B, num_drafts)
+        lane.verify_masks(stream, slots_B, num_drafts, owes_commit=owes_commit)
     elif has_proposals:
         lane.follow(stream)
     stream.launch(target_forward, plan, parts, buf)
@@ -99,7 +99,7 @@ def decode_step(it: Iteration) -> None:
     if plan.guides:
         lane.apply_verify(stream, buf.logits_BTV, slots_B)
     stream.launch(sample_and_verify, parts, buf, temperatures)
-    if plan.guides:
+    if plan.guides and not owes_commit:
         lane.commit_masks(stream, slots_B)
     if has_proposals:
         lane.propose(stream, num_drafts, is_committed=bool(plan.guides))
@@ -118,7 +118,7 @@ def decode_step(it: Iteration) -> None:
                 lane.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
             if has_proposals and j == 1:
                 lane.wait_proposals(stream)
-            stream.launch(pick_draft, parts, buf, j, temperatures, proposed)
+            stream.launch(pick_draft, parts, buf, j, temperatures, lane.proposed)
             if plan.guides is Guides.DRAFTS and j < num_drafts:
                 lane.extend_masks(stream, j, slots_B)
 
@@ -187,7 +187,7 @@ def pick_draft(
     state, verified = parts.state, buf.verified
     pick_drafts_(
         buf.draft.logits_BD, buf.slots_B, verified.base_B, verified.count_B, state.drafts, j, state.params,
-        temperatures, proposed, parts.drafter.d2t, out=buf.draft.token_B,
+        temperatures, proposed, parts.drafter.d2t, out=buf.draft.token_B, host_drafts=state.drafts_host,
     )  # fmt: skip
 
 
