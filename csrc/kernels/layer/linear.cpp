@@ -22,7 +22,8 @@ constexpr int kLanes = 16;
 constexpr std::int64_t kMadeAgain = 16;  // up to so many rows every thread makes norms and parts: cheaper than a wait
 constexpr std::int64_t kLeastRows = 48;  // of a part of a call, and what its rows are a multiple of: whole tiles
 constexpr std::int64_t kMostRowsNear = 96;
-constexpr std::int64_t kFairUnits = 8;  // that a thread should have, so that all end at about one time
+constexpr std::int64_t kNearInputs = 1024;  // of a panel, whose weights stay near while several tiles read them
+constexpr std::int64_t kFairUnits = 8;      // that a thread should have, so that all end at about one time
 
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 
@@ -174,6 +175,12 @@ Way way_of(const LinearCall &call) {
   return {tiles ? tiles->units : chosen().by_dtype[static_cast<int>(call.dtype)], tiles};
 }
 
+// To a cache line: lanes that lie in two take twice as long.
+float *aligned(float *begin) {
+  constexpr std::uintptr_t kLine = kLanes * sizeof(float);
+  return reinterpret_cast<float *>((reinterpret_cast<std::uintptr_t>(begin) + kLine - 1) / kLine * kLine);
+}
+
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 Rows as_given(const LinearCall &call) {
@@ -210,8 +217,8 @@ struct Room {
 
   float *panels_of(std::int64_t rows, const Way &way) {
     const std::int64_t sums = way.tiles ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel;
-    panels.resize(size(2 * rows * kPanel + sums));
-    return panels.data();
+    panels.resize(size(2 * rows * kPanel + sums + kLanes));
+    return aligned(panels.data());
   }
 };
 

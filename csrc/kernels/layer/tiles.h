@@ -47,11 +47,11 @@ WEFT_INLINE Lanes widened(const W *w) {
 }
 #endif
 
-// Inputs begin..end-1 of a product. What comes next is asked for meanwhile, since it comes from far away: `ahead` of
-// the weights that are read, or where several tiles of rows read them, each its share, `lines` lines for every input.
+// Inputs begin..end-1 of a product. What is read next is asked for meanwhile. Where several tiles of rows read the same
+// weights, each asks for its share of those after them, too, which come from far away: `lines` lines for every input.
 struct Part {
   std::int64_t begin, end;
-  const char *share;  // or null: ahead
+  const char *share;  // or null
   int lines;
 };
 
@@ -73,10 +73,9 @@ WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const Pa
     }
     for (std::int64_t i = part.begin; i < part.end; ++i, w += kPanel) {
       if (share) {
-        for (int line = 0; line < part.lines; ++line, share += 64) __builtin_prefetch(share);
-      } else {
-        for (int line = 0; line < kWidth; line += kLine) __builtin_prefetch(w + kAhead + line);
+        for (int line = 0; line < part.lines; ++line, share += 64) __builtin_prefetch(share, 0, 2);
       }
+      for (int line = 0; line < kWidth; line += kLine) __builtin_prefetch(w + kAhead + line);
       Lanes weights[kVectors];
       for (int v = 0; v < kVectors; ++v) weights[v] = widened(w + v * kLanes);
       for (int m = 0; m < kRows; ++m) {
@@ -112,14 +111,13 @@ void times_panel(const Rows &in, const W *panel, float *partial, const Sink &out
   const std::int64_t tiles = (in.count + kMostRows - 1) / kMostRows;
   if (tiles <= 1) return tile_of<W, kMostRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
   constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
-  const std::int64_t inputs = 16384 / (kPanel * static_cast<std::int64_t>(sizeof(W)));
-  for (std::int64_t begin = 0; begin < in.width; begin += inputs) {
-    const std::int64_t end = std::min(begin + inputs, in.width);
+  const int lines = static_cast<int>((kLines + tiles - 1) / tiles);
+  for (std::int64_t begin = 0; begin < in.width; begin += kNearInputs) {
+    const std::int64_t end = std::min(begin + kNearInputs, in.width);
     const char *next = reinterpret_cast<const char *>(panel + end * kPanel);
     for (std::int64_t t = 0, row = 0; t < tiles; ++t) {
       const std::int64_t count = (in.count - row + tiles - t - 1) / (tiles - t);
-      const Part part{begin, end, next + (end - begin) * kLines * t / tiles * 64,
-                      static_cast<int>((kLines + tiles - 1) / tiles)};
+      const Part part{begin, end, next + (end - begin) * kLines * t / tiles * 64, lines};
       tile_of<W, kMostRows>(count, in, panel, row, part, partial, out);
       row += count;
     }
@@ -144,7 +142,7 @@ struct ByLanes {
   }
 };
 
-// `room` [4, rows, kPanel]: gates, ups, sums so far.
+// `room`: gates and ups, [rows, kPanel] each, and what `By` needs.
 template <class W, class By>
 void units(const LinearCall &call, const Rows &in, float *room, std::int64_t begin, std::int64_t end) {
   const W *panels = static_cast<const W *>(call.panels);
