@@ -19,7 +19,9 @@ constexpr std::int64_t kWorthHelpers = 30'000;  // costs: less than this a calle
 constexpr std::int64_t kWorthWaking = 400'000;  // and for less than this nobody is woken
 constexpr std::int64_t kLeastClaim = 20'000;
 constexpr auto kSpin = std::chrono::microseconds(200);  // before a helper sleeps: a host's time between two iterations
-constexpr auto kPatience = std::chrono::microseconds(50);  // before a caller that waits for a helper yields its core
+// Before a caller that waits for a helper yields its core, beyond the time of kPatientClaims claims.
+constexpr auto kPatience = std::chrono::microseconds(50);
+constexpr int kPatientClaims = 2;
 constexpr int kAlone = 10;  // times as long as it waited beyond that a caller then does without helpers
 constexpr auto kLongestAlone = std::chrono::milliseconds(100);
 
@@ -41,9 +43,11 @@ class Team {
     places_.store(std::min(helpers, size_), std::memory_order_relaxed);
     open_.fetch_add(1);  // odd: there is a job
     if (wakes && sleeping_.load() > 0) wake();
-    job.fn(job.context, job.claims);
+    const auto begun = Clock::now();
+    Share mine(job.claims, 0);
+    job.fn(job.context, mine);
     open_.fetch_add(1);  // a helper that has not come by now need not come
-    wait_for_helpers();
+    wait_for_helpers(begun, mine.count());
     taken_.clear(std::memory_order_release);
     return true;
   }
@@ -51,16 +55,17 @@ class Team {
  private:
   // A helper that lost its core to another program holds up the call. Where that happens the caller goes on alone for a
   // while: beside other work its speed falls with its share of the cores.
-  void wait_for_helpers() {
+  void wait_for_helpers(Clock::time_point job_begun, int num_claims) {
     if (active_.load() == 0) return;
     const auto begun = Clock::now();
+    const auto patience = kPatience + kPatientClaims * (begun - job_begun) / std::max(num_claims, 1);
     auto now = begun;
     while (active_.load() != 0) {
       pause_briefly();
       now = Clock::now();
-      if (now - begun > kPatience) sched_yield();
+      if (now - begun > patience) sched_yield();
     }
-    if (now - begun <= kPatience) return;
+    if (now - begun <= patience) return;
     const auto alone = std::min<Clock::duration>(kAlone * (now - begun), kLongestAlone);
     alone_until_.store((now + alone).time_since_epoch().count(), std::memory_order_relaxed);
     has_stalled_.store(true, std::memory_order_relaxed);
@@ -93,8 +98,12 @@ class Team {
       const std::uint64_t open = wait_for_job(done);
       active_.fetch_add(1);
       // Whoever sees the same number still after this is waited for.
-      if (open_.load() == open && places_.fetch_sub(1, std::memory_order_relaxed) > 0)
-        job_->fn(job_->context, job_->claims);
+      if (open_.load() == open) {
+        if (const int place = places_.fetch_sub(1, std::memory_order_relaxed); place > 0) {
+          Share mine(job_->claims, place);
+          job_->fn(job_->context, mine);
+        }
+      }
       active_.fetch_sub(1);
       done = open;
     }
@@ -152,14 +161,15 @@ void for_workers(std::int64_t rows, int threads, std::int64_t cost, WorkFunction
   if (rows <= 0) return;
   const std::int64_t total = rows * cost;
   if (threads > 1 && rows > 1 && total >= kWorthHelpers) {
-    const std::int64_t helpers = std::min<std::int64_t>(threads, rows) - 1;
-    const std::int64_t fair = rows / ((helpers + 1) * 4), least = kLeastClaim / std::max<std::int64_t>(cost, 1);
+    const int helpers = static_cast<int>(std::min<std::int64_t>({threads, rows, Claims::kMostWorkers})) - 1;
+    const std::int64_t least = std::max<std::int64_t>(kLeastClaim / std::max<std::int64_t>(cost, 1), 1);
     const std::int64_t most = (rows + helpers) / (helpers + 1);
-    Job job{fn, context, {rows, std::min(std::max<std::int64_t>({1, fair, least}), most)}};
-    if (team().try_run(job, static_cast<int>(helpers), total >= kWorthWaking)) return;
+    Job job{fn, context, {rows, std::min(least, most), helpers + 1}};
+    if (team().try_run(job, helpers, total >= kWorthWaking)) return;
   }
-  Claims claims(rows, rows);
-  fn(context, claims);
+  Claims claims(rows, rows, 1);
+  Share mine(claims, 0);
+  fn(context, mine);
 }
 
 }  // namespace weft

@@ -263,7 +263,7 @@ void multiply(const LinearCall &call, const Way &way) {
   const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2, part = rows_of_part(call, count);
   const std::int64_t most = std::min(part, call.rows), parts = ceil_div(call.rows, part);
   const std::int64_t cost = (call.swiglu ? 2 : 1) * kPanel * call.inputs * (bytes + (way.tiles ? most / 2 : most));
-  for_workers(count * parts, call.threads, cost, [&](Claims &claims) {
+  for_workers(count * parts, call.threads, cost, [&](Share &share) {
     static thread_local Room own;
     Rows rows = shared;
     if (makes_again) {
@@ -271,7 +271,7 @@ void multiply(const LinearCall &call, const Way &way) {
       own.make(call, way, rows, 0, groups_of(rows));
     }
     float *room = own.panels_of(most, way);
-    for (std::int64_t begin, end; claims.next(begin, end);) {
+    for (std::int64_t begin, end; share.next(begin, end);) {
       for (std::int64_t unit = begin; unit < end; ++unit) {
         // Rows of a part stay near while its panels are read; parts that are split are all near.
         const std::int64_t panel = way.tiles ? unit / parts : unit % count;

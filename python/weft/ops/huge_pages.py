@@ -36,7 +36,8 @@ def settled(tensor: Tensor) -> Tensor:
 
 def _mapped(size: int) -> Tensor:
     """Fresh memory uint8 [size], given back when the last tensor in it is gone."""
-    memory = mmap.mmap(-1, size)
+    # Private: few systems give shared memory, the default, huge pages.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)

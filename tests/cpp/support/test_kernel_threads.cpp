@@ -1,4 +1,5 @@
 // The team that shares out a call's rows: each row once, whoever comes; several callers at a time; helpers that slept.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -26,6 +27,25 @@ TEST(rows_are_done_once) {
   for (int round = 0; round < 200; ++round)
     for (std::int64_t rows : {0, 1, 2, 3, 7, 64, 1000})
       for (int threads : {1, 2, 4}) each_row_is_done_once(rows, threads, round % 2 ? kDear : 1);
+}
+
+// Whoever comes takes its own part in order, and then what the others, who do not come, have left.
+TEST(rows_of_workers_that_do_not_come_are_done) {
+  for (int worker = 0; worker < 3; ++worker) {
+    weft::Claims claims(100, 4, 3);
+    weft::Share share(claims, worker);
+    std::vector<int> done(100);
+    std::int64_t begin, end, expected = 100 * worker / 3;
+    const std::int64_t own_end = 100 * (worker + 1) / 3;
+    for (bool is_own = true; share.next(begin, end); is_own = is_own && end < own_end) {
+      CHECK(begin < end && end <= 100);
+      if (is_own) EQUAL(begin, expected);
+      expected = end;
+      for (std::int64_t row = begin; row < end; ++row) ++done[static_cast<std::size_t>(row)];
+    }
+    CHECK(std::all_of(done.begin(), done.end(), [](int times) { return times == 1; }));
+    CHECK(share.count() > 9 && share.count() <= 40);
+  }
 }
 
 TEST(what_workers_wrote_is_seen_by_the_caller) {
