@@ -88,7 +88,8 @@ void bind_guided(nb::module_ &m) {
           },
           "slots"_a, "attach"_a, "epoch"_a = 0)
       .def("fetch", &GuidedState::fetch, "owes_commit"_a = false, released)
-      .def("settle", &GuidedState::settle, "epoch"_a, released)
+      .def("commit_owed", &GuidedState::commit_owed, "epoch"_a, released)
+      .def("forget_owed", &GuidedState::forget_owed, "epoch"_a, released)
       .def("extend", &GuidedState::extend, "draft"_a, released)
       .def("extend_through", &GuidedState::extend_through, "count"_a, released)
       .def("commit", &GuidedState::commit, released)

@@ -1,5 +1,7 @@
-// What the guided state does on the callback thread: the operations of an iteration, slot by slot.
+// What the guided state does on the callback thread: the operations of an iteration, slot by slot. A commit that is
+// owed may be done on the host's.
 #include <algorithm>
+#include <limits>
 
 #include "guided/state.h"
 #include "support/held_slot.h"
@@ -8,18 +10,22 @@
 namespace weft {
 
 void GuidedState::fetch(bool owes_commit) {
+  commit_owed(std::numeric_limits<std::uint64_t>::max());
+  // Without the mutex: first masks may take long, and a host that reads an earlier iteration need not wait for them.
+  if (!take_snapshot() || !owes_commit) return;
   std::lock_guard<std::mutex> lock(owed_mutex_);
-  commit_owed();
-  if (take_snapshot() && owes_commit) owed_epoch_ = fetched_epoch_.load(std::memory_order_relaxed);
+  owed_epoch_ = fetched_epoch_.load(std::memory_order_relaxed);
 }
 
-void GuidedState::settle(std::uint64_t epoch) {
+void GuidedState::forget_owed(std::uint64_t epoch) {
   std::lock_guard<std::mutex> lock(owed_mutex_);
-  if (owed_epoch_ <= epoch) commit_owed();
+  if (owed_epoch_ <= epoch) owed_epoch_ = 0;
 }
 
-void GuidedState::commit_owed() {
-  if (owed_epoch_ != 0) commit();
+void GuidedState::commit_owed(std::uint64_t epoch) {
+  std::lock_guard<std::mutex> lock(owed_mutex_);
+  if (owed_epoch_ == 0 || owed_epoch_ > epoch) return;
+  commit_slots(true);
   owed_epoch_ = 0;
 }
 
@@ -131,12 +137,14 @@ void GuidedState::extend_through(int count) {
   log_operation(kExtendThrough, std::min(count, shape_.max_drafts));
 }
 
-void GuidedState::commit() {
+void GuidedState::commit() { commit_slots(false); }
+
+void GuidedState::commit_slots(bool is_owed) {
   each_guided(kCommit, [&](int slot) {
     slots_[slot].clock.restart(1 + slots_[slot].extended.load(std::memory_order_relaxed));
     measured(slot, [&] { commit_slot(slot); });
   });
-  log_operation(kCommit, 0);
+  log_operation(kCommit, 0, is_owed);
 }
 
 void GuidedState::extend_slot(int number, int draft) {

@@ -70,7 +70,7 @@ void GuidedState::log_fetch(const Attach &attach, bool is_missing) {
   log_->end();
 }
 
-void GuidedState::log_operation(Operation operation, int argument) {
+void GuidedState::log_operation(Operation operation, int argument, bool is_owed) {
   if (!log_) return;
   log_->begin();
   log_->put(operation);
@@ -82,7 +82,8 @@ void GuidedState::log_operation(Operation operation, int argument) {
   log_->put(0);
   std::int64_t entries = 0;
   if (operation == kCommit) {
-    for (int slot : current_) {
+    // What is owed is committed beside the next iteration, which may write the rows of slots without a guide by then.
+    for (int slot : is_owed ? guided_ : current_) {
       if (slot >= shape_.num_slots) continue;
       log_slot(slot, 0, kCommit);
       ++entries;

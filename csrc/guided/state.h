@@ -3,8 +3,8 @@
 //
 // The operations run in the order of one stream, on the driver's callback thread. They never raise: what goes wrong
 // with a slot is that slot's status, and every other slot goes on. `push`, `release` and what reads belong to the host.
-// A commit that its iteration does not wait for is done by whoever needs it first: the next `fetch`, or the host's
-// `settle`.
+// A commit that its iteration does not wait for is done by whoever needs it first: the next `fetch`, or the host with
+// `commit_owed`.
 #pragma once
 
 #include <array>
@@ -90,7 +90,7 @@ class GuidedState {
   std::uint64_t push(std::vector<int> slots, Attach attach, std::uint64_t epoch = 0);
 
   // The operations of one iteration, in stream order. With `owes_commit` the iteration has no `commit`: what it
-  // verified is committed by the next `fetch`, or by `settle`.
+  // verified is committed by the next `fetch`, or by `commit_owed`.
   void fetch(bool owes_commit = false);
   void extend(int draft);          // 1..K
   void extend_through(int count);  // extend(1), ..., extend(count) at once; taken drafts cost nothing
@@ -98,11 +98,13 @@ class GuidedState {
 
   // Host side, after iteration `epoch` is done: commit what it owes, unless that was done. Waits for a `fetch` that is
   // at it. On any thread.
-  void settle(std::uint64_t epoch);
+  void commit_owed(std::uint64_t epoch);
+  // Host side, after iteration `epoch` failed and nothing of it is in flight: what it owes is never committed.
+  void forget_owed(std::uint64_t epoch);
 
-  // For what drafts on the callback thread, between `commit` and the next `extend`; another thread for each slot will
-  // do. Both are 0 for a slot without a matcher, one that has ended and one that has failed, and change no state; a
-  // matcher that fails here fails its slot.
+  // For what drafts on the callback thread, between `commit` and the next `extend` (an iteration that owes its commit
+  // drafts nothing); another thread for each slot will do. Both are 0 for a slot without a matcher, one that has ended
+  // and one that has failed, and change no state; a matcher that fails here fails its slot.
   //
   // How many of the tokens the grammar takes, one by one, after the committed text.
   int validate(int slot, const std::int32_t *tokens, int count);
@@ -213,7 +215,7 @@ class GuidedState {
   }
 
   bool take_snapshot();
-  void commit_owed();
+  void commit_slots(bool is_owed);
   void detach(int slot);
   void attach(int slot, MatcherRef matcher);
   void extend_slot(int slot, int draft);
@@ -243,7 +245,7 @@ class GuidedState {
 
   // What an operation left, to the log if there is one. `through` is the last row that an extend answers for.
   void log_fetch(const Attach &attach, bool is_missing);
-  void log_operation(Operation operation, int argument);
+  void log_operation(Operation operation, int argument, bool is_owed = false);
   void log_release(int slot);
   void log_slot(int slot, int through, Operation operation = kFetch);
 
@@ -267,11 +269,11 @@ class GuidedState {
   std::vector<MatcherRef> attached_;  // [S+1] what the host has attached, as of the last push
 
   // Of the iteration that owes its commit, 0 for none. Whoever commits it holds the mutex; no operation of its own
-  // iteration runs beside that, and each of a later one comes after a `fetch`, which holds it, too.
+  // iteration runs beside that, and each of a later one comes after a `fetch`, which takes the mutex first.
   std::uint64_t owed_epoch_ = 0;
   std::mutex owed_mutex_;
 
-  // Callback side.
+  // Callback side, and under owed_mutex_ whoever commits what is owed.
   std::unique_ptr<FlightLog> log_;
   std::vector<int> current_;  // slots of the snapshot in work
   std::vector<int> guided_;   // those of them with a matcher

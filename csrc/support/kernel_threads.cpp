@@ -19,7 +19,7 @@ constexpr std::int64_t kWorthHelpers = 30'000;  // costs: less than this a calle
 constexpr std::int64_t kWorthWaking = 400'000;  // and for less than this nobody is woken
 constexpr std::int64_t kLeastClaim = 20'000;
 constexpr auto kSpin = std::chrono::microseconds(200);  // before a helper sleeps: a host's time between two iterations
-// Before a caller that waits for a helper yields its core, beyond the time of kPatientClaims claims.
+// A caller waits so long for a helper, and as long as so many of its own claims took, before it yields its core.
 constexpr auto kPatience = std::chrono::microseconds(50);
 constexpr int kPatientClaims = 2;
 constexpr int kAlone = 10;  // times as long as it waited beyond that a caller then does without helpers

@@ -24,8 +24,6 @@ class Claims {
   Claims(std::int64_t rows, std::int64_t least, int workers) : least_(least), workers_(workers) {
     for (int w = 0; w < workers; ++w) parts_[w].left.store({share(rows, w), share(rows, w + 1)});
   }
-  int workers() const { return workers_; }
-
   bool next(int worker, std::int64_t &begin, std::int64_t &end) {
     return take(worker, begin, end) || steal(worker, begin, end);
   }
@@ -96,8 +94,9 @@ class Share {
 
 using WorkFunction = void (*)(void *context, Share &share);
 
-// Calls fn(context, share) on at most `threads` threads, the caller among them, which together claim [0, rows). `cost`
-// is that of a row, in some twentieths of a nanosecond: bytes read from far away, or products.
+// Calls fn(context, share) on at most `threads` threads (and Claims::kMostWorkers), the caller among them, which
+// together claim [0, rows). `cost` is that of a row, in some twentieths of a nanosecond: bytes read from far away, or
+// products.
 void for_workers(std::int64_t rows, int threads, std::int64_t cost, WorkFunction fn, void *context);
 
 template <class F>

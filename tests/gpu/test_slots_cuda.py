@@ -15,8 +15,9 @@ from support.kernels.random_slots import (
     same_bits,
 )
 from support.kernels.slots import pick_drafts
+from weft.errors import InputError
 from weft.ops.log_probs import log_probs
-from weft.ops.slots import SlotParams, advance_slots_, keep_logits_, sample_slots_
+from weft.ops.slots import SlotParams, advance_slots_, keep_logits_, sample_slots_, take_proposals_
 
 pytestmark = [
     pytest.mark.gpu,
@@ -82,6 +83,18 @@ def advancing(device: str = "cpu") -> tuple[Tensor, ...]:
     one, verified = torch.full((6,), -7), torch.full((6, 10), -7)
     slots = verified, one, one.clone(), one.clone(), torch.full((8, 6), -7)
     return (*(each.to(device) for each in slots), verified.clone().pin_memory())
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_proposals_are_taken_from_the_hosts_memory(number: int) -> None:
+    params, slot = tables(100), torch.randperm(6)[:5]
+    proposed, drafts = random_tokens((4, 6), 100), random_tokens((4, 6), 100, 1)
+    on_device = drafts.cuda()
+    take_proposals_(slot, proposed, drafts, number, params)
+    take_proposals_(slot.cuda(), proposed.pin_memory(), on_device, number, on_cuda(params))
+    assert same_bits(on_device, drafts)
+    with pytest.raises(InputError, match="pinned"):
+        take_proposals_(slot.cuda(), proposed, on_device, number, on_cuda(params))
 
 
 @pytest.mark.parametrize("is_counted", [False, True])

@@ -112,8 +112,10 @@ void times_panel(const Rows &in, const W *panel, float *partial, const Sink &out
   if (tiles <= 1) return tile_of<W, kMostRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
   constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
   const int lines = static_cast<int>((kLines + tiles - 1) / tiles);
-  for (std::int64_t begin = 0; begin < in.width; begin += kNearInputs) {
-    const std::int64_t end = std::min(begin + kNearInputs, in.width);
+  // Parts of one size: what a part asks for is then what the next one reads.
+  const std::int64_t inputs = ceil_div(in.width, ceil_div(in.width, kNearInputs));
+  for (std::int64_t begin = 0; begin < in.width; begin += inputs) {
+    const std::int64_t end = std::min(begin + inputs, in.width);
     const char *next = reinterpret_cast<const char *>(panel + end * kPanel);
     for (std::int64_t t = 0, row = 0; t < tiles; ++t) {
       const std::int64_t count = (in.count - row + tiles - t - 1) / (tiles - t);

@@ -4,12 +4,12 @@ An iteration's calls, in order, on the engine's `stream`: `verify_masks`, (targe
 (sample and verify), `commit_masks`, `propose` where the host drafts, then for each draft j (forward), `apply_draft`,
 (pick), `extend_masks`; at the end `join`. Each only enqueues, so all of it can be captured. `push` is the host's
 part, before each launch. Where nothing follows that wants masks, an iteration leaves `commit_masks` out and owes its
-commit: the next one commits beside its forward, or the host with `settle`, whichever comes first.
+commit: the next one commits beside its forward, or the host with `commit_owed`, whichever comes first.
 
 What crosses the two streams is ordered by two events: `token_event` (the grammar may read what the device
-wrote) and `mask_event` (the device may read the masks, and write again what the grammar read before it). What the
-grammar waits for, the verified tokens and the draft just picked, the kernel that makes it writes to the host's memory,
-and what the host proposed the device reads there. Copies are on the grammar's stream: none delays the model. Everything
+wrote) and `mask_event` (the device may read the masks, and write again what the grammar read before it). The kernels
+that make what the grammar waits for, verified tokens and picked drafts, write it to the host's memory; the device reads
+there what the host proposed. Copies are on the grammar's stream: none delays the model. Everything
 is by slot: row slot*(K+1) + j of the masks is what may follow slot's committed text and j drafts, whatever the order of
 rows in a batch.
 

@@ -5,7 +5,7 @@ In the order of one stream: `fetch` takes the snapshot that `push` left, `extend
 legal and fills row j (`extend_through(k)`: drafts 1..k at once), `commit` takes back what was not accepted,
 takes the bonus token and fills row 0. A slot that fails gets a status; its rows then allow end tokens only,
 and every other slot goes on. An iteration whose commit nothing waits for has none: it owes it to the next
-`fetch`, or to `settle`, with which the host does it.
+`fetch`, or to `commit_owed`, with which the host does it.
 
 S slots and one more for padding, K drafts, V vocabulary, W = ceil(V / 32).
 """
@@ -119,7 +119,7 @@ class GuidedState:
 
         self.committed: Callable[[int], int] = self.native.committed
         """Tokens that a slot's matcher took for good since it was attached; after an end token none count."""
-        self.settle: Callable[[int], None] = self.native.settle
+        self.commit_owed: Callable[[int], None] = self.native.commit_owed
         """After iteration `epoch` is done: commit what it owes, unless that was done, or wait for a `fetch` that is at
         it. On any thread."""
 
@@ -143,6 +143,10 @@ class GuidedState:
         the slots fail. What the iteration before owes is committed first. With `owes_commit` this one has no `commit`.
         """
         self.native.fetch(owes_commit)
+
+    def forget_owed(self, epoch: int) -> None:
+        """After iteration `epoch` failed and nothing of it is in flight: what it owes is never committed."""
+        self.native.forget_owed(epoch)
 
     def extend(self, draft: int) -> None:
         """Take draft `draft` (1..K) of every guided slot that took the ones before it, and fill row

@@ -96,11 +96,20 @@ def _check_pick(
 
 
 def _check_like(name: str, tensor: Tensor | None, model: str, like: Tensor) -> None:
-    """A tensor of the host's, or of the device's, that has the shape of another."""
+    """A tensor of the device's, or of the host's, that has the shape of another."""
     fits = tensor is None or (
         tensor.shape == like.shape and tensor.dtype is like.dtype and tensor.is_contiguous()
     )
     require(fits, f"{name} must be as {model}, {list(like.shape)} {like.dtype}, contiguous")
+
+
+def _reached(name: str, tensor: Tensor | None, like: Tensor) -> int:
+    """The address of a tensor on the device of another, or in memory of the host's that the device reaches."""
+    if tensor is None:
+        return 0
+    is_reached = tensor.device == like.device or tensor.is_pinned()
+    require(is_reached, f"{name} is in the host's memory, which kernels reach only where it is pinned")
+    return tensor.data_ptr()
 
 
 def _draft_call(
@@ -110,8 +119,9 @@ def _draft_call(
     tables, (temperatures, proposed, d2t, out, host_drafts) = _tables(rest[:_NUM_PARAMS]), _given(rest, 5)
     return _core.draft_call(
         *native_logits(logits), number, tables, slot.data_ptr(), base.data_ptr(), count.data_ptr(),
-        drafts.data_ptr(), address(temperatures), _width(temperatures, rest[3].shape[0]), address(proposed),
-        address(d2t), out.data_ptr(), address(host_drafts),
+        drafts.data_ptr(), address(temperatures), _width(temperatures, rest[3].shape[0]),
+        _reached("proposed", proposed, drafts), address(d2t), out.data_ptr(),
+        _reached("host_drafts", host_drafts, drafts),
     )  # fmt: skip
 
 
@@ -161,7 +171,7 @@ def _advance_call(
         is_counted, count.data_ptr(), tokens.data_ptr(), verified.data_ptr(), verified.shape[1],
         last_token.data_ptr(), length.data_ptr(), proposed.data_ptr(), drafts.data_ptr(), drafts.shape[0],
         ints.data_ptr(), counts.data_ptr(), history.data_ptr(), counts.shape[1], history.shape[1],
-        host.data_ptr(),
+        _reached("verified_host", host, verified),
     )  # fmt: skip
 
 
@@ -256,9 +266,10 @@ def _proposals_call(
     slot: Tensor, proposed: Tensor, drafts: Tensor, number: int, ints: Tensor
 ) -> _core.ProposalsCall:
     require(0 <= number <= drafts.shape[0], f"there are {drafts.shape[0]} drafts by slot, not {number}")
+    _check_like("proposed", proposed, "drafts", drafts)
     return _core.proposals_call(
-        slot.data_ptr(), proposed.data_ptr(), ints[3].data_ptr(), drafts.data_ptr(), slot.shape[0], number,
-        drafts.shape[1],
+        slot.data_ptr(), _reached("proposed", proposed, drafts), ints[3].data_ptr(), drafts.data_ptr(), slot.shape[0],
+        number, drafts.shape[1],
     )  # fmt: skip
 
 

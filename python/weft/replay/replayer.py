@@ -2,7 +2,8 @@
 
 Where the engine's model would write drafts and verified tokens, a launched function writes those of the recording;
 where it would read masks, one hashes them, after the lane's own calls that let the model read them. Nothing else is
-waited for on the way but what the engine waits for: the turn before the last.
+waited for on the way but what the engine waits for: the turn before the last. A commit that the engine's iteration
+owed is made in its own turn here.
 
 S slots, K drafts, B rows.
 """

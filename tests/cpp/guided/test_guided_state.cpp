@@ -202,7 +202,7 @@ TEST(an_owed_commit_is_done_once_by_the_host_or_by_the_next_fetch) {
     const auto read = [&](int i) {
       OK(decoding.driver.cuEventSynchronize(done[i % 2]));
       if (i % 3 == 2) std::this_thread::sleep_for(std::chrono::microseconds(200));
-      decoding.state.settle(epochs[static_cast<std::size_t>(i)]);
+      decoding.state.commit_owed(epochs[static_cast<std::size_t>(i)]);
       for (int slot = 0; slot < kSlots; ++slot) EQUAL(decoding.state.committed(slot), i + 1);
     };
     for (int i = 0; i < kIterations; ++i) {

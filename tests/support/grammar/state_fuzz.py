@@ -77,6 +77,7 @@ class Decoding:
         )
         self.slots = [Slot(None) for _ in range(NUM_SLOTS)]
         self.pending: dict[int, Matcher | None] = {}
+        self.owed: list[tuple[int, Slot, tuple[int, list[int]]]] = []
 
     def row(self, slot: int, position: int) -> np.ndarray:
         return self.state.masks_host[slot * (self.num_drafts + 1) + position].numpy()
@@ -103,13 +104,22 @@ class Decoding:
             self.slots[number].drafts = []
         self.write_drafts()
         self.state.fetch(owes_commit)
+        for number, slot, found in self.owed:  # whatever came in the meantime to slots of that iteration
+            if self.slots[number] is slot:
+                self.check_committed(number, *found)
+        self.owed = []
         for draft in range(
             self.num_drafts if self.guided_drafts and self.num_drafts else 1, self.num_drafts + 1
         ):
             self.state.extend(draft)
         accepted = {number: self.verify(number) for number in batch}
+        if owes_commit and self.rng.random() < 0.5:
+            self.owed = [(number, self.slots[number], accepted[number]) for number in batch]
+            for number in batch:
+                self.slots[number].drafts = []
+            return
         if owes_commit:
-            self.state.settle(epoch)
+            self.state.commit_owed(epoch)
         else:
             self.state.commit()
         for number in batch:
@@ -153,7 +163,7 @@ class Decoding:
         slot.drafts = []
         new = tokens[: count + 1]
         if slot.guide is not None:
-            new = new[: new.index(END) + 1] if END in new else new
+            new = [] if slot.ended else new[: new.index(END) + 1] if END in new else new
             assert self.state.status(number) == ("", "")
         slot.text += new
         if slot.guide is None:

@@ -19,7 +19,7 @@ PACKAGES = ("engine", "guided", "runtime")
 
 BASE = frozenset(
     {
-        *("record", "wait", "synchronize", "publish"),
+        *("record", "wait", "synchronize", "publish", "commit_owed"),
         *("event_record", "stream_wait_event"),
         *("event_synchronize", "stream_synchronize", "ctx_synchronize"),
     }

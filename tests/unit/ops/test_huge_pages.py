@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from weft.ops.huge_pages import settled
 
 MAPPINGS = Path("/proc/self/smaps")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def flags_at(address: int) -> set[str]:
@@ -26,7 +26,7 @@ def flags_at(address: int) -> set[str]:
     raise AssertionError(f"nothing is mapped at {address:x}")
 
 
-@pytest.mark.skipif(sys.platform != "linux" or not MAPPINGS.exists(), reason="reads Linux's /proc/self/smaps")
+@pytest.mark.skipif(not (MAPPINGS.exists() and HUGE_PAGES.exists()), reason="needs a Linux with huge pages")
 def test_weights_are_in_private_memory_that_asks_for_huge_pages() -> None:
     """Shared memory seldom gets them."""
     weight = torch.randn(1024, 1024)

@@ -106,8 +106,8 @@ class OutputProcessor:
         except Exception as error:
             self._fail_batch(batch, error)
             return
-        self._state.settle(batch.epoch)
         now = time.perf_counter()
+        self._state.commit_owed(batch.epoch)
         record.model_s += now - waiting_since
         seconds, self._last_read = now - max(batch.began, self._last_read), now
         self._observe(batch, results, seconds)
@@ -207,6 +207,7 @@ class OutputProcessor:
         except Exception as later:
             self.finisher.fail(self._requests_in_flight(), later)
         self._runner.drop_snapshots()
+        self._state.forget_owed(batch.epoch)
         self._retire(batch)
 
     def _fail_launch(self, requests: Sequence[Request], error: BaseException, record: StepRecord) -> None:
@@ -215,3 +216,4 @@ class OutputProcessor:
         self.finisher.fail(requests, error)
         self.drain(record)
         self._runner.drop_snapshots()
+        self._state.forget_owed(self._state.pushed_epoch)

@@ -20,7 +20,8 @@ class InFlightBatch:
     that could not be launched, and why: that may be the fault of what is in flight.
 
     `is_launched`: whether anything in it was. `masks_drafts`: whether the grammar has a say in the drafts; `began`:
-    when it was launched, in seconds; `epoch`: the last of its snapshots for the grammar, or one before them.
+    when it was launched, in seconds; `epoch`: of the last snapshot that was left for the grammar by then, its own if it
+    has one.
     """
 
     plan: Plan | None = None

@@ -60,8 +60,9 @@ class Prefill:
             self._sample(reading, plan, push_snapshot, launch, host)
         if parts.drafter is not None:
             stream.launch(each_guarded, reading, parts.state.dummy, draft_parts, parts)
-        if reading.ended:
-            self._finish(reading, plan, launch)
+        if reading.ended and parts.has_proposals:
+            self.lane.wait_proposals(stream)
+            launch(take_proposals, parts.state, self.lane.proposed, reading.step.slots_B, parts.max_drafts)
         return reading.step
 
     def _sample(
@@ -87,14 +88,6 @@ class Prefill:
             lane.commit_masks(stream, step.slots_B)
         if parts.has_proposals:
             lane.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))
-
-    def _finish(self, reading: Reading, plan: Plan, launch: Callable[..., None]) -> None:
-        stream, lane, parts = self.stream, self.lane, self.parts
-        if parts.has_proposals:
-            lane.wait_proposals(stream)
-            launch(take_proposals, parts.state, lane.proposed, reading.step.slots_B, parts.max_drafts)
-        if plan.guides or parts.has_proposals:
-            lane.join(stream)
 
 
 def each_guarded(reading: Reading, dummy: int, fn: Callable[..., None], parts: DecodeParts) -> None:

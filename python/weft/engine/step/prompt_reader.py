@@ -109,7 +109,7 @@ class PromptReader:
         for running in ended:
             guide = running.request.guide
             if guide is not None and guide.matcher is not None:
-                self._attachments.attach(running.slot, guide.matcher)
+                self._attachments.change({running.slot: guide.matcher})
         step = self._prefill.read(
             [*together.values()],
             Plan(len(ended), 0, guides, Processors.of(running.request.processor for running in ended)),

@@ -62,7 +62,7 @@ class ModelRunner:
         self._lane, self._parts, self.graphs = decoder.lane, decoder.parts, decoder.graphs
         self._max_batch = decoder.config.max_batch
         self._rings = ResultRings(self._runtime, self.stream, self._parts.state, self._parts.outputs)
-        self._attachments = Attachments(self._runtime, self._lane)
+        self._attachments = Attachments(self._lane.state)
         self._offers: dict[int, OfferBuffers] = {}
         assert decoder.config.prefill_chunk is not None
         buffers = ReadingBuffers(self._parts, decoder.config.prefill_chunk, self._max_batch)
@@ -213,7 +213,7 @@ class ModelRunner:
         inputs = BranchInputs.of(self._runtime, branchings, self._parts.state.page_table.shape[1])
         self.stream.launch(branch, self._parts, inputs)
         if attach:
-            self._attachments.begin(self.stream, attach)
+            self._attachments.change(attach)
 
     def _offers_of(self, running: Running) -> OfferBuffers:
         assert running.search is not None
