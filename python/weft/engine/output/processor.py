@@ -216,4 +216,3 @@ class OutputProcessor:
         self.finisher.fail(requests, error)
         self.drain(record)
         self._runner.drop_snapshots()
-        self._state.forget_owed(self._state.pushed_epoch)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from weft.engine.scheduling.running import Running
 from weft.grammar.base import Matcher
-from weft.guided.state import GuidedState
+from weft.guided.lane import GrammarLane
 
 
 class Attachments:
     """What changes with the next push. Matchers of requests that have ended stay in their slots until then."""
 
-    def __init__(self, state: GuidedState) -> None:
-        self._state = state
+    def __init__(self, lane: GrammarLane) -> None:
+        self._lane, self._state = lane, lane.state
         self._next: dict[int, Matcher | None] = {}
         self._holds_ended = self._holds_program = False
         self.epoch = 0
@@ -33,7 +33,7 @@ class Attachments:
     def push(self, slots: Sequence[int]) -> None:
         """Leave the next iteration's snapshot."""
         attach, self._next = self._next, {}
-        self.epoch = self._state.push(slots, attach)
+        self.epoch = self._lane.push(slots, attach)
 
     def may_vacate(self, is_idle: bool) -> bool:
         """Whether matchers of requests that have ended are worth a wait: large ones, or nothing else runs."""

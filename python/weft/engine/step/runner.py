@@ -62,7 +62,7 @@ class ModelRunner:
         self._lane, self._parts, self.graphs = decoder.lane, decoder.parts, decoder.graphs
         self._max_batch = decoder.config.max_batch
         self._rings = ResultRings(self._runtime, self.stream, self._parts.state, self._parts.outputs)
-        self._attachments = Attachments(self._lane.state)
+        self._attachments = Attachments(self._lane)
         self._offers: dict[int, OfferBuffers] = {}
         assert decoder.config.prefill_chunk is not None
         buffers = ReadingBuffers(self._parts, decoder.config.prefill_chunk, self._max_batch)
