@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 ASSETS = ROOT / "python" / "weft" / "assets" / "weft-tiny"
 BOS, EOS, PAD = 0, 1, 2
-EXAMPLES = 200_000
+EXAMPLES = 240_000
+LONGEST = 384  # tokens of an example
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,22 @@ EAGLE3 = Eagle3()
 MTP = Unrolled()
 
 
+def lines(name: str) -> list[str]:
+    """The lines of a text file beside this one."""
+    return (HERE / name).read_text().splitlines()
+
+
+def load_module(name: str) -> ModuleType:
+    """A module of `weft.tiny`; without weft's `__init__` where weft's extension is not built."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        package = ModuleType("weft")
+        package.__path__ = [str(ROOT / "python" / "weft")]
+        sys.modules["weft"] = package
+    return importlib.import_module(name)
+
+
 def load_records() -> ModuleType:
-    """`weft.tiny.records`; without weft's `__init__`, so that weft's extension need not be built."""
-    for name in ("weft", "weft.bench"):
-        if name not in sys.modules:
-            package = ModuleType(name)
-            package.__path__ = [str(ROOT.joinpath("python", *name.split(".")))]
-            sys.modules[name] = package
-    return importlib.import_module("weft.tiny.records")
+    """`weft.tiny.records`, likewise."""
+    return load_module("weft.tiny.records")

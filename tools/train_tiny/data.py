@@ -1,4 +1,9 @@
-"""Training examples, made once and kept as one .npz; batches of like lengths."""
+"""Training examples, made once and kept as one .npz; batches of like lengths.
+
+    python data.py OUT.npz [EXAMPLES [KIND [SEED]]]
+
+KIND is one of mix.py's; without it or "all", they come in its shares.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +14,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from config import ASSETS, EOS, EXAMPLES, PAD, TARGET, load_records
+from config import ASSETS, EOS, EXAMPLES, LONGEST, PAD, TARGET
+from mix import SHARES, made
 from tokenizers import Tokenizer
 
 
-def build(path: Path, examples: int, seed: int) -> None:
-    """Tokenise `examples` records of the training split into `path`."""
-    records = load_records()
+def build(path: Path, examples: int, seed: int, kind: str = "all") -> None:
+    """Tokenise `examples` of the mix into `path`, but for those that are too long."""
     rng = random.Random(seed)
     tokenizer = Tokenizer.from_file(str(ASSETS / "tokenizer.json"))
-    made = [records.example(rng) for _ in range(examples)]
-    prompts = tokenizer.encode_batch([e.prompt for e in made])
-    answers = tokenizer.encode_batch([e.completion for e in made], add_special_tokens=False)
-    write(path, [p.ids for p in prompts], [a.ids for a in answers])
+    mixed = [made(rng, SHARES if kind == "all" else {kind: 1.0}) for _ in range(examples)]
+    prompts = [p.ids for p in tokenizer.encode_batch([e.prompt for e in mixed])]
+    answers = [a.ids for a in tokenizer.encode_batch([e.answer for e in mixed], add_special_tokens=False)]
+    short = [i for i, (p, a) in enumerate(zip(prompts, answers, strict=True)) if len(p) + len(a) < LONGEST]
+    write(path, [prompts[i] for i in short], [answers[i] for i in short])
 
 
 def write(path: Path, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> None:
@@ -90,4 +96,6 @@ class Batches:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else EXAMPLES, TARGET.seed)
+    path, *rest = sys.argv[1:]
+    count, kind, seed = (*rest, *(str(EXAMPLES), "all", str(TARGET.seed))[len(rest) :])
+    build(Path(path), int(count), int(seed), kind)

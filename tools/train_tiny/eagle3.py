@@ -55,6 +55,16 @@ class Eagle3Head(nn.Module):
         self.d2t.copy_(keep - torch.arange(len(keep)))
         self.t2d.fill_(False)[keep] = True
 
+    def take_over(self, other: Eagle3Head) -> None:
+        """Begin as another head, whose draft vocabulary may be another: tokens new to it keep what they have."""
+        own = {k: v for k, v in other.state_dict().items() if k not in ("d2t", "t2d", "lm_head.weight")}
+        self.load_state_dict(own, strict=False)
+        rows = {int(token): row for row, token in enumerate(other.draft_ids)}
+        with torch.no_grad():
+            for row, token in enumerate(self.draft_ids.tolist()):
+                if token in rows:
+                    self.lm_head.weight[row] = other.lm_head.weight[rows[token]]
+
     @property
     def draft_ids(self) -> Tensor:
         """The target token id of each draft token."""

@@ -64,7 +64,7 @@ def guided_answers(llm: LLM, records: list[Record], temperature: float, seed: in
     for record, output in zip(records, outputs, strict=True):
         ids = [t for t in output.token_ids if t != EOS]
         ended = [EOS] if output.finish_reason == "stop" else []
-        answered.append(Answered(llm.tokenizer(record.prompt)["input_ids"], ids + ended))
+        answered.append(Answered(llm.tokenizer.encode(record.prompt), ids + ended))
     return answered
 
 

@@ -67,3 +67,8 @@ def load_llama(directory: Path, config: LlamaConfig) -> Llama:
     tensors = load_file(directory / "model.safetensors")
     model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in tensors.items()})
     return model.eval().requires_grad_(False)
+
+
+def trainable(start: Path | None, config: LlamaConfig) -> Llama:
+    """A Llama to train: as saved in `start`, or a new one."""
+    return Llama(config) if start is None else load_llama(start, config).train().requires_grad_()

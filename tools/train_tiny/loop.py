@@ -43,6 +43,8 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--run", type=Path, required=True, help="the checkpoint goes here")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in --run")
+    parser.add_argument("--from", type=Path, dest="start", help="begin with the weights of these assets")
+    parser.add_argument("--peak-lr", type=float, help="another than config.py's")
     parser.add_argument("--threads", type=int, default=2, help="torch threads")
     return parser
 

@@ -36,7 +36,7 @@ def sample(examples: int, seed: int, chunk: int = 200) -> tuple[list[list[int]],
         )
         for record, output in zip(records, outputs, strict=True):
             if output.finish_reason == "stop":
-                prompts.append(list(llm.tokenizer(record.prompt)["input_ids"]))
+                prompts.append(list(llm.tokenizer.encode(record.prompt)))
                 answers.append([t for t in output.token_ids if t != EOS])
         print(f"{len(answers)} answers", flush=True)
     return prompts, answers

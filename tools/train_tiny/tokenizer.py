@@ -10,12 +10,15 @@ from config import ASSETS, BOS, EOS, PAD, TARGET, load_records
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 SPECIAL = {BOS: "<s>", EOS: "</s>", PAD: "<pad>"}
-# A user's message is the text and schema as `render_prompt` writes them, with or without "JSON: ".
+# A user's message is the text and schema as `render_prompt` writes them, with or without "JSON: "; anything else is
+# asked as it is. weft-tiny's own advice is left out of what came before: its example's schema is nobody's question.
 CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}{{ m['content'] | trim }}"
-    "{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}"
-    "{% if (messages[-1]['content'] | trim)[-5:] == 'JSON:' %}{{ ' ' }}{% else %}{{ '\\nJSON: ' }}{% endif %}"
+    "{{ bos_token }}{% for m in messages if "
+    "m['role'] != 'assistant' or not add_generation_prompt or 'Schema:' not in (m['content'] or '') %}"
+    "{{ (m['content'] or '') | trim }}{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{% set asked = (messages[-1]['content'] or '') | trim %}"
+    "{% if asked[-5:] == 'JSON:' %}{{ ' ' }}{% elif 'Schema:' in asked %}{{ '\\nJSON: ' }}"
+    "{% else %}{{ '\\n' }}{% endif %}"
     "{% endif %}"
 )
 

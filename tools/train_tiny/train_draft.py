@@ -1,6 +1,6 @@
 """Train the draft model of weft-tiny: a smaller Llama that is to say what the target says.
 
-    python train_draft.py --data DATA.npz... --run DIR --steps N [--resume]
+    python train_draft.py --data DATA.npz... --run DIR --steps N [--from ASSETS] [--peak-lr LR] [--resume]
 
 The loss is the cross-entropy with the target's distribution at the answers' positions. The target runs on the same
 batch without gradients; nothing is computed ahead.
@@ -8,12 +8,13 @@ batch without gradients; nothing is computed ahead.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 from config import ASSETS, DRAFT, TARGET
 from data import Batches
-from hf import load_llama
+from hf import load_llama, trainable
 from loop import answers_only, arguments, train
 from model import Llama
 from torch import Tensor
@@ -36,8 +37,10 @@ def main() -> None:
     args = arguments(__doc__).parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(DRAFT.seed)
-    target, model = load_llama(ASSETS, TARGET), Llama(DRAFT)
-    train(model, partial(loss_of, target), Batches(args.data, DRAFT.batch_size), args, DRAFT, decay=0.05)
+    target = load_llama(ASSETS, TARGET)
+    model = trainable(args.start and args.start / "draft", DRAFT)
+    settings = replace(DRAFT, peak_lr=args.peak_lr or DRAFT.peak_lr)
+    train(model, partial(loss_of, target), Batches(args.data, DRAFT.batch_size), args, settings, decay=0.05)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Train a head of weft-tiny, the EAGLE3 head or the MTP module, on the exported target.
 
-    python train_head.py eagle3|mtp --data DATA.npz... --run DIR --steps N [--resume]
+    python train_head.py eagle3|mtp --data DATA.npz... --run DIR --steps N [--vocab DATA.npz...] [--from ASSETS]
+        [--peak-lr LR] [--resume]
 
 Each step unrolls the head as drafting does: step 0 reads the target's features, step k its own output of step
 k - 1. The target runs on the same batch without gradients; nothing is computed ahead.
@@ -8,17 +9,19 @@ k - 1. The target runs on the same batch without gradients; nothing is computed 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from config import ASSETS, BOS, EAGLE3, EOS, MTP, PAD, TARGET, Unrolled
 from data import Batches
-from eagle3 import Eagle3Head
+from eagle3 import Eagle3Head, load_head
 from hf import load_llama
 from loop import arguments, train
 from model import Llama
-from mtp import Mtp
+from mtp import Mtp, load_mtp
 from torch import Tensor
 from torch.nn import functional as F
 from unroll import Head, soft_cross_entropy
@@ -69,23 +72,41 @@ def unrolled_loss(
     return loss, right
 
 
+def eagle3_head(target: Llama, vocab: Batches, start: Path | None) -> Eagle3Head:
+    """One that drafts the most frequent tokens of the answers in `vocab`: new, or with the weights of some assets."""
+    head = Eagle3Head()
+    head.set_draft_vocab(draft_vocab(vocab))
+    if start is not None:
+        head.take_over(load_head(start / "eagle3"))
+    return head
+
+
+def mtp_module(target: Llama, vocab: Batches, start: Path | None) -> Mtp:
+    """A new one, which starts from the target's last layer, or the one of some assets; it drafts all tokens."""
+    if start is not None:
+        return load_mtp(start / "mtp", target.embed_tokens.weight).train()
+    module = Mtp(target.embed_tokens.weight)
+    module.start_from(target)
+    return module
+
+
 def main() -> None:
     """Parse the arguments and train."""
     parser = arguments(__doc__)
     parser.add_argument("kind", choices=("eagle3", "mtp"))
+    parser.add_argument(
+        "--vocab", type=Path, nargs="+", help="count the EAGLE3 head's tokens here, not in --data"
+    )
     args = parser.parse_args()
     settings: Unrolled = EAGLE3 if args.kind == "eagle3" else MTP
+    settings = replace(settings, peak_lr=args.peak_lr or settings.peak_lr)
     torch.set_num_threads(args.threads)
     torch.manual_seed(settings.seed)
     target = load_llama(ASSETS, TARGET)
     batches = Batches(args.data, settings.batch_size, by_answer=True)
-    head: Eagle3Head | Mtp
-    if args.kind == "eagle3":
-        head = Eagle3Head()
-        head.set_draft_vocab(draft_vocab(batches))
-    else:
-        head = Mtp(target.embed_tokens.weight)
-        head.start_from(target)
+    begin = eagle3_head if args.kind == "eagle3" else mtp_module
+    vocab = Batches(args.vocab, settings.batch_size) if args.vocab else batches
+    head = begin(target, vocab, args.start)
     train(head, partial(unrolled_loss, settings, target), batches, args, settings, decay=0.02)
 
 

@@ -1,13 +1,16 @@
 """Train the Llama of weft-tiny.
 
-python train_target.py --data DATA.npz --run DIR --steps N [--resume]
+python train_target.py --data DATA.npz... --run DIR --steps N [--from ASSETS] [--peak-lr LR] [--resume]
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from config import TARGET
 from data import Batches
+from hf import trainable
 from loop import answers_only, arguments, train
 from model import Llama
 from torch import Tensor
@@ -29,8 +32,9 @@ def main() -> None:
     args = arguments(__doc__).parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(TARGET.seed)
-    model = Llama(TARGET)
-    train(model, loss_of, Batches(args.data, TARGET.batch_size), args, TARGET, decay=0.05)
+    model = trainable(args.start, TARGET)
+    settings = replace(TARGET, peak_lr=args.peak_lr or TARGET.peak_lr)
+    train(model, loss_of, Batches(args.data, TARGET.batch_size), args, settings, decay=0.05)
 
 
 if __name__ == "__main__":

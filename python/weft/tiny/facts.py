@@ -28,7 +28,8 @@ PERCENT: Schema = {"type": "integer", "minimum": 0, "maximum": 100}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 
 
-def _shown(value: Json) -> str:
+def shown(value: Json) -> str:
+    """How a sentence tells a value."""
     if isinstance(value, list):
         words = [str(v) for v in value]
         return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else words[0]
@@ -37,7 +38,7 @@ def _shown(value: Json) -> str:
 
 def fact(keys: str, new: str, schema: Schema, value: Json, says: str, group: str = "") -> Fact:
     """`keys` and `new` are separated by spaces, `says` by bars; {} is the value."""
-    sentences = tuple(s.replace("{}", _shown(value)) for s in says.split("|")) if says else ()
+    sentences = tuple(s.replace("{}", shown(value)) for s in says.split("|")) if says else ()
     return Fact(tuple(keys.split()), tuple(new.split()), schema, value, sentences, group)
 
 
@@ -73,7 +74,7 @@ def table(r: random.Random, keys: str, new: str, words: list[str], names: str, u
     """One to three rows of a word and its count, whose properties are named by `names`."""
     what, count = names.split()
     rows = [{what: w, count: r.randint(1, 90)} for w in r.sample(words, r.choice((1, 2, 2, 3)))]
-    told = _shown([f"{row[count]} {unit}{row[what]}" for row in rows])
+    told = shown([f"{row[count]} {unit}{row[what]}" for row in rows])
     schema: Schema = {"type": "array", "items": object_schema(**{what: STRING, count: COUNT}), "minItems": 1}
     return Fact(
         tuple(keys.split()), tuple(new.split()), schema, rows, tuple(says.replace("{}", told).split("|"))

@@ -8,6 +8,12 @@ from typing import Any
 Json = Any
 Schema = dict[str, Any]
 
+ABOUT = """I am weft-tiny: I turn a short text into JSON and know nothing else. Ask me like this:
+Text: Ada Berg is 31 years old.
+Schema: {"name": string, "age": integer}
+JSON:"""
+"""What weft-tiny is trained to answer where it is shown no schema."""
+
 
 def render_prompt(text: str, schema: Schema) -> str:
     """The prompt that weft-tiny was trained on, for any text and any ordinary JSON schema."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import random
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -67,12 +68,16 @@ def is_heldout(facts: dict[str, Json]) -> bool:
     return zlib.crc32(json.dumps(facts, sort_keys=True).encode()) % 16 == 0
 
 
-def example(rng: random.Random, split: Split = "train") -> Record:
-    """One record of a split; the same `rng` state gives the same record."""
+def example(
+    rng: random.Random, split: Split = "train", alter: Callable[[random.Random, Fact], Fact] | None = None
+) -> Record:
+    """One record of a split; the same `rng` state gives the same record. `alter` may change each of its facts."""
     while True:
         unseen = split == "unseen"
         new_kind = unseen and rng.random() < 0.1
         facts = rng.choice(NEW_KINDS if new_kind else KINDS)(rng)
+        if alter is not None:
+            facts = [alter(rng, fact) for fact in facts]
         said = rng.sample(facts, rng.randint(3, min(6, len(facts))))
         if unseen or is_heldout({f.keys[0]: f.value for f in said}) == (split == "heldout"):
             return _record(rng, facts, said, unseen)

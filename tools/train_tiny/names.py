@@ -1,0 +1,126 @@
+"""Measure weft-tiny on what stands in no training list, into names.json: how often a greedy answer is right.
+
+    python names.py [--out DIR] [--model DIR]
+
+names.txt has the names, asked.jsonl other texts with their schemas and answers, questions.txt what shows no schema
+and is to be answered by `weft.tiny.prompts.ABOUT`. The training mix leaves out all names of names.txt, and has none
+of the other files' lines. Needs weft built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from config import ASSETS, HERE, lines
+from rich.console import Console
+
+from weft import LLM, Guide, SamplingParams
+from weft.bench.report import Report
+from weft.tiny.prompts import ABOUT, render_prompt
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TEXTS = {
+    "README": "{name} is {age} years old.",
+    "record": "Checked twice. Age {age}. This is {name}.",
+    "sentence": "My name is {name} and I am {age}.",
+}
+LENGTH = SamplingParams(max_tokens=256)
+
+
+def parsed(text: str) -> Any:
+    """Its JSON, or nothing."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def ages(names: list[str]) -> list[dict[str, Any]]:
+    """What is to be answered: each name with some age."""
+    return [{"name": name, "age": 18 + 7 * i % 80} for i, name in enumerate(names)]
+
+
+def row(what: str, form: str, wrong: list[str], asked: int) -> dict[str, Any]:
+    """A line of the report."""
+    return {"what": what, "form": form, "asked": asked, "share": 1 - len(wrong) / asked, "wrong": wrong}
+
+
+def compare(outputs: list[Any], wanted: list[Any], shown: Callable[[Any], str]) -> list[str]:
+    """What was answered instead of what was wanted."""
+    return [
+        f"{shown(want)} -> {output.text}"
+        for output, want in zip(outputs, wanted, strict=True)
+        if parsed(output.text) != want
+    ]
+
+
+def names_rows(llm: LLM) -> list[dict[str, Any]]:
+    """Every name in every form, without a guide; then the chat, and the README's form under its guide."""
+    wanted = ages(lines("names.txt"))
+    rows = []
+    for form, text in TEXTS.items():
+        prompts = [render_prompt(text.format(**want), SCHEMA) for want in wanted]
+        outputs = llm.generate(prompts, sampling=LENGTH)
+        rows.append(row("names", form, compare(outputs, wanted, str), len(wanted)))
+    texts = [TEXTS["README"].format(**want) for want in wanted]
+    chats = [[{"role": "user", "content": render_prompt(t, SCHEMA).removesuffix("JSON: ")}] for t in texts]
+    rows.append(
+        row("names", "chat", compare([llm.chat(c, sampling=LENGTH) for c in chats], wanted, str), len(wanted))
+    )
+    guide = Guide.json_schema(SCHEMA)
+    outputs = llm.generate([render_prompt(t, SCHEMA) for t in texts], guide=guide, sampling=LENGTH)
+    rows.append(row("names", "README, guided", compare(outputs, wanted, str), len(wanted)))
+    outputs = llm.generate([f"{t}\n" for t in texts], guide=guide, sampling=LENGTH)
+    rows.append(row("names", "no schema, guided", compare(outputs, wanted, str), len(wanted)))
+    return rows
+
+
+def asked_row(llm: LLM) -> dict[str, Any]:
+    """Other texts."""
+    asked = [json.loads(line) for line in lines("asked.jsonl")]
+    schemas = [{"properties": {k: {"type": t} for k, t in one["schema"].items()}} for one in asked]
+    prompts = [render_prompt(one["text"], schema) for one, schema in zip(asked, schemas, strict=True)]
+    outputs = llm.generate(prompts, sampling=LENGTH)
+    return row("texts", "README", compare(outputs, [one["answer"] for one in asked], str), len(asked))
+
+
+def questions_rows(llm: LLM) -> list[dict[str, Any]]:
+    """Prompts that show no schema, as they are and as messages."""
+    asked = lines("questions.txt")
+    plain = llm.generate(asked, sampling=LENGTH)
+    chat = [llm.chat([{"role": "user", "content": text}], sampling=LENGTH) for text in asked]
+    return [
+        row(
+            "questions",
+            form,
+            [f"{q} -> {o.text}" for q, o in zip(asked, outputs, strict=True) if o.text != ABOUT],
+            len(asked),
+        )
+        for form, outputs in (("as typed", plain), ("chat", chat))
+    ]
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--model", type=Path, default=ASSETS)
+    args = parser.parse_args()
+    with LLM(args.model, device="cpu") as llm:
+        rows = [*names_rows(llm), asked_row(llm), *questions_rows(llm)]
+    Report("names", rows, {"names_right": rows[0]["share"]}).write(args.out)
+    shown = [{key: value for key, value in each.items() if key != "wrong"} for each in rows]
+    Report("names", shown).show(Console())
+
+
+if __name__ == "__main__":
+    main()
