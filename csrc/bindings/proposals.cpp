@@ -71,6 +71,7 @@ void bind_proposals(nb::module_ &m) {
               throw std::invalid_argument("the answer can't have " + std::to_string(num_answered) + " of " +
                                           std::to_string(count) + " tokens");
             nb::gil_scoped_release release;
+            self.native->origins().open(slot);
             if (self.given) self.given->open(slot, given, tokens.data() + count - num_answered, num_answered);
             if (self.ngram) self.ngram->open(slot, tokens.data(), count, max_new_tokens);
           },
@@ -93,6 +94,12 @@ void bind_proposals(nb::module_ &m) {
                                   reinterpret_cast<std::uintptr_t>(call.data));
           },
           "num_drafts"_a)
+      .def(
+          "origins",
+          [](BoundProposals &self, int slot, std::int64_t first, int count) {
+            return self.native->origins().of(slot, first, count);
+          },
+          "slot"_a, "first"_a, "count"_a)
       .def("counters", [](const BoundProposals &self) {
         const ProposalCounters counters = self.native->counters();
         nb::dict tokens;

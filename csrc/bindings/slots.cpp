@@ -71,7 +71,7 @@ SlotCall target_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::i
 SlotCall draft_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
                     std::int64_t number, const SlotTables &tables, std::uintptr_t slot, std::uintptr_t base,
                     std::uintptr_t count, std::uintptr_t drafts, std::uintptr_t wanted, std::int64_t wanted_width,
-                    std::uintptr_t proposed, std::uintptr_t d2t, std::uintptr_t out, std::uintptr_t host_drafts) {
+                    std::uintptr_t proposed, std::uintptr_t d2t, std::uintptr_t out, std::uintptr_t drafts_host) {
   const std::int64_t slots = tables.penalties.slots;
   SlotCall call{};
   call.logits = logits_of(logits, dtype, rows, vocab, stride);
@@ -91,7 +91,7 @@ SlotCall draft_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::in
   call.draft_number = number;
   if (proposed) call.proposed = pointer<const std::int64_t>(proposed) + (number - 1) * slots;
   call.drafts = pointer<std::int64_t>(drafts) + (number - 1) * slots;
-  if (host_drafts) call.host_drafts = pointer<std::int64_t>(host_drafts) + (number - 1) * slots;
+  if (drafts_host) call.drafts_host = pointer<std::int64_t>(drafts_host) + (number - 1) * slots;
   return call;
 }
 
@@ -101,7 +101,7 @@ AdvanceCall advance_call(std::int64_t rows, std::int64_t width, std::int64_t slo
                          std::int64_t verified_width, std::uintptr_t last_token, std::uintptr_t length,
                          std::uintptr_t proposed, std::uintptr_t drafts, std::int64_t max_drafts, std::uintptr_t ints,
                          std::uintptr_t counts, std::uintptr_t history, std::int64_t vocab, std::int64_t history_width,
-                         std::uintptr_t host_verified) {
+                         std::uintptr_t verified_host) {
   AdvanceCall call{};
   call.rows = rows, call.width = width, call.slots = slots, call.padding_slot = slots - 1;
   call.slot = pointer<const std::int64_t>(slot), call.base = pointer<const std::int64_t>(base);
@@ -109,7 +109,7 @@ AdvanceCall advance_call(std::int64_t rows, std::int64_t width, std::int64_t slo
   call.is_counted = is_counted;
   call.count = pointer<std::int64_t>(count), call.tokens = pointer<std::int64_t>(tokens);
   call.verified = pointer<std::int64_t>(verified), call.verified_width = verified_width;
-  call.host_verified = pointer<std::int64_t>(host_verified);
+  call.verified_host = pointer<std::int64_t>(verified_host);
   call.last_token = pointer<std::int64_t>(last_token), call.length = pointer<std::int64_t>(length);
   call.proposed = pointer<std::int64_t>(proposed), call.drafts = pointer<std::int64_t>(drafts);
   call.max_drafts = max_drafts;

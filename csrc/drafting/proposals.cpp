@@ -13,6 +13,7 @@ Proposals::Proposals(GuidedState &state, const std::int64_t *verified, std::int6
       verified_(verified),
       proposed_(proposed),
       sources_(std::move(sources)),
+      origins_(state),
       num_tokens_(sources_.size()) {
   const int max_drafts = state.shape().max_drafts;
   if (max_drafts > kMaxProposed)
@@ -24,6 +25,7 @@ Proposals::Proposals(GuidedState &state, const std::int64_t *verified, std::int6
 void Proposals::run(int num_drafts) {
   const Timed<AtomicCounters> timed(counters_);
   for (const auto &source : sources_) source->begin();
+  origins_.begin();
   state_.each_current([&](int slot) {
     commit(slot);
     propose(slot, num_drafts);
@@ -36,7 +38,9 @@ void Proposals::commit(int slot) {
   const auto accepted = static_cast<int>(std::clamp<std::int64_t>(row[0], 0, max_drafts));
   // A token that could not be sampled ends its request.
   const auto *end = std::find_if(row + 1, row + accepted + 2, [](std::int64_t token) { return token < 0; });
-  for (const auto &source : sources_) source->commit(slot, row + 1, static_cast<int>(end - row - 1));
+  const auto count = static_cast<int>(end - row - 1);
+  for (const auto &source : sources_) source->commit(slot, row + 1, count);
+  origins_.commit(slot, count);
 }
 
 void Proposals::propose(int slot, int num_drafts) {
@@ -46,8 +50,10 @@ void Proposals::propose(int slot, int num_drafts) {
   for (std::size_t i = 0; i < sources_.size() && have < num_drafts; ++i) {
     const int more = sources_[i]->propose(slot, tokens, have, num_drafts);
     num_tokens_[i].fetch_add(static_cast<std::uint64_t>(more), std::memory_order_relaxed);
+    origins_.propose(slot, have, have + more, static_cast<int>(i));
     have += more;
   }
+  origins_.propose(slot, have, max_drafts, DraftOrigins::kNobody);
   for (int j = 0; j < max_drafts; ++j)
     proposed_[static_cast<std::size_t>(j) * static_cast<std::size_t>(state_.shape().num_slots + 1) +
               static_cast<std::size_t>(slot)] = j < have ? tokens[j] : -1;

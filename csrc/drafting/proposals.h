@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "drafting/draft_origins.h"
 #include "drafting/draft_sources.h"
 #include "guided/state.h"
 
@@ -36,6 +37,10 @@ class Proposals {
   // `run(num_drafts)`, 0..K, as a host task that lives as long as the proposals.
   GuidedState::Call task(int num_drafts);
 
+  // Which source, by its place in their order, proposed the drafts of a slot: its text is opened with the sources', and
+  // read by the host.
+  DraftOrigins &origins() { return origins_; }
+
   // Readable at any time.
   ProposalCounters counters() const;
 
@@ -56,6 +61,7 @@ class Proposals {
   const std::int64_t *verified_;
   std::int64_t *proposed_;
   const std::vector<std::unique_ptr<DraftSource>> sources_;
+  DraftOrigins origins_;
   std::vector<Task> tasks_;  // [K+1]
   AtomicCounters counters_;
   std::vector<std::atomic<std::uint64_t>> num_tokens_;  // by source

@@ -22,7 +22,7 @@ class Claims {
 
   // `rows`, below 2^32, in ranges of at least `least` of them; `workers` is 1 to kMostWorkers.
   Claims(std::int64_t rows, std::int64_t least, int workers) : least_(least), workers_(workers) {
-    for (int w = 0; w < workers; ++w) parts_[w].left.store({share(rows, w), share(rows, w + 1)});
+    for (int w = 0; w < workers; ++w) parts_[w].left.store({bound(rows, w), bound(rows, w + 1)});
   }
   bool next(int worker, std::int64_t &begin, std::int64_t &end) {
     return take(worker, begin, end) || steal(worker, begin, end);
@@ -38,7 +38,8 @@ class Claims {
   };
   static_assert(std::atomic<Range>::is_always_lock_free);
 
-  std::uint32_t share(std::int64_t rows, int worker) const {
+  // Where a worker's part begins.
+  std::uint32_t bound(std::int64_t rows, int worker) const {
     return static_cast<std::uint32_t>(rows * worker / workers_);
   }
 

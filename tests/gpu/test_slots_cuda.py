@@ -62,20 +62,20 @@ def test_the_same_drafts_as_on_the_cpu(vocab: int, dtype: torch.dtype, with_d2t:
     params, slot = tables(known), torch.randperm(6)
     base, count = torch.randint(0, 40, (6,)), torch.randint(0, 3, (6,))
     drafts, proposed = random_tokens((4, 6), known), random_tokens((4, 6), known, 1)
-    on_device, host_drafts = drafts.cuda(), drafts.clone().pin_memory()
+    on_device, drafts_host = drafts.cuda(), drafts.clone().pin_memory()
     for number in (1, 2, 4):
         logits = random_logits(6, vocab, dtype, number)
         cuda = strided_on_cuda(logits)
         token = pick_drafts(
             cuda, slot.cuda(), base.cuda(), count.cuda(), on_device, number, on_cuda(params), None,
             proposed.pin_memory() if number == 2 else None, None if d2t is None else d2t.cuda(),
-            host_drafts=host_drafts,
+            drafts_host=drafts_host,
         )  # fmt: skip
         expected = pick_drafts(
             logits, slot, base, count, drafts, number, params, None, proposed if number == 2 else None, d2t
         )
         assert same_bits(cuda, logits) and same_bits(token, expected) and same_bits(on_device, drafts)
-        assert same_bits(host_drafts, drafts)
+        assert same_bits(drafts_host, drafts)
 
 
 def advancing(device: str = "cpu") -> tuple[Tensor, ...]:

@@ -83,11 +83,11 @@ def most_likely_drafts(
     number: int,
     *rest: object,
     out: Tensor,
-    host_drafts: Tensor,
+    drafts_host: Tensor,
 ) -> None:
     """In the place of `pick_drafts_`: drafts without noise."""
     torch.argmax(logits, 1, out=out)
-    for each in (drafts, host_drafts):
+    for each in (drafts, drafts_host):
         each[number - 1].index_copy_(0, slot, out)
 
 
@@ -150,10 +150,10 @@ def test_noise_used_twice_is_found(monkeypatch: pytest.MonkeyPatch, num_drafts: 
         params: SlotParams,
         *rest: object,
         out: Tensor,
-        host_drafts: Tensor,
+        drafts_host: Tensor,
     ) -> None:
         out.copy_(drawn(logits, slot, base + count + 1 + number, params))
-        for each in (drafts, host_drafts):
+        for each in (drafts, drafts_host):
             each[number - 1].index_copy_(0, slot, out)
 
     monkeypatch.setattr(step, "sample_slots_", repeated)

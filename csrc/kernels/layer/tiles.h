@@ -108,17 +108,17 @@ WEFT_INLINE void tile_of(std::int64_t count, const Rows &in, const W *panel, std
 // Rows in tiles of about one size. Where there are several, they take turns on a part of the panel that stays near.
 template <class W>
 void times_panel(const Rows &in, const W *panel, float *partial, const Sink &out) {
-  const std::int64_t tiles = (in.count + kMostRows - 1) / kMostRows;
+  const std::int64_t tiles = ceil_div(in.count, kMostRows);
   if (tiles <= 1) return tile_of<W, kMostRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
   constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
-  const int lines = static_cast<int>((kLines + tiles - 1) / tiles);
+  const int lines = static_cast<int>(ceil_div(kLines, tiles));
   // Parts of one size: what a part asks for is then what the next one reads.
   const std::int64_t inputs = ceil_div(in.width, ceil_div(in.width, kNearInputs));
   for (std::int64_t begin = 0; begin < in.width; begin += inputs) {
     const std::int64_t end = std::min(begin + inputs, in.width);
     const char *next = reinterpret_cast<const char *>(panel + end * kPanel);
     for (std::int64_t t = 0, row = 0; t < tiles; ++t) {
-      const std::int64_t count = (in.count - row + tiles - t - 1) / (tiles - t);
+      const std::int64_t count = ceil_div(in.count - row, tiles - t);
       const Part part{begin, end, next + (end - begin) * kLines * t / tiles * 64, lines};
       tile_of<W, kMostRows>(count, in, panel, row, part, partial, out);
       row += count;

@@ -10,17 +10,14 @@ WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
   if (slot < 0 || slot >= call.slots) return;
   const std::int64_t *drafts = call.inputs + b * width + 1, *sampled = call.sampled + b * width;
   std::int64_t *tokens = call.tokens + b * width, *row = call.verified + slot * call.verified_width;
+  std::int64_t *row_host = call.verified_host + slot * call.verified_width;
   std::int64_t count = 0, proposed = 0;
   while (count < width - 1 && drafts[count] == sampled[count]) ++count;
   while (proposed < width - 1 && drafts[proposed] >= 0) ++proposed;
   if (call.is_counted) count = call.count[b];
   call.count[b] = count;
-  row[0] = call.held[slot] ? kHeldSlot : count;
-  for (std::int64_t t = 0; t < width; ++t) tokens[t] = row[1 + t] = sampled[t];
-  if (call.host_verified) {
-    std::int64_t *host_row = call.host_verified + slot * call.verified_width;
-    for (std::int64_t i = 0; i <= width; ++i) host_row[i] = row[i];
-  }
+  row[0] = row_host[0] = call.held[slot] ? kHeldSlot : count;
+  for (std::int64_t t = 0; t < width; ++t) tokens[t] = row[1 + t] = row_host[1 + t] = sampled[t];
   if (call.held[slot]) return;
   call.last_token[slot] = sampled[count];
   call.length[slot] = slot == call.padding_slot ? 0 : call.base[b] + count + 1;

@@ -27,7 +27,7 @@ struct SlotTables {
 // what the first two changed. Writes target ids to `out`; -1 where there is no token.
 //
 // A call for drafts goes on: what the host `proposed` for a slot goes before; a draft beyond the slot's max_drafts is
-// none; the draft is written to its slot's place in `drafts` and `host_drafts`, too.
+// none; the draft is written to its slot's place in `drafts` and `drafts_host`, too.
 struct SlotCall {
   Logits logits;
   std::int64_t positions;
@@ -47,7 +47,7 @@ struct SlotCall {
   std::int64_t draft_number;     // from 1; 0: these are no drafts
   const std::int64_t *proposed;  // by slot, or null
   std::int64_t *drafts;          // by slot
-  std::int64_t *host_drafts;     // by slot, in the host's memory; or null
+  std::int64_t *drafts_host;     // by slot, in the host's memory; or null
 
   WEFT_HD std::int64_t slot_of(std::int64_t i) const {
     const std::int64_t s = slot[i / positions];
@@ -71,7 +71,7 @@ struct SlotCall {
     const std::int64_t s = slot_of(b), own = proposed ? proposed[s] : -1;
     const std::int64_t draft = draft_number > tables.max_drafts[s] ? -1 : own >= 0 ? own : out[b];
     out[b] = drafts[s] = draft;
-    if (host_drafts) host_drafts[s] = draft;
+    if (drafts_host) drafts_host[s] = draft;
   }
 };
 
@@ -92,7 +92,7 @@ struct AdvanceCall {
   std::int64_t *count, *tokens;  // tokens [rows, width] are `sampled`, unless they are the same memory
   std::int64_t *verified;        // [slots, verified_width]: count, then tokens
   std::int64_t verified_width;
-  std::int64_t *host_verified;                   // the same in the host's memory, or null
+  std::int64_t *verified_host;                   // the same, in the host's memory
   std::int64_t *last_token, *length, *proposed;  // by slot
   std::int64_t *drafts;                          // [max_drafts, slots]
   std::int64_t max_drafts;

@@ -1,6 +1,6 @@
 """The nouns that users and the engine share: sampling parameters, outputs and their statistics."""
 
-from weft.core.output import FinishReason, Hypothesis, Output, Piece, TokenLogprob
+from weft.core.output import SAMPLED, SPLICED, FinishReason, Hypothesis, Output, Piece, TokenLogprob
 from weft.core.sampling import (
     BOUNDS,
     MAX_LOGIT,
@@ -16,6 +16,8 @@ __all__ = [
     "BOUNDS",
     "MAX_LOGIT",
     "MAX_LOGPROBS",
+    "SAMPLED",
+    "SPLICED",
     "FinishReason",
     "Hypothesis",
     "Kind",

@@ -6,20 +6,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from weft.core.stats import OutputStats
-from weft.errors import InputError, RequestError
+from weft.errors import InputError, RequestError, brief, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+SAMPLED, SPLICED = "sampled", "spliced"
+"""Origins of tokens that nobody drafted: drawn from the model's distribution, and put by a program."""
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """The log-probability of a token of the answer, and those of the likeliest tokens at its place, likeliest first."""
+    """The log-probability of a token of the answer, and those of the likeliest tokens at its place, likeliest first: as
+    the model has them. `num_allowed` tokens could be drawn there; guide, bad words and the like forbade the others,
+    among them those of `top` in `forbidden`. None of a search by beams, nor of a token that a program put."""
 
     logprob: float
     top: dict[int, float]
+    num_allowed: int | None = None
+    forbidden: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,9 +43,10 @@ class Hypothesis:
     stopped_by: str | int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Output:
-    """The answer to one prompt. `drafted[i]` says whether token i was drafted and accepted.
+    """The answer to one prompt. `origins[i]` says how token i came: "sampled"; drafted and accepted, by the name of
+    what drafted it ("eagle3", "forced", ...); or "spliced", put by a program.
 
     `stopped_by` is the stop word or stop token id that ended it, where one did; `logprobs[i]` is there for each token
     if asked for. `guide_notes` tell what of its guide was not enforced, as `CompiledGuide.notes` do: nothing, unless
@@ -59,7 +67,7 @@ class Output:
 
     prompt_token_ids: list[int]
     token_ids: list[int] = field(default_factory=list)
-    drafted: list[bool] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason | None = None
     stopped_by: str | int | None = None
@@ -75,6 +83,21 @@ class Output:
     hypotheses: list[Hypothesis] = field(default_factory=list)
     others: list[Output] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        others = f", and {len(self.others)} others" if self.others else ""
+        failed = (
+            f", error={type(self.error).__name__}({brief(self.error)!r})" if self.error is not None else ""
+        )
+        return (
+            f"Output(text={shortened(self.text, 200)!r}, finish_reason={self.finish_reason!r}, "
+            f"{len(self.token_ids)} tokens for a prompt of {len(self.prompt_token_ids)}{others}{failed})"
+        )
+
+    @property
+    def drafted(self) -> list[bool]:
+        """Whether each token was drafted and accepted."""
+        return were_drafted(self.origins)
+
     @property
     def outputs(self) -> list[Output]:
         """Every sequence of the answer, this one first."""
@@ -89,10 +112,20 @@ class Output:
 @dataclass(frozen=True)
 class Piece:
     """What one iteration added to a streamed answer, to its sequence `index` where there are several. The last piece
-    carries the whole `output`."""
+    carries the whole `output`. `origins` are as in `Output`."""
 
     text: str
     token_ids: list[int]
-    drafted: list[bool]
+    origins: list[str]
     output: Output | None = None
     index: int = 0
+
+    @property
+    def drafted(self) -> list[bool]:
+        """Whether each of its tokens was drafted and accepted."""
+        return were_drafted(self.origins)
+
+
+def were_drafted(origins: list[str]) -> list[bool]:
+    """Which of these tokens were drafted."""
+    return [origin not in (SAMPLED, SPLICED) for origin in origins]

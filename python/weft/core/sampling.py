@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from weft.core.names import SAMPLING_ELSEWHERE, explaining
 from weft.core.values import Kind, check_entries, check_words
 from weft.errors import InputError
 
@@ -22,6 +23,7 @@ SMALLEST = 2.0**-126
 """The smallest positive normal number of float32."""
 
 
+@explaining(SAMPLING_ELSEWHERE)
 @dataclass(frozen=True)
 class SamplingParams:
     """How one request samples. Every parameter works with every guide and drafter, and mixes freely in a batch.
@@ -52,7 +54,8 @@ class SamplingParams:
 
     `n` sequences answer the prompt, sequence i with the seed `seed + i` (None: 1, or as many as a beam search is wide).
 
-    Raises `InputError` for a value of another type or outside its bounds.
+    Raises `InputError` for a value of another type or outside its bounds, `TypeError` for a parameter that there is
+    not, with what it is called here.
     """
 
     max_tokens: int = 256

@@ -10,16 +10,31 @@ from weft.engine.request import Request
 from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.draft_limits import check_drafts
 from weft.errors import CapacityError, InputError
+from weft.models.config import ModelConfig
 
 CheckSearch = Callable[[Request], None]
 
 
-def check_length(num_tokens: int, max_seq_len: int) -> None:
+RAISE = "shorten the prompt or raise max_seq_len (of an executor: ExecutorConfig.max_seq_len)"
+
+
+def advice(model: ModelConfig, max_seq_len: int) -> str:
+    """What to do about a prompt that is too long for an engine: `max_seq_len` is no larger than the model is long."""
+    if max_seq_len < model.max_position_embeddings:
+        return RAISE
+    if model.sliding_window is not None and model.sliding_window <= max_seq_len:
+        return (
+            f"shorten the prompt: the model attends to a sliding window of {model.sliding_window} tokens, and weft "
+            "runs it within that window alone"
+        )
+    return "shorten the prompt: the model has no more positions"
+
+
+def check_length(num_tokens: int, max_seq_len: int, advised: str = RAISE) -> None:
     """Raise `CapacityError` for a prompt that leaves no room for an answer."""
     if num_tokens + 1 > max_seq_len:
         raise CapacityError(
-            f"the prompt has {num_tokens} tokens, but max_seq_len is {max_seq_len} (prompt and answer); shorten the "
-            "prompt or raise max_seq_len (of an executor: ExecutorConfig.max_seq_len)"
+            f"the prompt has {num_tokens} tokens, but max_seq_len is {max_seq_len} (prompt and answer); {advised}"
         )
 
 
@@ -48,7 +63,8 @@ class Admission:
         assert self._config.max_seq_len is not None
         if not request.prompt:
             raise InputError("the prompt is empty; give at least one token")
-        check_length(len(request.prompt), self._config.max_seq_len)
+        longest = self._config.max_seq_len
+        check_length(len(request.prompt), longest, advice(self._parts.model.config, longest))
         num_pages, pages = self._capacity.kv.num_pages - 1, self._capacity.pages_needed(request)
         if pages > num_pages:
             raise CapacityError(

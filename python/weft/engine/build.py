@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.config import EngineConfig
+from weft.config import EngineConfig, Speculation
 from weft.engine.admission import Admission
 from weft.engine.beam.checks import check_beam_width, check_search, check_width
 from weft.engine.beam.run import BeamRun, commit_search
 from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.device.tensors import OutputBuffers
 from weft.engine.engine import Engine
+from weft.engine.output.commit import DraftedBy
 from weft.engine.output.finish import Finisher
 from weft.engine.output.processor import OutputProcessor
 from weft.engine.request import Request
@@ -60,6 +61,7 @@ def build_engine(
     finisher = Finisher(scheduler, lane.state)
     output = OutputProcessor(runtime, scheduler, finisher, runner, lane.state, ends)
     output.commit_search = commit_search
+    output.drafted_by = drafted_by(speculation, lane)
 
     def check(request: Request) -> None:
         check_width(request, config.max_beam_width)
@@ -68,6 +70,21 @@ def build_engine(
     admission = Admission(config, speculation, parts, capacity, check)
     runtime.publish()  # weights, keys and values, states and buffers
     return Engine(decoder, speculation, scheduler, runner, output, admission)
+
+
+def drafted_by(speculation: Speculation, lane: GrammarLane) -> DraftedBy:
+    """Names who drafted: the one drafter there is; or, of several, what the host proposed by whom it says, and the rest
+    by the one that drafts on the device."""
+    last = speculation.drafters[-1] if speculation.drafters else ""
+    proposals = lane.proposals
+    if len(speculation.drafters) < 2 or proposals is None:
+        return lambda running, count: [last] * count
+
+    def named(running: Running, count: int) -> list[str]:
+        first = len(running.request.output.token_ids) - running.resumed_at
+        return [name or last for name in proposals.origins(running.slot, first, count)]
+
+    return named
 
 
 def build_decoder(

@@ -52,12 +52,13 @@ _log = logging.getLogger(__name__)
 class Queueing:
     """How a request is scheduled. `priority`, 0 to 1, goes first where it is higher; among equals, clients take turns.
     `deadline` is a moment of `time.perf_counter` at which the request ends with "timeout". `retention` says how long
-    its pages are worth keeping."""
+    its pages are worth keeping; only requests of the same `salt` find them."""
 
     priority: float = 0.5
     deadline: float | None = None
     client: int | None = None
     retention: Retention | None = None
+    salt: str | None = None
 
 
 @dataclass(frozen=True)

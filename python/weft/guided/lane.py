@@ -9,9 +9,9 @@ commit: the next one commits beside its forward, or the host with `commit_owed`,
 What crosses the two streams is ordered by two events: `token_event` (the grammar may read what the device
 wrote) and `mask_event` (the device may read the masks, and write again what the grammar read before it). The kernels
 that make what the grammar waits for, verified tokens and picked drafts, write it to the host's memory; the device reads
-there what the host proposed. Copies are on the grammar's stream: none delays the model. Everything
-is by slot: row slot*(K+1) + j of the masks is what may follow slot's committed text and j drafts, whatever the order of
-rows in a batch.
+there what the host proposed. Copies are on the grammar's stream: none delays the model. Everything is by slot: row
+slot*(K+1) + j of the masks is what may follow slot's committed text and j drafts, whatever the order of rows in a
+batch.
 
 S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 """

@@ -106,6 +106,9 @@ class Proposals:
         except ValueError as error:
             raise InputError(str(error)) from error
         self._takes_given = given
+        self._names = [
+            name for name, is_there in (("given", given), ("forced", forced), ("ngram", ngram)) if is_there
+        ]
         self.set_guided(guided)
 
     def open(
@@ -153,6 +156,13 @@ class Proposals:
         """
         name, function, data = self._native.task(num_drafts)
         return NativeTask(name, function, data, self)
+
+    def origins(self, slot: int, first: int, count: int) -> list[str | None]:
+        """Who proposed what was accepted: of the tokens that were committed since `open`, for tokens `first` to
+        `first` + `count` - 1, "given", "forced" or "ngram"; None where nobody did. The last 64 can be asked for."""
+        return [
+            None if place < 0 else self._names[place] for place in self._native.origins(slot, first, count)
+        ]
 
     def counters(self) -> ProposalCounters:
         """What it has cost and brought so far; the names of `tokens` are "given", "forced" and "ngram"."""

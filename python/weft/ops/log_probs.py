@@ -27,3 +27,15 @@ def log_probs(logits: Tensor, token: Tensor, top: int) -> tuple[Tensor, Tensor]:
     drawn_N1 = x_NV.gather(1, token_N1.clamp(min=0)).masked_fill(token_N1 < 0, NEG_INF)
     most_NK, ids_NK = x_NV.topk(top, 1)
     return torch.cat((drawn_N1, most_NK), 1) - total_N1, torch.cat((token_N1, ids_NK), 1)
+
+
+def note_allowed_(ids: Tensor, masked: Tensor) -> None:
+    """Write into the ids of `log_probs` what could be drawn: column 0 is how many tokens, and an id after it that could
+    not be drawn becomes -1 - id.
+
+    ids: [n, 1 + top] int64. masked: [n, vocab] of any float dtype, -inf (or NaN) where a token can't be drawn.
+    """
+    allowed_NV = masked > NEG_INF
+    names_NK = ids[:, 1:]
+    names_NK.copy_(torch.where(allowed_NV.gather(1, names_NK), names_NK, -1 - names_NK))
+    ids[:, 0] = allowed_NV.sum(1)

@@ -127,7 +127,7 @@ def pick_drafts_(
     d2t: Tensor | None = None,
     *,
     out: Tensor,
-    host_drafts: Tensor | None = None,
+    drafts_host: Tensor | None = None,
 ) -> None:
     """Draft `number` (from 1) of every batch row, to `out` [B] int64 in the target's ids and to its place in `drafts`.
 
@@ -136,23 +136,12 @@ def pick_drafts_(
 
     logits: [B, V] of the drafter. slot, base: as in `sample_slots_`. count: [B] int64, how many drafts verification
     accepted. drafts, proposed: [K, R] int64 by slot; what the host proposed goes before, unless it is -1. d2t: [V]
-    int64; column c stands for token c + d2t[c]. host_drafts: written as `drafts`. It and `proposed` may be the host's
+    int64; column c stands for token c + d2t[c]. drafts_host: written as `drafts`. It and `proposed` may be the host's
     memory, pinned for CUDA.
     """
     PICK(
-        logits,
-        slot,
-        base,
-        count,
-        drafts,
-        number,
-        *params.tensors,
-        temperatures,
-        proposed,
-        d2t,
-        out,
-        host_drafts,
-    )
+        logits, slot, base, count, drafts, number, *params.tensors, temperatures, proposed, d2t, out, drafts_host
+    )  # fmt: skip
 
 
 def advance_slots_(

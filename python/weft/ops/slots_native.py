@@ -87,11 +87,11 @@ def _check_pick(
     _check_rows(logits, slot, base)
     check_vector("count", count, (torch.int64,), slot.shape[0], logits)
     require(1 <= number <= drafts.shape[0], f"draft number {number} is not one of {drafts.shape[0]}")
-    _, proposed, d2t, out, host_drafts = _given(rest, 5)
+    _, proposed, d2t, out, drafts_host = _given(rest, 5)
     if d2t is not None:
         check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
     check_vector("out", out, (torch.int64,), logits.shape[0], logits)
-    for name, other in (("proposed", proposed), ("host_drafts", host_drafts)):
+    for name, other in (("proposed", proposed), ("drafts_host", drafts_host)):
         _check_like(name, other, "drafts", drafts)
 
 
@@ -116,12 +116,12 @@ def _draft_call(
     logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: Any
 ) -> _core.SlotCall:
     _check_pick(logits, slot, base, count, drafts, number, *rest)
-    tables, (temperatures, proposed, d2t, out, host_drafts) = _tables(rest[:_NUM_PARAMS]), _given(rest, 5)
+    tables, (temperatures, proposed, d2t, out, drafts_host) = _tables(rest[:_NUM_PARAMS]), _given(rest, 5)
     return _core.draft_call(
         *native_logits(logits), number, tables, slot.data_ptr(), base.data_ptr(), count.data_ptr(),
         drafts.data_ptr(), address(temperatures), _width(temperatures, rest[3].shape[0]),
         _reached("proposed", proposed, drafts), address(d2t), out.data_ptr(),
-        _reached("host_drafts", host_drafts, drafts),
+        _reached("drafts_host", drafts_host, drafts),
     )  # fmt: skip
 
 
@@ -213,7 +213,7 @@ SAMPLE = register(
 PICK = register(
     "pick_drafts_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor count, Tensor(b!) drafts, int number,"
     f" {_PARAMS}, Tensor? temperatures, Tensor? proposed, Tensor? d2t, Tensor(c!) out,"
-    " Tensor(d!)? host_drafts=None) -> ()",
+    " Tensor(d!)? drafts_host=None) -> ()",
     cpu=_pick_cpu,
     cuda=_pick_cuda,
     fake=_check_pick,

@@ -14,20 +14,20 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from weft.config import Speculation
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.guided.proposals import Sources
 from weft.models.base import Model, PagedKV
 from weft.ops.attention import Rows
+from weft.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class DrafterContext:
     """What a drafter is loaded with. `speculation.max_draft_tokens` is the largest number of drafts (K) asked of it.
     Memory by slot has `num_slots` + 1 rows: the last is for rows that only pad. `tokenizer` is the target's,
-    transformers' or a `Vocabulary` (None: that of its directory)."""
+    or a `Vocabulary` (None: that of its directory)."""
 
     speculation: Speculation
     model_path: Path
@@ -36,7 +36,7 @@ class DrafterContext:
     num_pages: int
     page_size: int
     max_seq_len: int
-    tokenizer: PreTrainedTokenizerFast | Vocabulary | None = None
+    tokenizer: Tokenizer | Vocabulary | None = None
 
 
 class Span(NamedTuple):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft.errors import ModelError
-from weft.grammar.vocabulary.files import has_tokenizer, load_tokenizer
 from weft.grammar.vocabulary.hugging_face import read_huggingface
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.spec.base import DrafterContext
+from weft.tokenizer.files import has_tokenizer, load_tokenizer
 
 
 def check_tokens(path: Path, context: DrafterContext, vocab_size: int) -> None:

@@ -110,7 +110,7 @@ struct AnySlots {
   std::vector<std::int64_t> count = filled<std::int64_t>(batch, [] { return any(0, 2); });
   std::vector<std::int64_t> inputs = filled<std::int64_t>(batch * positions, [&] { return any(-1, p.known); });
   std::vector<std::int64_t> drafts = filled<std::int64_t>(max_drafts * p.slots, [&] { return any(-1, p.known); });
-  std::vector<std::int64_t> host_drafts = drafts;
+  std::vector<std::int64_t> drafts_host = drafts;
   std::vector<std::int64_t> proposed = filled<std::int64_t>(p.slots, [&] { return any(-1, p.known); });
   // Of the target's tokens: a draft may be any of them, known to the penalties or not.
   std::vector<std::int64_t> d2t = filled<std::int64_t>(p.vocab, [&] { return any(0, 3 * p.vocab); });
@@ -127,7 +127,7 @@ struct AnySlots {
     call.d2t = coin() ? d2t.data() : nullptr;
     call.draft_number = number;
     call.drafts = is_draft ? drafts.data() + (number - 1) * p.slots : nullptr;
-    call.host_drafts = is_draft ? host_drafts.data() + (number - 1) * p.slots : nullptr;
+    call.drafts_host = is_draft ? drafts_host.data() + (number - 1) * p.slots : nullptr;
     if (is_draft) {
       call.count = count.data(), call.offset = 2, call.extra = drafts.data(), call.num_extra = number - 1;
       call.row_stride = 1, call.token_stride = p.slots, call.extra_by_slot = true, call.first_extra = number - 1;
@@ -149,7 +149,7 @@ struct AnyAdvance {
   std::vector<std::int64_t> count = filled<std::int64_t>(rows, [&] { return any(0, width - 1); });
   std::vector<std::int64_t> tokens = filled<std::int64_t>(rows * width, [] { return -7; });
   std::vector<std::int64_t> verified = filled<std::int64_t>(slots * (max_drafts + 2), [] { return -7; });
-  std::vector<std::int64_t> host_verified = verified;
+  std::vector<std::int64_t> verified_host = verified;
   std::vector<std::int64_t> last_token = filled<std::int64_t>(slots, [] { return -7; });
   std::vector<std::int64_t> lengths = filled<std::int64_t>(slots, [] { return -7; });
   std::vector<std::int64_t> proposed = filled<std::int64_t>(slots, [] { return -7; });
@@ -176,7 +176,7 @@ struct AnyAdvance {
             tokens.data(),
             verified.data(),
             max_drafts + 2,
-            host_verified.data(),
+            verified_host.data(),
             last_token.data(),
             lengths.data(),
             proposed.data(),
@@ -190,8 +190,8 @@ struct AnyAdvance {
             length};
   }
   bool operator==(const AnyAdvance &other) const {
-    return count == other.count && tokens == other.tokens && verified == other.verified && host_verified == verified &&
-           host_verified == other.host_verified && last_token == other.last_token && lengths == other.lengths &&
+    return count == other.count && tokens == other.tokens && verified == other.verified && verified_host == verified &&
+           verified_host == other.verified_host && last_token == other.last_token && lengths == other.lengths &&
            proposed == other.proposed && drafts == other.drafts && counts == other.counts && history == other.history;
   }
 };

@@ -55,18 +55,18 @@ bool slots_agree() {
   AnySlots any_call;
   AnyLogits cuda = any_call.logits;
   auto out = any_call.out;
-  auto drafts = any_call.drafts, host_drafts = any_call.host_drafts;
+  auto drafts = any_call.drafts, drafts_host = any_call.drafts_host;
   SlotCall call = any_call.call;
   sample_slots_cpu(any_call.call, 1);
   call.logits = cuda.view(), call.out = out.data();
   if (any_call.is_draft) {
     call.extra = drafts.data();
     call.drafts = drafts.data() + (any_call.number - 1) * any_call.p.slots;
-    call.host_drafts = host_drafts.data() + (any_call.number - 1) * any_call.p.slots;
+    call.drafts_host = drafts_host.data() + (any_call.number - 1) * any_call.p.slots;
   }
   if (sample_slots_cuda(call, static_cast<int>(any(1, 9)), nullptr)) return false;
   return any_call.logits == cuda && any_call.out == out && any_call.drafts == drafts &&
-         any_call.host_drafts == drafts && host_drafts == drafts;
+         any_call.drafts_host == drafts && drafts_host == drafts;
 }
 
 bool advancing_agrees() {

@@ -78,9 +78,9 @@ def assert_picked(vocab: int, known: int, number: int, dtype: torch.dtype, seed:
     )[seed % 3]
     others = (b.temperatures if seed % 2 else None, proposed if seed % 5 < 2 else None, d2t)
     expected, expected_drafts = logits.clone(), drafts.clone()
-    host_drafts = torch.full_like(drafts, -7)
+    drafts_host = torch.full_like(drafts, -7)
     token = pick_drafts(
-        logits, slot, b.base[:4], count, drafts, number, b.params, *others, host_drafts=host_drafts
+        logits, slot, b.base[:4], count, drafts, number, b.params, *others, drafts_host=drafts_host
     )
     picked = pick_drafts_reference(
         expected, slot, b.base[:4], count, expected_drafts, number, b.params, *others
@@ -89,8 +89,8 @@ def assert_picked(vocab: int, known: int, number: int, dtype: torch.dtype, seed:
     draws = RowDraws.of(b.params, slot, b.base[:4] + count + 1 + number, others[0])
     draws.check_but_for_rounding(token, picked, logits, d2t)
     assert torch.equal(drafts[number - 1, slot], token)
-    assert torch.equal(host_drafts[number - 1, slot], token)
-    assert int((host_drafts == -7).sum()) == host_drafts.numel() - 4
+    assert torch.equal(drafts_host[number - 1, slot], token)
+    assert int((drafts_host == -7).sum()) == drafts_host.numel() - 4
     drafts[number - 1] = expected_drafts[number - 1] = 0
     assert torch.equal(drafts, expected_drafts)
 
@@ -250,7 +250,7 @@ def test_sampling_says_what_is_wrong(change: dict[str, object], message: str) ->
             {"proposed": torch.zeros(3, 2, dtype=torch.int64)},
             r"proposed must be as drafts, \[3, 3\] torch.int64",
         ),
-        ({"host_drafts": torch.zeros(3, 3)}, r"host_drafts must be as drafts"),
+        ({"drafts_host": torch.zeros(3, 3)}, r"drafts_host must be as drafts"),
         ({"out": torch.zeros(2)}, r"out must be \[2\] int64"),
         ({"out": torch.zeros(3, dtype=torch.int64)}, r"out must be \[2\] int64"),
     ],
@@ -304,7 +304,7 @@ def test_they_are_opaque_under_fake_cuda_tensors(dtype: torch.dtype) -> None:
         hosts = torch.zeros(2, 3, dtype=torch.int64)
         pick_drafts_(
             one_each, slot, slot, slot, drafts, 1, params, None, hosts,
-            out=torch.empty_like(slot), host_drafts=hosts,
+            out=torch.empty_like(slot), drafts_host=hosts,
         )  # fmt: skip
         slots = (slot.new_zeros(3, 4), slot, slot, slot, drafts, torch.zeros(3, 4, dtype=torch.int64))
         advance_slots_(inputs, slot, slot, inputs, slot, inputs.clone(), slots, params)

@@ -17,11 +17,11 @@ from support.engine.drafting import PAGE, PAGES, SLOTS, Drafting, Oracle
 from support.launch_check import check_launched
 from weft.config import Speculation
 from weft.errors import ModelError, TokenizerError
-from weft.grammar.vocabulary.files import load_tokenizer
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.weights import load_model
 from weft.spec.base import DrafterContext, Span
 from weft.spec.draft_model import DraftModel
+from weft.tokenizer.files import load_tokenizer
 
 
 @pytest.fixture(scope="module")

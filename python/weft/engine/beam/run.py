@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from weft.core import FinishReason, Hypothesis, TokenLogprob
+from weft.core import SAMPLED, FinishReason, Hypothesis, TokenLogprob
 from weft.engine.beam.pages import BeamPages
 from weft.engine.beam.search import BeamEnds, BeamSearch, BeamWords, Continuation
 from weft.engine.device.results import StepResults
@@ -138,7 +138,7 @@ class BeamRun:
     def _show(self, best: Hypothesis) -> None:
         """The best answer so far is the output."""
         output = self._running.request.output
-        output.token_ids, output.drafted = list(best.token_ids), [False] * len(best.token_ids)
+        output.token_ids, output.origins = list(best.token_ids), [SAMPLED] * len(best.token_ids)
         output.stopped_by = best.stopped_by
         if output.logprobs is not None:
             output.logprobs = [TokenLogprob(value, {}) for value in best.log_probs]

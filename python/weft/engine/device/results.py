@@ -140,7 +140,11 @@ class StepResults:
         """Of the first `count` committed tokens: each one's own, and the `top` likeliest."""
         values = self._logprobs[slot, :count, : 1 + top].tolist()
         ids = self._ids[slot, :count, : 1 + top].tolist()
-        return [
-            TokenLogprob(row[0], dict(zip(names[1:], row[1:], strict=True)))
-            for row, names in zip(values, ids, strict=True)
-        ]
+        return [_token_logprob(*row) for row in zip(values, ids, strict=True)]
+
+
+def _token_logprob(values: list[float], ids: list[int]) -> TokenLogprob:
+    """Of a row of `SlotState.logprobs` and one of `SlotState.logprob_ids`."""
+    num_allowed, *names = ids
+    top = {~name if name < 0 else name: value for name, value in zip(names, values[1:], strict=True)}
+    return TokenLogprob(values[0], top, num_allowed, tuple(~name for name in names if name < 0))

@@ -30,7 +30,8 @@ class SlotState:
     `num_proposed` is how many drafts there were in the last iteration that verified some, those of -1 left out.
     `results` [(S+1) * (K+3)] is the memory of `verified` and `num_proposed`.
     `request_ids` are the requests' own, and `processors` the numbers of their captured processors, 0 for none.
-    `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest.
+    `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest. Where an
+    id would be the token's own, how many tokens could be drawn stands; that of one that could not is -1 - id.
     """
 
     def __init__(self, lane: GrammarLane, pages_per_slot: int, max_seq_len: int) -> None:

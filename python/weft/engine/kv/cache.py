@@ -41,6 +41,7 @@ class KvSequence:
     num_prompt: int
     retention: Retention | None
     chain: list[CachedPage] = field(repr=False)  # of `pages`, the first ones: those that can be found
+    salt: tuple[int, ...] = ()
 
 
 class KvManager:
@@ -92,17 +93,20 @@ class KvManager:
         reuse: bool = True,
         retention: Retention | None = None,
         num_prompt: int | None = None,
+        salt: str | None = None,
     ) -> KvSequence | None:
         """Pages for positions 0 to `num_positions` - 1 of a text that begins with `tokens`, or None if there are not
         enough; nothing is taken then.
 
         What is cached of `tokens` is found, up to `margin` positions less than that, and at least the last token is
         left to be read. With `reuse` False nothing is looked for. `retention` speaks of the first `num_prompt` tokens
-        as the prompt (default: all; a request that begins again after a preemption has others).
+        as the prompt (default: all; a request that begins again after a preemption has others). Only texts of the same
+        `salt` find each other.
         """
         assert 0 < len(tokens) <= num_positions
         looked = reuse and self._reuse
-        found, num_reused = self._find(tokens, margin) if looked else ([], 0)
+        salted = _salted(salt)
+        found, num_reused = self._find(tokens, margin, salted) if looked else ([], 0)
         num_shared, part = divmod(num_reused, self.page_size)
         shared = found[:num_shared]
         num_own = self.pages_needed(num_positions) - num_shared
@@ -126,7 +130,7 @@ class KvManager:
         prompt = len(tokens) if num_prompt is None else num_prompt
         pages = [page.number for page in shared] + own
         num_reused = num_shared * self.page_size + part
-        sequence = KvSequence(pages, num_reused, copies, prompt, retention, shared)
+        sequence = KvSequence(pages, num_reused, copies, prompt, retention, shared, salted)
         self._sequences.add(sequence)
         for place in range(num_shared if retention is not None else 0):
             self._retain(sequence, place)
@@ -156,6 +160,8 @@ class KvManager:
         for place in range(len(chain), num_valid // size):
             parent = chain[-1] if chain else self._root
             text = tuple(tokens[place * size : (place + 1) * size])
+            if not place:
+                text = sequence.salt + text
             chain.append(self._publish(parent, text, sequence.pages[place]))
             self._retain(sequence, place)
 
@@ -211,7 +217,8 @@ class KvManager:
             assert sorted(page.doubles) == sorted(doubles.pop(page, []))
             assert not page.doubles or page.holders, "a double stands idle"
             assert (page.released == 0) == (page.holders > 0)
-            assert len(page.tokens) == self.page_size and page.keys == sorted(page.keys)
+            is_salted = page.parent is self._root and page.tokens[0] < 0
+            assert len(page.tokens) == self.page_size + is_salted and page.keys == sorted(page.keys)
             assert page.holders or not any(child.holders for child in page.children), (
                 "held without its parent"
             )
@@ -220,7 +227,9 @@ class KvManager:
         assert sorted(own + self._free) == list(range(1, self.num_pages)), "a page is lost or is there twice"
         assert self._num_cached == sum(page.holders == 0 for page in cached)
 
-    def _find(self, tokens: Sequence[int], margin: int) -> tuple[list[CachedPage], int]:
+    def _find(
+        self, tokens: Sequence[int], margin: int, salt: tuple[int, ...] = ()
+    ) -> tuple[list[CachedPage], int]:
         """The cached pages that `tokens` begin with, perhaps one more of which a part, and how many of the positions
         to reuse."""
         text, size = tuple(tokens), self.page_size
@@ -228,17 +237,17 @@ class KvManager:
         page: CachedPage | None = self._root
         last = self._root
         for start in range(0, len(text) - size + 1, size):
-            page = last.child(text[start : start + size])
+            page = last.child(salt + text[start : start + size])
             if page is None:
                 break
             found.append(page)
-            last = page
+            last, salt = page, ()
         matched = len(found) * size
         if self._partial_reuse:
-            near, common = last.nearest(text[matched : matched + size])
-            if near is not None:
+            near, common = last.nearest(salt + text[matched : matched + size])
+            if near is not None and common > len(salt):
                 found.append(near)
-                matched += common
+                matched += common - len(salt)
         num_reused = max(min(matched, len(text) - 1) - margin, 0)
         return found, num_reused if self._partial_reuse else num_reused // size * size
 
@@ -308,3 +317,8 @@ class KvManager:
         if parent.holders == 0:
             self._order.offer(parent)
         return page.number
+
+
+def _salted(salt: str | None) -> tuple[int, ...]:
+    """What goes before the tokens of a salted text: a number of its own, which is no token."""
+    return () if salt is None else (-int.from_bytes(b"\1" + salt.encode()),)

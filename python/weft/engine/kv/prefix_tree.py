@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from weft.engine.kv.retention import DEFAULT_PRIORITY
 
 Tokens = tuple[int, ...]
+"""A page's tokens. Of the first page of a salted text the salt goes before them, as a negative number: such a page is
+found by the same salt alone, and so is what comes after it."""
 
 
 class CachedPage:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from weft.core import FinishReason, OutputStats
+from collections.abc import Callable, Sequence
+
+from weft.core import SAMPLED, FinishReason, OutputStats
 from weft.engine.device.results import StepResults
 from weft.engine.device.tensors import NOTHING
 from weft.engine.request import Request
@@ -10,14 +12,21 @@ from weft.engine.scheduling.running import Running
 from weft.errors import GuideStateError, RequestError
 from weft.guided.state import GuidedState
 
+DraftedBy = Callable[[Running, int], Sequence[str]]
+"""The drafters of so many tokens of a request, that come next in its answer."""
+
 
 def commit(
-    running: Running, results: StepResults, end_tokens: frozenset[int], grammar: GuidedState | None
+    running: Running,
+    results: StepResults,
+    end_tokens: frozenset[int],
+    grammar: GuidedState | None,
+    drafted_by: DraftedBy,
 ) -> FinishReason | None:
     """Append the iteration's tokens to the request's answer; why it ends, if it does.
 
-    `grammar` is the state that guides the request, if any. Raises `RequestError` for what ends the request; nothing of
-    the iteration is given out then.
+    `grammar` is the state that guides the request, if any; `drafted_by` names who drafted. Raises `RequestError` for
+    what ends the request; nothing of the iteration is given out then.
     """
     request, slot = running.request, running.slot
     output = request.output
@@ -30,12 +39,14 @@ def commit(
         raise RequestError(nothing_left(running, grammar))
     if grammar is not None:
         check_grammar(running, grammar, len(kept), is_last=reason is not None)
+    num_drafted = min(count, len(kept))
+    output.origins += drafted_by(running, num_drafted)
+    output.origins += [SAMPLED] * (len(kept) - num_drafted)
     output.token_ids += kept
-    output.drafted += [i < count for i in range(len(kept))]
     proposed = results.proposed(slot)
     if proposed:  # after the answer's end there is nothing that a draft could be held against
         reached = proposed if reason is None else min(proposed, len(kept))
-        count_drafts(output.stats, reached, min(count, len(kept)), len(kept))
+        count_drafts(output.stats, reached, num_drafted, len(kept))
     if output.logprobs is not None:
         output.logprobs += results.logprobs(slot, len(kept), request.sampling.logprobs or 0)
     if request.gather is not NOTHING:
@@ -44,7 +55,11 @@ def commit(
 
 
 def commit_plainly(
-    running: Running, results: StepResults, end_tokens: frozenset[int], grammar: GuidedState | None
+    running: Running,
+    results: StepResults,
+    end_tokens: frozenset[int],
+    grammar: GuidedState | None,
+    drafted_by: DraftedBy,
 ) -> bool:
     """Append all of the iteration's tokens where nothing ends with them and no matcher has failed; what most iterations
     of most requests are. False: there is more to it, and nothing has changed."""
@@ -57,9 +72,10 @@ def commit_plainly(
         return False
     if grammar is not None and not _is_accepted(running, grammar, num_tokens):
         return False
+    if count:
+        output.origins += drafted_by(running, count)
+    output.origins.append(SAMPLED)
     output.token_ids += tokens
-    output.drafted += [True] * count
-    output.drafted.append(False)
     if results.num_proposed and (proposed := results.num_proposed[running.slot]):
         count_drafts(output.stats, proposed, count, count + 1)
     return True

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from weft.core import FinishReason
 from weft.engine.device.results import StepResults
-from weft.engine.output.commit import commit, commit_plainly
+from weft.engine.output.commit import DraftedBy, commit, commit_plainly
 from weft.engine.output.finish import Finisher
 from weft.engine.output.splice import commit_splice
 from weft.engine.recording import Recorder
@@ -38,7 +38,7 @@ CommitSearch = Callable[[Running, StepResults], FinishReason | None]
 
 class OutputProcessor:
     """Reads batches in the order of their launches; at most two are in flight. `commit_search` commits what a search
-    found."""
+    found; `drafted_by` names who drafted."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class OutputProcessor:
     ) -> None:
         self.in_flight: deque[InFlightBatch] = deque()
         self.commit_search: CommitSearch | None = None
+        self.drafted_by: DraftedBy = _unnamed
         self.finisher = finisher
         self._runtime, self._scheduler = runtime, scheduler
         self._runner, self._state, self._end_tokens = runner, state, end_tokens
@@ -171,16 +172,16 @@ class OutputProcessor:
             assert self.commit_search is not None
             return self.commit_search(running, results)
         grammar = self._state if running.is_guided else None
-        if running.is_plain and commit_plainly(running, results, self._end_tokens, grammar):
+        if running.is_plain and commit_plainly(running, results, self._end_tokens, grammar, self.drafted_by):
             return None
         if grammar is not None and grammar.num_failed:
             splice = self._splice_of(running, results)
             if splice is not None:
-                reason = commit_splice(running, results, splice, self._end_tokens)
+                reason = commit_splice(running, results, splice, self._end_tokens, self.drafted_by)
                 if reason is None:
                     self._scheduler.splice(running)
                 return reason
-        return commit(running, results, self._end_tokens, grammar)
+        return commit(running, results, self._end_tokens, grammar, self.drafted_by)
 
     def _splice_of(self, running: Running, results: StepResults) -> Splice | None:
         """Where the iteration is the one in which the request's matcher wrote the end of its text anew."""
@@ -216,3 +217,8 @@ class OutputProcessor:
         self.finisher.fail(requests, error)
         self.drain(record)
         self._runner.drop_snapshots()
+
+
+def _unnamed(running: Running, count: int) -> Sequence[str]:
+    """What drafted is a drafter."""
+    return ["drafter"] * count

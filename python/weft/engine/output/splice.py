@@ -7,10 +7,10 @@ text again before it goes on, as one that was preempted does.
 
 from __future__ import annotations
 
-from weft.core import FinishReason, TokenLogprob
+from weft.core import SPLICED, FinishReason, TokenLogprob
 from weft.engine.device.results import StepResults
 from weft.engine.device.tensors import NOTHING
-from weft.engine.output.commit import commit, cut
+from weft.engine.output.commit import DraftedBy, commit, cut
 from weft.engine.scheduling.running import Running
 from weft.errors import RequestError
 from weft.guided.state import Splice
@@ -20,7 +20,11 @@ MAX_BARREN = 256
 
 
 def commit_splice(
-    running: Running, results: StepResults, splice: Splice, end_tokens: frozenset[int]
+    running: Running,
+    results: StepResults,
+    splice: Splice,
+    end_tokens: frozenset[int],
+    drafted_by: DraftedBy,
 ) -> FinishReason | None:
     """Append the iteration's tokens up to the splice, and what the program put; why the answer ends, if it does. Where
     it does not, the request is to be read again. Raises `RequestError` for what ends it."""
@@ -28,7 +32,7 @@ def commit_splice(
     assert guide is not None
     num_sampled = splice.committed - (len(output.token_ids) - running.resumed_at) - splice.backtrack
     if num_sampled:
-        reason = commit(running, results.beginning(running.slot, num_sampled), end_tokens, None)
+        reason = commit(running, results.beginning(running.slot, num_sampled), end_tokens, None, drafted_by)
         if reason is not None:
             return reason
     guide.num_barren = 0 if num_sampled or splice.tokens else guide.num_barren + 1
@@ -51,7 +55,7 @@ def put(running: Running, tokens: list[int], end_tokens: frozenset[int]) -> Fini
         )
     kept, reason = cut(running, tokens, end_tokens)
     output.token_ids += kept
-    output.drafted += [False] * len(kept)
+    output.origins += [SPLICED] * len(kept)
     if output.logprobs is not None:
         output.logprobs += [TokenLogprob(0.0, {}) for _ in kept]
     return reason

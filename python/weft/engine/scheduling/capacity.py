@@ -74,6 +74,7 @@ class Capacity:
             reuse=not request.gather.context or resumed_at > 0,
             retention=request.queueing.retention,
             num_prompt=len(request.prompt),
+            salt=request.queueing.salt,
         )
         if kv is None:
             return None

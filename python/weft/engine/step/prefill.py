@@ -17,7 +17,7 @@ from weft.engine.device.tensors import LOGITS
 from weft.engine.processors.host import HostWork
 from weft.engine.step.opening import guarded
 from weft.engine.step.reading import PromptPart, Reading, ReadingBuffers
-from weft.engine.step.step import Plan, process_logits, sample_and_verify, take_proposals
+from weft.engine.step.step import Plan, owes_commit, process_logits, sample_and_verify, take_proposals
 from weft.guided.lane import GrammarLane
 from weft.models.outputs import collecting, mark_output
 from weft.ops.rows import copy_rows_
@@ -77,14 +77,14 @@ class Prefill:
         process_logits(stream, plan, parts, step, host, launch)
         if plan.guides or parts.has_proposals:
             push_snapshot()
-        owes_commit = not parts.has_proposals
+        owes = owes_commit(plan, parts)
         if plan.guides:
-            lane.first_mask(stream, step.slots_B, owes_commit=owes_commit)
+            lane.first_mask(stream, step.slots_B, owes_commit=owes)
             lane.apply_verify(stream, step.logits_BTV, step.slots_B)
         elif parts.has_proposals:
             lane.follow(stream)
         launch(sample_and_verify, parts, step, lane.temperatures if plan.guides else None)
-        if plan.guides and not owes_commit:
+        if plan.guides and not owes:
             lane.commit_masks(stream, step.slots_B)
         if parts.has_proposals:
             lane.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))

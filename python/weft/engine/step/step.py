@@ -23,7 +23,7 @@ from weft.engine.processors.host import HostWork, inner_stream
 from weft.guided.lane import GrammarLane
 from weft.models.outputs import collecting, mark_output
 from weft.ops.attention import Rows
-from weft.ops.log_probs import log_probs
+from weft.ops.log_probs import log_probs, note_allowed_
 from weft.ops.slots import keep_logits_, pick_drafts_, read_slots_, sample_slots_, take_proposals_
 from weft.runtime.interface import Stream
 
@@ -88,10 +88,10 @@ def decode_step(it: Iteration) -> None:
     plan, stream, lane, parts, buf = it.plan, it.stream, it.lane, it.parts, it.buffers
     num_drafts, slots_B, has_proposals = plan.num_drafts, buf.slots_B, parts.has_proposals
     temperatures = lane.temperatures if plan.guides else None
-    owes_commit = num_drafts == 0 and not has_proposals  # nothing in this iteration waits for it
+    owes = owes_commit(plan, parts)
 
     if plan.guides:
-        lane.verify_masks(stream, slots_B, num_drafts, owes_commit=owes_commit)
+        lane.verify_masks(stream, slots_B, num_drafts, owes_commit=owes)
     elif has_proposals:
         lane.follow(stream)
     stream.launch(target_forward, plan, parts, buf)
@@ -99,7 +99,7 @@ def decode_step(it: Iteration) -> None:
     if plan.guides:
         lane.apply_verify(stream, buf.logits_BTV, slots_B)
     stream.launch(sample_and_verify, parts, buf, temperatures)
-    if plan.guides and not owes_commit:
+    if plan.guides and not owes:
         lane.commit_masks(stream, slots_B)
     if has_proposals:
         lane.propose(stream, num_drafts, is_committed=bool(plan.guides))
@@ -124,6 +124,11 @@ def decode_step(it: Iteration) -> None:
 
     if plan.guides or has_proposals:
         lane.join(stream)
+
+
+def owes_commit(plan: Plan, parts: DecodeParts) -> bool:
+    """Whether nothing waits for the grammar's commit of what is sampled: the next snapshot's task makes it."""
+    return plan.num_drafts == 0 and not parts.has_proposals
 
 
 def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
@@ -187,16 +192,17 @@ def pick_draft(
     state, verified = parts.state, buf.verified
     pick_drafts_(
         buf.draft.logits_BD, buf.slots_B, verified.base_B, verified.count_B, state.drafts, j, state.params,
-        temperatures, proposed, parts.drafter.d2t, out=buf.draft.token_B, host_drafts=state.drafts_host,
+        temperatures, proposed, parts.drafter.d2t, out=buf.draft.token_B, drafts_host=state.drafts_host,
     )  # fmt: skip
 
 
 def note_logprobs(state: SlotState, buf: StepBuffers) -> None:
-    """Log-probabilities of what was verified, of the rows whose slots want them. After an iteration, and no part of
-    its graph: few requests ask."""
+    """Log-probabilities of what was verified, of the rows whose slots want them, and what could be drawn. After an
+    iteration, and no part of its graph: few requests ask."""
     rows, width = buf.tokens_BT.shape
     values, ids = log_probs(
         buf.raw_logits_BTV.flatten(0, 1), buf.verified.tokens_BT.view(-1), state.logprobs.shape[2] - 1
     )
+    note_allowed_(ids, buf.logits_BTV.flatten(0, 1))
     state.logprobs.narrow(1, 0, width).index_copy_(0, buf.slots_B, values.view(rows, width, -1))
     state.logprob_ids.narrow(1, 0, width).index_copy_(0, buf.slots_B, ids.view(rows, width, -1))

@@ -1,0 +1,67 @@
+// Which source proposed each of a slot's last drafts. Python-free.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "drafting/slot_texts.h"
+#include "guided/state.h"
+
+namespace weft {
+
+// The callback thread writes, the host reads what was verified since: two iterations in flight write places beyond
+// those, and the ring is long enough for all.
+class DraftOrigins {
+ public:
+  static constexpr int kPlaces = 256;
+  static constexpr int kNobody = -1;
+
+  explicit DraftOrigins(GuidedState &state)
+      : rings_(static_cast<std::size_t>(state.shape().num_slots)), texts_(state) {}
+
+  // Host side, before the push that first names the slot: a new text, of which nothing is committed.
+  void open(int slot) {
+    auto ring = std::make_shared<Ring>();
+    texts_.open(slot, std::make_unique<Shared>(Shared{ring}));
+    rings_[static_cast<std::size_t>(slot)] = std::move(ring);
+  }
+  // Host side: the source of each of `count` drafts for the places from `first` on of what was committed since `open`.
+  std::vector<int> of(int slot, std::int64_t first, int count) const {
+    const auto &ring = rings_.at(static_cast<std::size_t>(slot));
+    std::vector<int> sources(static_cast<std::size_t>(count), kNobody);
+    for (int i = 0; ring && i < count; ++i)
+      sources[static_cast<std::size_t>(i)] = ring->places[place(first + i)].load(std::memory_order_relaxed);
+    return sources;
+  }
+
+  // Callback side.
+  void begin() { texts_.begin(); }
+  void commit(int slot, int count) {
+    if (Shared *text = texts_.of(slot)) text->ring->committed += count;
+  }
+  void propose(int slot, int from, int to, int source) {
+    Shared *text = texts_.of(slot);
+    for (int j = from; text && j < to; ++j)
+      text->ring->places[place(text->ring->committed + j)].store(static_cast<std::int8_t>(source),
+                                                                 std::memory_order_relaxed);
+  }
+
+ private:
+  struct Ring {
+    std::int64_t committed = 0;  // callback side
+    std::array<std::atomic<std::int8_t>, kPlaces> places{};
+  };
+  struct Shared {
+    std::shared_ptr<Ring> ring;
+  };
+  static std::size_t place(std::int64_t position) { return static_cast<std::size_t>(position % kPlaces); }
+
+  std::vector<std::shared_ptr<Ring>> rings_;  // [S] host side
+  SlotTexts<Shared> texts_;
+};
+
+}  // namespace weft
