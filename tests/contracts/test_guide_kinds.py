@@ -17,6 +17,7 @@ from support.grammar.guide_kinds import KINDS, NAMED, NUMBER, kinds
 from support.grammar.guides import GUIDES
 from support.grammar.matcher_contract import Contract
 from support.grammar.wrong_matchers import WRONG
+from weft import registry
 from weft.errors import GuideError, GuideStateError
 from weft.grammar import Guide, GuideCompiler, Matcher, Opening, wrap_matcher
 from weft.grammar.guide import Kind
@@ -66,9 +67,10 @@ def test_it_ends_and_takes_the_end_back(contract: Contract, request: pytest.Fixt
 
 
 def test_every_kind_of_guide_is_tried() -> None:
-    """Two come with a grammar of XGrammar's own; what else only `GUIDES` has, `test_grammar.py` tries."""
+    """Two come with a grammar of XGrammar's own, and tools become structural tags (`test_tool_style.py`); what else
+    only `GUIDES` has, `test_grammar.py` tries."""
     tried = {make().kind for make in KINDS.values()} | {kind for kind, _ in GUIDES} - {"json"}
-    assert tried == set(get_args(Kind)) - {"grammar", "compiled"}
+    assert tried == set(get_args(Kind)) - {"grammar", "compiled", *registry.GUIDES_OF_MODELS}
 
 
 @pytest.mark.parametrize("make", WRONG)

@@ -1,18 +1,20 @@
 """Guides, the vocabularies they are compiled for, and the matchers that come out."""
 
-from weft.grammar.base import (
-    Backend,
-    CompiledGuide,
-    Matcher,
-    Opening,
-    wrap_matcher,
-)
-from weft.grammar.compile.compiler import GuideCompiler
-from weft.grammar.guide import Guide as Guide  # public in `weft`
-from weft.grammar.interfaces import PythonMatcher, Recognizer
-from weft.grammar.kinds.tools import tool_styles
-from weft.grammar.limits import CompileLimits
-from weft.grammar.vocabulary.tokenizer import Vocabulary
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.lazy import exports
+
+if TYPE_CHECKING:
+    from weft.grammar.base import Backend, CompiledGuide, Matcher, Opening, wrap_matcher
+    from weft.grammar.compile.compiler import GuideCompiler
+    from weft.grammar.guide import Guide as Guide  # public in `weft`
+    from weft.grammar.interfaces import PythonMatcher, Recognizer
+    from weft.grammar.kinds.tool_style import tool_style_of
+    from weft.grammar.kinds.tools import tool_styles
+    from weft.grammar.limits import CompileLimits
+    from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 __all__ = [
     "Backend",
@@ -24,10 +26,25 @@ __all__ = [
     "PythonMatcher",
     "Recognizer",
     "Vocabulary",
+    "tool_style_of",
     "tool_styles",
     "wrap_matcher",
 ]
 
-
-def __dir__() -> list[str]:
-    return list(__all__)
+_HOMES = {
+    "Backend": "weft.grammar.base",
+    "CompileLimits": "weft.grammar.limits",
+    "CompiledGuide": "weft.grammar.base",
+    "Guide": "weft.grammar.guide",
+    "GuideCompiler": "weft.grammar.compile.compiler",
+    "Matcher": "weft.grammar.base",
+    "Opening": "weft.grammar.base",
+    "PythonMatcher": "weft.grammar.interfaces",
+    "Recognizer": "weft.grammar.interfaces",
+    "Vocabulary": "weft.grammar.vocabulary.tokenizer",
+    "tool_style_of": "weft.grammar.kinds.tool_style",
+    "tool_styles": "weft.grammar.kinds.tools",
+    "wrap_matcher": "weft.grammar.base",
+}
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = exports(__name__, _HOMES, __all__)

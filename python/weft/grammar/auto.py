@@ -8,16 +8,20 @@ seconds; a guide that must know how answers end (`Guide.closes`) gets XGrammar.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, cast
+
+from weft import registry
 from weft.errors import GuideError, InterfaceError
 from weft.grammar.base import Attempt, Backend, CompiledGuide
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
-from weft.grammar.llguidance.backend import LLGuidanceBackend
-from weft.grammar.llguidance.backend import not_enforced as llguidance_notes
 from weft.grammar.notes import Notes
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-from weft.grammar.xgrammar.backend import XGrammarBackend
-from weft.grammar.xgrammar.translate import not_enforced as xgrammar_notes
+
+if TYPE_CHECKING:
+    from weft.grammar.xgrammar.backend import XGrammarBackend
 
 XGRAMMAR, LLGUIDANCE = "xgrammar", "llguidance"
 WORDS = {XGRAMMAR: "XGrammar", LLGUIDANCE: "LLGuidance"}
@@ -31,11 +35,42 @@ def in_order(guide: Guide) -> tuple[str, ...]:
         return (XGRAMMAR,)
     if guide.kind != "json_schema":
         return (XGRAMMAR, LLGUIDANCE)
-    left_out = {
-        LLGUIDANCE: Notes.of(llguidance_notes(guide)).count,
-        XGRAMMAR: Notes.of(xgrammar_notes(guide)).count,
-    }
-    return tuple(sorted(left_out, key=left_out.__getitem__))
+    from weft.grammar.llguidance.backend import not_enforced as llguidance_notes
+
+    left_out = Notes.of(llguidance_notes(guide)).count
+    if left_out:
+        from weft.grammar.xgrammar.translate import not_enforced as xgrammar_notes
+
+        if Notes.of(xgrammar_notes(guide)).count < left_out:
+            return (XGRAMMAR, LLGUIDANCE)
+    return (LLGUIDANCE, XGRAMMAR)
+
+
+class Libraries(Mapping[str, Backend]):
+    """Grammar libraries by name, each imported and made for a vocabulary when it is first asked for. One that is not as
+    weft calls it is not there; `missing` says why."""
+
+    def __init__(self, names: tuple[str, ...], make: Callable[[str], Backend]) -> None:
+        self.missing: dict[str, str] = {}
+        self._names = names
+        self._make = make
+        self._made: dict[str, Backend] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> Backend:
+        with self._lock:
+            if name in self._names and name not in self._made and name not in self.missing:
+                try:
+                    self._made[name] = self._make(name)
+                except InterfaceError as error:
+                    self.missing[name] = str(error)
+            return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._names if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class AutoBackend:
@@ -50,15 +85,17 @@ class AutoBackend:
         threads: int | None = None,
     ) -> None:
         self.vocabulary = vocabulary
-        self._xgrammar = XGrammarBackend(vocabulary, limits=limits, untrusted=untrusted, threads=threads)
-        self.libraries: dict[str, Backend] = {XGRAMMAR: self._xgrammar}
-        self._missing = ""  # why there is no LLGuidance
-        try:
-            self.libraries[LLGUIDANCE] = LLGuidanceBackend(
-                vocabulary, limits=limits, untrusted=untrusted, threads=threads
-            )
-        except InterfaceError as error:
-            self._missing = str(error)
+
+        def make(name: str) -> Backend:
+            library = registry.load("grammars", name)
+            made = library(vocabulary, limits=limits, untrusted=untrusted, threads=threads)
+            return cast("Backend", made)
+
+        self.libraries = Libraries((XGRAMMAR, LLGUIDANCE), make)
+
+    def warm_up(self) -> None:
+        """Import and make the libraries ahead of the first guide."""
+        len(self.libraries)
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where no library can, with the reason of each."""
@@ -81,11 +118,11 @@ class AutoBackend:
 
     def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
         """What XGrammar wrote; LLGuidance writes nothing."""
-        return self._xgrammar.restore(guide, text, notes)
+        return cast("XGrammarBackend", self.libraries[XGRAMMAR]).restore(guide, text, notes)
 
     def _with(self, name: str, guide: Guide, attempt: Attempt) -> CompiledGuide:
         if name not in self.libraries:
-            raise GuideError(self._missing)
+            raise GuideError(self.libraries.missing[name])
         try:
             return attempt(name, guide)
         except GuideError as error:

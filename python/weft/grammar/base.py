@@ -117,6 +117,14 @@ class Chooser(Protocol):
         """Compile a guide. Raises `GuideError` where no library can."""
 
 
+@runtime_checkable
+class Warming(Protocol):
+    """A backend that imports what it needs when it is first needed."""
+
+    def warm_up(self) -> None:
+        """Import it now."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A guide as a library reads it: a text, of a kind that the library knows, and what of the guide it leaves out."""

@@ -7,7 +7,7 @@ its own, which the registry names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -32,6 +32,7 @@ Kind = Literal[
     "wasm",
     "recognizer",
     "plugin",
+    "tools",
 ]
 
 MAX_WHITESPACE = 8
@@ -160,7 +161,7 @@ class Guide:
         cls,
         tools: Sequence[Any],
         *,
-        style: str,
+        style: str = "auto",
         required: bool | str = False,
         reasoning: Literal["enabled", "disabled", "auto"] = "disabled",
         parallel: bool = True,
@@ -169,8 +170,8 @@ class Guide:
         open_objects: bool = False,
         max_whitespace: int | None = MAX_WHITESPACE,
     ) -> Guide:
-        """Calls of functions, in the format of a model family: `style` is one of
-        `weft.grammar.kinds.tools.tool_styles()`, such as "llama" or "qwen_3".
+        """Calls of functions, in the format of a model family: `style` is one of `weft.grammar.tool_styles()`, such as
+        "llama" or "qwen_3", or "auto", which is what the chat template of the model that is asked shows.
 
         `tools` are OpenAI's: `{"type": "function", "function": {"name": ..., "parameters": schema}}`. `required`: text
         and calls in any order (False), at least one call (True), or exactly one call of the function that it names.
@@ -274,6 +275,14 @@ class Guide:
                 "Guide.matcher for a class of your own, or an xgrammar Grammar or CompiledGrammar"
             )
         return cls(kind, "", payload=guide)
+
+    def of_model(self, chat_template: str | Mapping[str, str] | None) -> Guide:
+        """The guide for a model with this chat template: tools of the style "auto" get their format, any other guide is
+        itself. Raises `GuideError` where the template shows no format that is known."""
+        if self.kind not in registry.GUIDES_OF_MODELS:
+            return self
+        made: Guide = registry.load("guides of models", self.kind)(self, chat_template)
+        return made
 
     @property
     def key(self) -> Hashable:

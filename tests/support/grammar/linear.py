@@ -32,7 +32,7 @@ from weft.grammar.xgrammar import schema as xgrammar_schema
 from weft.grammar.xgrammar import tags as xgrammar_tags
 from weft.grammar.xgrammar import translate as xgrammar_translate
 from weft.stop_words import StopSequences, StopTexts
-from weft.text import load_tokenizer
+from weft.tokenizer.files import load_tokenizer
 
 LIMITS = CompileLimits(
     max_depth=1 << 30,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from support.grammar.grammars import END, ids, small_vocabulary
+from weft import registry
 from weft.config import EngineConfig
 from weft.errors import GuideError, InputError, InterfaceError
 from weft.executor import ExecutorConfig, GuidedDecodingBackend, GuidedDecodingConfig
 from weft.executor.settings import engine_config
 from weft.grammar import Guide, GuideCompiler
-from weft.grammar import auto as adapter
 from weft.grammar.auto import AutoBackend
 from weft.grammar.llguidance.backend import not_enforced as llguidance_notes
 from weft.grammar.notes import Notes
@@ -143,11 +143,12 @@ def test_what_neither_enforces_is_left_out_with_a_note(backend: AutoBackend) -> 
     assert compiled.matcher().validate([*ids("2"), END]) < 2
 
 
-def test_without_llguidance_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise InterfaceError("it is another version")
+def another_version(*_: Any, **__: Any) -> None:
+    raise InterfaceError("it is another version")
 
-    monkeypatch.setattr(adapter, "LLGuidanceBackend", fail)
+
+def test_without_llguidance_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.GRAMMARS, "llguidance", f"{__name__}:another_version")
     backend = AutoBackend(small_vocabulary())
     assert backend.compile(Guide.regex("ab")).matcher().validate([*ids("ab"), END]) == 3
     for guide in (Guide.lark('start: "a"'), Guide.regex("(?i)a")):
@@ -205,10 +206,10 @@ def test_names_that_are_none() -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    from weft.cli.inputs import read_guide
+    from weft.cli.guides import GuideOptions, read_guide
 
     file = tmp_path / "g.lark"
     file.write_text('start: "a"')
-    assert read_guide(False, None, None, None, None, lark=file) == Guide.lark('start: "a"')
+    assert read_guide(GuideOptions(lark=file)) == Guide.lark('start: "a"')
     with pytest.raises(InputError, match="--regex and --lark were given"):
-        read_guide(False, None, "a", None, None, lark=file)
+        read_guide(GuideOptions(regex="a", lark=file))

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from weft.errors import GuideError
 from weft.forks import Home
-from weft.grammar.base import Closes, CompiledGuide, Opening
+from weft.grammar.base import Closes, CompiledGuide, Opening, Warming
 from weft.grammar.compile import dumps
 from weft.grammar.compile.cache import GuideCache
 from weft.grammar.compile.parts import Parts, make_backend, prepare_closing
@@ -26,6 +26,9 @@ from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
 from weft.grammar.starts import for_request
 from weft.grammar.vocabulary.tokenizer import Vocabulary
+
+SHORT_S = 10.0
+"""Limits on the time of a compile under which the imports of a cold start count."""
 
 _open: weakref.WeakSet[GuideCompiler] = weakref.WeakSet()
 
@@ -80,6 +83,11 @@ class GuideCompiler:
     def num_abandoned(self) -> int:
         """Compiles that are past their time limit and still at it."""
         return self._workers.num_abandoned
+
+    def warm_up(self) -> None:
+        """Import the grammar libraries ahead of the first guide, whose compiling would wait for that."""
+        if isinstance(self._backend, Warming):
+            self._backend.warm_up()
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile and wait. Raises `GuideError`."""
@@ -214,8 +222,11 @@ class GuideCompiler:
         self.close()
 
     def _begin(self) -> None:
+        """What counts for no guide's time: the start of the trial, and imports where that time is short."""
         if self._trial is not None:
-            self._trial.wait()  # its start counts for no guide's time
+            self._trial.wait()
+        if self._trial is not None or self.limits.time_s < SHORT_S:
+            self.warm_up()
 
     def _end_trial(self) -> None:
         if self._trial is not None:

@@ -44,6 +44,7 @@ class Parts:
     def check_leaf(self, guide: Guide) -> None:
         """Check for what would break every library. Raises `GuideError`."""
         check_text(guide, self._limits)
+        guide.of_model(None)  # raises for what only a model makes whole
         if not guide.is_read:
             guide.check()
         check_chain(guide, self._limits)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import xgrammar as xgr
 
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
+from weft.grammar.kinds.tool_style import tool_style_of
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.xgrammar.schema import opened_schema
 
@@ -26,9 +27,30 @@ def tool_styles() -> tuple[str, ...]:
     return tuple(sorted(_structural_tag_registry))
 
 
+AUTO = "auto"
+"""The style that a model's chat template tells."""
+ANY = "qwen_3"
+"""Any style that can be made with every option: to look at the tools with."""
+NO_STYLE = "no chat template shows a format of tool calls that is known"
+
+
 def make(tools: Sequence[Any], style: str, required: bool | str, *, strict: bool, **options: Any) -> Guide:
-    """The guide of `Guide.tools`: a structural tag; `options` as in `tools_tag`. Raises `GuideError`."""
-    return Guide("structural_tag", tools_tag(tools, style, required, **options), strict=bool(strict))
+    """The guide of `Guide.tools`: a structural tag; `options` as in `tools_tag`. With the style "auto" it becomes one
+    when a model is asked (`of_model`). Raises `GuideError`."""
+    if style != AUTO:
+        return Guide("structural_tag", tools_tag(tools, style, required, **options), strict=bool(strict))
+    tools_tag(tools, ANY, required, **options)  # what is wrong is said at once
+    plain = [_function(tool) for tool in tools]
+    return Guide("tools", json.dumps([plain, required, options]), strict=bool(strict))
+
+
+def of_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Guide:
+    """A guide of the style "auto" for a model with this chat template. Raises `GuideError` where that shows none."""
+    tools, required, options = json.loads(guide.source)
+    style = tool_style_of(chat_template)
+    if style is None:
+        raise GuideError(f"{NO_STYLE}; give Guide.tools one of the styles {', '.join(tool_styles())}")
+    return make(tools, style, required, strict=guide.strict, **options)
 
 
 def tools_tag(

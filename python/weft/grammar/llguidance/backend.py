@@ -25,6 +25,7 @@ from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits
 from weft.grammar.llguidance import gbnf, lark
 from weft.grammar.llguidance import schema as llguidance_schema
+from weft.grammar.llguidance.messages import in_a_line
 from weft.grammar.notes import Found, Notes, refuse
 from weft.grammar.schema.rewritten import rewritten
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
@@ -272,7 +273,8 @@ class LLGuidanceBackend:
         try:
             return _core.LlguidanceGrammar(self._view, kind, text, self._limits)
         except GuideError as error:
-            raise GuideError(f"{words(guide)}: {error}") from None
+            reason = in_a_line(str(error), is_translated=guide.kind != "lark")
+            raise GuideError(f"{words(guide)}: {reason}") from None
 
     def _try(self, compiled: CompiledLlguidance) -> None:
         """Looks at the first mask: there must be one, and what it allows can be taken back."""

@@ -23,7 +23,7 @@ from weft.errors import TokenizerError
 from weft.grammar.vocabulary.hugging_face import read_huggingface
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Vocabulary:
     """Tokens as bytes. `tokens[i]` is b"" for a special or unused id; `len(tokens)` is the model's vocabulary
     size. `special_names` are the ids of special and end tokens by what the tokenizer calls them, as far as that is
@@ -139,6 +139,10 @@ class Vocabulary:
         return cls.from_tokens(
             tokens, end_ids=end_ids, special_ids=names.values(), special_names=names, vocab_size=vocab_size
         )
+
+    def __repr__(self) -> str:
+        specials = len(self.special_ids)
+        return f"Vocabulary({self.vocab_size} tokens, {specials} of them special, end_ids={self.end_ids})"
 
     @property
     def vocab_size(self) -> int:

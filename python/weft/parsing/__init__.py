@@ -1,0 +1,32 @@
+"""What a model answers, read while it streams: reasoning, text, and calls of functions."""
+
+from weft.parsing.parser import AnswerParser
+from weft.parsing.parts import (
+    Answer,
+    Call,
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    Part,
+    Reasoning,
+)
+from weft.parsing.reasoning import reasoning_markers, starts_inside
+
+__all__ = [
+    "Answer",
+    "AnswerParser",
+    "Call",
+    "CallArguments",
+    "CallBegin",
+    "CallEnd",
+    "Content",
+    "Part",
+    "Reasoning",
+    "reasoning_markers",
+    "starts_inside",
+]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

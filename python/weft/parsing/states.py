@@ -1,0 +1,153 @@
+"""How far an answer has come, as the nodes that it may stand at: what each such state reads of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from weft.parsing.arguments import JsonArguments
+from weft.parsing.markers import MAX_BLANKS, OPEN, Found, Markers
+from weft.parsing.nodes import Arguments, Blanks, Expected, Loop, Marker, Node, Nodes, Text
+from weft.parsing.spelling import Spelling
+from weft.parsing.writer import PartWriter
+from weft.parsing.xml_arguments import XmlArguments
+
+
+class State(Protocol):
+    """Reads text from a place on, and writes what it settles."""
+
+    def read(self, text: str, at: int, is_end: bool, writer: PartWriter) -> tuple[int, Nodes | None]:
+        """Up to where it read, and the nodes that come next; None if it needs more text, or `is_end`."""
+
+
+class States:
+    """The states of one format, each made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[Nodes, State] = {}
+
+    def of(self, nodes: Nodes) -> State:
+        """The state of an answer that may stand at these nodes."""
+        if nodes and isinstance(nodes[0], Arguments):
+            return Calling(nodes[0])
+        if nodes not in self._made:
+            self._made[nodes] = self._state(nodes)
+        return self._made[nodes]
+
+    def _state(self, nodes: Nodes) -> State:
+        if len(nodes) == 1 and isinstance(nodes[0], Blanks):
+            return Layout(nodes[0])
+        expected = [node for node in nodes if isinstance(node, Expected)]
+        return Expecting(expected) if expected and len(expected) == len(nodes) else Searching(nodes)
+
+
+class Searching:
+    """In text that markers may come in."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        here = list(_reached(nodes, (Loop, Blanks)))
+        text = [node for node in here if isinstance(node, Text) or (isinstance(node, Loop) and node.has_text)]
+        soon = _reached(nodes, (Loop, Blanks, Expected))
+        self._is_reasoning = any(isinstance(node, Text) and node.is_reasoning for node in text)
+        self._markers = Markers(marker for node in soon for marker in _markers(node))
+        self._after_text = tuple(text) or nodes
+        self._moves = self._after_text != nodes
+
+    def read(self, text: str, at: int, is_end: bool, writer: PartWriter) -> tuple[int, Nodes | None]:
+        write = writer.reasoning if self._is_reasoning else writer.content
+        start = at
+        while True:
+            at = self._markers.next(text, at)
+            if self._moves and at > start and not text[start:at].isspace():
+                write(text[start:at])
+                return at, self._after_text
+            found = self._markers.at(text, at, is_end) if at < len(text) else OPEN
+            if found is not None:
+                break
+            at += 1
+        if at > start:
+            write(text[start:at])
+        if not isinstance(found, Found):
+            return at, None
+        writer.marker()
+        return at + found.length, _joined(found.meanings)
+
+
+class Expecting:
+    """Where some marker should come, blanks before it or none. What an answer ends with of it counts for all of it."""
+
+    def __init__(self, nodes: list[Expected]) -> None:
+        self._markers = Markers((node.spelling, node.next) for node in nodes)
+        self._after = _joined(tuple(node.next for node in nodes))
+
+    def read(self, text: str, at: int, is_end: bool, writer: PartWriter) -> tuple[int, Nodes | None]:
+        start = at
+        while at < len(text) and at - start < MAX_BLANKS and text[at].isspace():
+            at += 1
+        found = self._markers.at(text, at, False)
+        if found == OPEN:
+            return len(text) if is_end else start, None
+        if found is None:
+            return start, self._after
+        writer.marker()
+        return at + found.length, _joined(found.meanings)
+
+
+class Layout:
+    """Where blanks of the format are, as many of them as come."""
+
+    def __init__(self, node: Blanks) -> None:
+        self._node = node
+
+    def read(self, text: str, at: int, is_end: bool, writer: PartWriter) -> tuple[int, Nodes | None]:
+        blanks, start = self._node.text, at
+        while at < len(text) and at - start < len(blanks) and text[at] == blanks[at - start]:
+            at += 1
+        if at == len(text) and at - start < len(blanks) and not is_end:
+            return start, None
+        return at, self._node.next
+
+
+class Calling:
+    """In a call's arguments."""
+
+    def __init__(self, node: Arguments) -> None:
+        self._node = node
+        self._has_begun = False
+        self._arguments = XmlArguments(*node.xml) if node.xml else JsonArguments()
+
+    def read(self, text: str, at: int, is_end: bool, writer: PartWriter) -> tuple[int, Nodes | None]:
+        if not self._has_begun:
+            writer.begin_call(self._node.name)
+            self._has_begun = True
+        at = self._arguments.read(text, at, is_end, writer.arguments)
+        if not self._arguments.is_done:
+            return at, None
+        writer.end_call()
+        return at, self._node.next
+
+
+def _reached(nodes: Nodes, through: tuple[type[Loop] | type[Blanks] | type[Expected], ...]) -> Iterator[Node]:
+    """The nodes, and those that may come as soon, past nodes of some types."""
+    pending, seen = list(nodes), set()
+    while pending:
+        node = pending.pop(0)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        if isinstance(node, Loop):
+            pending += node.entries
+        if isinstance(node, through):
+            pending += node.next
+
+
+def _markers(node: Node) -> Iterator[tuple[Spelling, Nodes]]:
+    if isinstance(node, Text):
+        yield from ((end, node.next) for end in node.ends)
+    elif isinstance(node, Marker | Expected):
+        yield node.spelling, node.next
+
+
+def _joined(several: tuple[Nodes, ...]) -> Nodes:
+    return tuple(dict.fromkeys(node for nodes in several for node in nodes))

@@ -1,0 +1,175 @@
+"""Chat templates: Jinja as checkpoints of Hugging Face are written for it. A template is a stranger's program: it runs
+in Jinja's sandbox, and sees plain data only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from weft.errors import InputError
+
+MARK = "\ue000weft: the last message goes on here\ue001 "
+"""Stands where a message is to be continued, while it is rendered. No text holds it. Where its last space is gone, the
+template trims what it shows."""
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""What a message's reasoning is called; templates read the first, and gpt-oss's the second."""
+
+PARTS = re.compile(r"""\bfor\s+\w+\s+in\s+(?:[\w.]+(?:\.content\b|\[['"]content['"]\])|content\b)""")
+
+
+class Generation(Extension):
+    """`{% generation %}`: marks what a model wrote, for training. Here it is its body."""
+
+    tags = {"generation"}  # noqa: RUF012  # as Jinja has it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(
+            line
+        )
+
+
+class PlainNamespace(Namespace):
+    """A namespace without names that begin with an underscore: those lead to Python's insides."""
+
+    def __init__(self, /, *given: Any, **values: Any) -> None:
+        attributes = dict(*given, **values)
+        for name in attributes:
+            _check_name(name)
+        super().__init__(attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def render(
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    arguments: Mapping[str, Any],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    add_generation_prompt: bool = False,
+    continue_final_message: bool = False,
+) -> str:
+    """The text of a conversation under a template. Raises `InputError` where the template refuses it or fails."""
+    if add_generation_prompt and continue_final_message:
+        raise InputError(
+            "add_generation_prompt opens a new message, continue_final_message does not; give one"
+        )
+    chat = [_message(plain(message)) for message in messages]
+    if continue_final_message:
+        _mark(chat)
+    try:
+        text = _compiled(template).render(
+            messages=chat,
+            tools=plain(tools),
+            add_generation_prompt=add_generation_prompt,
+            **{"documents": None, **plain(arguments)},
+        )
+    except jinja2.TemplateSyntaxError as error:
+        raise InputError(f"the chat template can't be read: line {error.lineno}: {error.message}") from None
+    except Exception as error:  # a template may do anything; the sandbox and Python say what it did
+        raise InputError(f"the chat template refuses this conversation: {error}") from error
+    return _until_mark(text) if continue_final_message else text
+
+
+def takes_parts(template: str) -> bool:
+    """Whether a template reads the parts of a message's content, so that it is shown a list of them."""
+    return PARTS.search(template) is not None
+
+
+def plain(value: Any) -> Any:
+    """The same data in the types of JSON: a template calls no methods of anything else. Raises `InputError`."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int.__int__(value)
+        case float():
+            return float.__float__(value)
+        case Mapping():
+            return {plain(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+    if callable(getattr(value, "model_dump", None)):  # pydantic's, as OpenAI's client returns
+        return plain(value.model_dump())
+    raise InputError(f"a conversation holds a {type(value).__name__}; it may hold what JSON has")
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as templates expect it: what is None is left out, and reasoning has all its names."""
+    kept = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((kept[name] for name in REASONING if name in kept), None)
+    return kept if reasoning is None else {"thinking": reasoning, **kept, "reasoning_content": reasoning}
+
+
+def _mark(chat: list[dict[str, Any]]) -> None:
+    """Put the mark at the end of the last message's text."""
+    content = chat[-1].get("content") if chat else None
+    if isinstance(content, str):
+        chat[-1]["content"] = content + MARK
+        return
+    texts = [part for part in content or () if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    if not texts:
+        raise InputError("continue_final_message needs a last message with a text to continue")
+    texts[-1]["text"] += MARK
+
+
+def _until_mark(text: str) -> str:
+    """What is before the mark. Raises `InputError` where the template dropped it."""
+    place = text.rfind(MARK.strip())
+    if place < 0:
+        raise InputError("the chat template does not show the last message whole, so it can't be continued")
+    return text[:place] if text.startswith(MARK, place) else text[:place].rstrip()
+
+
+@lru_cache(maxsize=16)
+def _compiled(template: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals |= {
+        "raise_exception": _raise,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+        "namespace": PlainNamespace,
+        "dict": lambda *given, **values: dict(*given, **values),
+    }
+    return environment.from_string(template)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it is; Jinja's own filter writes HTML's characters otherwise."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace may not hold {name!r}")

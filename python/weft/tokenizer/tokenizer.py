@@ -1,0 +1,133 @@
+"""A fast tokenizer with its special tokens and its chat template. Its methods are called as transformers calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+import tokenizers
+
+from weft.errors import InputError
+
+ChatTemplate = str | dict[str, str]
+"""One template in Jinja, or several by name: "default", and "tool_use" for conversations with tools."""
+
+
+class Tokenizer:
+    """Text to token ids and back, by a `tokenizers.Tokenizer`, which is `backend_tokenizer`.
+
+    `special_tokens_map` names special tokens: `{"eos_token": "</s>", ...}`, which are attributes too (`eos_token`,
+    `bos_token`, `unk_token`, `pad_token`, `sep_token`, `cls_token`, `mask_token`; None where there is none), with
+    their ids (`eos_token_id`, ...). `extra_special_tokens` are those without a name. `chat_template` may be set.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special_tokens_map: Mapping[str, str] | None = None,
+        extra_special_tokens: Sequence[str] = (),
+        chat_template: ChatTemplate | None = None,
+    ) -> None:
+        self.backend_tokenizer = backend
+        self.special_tokens_map = dict(special_tokens_map or {})
+        self.extra_special_tokens = tuple(extra_special_tokens)
+        self.chat_template = chat_template
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({len(self)} tokens, end {self.eos_token!r}, chat template: {bool(self.chat_template)})"
+
+    def __len__(self) -> int:
+        return self.backend_tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("_token") and not name.startswith("_"):
+            return self.special_tokens_map.get(name)
+        if name.endswith("_token_id") and not name.startswith("_"):
+            token = self.special_tokens_map.get(name.removesuffix("_id"))
+            return None if token is None else self.backend_tokenizer.token_to_id(token)
+        raise AttributeError(f"a Tokenizer has no {name!r}; backend_tokenizer is what it is made of")
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of a text; with `add_special_tokens` those that the tokenizer sets around it, too."""
+        ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of token ids, or of one; every space of it as the tokens hold it."""
+        ids = [tokens] if isinstance(tokens, int) else list(tokens)
+        text: str = self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        """The id of a token by its name; None where there is no such token."""
+        found: int | None = self.backend_tokenizer.token_to_id(token)
+        return found
+
+    def convert_ids_to_tokens(self, token: int) -> str | None:
+        """A token's name by its id."""
+        found: str | None = self.backend_tokenizer.id_to_token(token)
+        return found
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The special tokens with names, then those without."""
+        return list(dict.fromkeys([*self.special_tokens_map.values(), *self.extra_special_tokens]))
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The ids of `all_special_tokens`."""
+        found = map(self.convert_tokens_to_ids, self.all_special_tokens)
+        return [token for token in found if token is not None]
+
+    @overload
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], *, tokenize: Literal[False], **options: Any
+    ) -> str: ...
+
+    @overload
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], *, tokenize: Literal[True] = ..., **options: Any
+    ) -> list[int]: ...
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        **arguments: Any,
+    ) -> str | list[int]:
+        """A conversation as token ids, or as text (`tokenize=False`), by the chat template or by `chat_template`.
+
+        `arguments` are variables of the template, `documents` among them. `add_generation_prompt` ends with what opens
+        an answer; `continue_final_message` ends inside the last message. Raises `InputError` for a conversation that
+        the template refuses.
+        """
+        from weft.tokenizer.chat_template import render
+
+        text = render(
+            self.template(chat_template, has_tools=tools is not None),
+            messages,
+            {**self.special_tokens_map, **arguments},
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        return self.encode(text, add_special_tokens=False) if tokenize else text
+
+    def template(self, given: str | None = None, *, has_tools: bool = False) -> str:
+        """The template of a conversation: `given`, a template or the name of one of several, or the one for it."""
+        own = self.chat_template
+        if not isinstance(own, dict):
+            chosen = given or own
+        elif given is not None:
+            chosen = own.get(given, given)
+        else:
+            chosen = own.get("tool_use" if has_tools and "tool_use" in own else "default")
+        if not chosen:
+            names = f"none named default, but {', '.join(own)}" if isinstance(own, dict) else "none"
+            raise InputError(f"the tokenizer's chat templates are: {names}; give chat_template, or a text")
+        return chosen

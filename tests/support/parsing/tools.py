@@ -1,0 +1,127 @@
+"""Functions with parameters of every kind, and values for them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from weft import Guide
+from weft.errors import GuideError
+from weft.grammar.kinds.tools import Reasoning
+
+TEXTS = [
+    "",
+    " ",
+    "plain",
+    "two words",
+    "\n",
+    "a\nb",
+    "}",
+    '{"a": [1, "',
+    '"quoted"',
+    "back\\slash",
+    "größe 漢字 🙂",
+    "12",
+    "null",
+    "True",
+    "[1]",
+    "a<b",
+    "<",
+    "</",
+    "<think>",
+    "</think>",
+    "</tool_call>",
+    "}\n</tool_call>",
+    "</parameter>",
+    "</arg_value>",
+    "</cofl:value>",
+    "</cofl:tool_call>",
+    "<|call|>",
+    "<|tool_call_end|>",
+    "<|close|>argument<|sep|>",
+    "]<]minimax[>[",
+    "\n```<｜tool▁call▁end｜>",  # noqa: RUF001
+    "</｜DSML｜parameter>",  # noqa: RUF001
+    "</｜DSML｜invoke>\n",  # noqa: RUF001
+    '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>',
+]
+"""For strings. Some of them a format can't hold everywhere, so that its guide refuses them."""
+
+STRING = {"type": "string"}
+TAGS = {"type": "array", "items": STRING}
+DEEP = {
+    "type": "object",
+    "properties": {
+        "p": STRING,
+        "q": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+        "r": {"type": "array", "items": {"type": "object", "properties": {"x": STRING}, "required": ["x"]}},
+    },
+    "required": ["p"],
+}
+
+
+def function(name: str, **properties: Any) -> dict[str, Any]:
+    """A tool. The description says whose parameters they are, wherever a schema turns up."""
+    parameters = {"type": "object", "description": name, "properties": properties}
+    required = [key for key in properties if not key.startswith("may")]
+    closed = {**parameters, "required": required, "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "parameters": closed}}
+
+
+TOOLS = [
+    function("get", q=STRING, n={"type": "integer"}),
+    function("get_all", tags=TAGS, deep=DEEP, flag={"type": "boolean"}),
+    function("get.it:now"),
+    function(
+        "name",
+        mode={"enum": ["b c", "12", "null"]},
+        höhe={"type": "number"},
+        may_be={"type": ["string", "null"]},
+        may={"type": "string", "pattern": "^[a-z ]+$"},
+    ),
+]
+
+
+def tools_of(style: str) -> list[dict[str, Any]]:
+    """Those that a format has ways to write."""
+    if style != "minimax_m3":  # it knows no patterns
+        return TOOLS
+    *others, last = TOOLS
+    properties = dict(last["function"]["parameters"]["properties"], may=STRING)
+    return [*others, function("name", **properties)]
+
+
+def value_of(schema: dict[str, Any], rng: random.Random) -> Any:
+    """A value that a schema takes, of those above."""
+    if "enum" in schema:
+        return rng.choice(schema["enum"])
+    kind = schema["type"]
+    if isinstance(kind, list):
+        kind = rng.choice(kind)
+    if kind == "string":
+        return rng.choice(["plain", "two words"] if "pattern" in schema else TEXTS)
+    if kind == "array":
+        return [value_of(schema["items"], rng) for _ in range(rng.randrange(3))]
+    if kind == "object":
+        return {
+            key: value_of(each, rng)
+            for key, each in schema["properties"].items()
+            if key in schema["required"] or rng.random() < 0.5
+        }
+    plain = {"integer": [0, -7, 12345], "number": [0.5, 3, -1e-7], "boolean": [True, False], "null": [None]}
+    return rng.choice(plain[kind])
+
+
+def guide_of(style: str, required: bool | str, reasoning: Reasoning, parallel: bool) -> Guide | None:
+    """The guide that lets a model call them; None where the format has none."""
+    try:
+        return Guide.tools(
+            tools_of(style),
+            style=style,
+            required=required,
+            reasoning=reasoning,
+            parallel=parallel,
+            max_whitespace=2,
+        )
+    except GuideError:
+        return None
