@@ -1,0 +1,1 @@
+"""The HTTP server under load, beside `LLM` in the process, and whether its guided answers are valid."""

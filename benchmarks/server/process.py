@@ -1,0 +1,75 @@
+"""A server in a process of its own, and what it costs: memory, and processor time by thread."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """`weft serve` with some options, once it listens."""
+
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "weft.cli", "serve", "--port", "0", "--log-level", "info", *options]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        said = []
+        for line in self._process.stderr:
+            said.append(line)
+            if (found := re.search(r"http://127.0.0.1:(\d+)", line)) is not None:
+                self.port = int(found[1])
+                break
+        else:
+            raise RuntimeError("".join(said))
+        threading.Thread(target=self._drop, daemon=True).start()
+
+    @property
+    def memory_mib(self) -> float:
+        """Resident memory."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+)", status)
+        assert found is not None
+        return int(found[1]) / 1024
+
+    @property
+    def loop_s(self) -> float:
+        """Processor seconds of the event loop's thread, which is the main one."""
+        return self._seconds(self._process.pid)
+
+    @property
+    def total_s(self) -> float:
+        """Processor seconds of all threads."""
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        return sum(self._seconds(int(task.name)) for task in tasks.iterdir())
+
+    def end(self) -> None:
+        """End it in order."""
+        self._process.terminate()
+        self._process.wait(60)
+
+    def _seconds(self, thread: int) -> float:
+        fields = Path(f"/proc/{self._process.pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def _drop(self) -> None:
+        assert self._process.stderr is not None
+        for _ in self._process.stderr:
+            pass
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[Server]:
+    """A server, ended at the end."""
+    server = Server(*options)
+    try:
+        yield server
+    finally:
+        server.end()

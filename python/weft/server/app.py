@@ -1,0 +1,97 @@
+"""The application: routes, the guard around them, and errors as OpenAI's API says them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.responses import FileResponse, Response
+from starlette.types import ASGIApp
+
+from weft.server.errors import ApiError, api_error
+from weft.server.guard import Guard
+from weft.server.routes import controllers, generation, operating, responses, timeline, tokens
+from weft.server.state import ServerState
+
+PAGE = Path(__file__).with_name("page.html")
+
+
+def create_app(state: ServerState) -> ASGIApp:
+    """The ASGI application of a server. It watches slow readers while it runs, and closes nothing at its end."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(state.slow_readers.watch())
+        yield
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    app = FastAPI(title="weft", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.weft = state
+    app.router.routes.extend(generation.ROUTES)
+    for routes in (responses, tokens, operating, controllers, timeline):
+        app.include_router(routes.router)
+    if state.config.has_page:
+        app.add_api_route("/", _page, include_in_schema=False)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(ClientDisconnect, _left)
+    app.add_exception_handler(Exception, _own_error)
+    guarded: ASGIApp = Guard(app, state.tenants, state.config.max_body_bytes, lambda: state.is_draining)
+    if state.config.allowed_origins:
+        guarded = CORSMiddleware(
+            guarded,
+            allow_origins=list(state.config.allowed_origins),
+            expose_headers=["x-request-id", "retry-after"],
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    return guarded
+
+
+async def _page() -> Response:
+    return FileResponse(PAGE, media_type="text/html; charset=utf-8")
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    request.scope["weft.error"] = error
+    headers = {name.decode(): value.decode() for name, value in error.headers}
+    return Response(error.content, error.status, headers)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.scope["path"]
+    said = {404: f"there is no route {path}", 405: f"{path} does not take {request.scope['method']}"}
+    told = ApiError(said.get(error.status_code, str(error.detail)), error.status_code)
+    return await _api_error(request, told)
+
+
+async def _own_error(request: Request, error: Exception) -> Response:
+    """A mistake of weft's: its client hears that there was one, and the log all of it."""
+    return await _api_error(request, api_error(error))
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    return await _api_error(
+        request, ApiError(f"{first['loc'][-1]}: {first['msg']}", param=str(first["loc"][-1]))
+    )
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    """Who left while the body came hears nothing."""
+    request.scope["weft.left"] = True
+    return Response(status_code=499)

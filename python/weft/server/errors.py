@@ -1,0 +1,95 @@
+"""Errors as OpenAI's API says them: a status, and an object that names the field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from weft.errors import (
+    CapacityError,
+    ExecutorError,
+    GuideError,
+    GuideStateError,
+    InputError,
+    RequestError,
+    WeftError,
+)
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class ApiError(Exception):
+    """What a client is told: `status` is HTTP's, `param` the field that is wrong, `code` a word for programs,
+    `retry_after_s` when to try again."""
+
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message, self.status, self.param, self.code = message, status, param, code
+        self.retry_after_s = retry_after_s
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The object of OpenAI's API."""
+        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def content(self) -> bytes:
+        """The same as JSON."""
+        return json.dumps(self.body).encode()
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What goes into HTTP's headers."""
+        headers = [(b"content-type", b"application/json")]
+        if self.retry_after_s is not None:
+            headers.append((b"retry-after", str(self.retry_after_s).encode()))
+        if self.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        return headers
+
+
+def api_error(error: BaseException, fields: Iterable[str] = (), *, is_submitting: bool = False) -> ApiError:
+    """What a client is told of an error of weft's. `fields` are names that its message may begin with. With
+    `is_submitting` a `CapacityError` says that the engine is full; else that the request is too large for it."""
+    if isinstance(error, ApiError):
+        return error
+    if not isinstance(error, WeftError):
+        return ApiError(f"the server failed: {type(error).__name__}", 500, code="internal_error")
+    message = str(error)
+    if isinstance(error, ExecutorError):
+        return ApiError(message, 503, code="engine_stopped")
+    if isinstance(error, CapacityError) and is_submitting:
+        return ApiError(message, 503, code="engine_full", retry_after_s=1)
+    if isinstance(error, CapacityError):
+        code = "context_length_exceeded" if "max_seq_len" in message else "too_large"
+        return ApiError(message, 400, param=named_field(message, fields), code=code)
+    if isinstance(error, GuideError | GuideStateError):
+        return ApiError(message, 400, code="guide_error")
+    if isinstance(error, InputError):
+        return ApiError(message, 400, param=named_field(message, fields))
+    return ApiError(message, 500 if isinstance(error, RequestError) else 400)
+
+
+def named_field(message: str, fields: Iterable[str]) -> str | None:
+    """The field that a message begins with; None if it is none of these."""
+    first = re.match(r"[a-z_]+", message)
+    return first[0] if first is not None and first[0] in set(fields) else None

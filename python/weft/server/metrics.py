@@ -1,0 +1,264 @@
+"""Prometheus metrics: by vLLM's names where the meaning is the same, and weft's own for guides and drafts.
+
+Counting is plain Python, a few additions for each event; families are made when somebody reads them.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from weft.core import Output, OutputStats
+from weft.engine.request import Request
+from weft.engine.stats import StepRecord
+from weft.errors import CapacityError, GuideError, GuideStateError, InputError
+from weft.server.reading.jobs import Job
+from weft.server.writing.increments import Increment
+
+SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+GAPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
+NUMBERS = (1, 2, 5, 10, 20)
+
+
+class Buckets:
+    """A histogram."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds, self.total = bounds, 0.0
+        self.counts = [0] * (len(bounds) + 1)
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """`count` times the same value."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    @property
+    def cumulative(self) -> list[tuple[str, float]]:
+        """As Prometheus has them."""
+        found, so_far = [], 0
+        for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self.counts, strict=True):
+            so_far += count
+            found.append((bound, float(so_far)))
+        return found
+
+
+HISTOGRAMS = {
+    "vllm:time_to_first_token_seconds": ("From a request's arrival to its first token", SECONDS),
+    "vllm:inter_token_latency_seconds": (
+        "Between a request's tokens; those that come together share it",
+        GAPS,
+    ),
+    "vllm:e2e_request_latency_seconds": ("From a request's arrival to its end", SECONDS),
+    "vllm:request_queue_time_seconds": ("Waiting for a slot", SECONDS),
+    "vllm:request_inference_time_seconds": ("In a slot", SECONDS),
+    "vllm:request_prefill_time_seconds": ("In a slot, before the first token", SECONDS),
+    "vllm:request_decode_time_seconds": ("From the first token to the last", SECONDS),
+    "vllm:request_time_per_output_token_seconds": ("Time of decoding over the tokens after the first", GAPS),
+    "vllm:request_prompt_tokens": ("Tokens of prompts", TOKENS),
+    "vllm:request_generation_tokens": ("Tokens of answers", TOKENS),
+    "vllm:request_params_n": ("Answers that are asked for", NUMBERS),
+    "vllm:request_params_max_tokens": ("Longest answers that are asked for", TOKENS),
+    "vllm:iteration_tokens_total": ("Tokens that a step reads and gives", TOKENS),
+    "weft:guide_compile_seconds": ("Waiting for a guide", SECONDS),
+}
+COUNTERS = {
+    "vllm:prompt_tokens": "Tokens of prompts",
+    "vllm:generation_tokens": "Tokens of answers",
+    "vllm:prefix_cache_queries": "Tokens of prompts that were looked for in the cache",
+    "vllm:prefix_cache_hits": "Tokens of prompts that were found there",
+    "vllm:num_preemptions": "Requests that gave their pages back and went on later",
+    "vllm:spec_decode_num_drafts": "Iterations of requests that verified drafts",
+    "vllm:spec_decode_num_draft_tokens": "Drafts that were verified",
+    "vllm:spec_decode_num_accepted_tokens": "Drafts that are in answers",
+    "weft:grammar_seconds": "Time of grammar tasks (masks, commits, drafts they take), on any thread",
+    "weft:model_seconds": "Time that steps waited for the device",
+    "weft:steps": "Steps of the engine",
+    "weft:guided_requests": "Requests with a guide",
+    "weft:left_requests": "Requests whose client left",
+}
+
+
+@dataclass
+class ModelMetrics:
+    """What is counted of one model."""
+
+    histograms: dict[str, Buckets] = field(
+        default_factory=lambda: {name: Buckets(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
+    )
+    counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0.0))
+    ended: dict[str, int] = field(default_factory=dict)
+    origins: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
+    gauges: dict[str, float] = field(default_factory=dict)
+
+    def step(self, record: StepRecord | None, took: Sequence[Request]) -> None:
+        """A step of the engine; on its thread."""
+        if record is None:
+            return
+        counters, kv = self.counters, record.kv
+        counters["weft:steps"] += 1
+        counters["weft:grammar_seconds"] += record.grammar_s
+        counters["weft:model_seconds"] += record.model_s
+        counters["vllm:num_preemptions"] += len(record.paused)
+        counters["vllm:spec_decode_num_drafts"] += record.speculating
+        counters["vllm:spec_decode_num_draft_tokens"] += record.proposed_drafts
+        counters["vllm:spec_decode_num_accepted_tokens"] += record.accepted_drafts
+        self.histograms["vllm:iteration_tokens_total"].observe(
+            record.context_tokens + record.generated_tokens
+        )
+        self.gauges = {
+            "vllm:num_requests_running": record.active,
+            "vllm:num_requests_waiting": record.queued,
+            "vllm:kv_cache_usage_perc": kv.used_pages / kv.max_pages if kv.max_pages else 0.0,
+            "weft:num_guides_compiling": record.compiling,
+        }
+
+    def note_prompt(self, stats: OutputStats) -> None:
+        """A prompt was read."""
+        self.counters["vllm:prompt_tokens"] += stats.prompt_tokens
+        self.counters["vllm:prefix_cache_queries"] += stats.prompt_tokens
+        self.counters["vllm:prefix_cache_hits"] += stats.reused_tokens
+
+    def end(self, output: Output, is_first: bool) -> None:
+        """An answer has ended; the first of a prompt counts its prompt."""
+        stats, histograms = output.stats, self.histograms
+        reason = FINISHED.get(output.finish_reason or "error", "error")
+        self.ended[reason] = self.ended.get(reason, 0) + 1
+        for origin in output.origins:
+            self.origins[origin] = self.origins.get(origin, 0) + 1
+        histograms["vllm:request_generation_tokens"].observe(len(output.token_ids))
+        if is_first:
+            histograms["vllm:request_prompt_tokens"].observe(stats.prompt_tokens)
+            if stats.compile_s:
+                histograms["weft:guide_compile_seconds"].observe(stats.compile_s)
+        histograms["vllm:e2e_request_latency_seconds"].observe(stats.total_s)
+        if stats.scheduled_at is None or stats.first_token_at is None or stats.last_token_at is None:
+            return
+        decoding = stats.last_token_at - stats.first_token_at
+        histograms["vllm:time_to_first_token_seconds"].observe(stats.time_to_first_token_s)
+        histograms["vllm:request_queue_time_seconds"].observe(stats.scheduled_at - stats.submitted_at)
+        histograms["vllm:request_inference_time_seconds"].observe(stats.last_token_at - stats.scheduled_at)
+        histograms["vllm:request_prefill_time_seconds"].observe(stats.first_token_at - stats.scheduled_at)
+        histograms["vllm:request_decode_time_seconds"].observe(decoding)
+        if len(output.token_ids) > 1:
+            per_token = decoding / (len(output.token_ids) - 1)
+            histograms["vllm:request_time_per_output_token_seconds"].observe(per_token)
+
+    def families(self, labels: dict[str, str]) -> Iterator[Metric]:
+        """What Prometheus reads."""
+        names, values = [*labels], [*labels.values()]
+        for name, buckets in self.histograms.items():
+            histogram = HistogramMetricFamily(name, HISTOGRAMS[name][0], labels=names)
+            histogram.add_metric(values, buckets.cumulative, buckets.total)
+            yield histogram
+        for name, value in self.counters.items():
+            counter = CounterMetricFamily(name, COUNTERS[name], labels=names)
+            counter.add_metric(values, value)
+            yield counter
+        for name, value in self.gauges.items():
+            gauge = GaugeMetricFamily(name, name.partition(":")[2].replace("_", " "), labels=names)
+            gauge.add_metric(values, value)
+            yield gauge
+        for name, label, said, counts in (
+            ("vllm:request_success", "finished_reason", "Answers that ended", self.ended),
+            ("weft:tokens", "origin", "Tokens of answers, by how they came", self.origins),
+            ("weft:refusals", "reason", "Requests that failed", self.refusals),
+        ):
+            family = CounterMetricFamily(name, said, labels=[*names, label])
+            for which, count in counts.items():
+                family.add_metric([*values, which], count)
+            yield family
+
+
+class Metrics(Collector):
+    """Of all models. `registry` is what is exported."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.models: dict[str, ModelMetrics] = {}
+        self.registry.register(self)
+
+    def of(self, model: str) -> ModelMetrics:
+        """Those of a model."""
+        return self.models.setdefault(model, ModelMetrics())
+
+    def collect(self) -> Iterable[Metric]:
+        """Every model's; families of one name are one."""
+        found: dict[str, Metric] = {}
+        for number, (name, model) in enumerate(self.models.items()):
+            for family in model.families({"model_name": name, "engine": str(number)}):
+                if family.name in found:
+                    found[family.name].samples += family.samples
+                else:
+                    found[family.name] = family
+        return found.values()
+
+    @contextmanager
+    def request(self, job: Job) -> Iterator[Watched]:
+        """A request from its submission to its end, however it ends."""
+        model = self.of(job.served.name)
+        model.histograms["vllm:request_params_n"].observe(job.num_each)
+        model.histograms["vllm:request_params_max_tokens"].observe(
+            job.prepared[0].request.sampling.max_tokens
+        )
+        model.counters["weft:guided_requests"] += job.guide is not None
+        watched = Watched(model, job.num_each)
+        try:
+            yield watched
+        except Exception as error:
+            reason = reason_of(error.__cause__ or error)
+            model.refusals[reason] = model.refusals.get(reason, 0) + 1
+            raise
+        except BaseException:
+            model.counters["weft:left_requests"] += 1
+            raise
+
+
+class Watched:
+    """What comes of one request."""
+
+    def __init__(
+        self, model: ModelMetrics, num_each: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._model, self._num_each, self._clock = model, num_each, clock
+        self._last: dict[int, float] = {}
+
+    def came(self, increments: Sequence[Increment]) -> None:
+        """Note increments that just came."""
+        now, gaps = self._clock(), self._model.histograms["vllm:inter_token_latency_seconds"]
+        for one in increments:
+            count = len(one.token_ids)
+            self._model.counters["vllm:generation_tokens"] += count
+            if one.choice not in self._last and one.choice % self._num_each == 0 and count:
+                self._model.note_prompt(one.stats)
+            before = self._last.get(one.choice)
+            if count and before is not None:
+                gaps.observe((now - before) / count, count)
+            if count:
+                self._last[one.choice] = now
+            if one.output is not None:
+                self._model.end(one.output, one.choice % self._num_each == 0)
+
+
+FINISHED = {"stop": "stop", "length": "length", "timeout": "length", "cancelled": "abort"}
+"""vLLM's words for why answers end."""
+
+REASONS = (
+    (GuideError, "guide"),
+    (GuideStateError, "guide_at_run_time"),
+    (CapacityError, "capacity"),
+    (InputError, "input"),
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a request failed, in a word."""
+    return next((word for kind, word in REASONS if isinstance(error, kind)), type(error).__name__)

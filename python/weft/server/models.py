@@ -1,0 +1,81 @@
+"""Builds what a server answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weft.client.builder import BuiltEngine, ModelSource
+from weft.client.capacity import ClientLimits
+from weft.client.client import EngineClient
+from weft.client.generation_config import Source, sampling_defaults
+from weft.config import EngineConfig, Speculation
+from weft.core import SamplingParams
+from weft.errors import InputError
+from weft.grammar.guide import Guide
+from weft.grammar.kinds.tool_style import tool_style_of
+from weft.grammar.kinds.tools import tool_styles
+from weft.parsing import reasoning_markers
+from weft.server.served import Family, ServedModel
+from weft.tokenizer.tokenizer import ChatTemplate
+
+UNREAD_RESPONSES = 64
+"""Of a client that reads slowly so many increments are kept before they are merged."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model to serve: `path` is a directory or a name. `tool_style` and `thinking` (two markers, or () for a model
+    that does not think) stand in for what its chat template tells."""
+
+    path: str | Path | None = None
+    name: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    speculation: Speculation = field(default_factory=Speculation.none)
+    engine: EngineConfig = field(default_factory=lambda: EngineConfig(untrusted_guides=True))
+    max_queue_size: int = 1024
+    max_pending_bytes: int = 1 << 30
+    generation_config: Source = "auto"
+    tool_style: str | None = None
+    thinking: tuple[str, ...] | None = None
+    handles: Mapping[str, Guide] = field(default_factory=dict)
+
+
+def build(config: ModelConfig) -> ServedModel:
+    """Load a model and start its engine. Raises `ModelError`, `TokenizerError` or `InputError`."""
+    source = ModelSource.of(config.path)
+    if config.tool_style is not None and config.tool_style not in tool_styles():
+        raise InputError(f"tool_style is {config.tool_style!r}; it must be one of {', '.join(tool_styles())}")
+    defaults = sampling_defaults(source.path, config.generation_config)
+    limits = ClientLimits(
+        max_sequences=128,
+        max_queue_size=config.max_queue_size,
+        max_pending_bytes=config.max_pending_bytes,
+        max_unread_responses=UNREAD_RESPONSES,
+    )
+    built = BuiltEngine.build(source, config.device, config.dtype, config.speculation, config.engine)
+    if built.compiler is not None:
+        built.compiler.warm_up()  # rather than in the first guided request
+    client = EngineClient(built, limits)
+    return ServedModel(
+        config.name or source.path.name,
+        client,
+        SamplingParams(**{"temperature": 1.0, **defaults}),
+        family_of(built.text.chat_template, config),
+        defaults.get("max_tokens"),
+        config.handles,
+    )
+
+
+def family_of(template: ChatTemplate | None, config: ModelConfig) -> Family:
+    """What a chat template tells of a family, and what the config says instead."""
+    style = config.tool_style or tool_style_of(template) or Family.tool_style
+    plain = template.get("default") if isinstance(template, dict) else template
+    thinking = reasoning_markers(plain) if plain else None
+    if config.thinking is not None:
+        if len(config.thinking) not in (0, 2):
+            raise InputError("thinking is two markers, or none")
+        thinking = (config.thinking[0], config.thinking[1]) if config.thinking else None
+    return Family(style, thinking)

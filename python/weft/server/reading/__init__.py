@@ -1,0 +1,1 @@
+"""Bodies read into jobs: prompts, guides, tools; nothing of them has begun."""

@@ -1,0 +1,149 @@
+"""What a body asks for, read and prepared: nothing of it has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from weft.client.engine_requests import PreparedRequest
+from weft.client.request import GenerationRequest
+from weft.engine.beam_params import BeamParams
+from weft.engine.device.tensors import NOTHING, Gather
+from weft.errors import WeftError
+from weft.grammar.guide import Guide
+from weft.server.errors import ApiError, api_error
+from weft.server.protocol.sampling import SamplingFields
+from weft.server.served import ServedModel
+
+MAX_PROMPT_LOGITS = 256 << 20
+"""Bytes of logits that a prompt's log-probabilities may need."""
+
+
+@dataclass
+class Job:
+    """Prepared requests of one body, and what writing their answers needs to know."""
+
+    served: ServedModel
+    body: SamplingFields
+    prepared: list[PreparedRequest]
+    request_id: str
+    created: int
+    num_each: int
+    guide: Guide | None = None
+    wants_answer: bool = True
+    """False where only the prompt is to be shown (max_tokens 0 with echo)."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(len(one.prompt) for one in self.prepared)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a route knows of a body besides its fields: who asks, the salt of their prefixes, the guide, the longest
+    answer (None: as long as there is room), how many likeliest tokens are shown, and text that is expected as the
+    answer."""
+
+    client_id: int
+    salt: str | None
+    guide: Guide | None
+    max_tokens: int | None
+    logprobs: int | None
+    given: str = ""
+    wants_prompt_logprobs: bool = False
+
+
+def prepared_job(
+    served: ServedModel,
+    body: SamplingFields,
+    prompts: Sequence[Sequence[int]],
+    asked: Asked,
+    ids: tuple[str, int],
+) -> Job:
+    """Requests for these prompts. Raises `ApiError`."""
+    if body.truncate_prompt_tokens is not None:
+        prompts = [prompt[-body.truncate_prompt_tokens :] for prompt in prompts]
+    _check_logits(served, body, prompts, asked)
+    wants_answer = asked.max_tokens != 0
+    try:
+        requests = [_request(served, body, prompt, asked) for prompt in prompts]
+        prepared = served.client.prepare(requests)
+    except WeftError as error:
+        raise api_error(error, type(body).model_fields) from error
+    return Job(
+        served, body, prepared, *ids, num_each=body.num_answers, guide=asked.guide, wants_answer=wants_answer
+    )
+
+
+def _request(
+    served: ServedModel, body: SamplingFields, prompt: Sequence[int], asked: Asked
+) -> GenerationRequest:
+    most = asked.max_tokens
+    if most is None:
+        most = max(served.max_model_len - len(prompt), 1)
+        most = min(most, served.default_max_tokens or most)
+    sampling = body.sampling(served.defaults, max(most, 1), asked.logprobs)
+    return GenerationRequest(
+        prompt,
+        sampling,
+        guide=asked.guide,
+        beam=_beam(body),
+        priority=body.engine_priority,
+        timeout_s=body.timeout_s,
+        client_id=asked.client_id,
+        cache_salt=asked.salt,
+        max_drafts=body.max_drafts,
+        given=asked.given,
+        gather=Gather(context_logits=True) if _wants_logits(body, asked) else NOTHING,
+        end_ids=frozenset() if body.ignore_eos else None,
+        bias=_allowed(served, body.allowed_token_ids),
+        streams=body.stream,
+    )
+
+
+def _beam(body: SamplingFields) -> BeamParams | None:
+    if not body.use_beam_search:
+        return None
+    penalty = 1.0 if body.length_penalty is None else body.length_penalty
+    width = max(body.num_answers, 2)
+    return BeamParams(
+        width,
+        body.num_answers,
+        length_penalty=penalty,
+        early_stopping=0 if body.early_stopping is False else 1,
+    )
+
+
+def _check_logits(
+    served: ServedModel, body: SamplingFields, prompts: Sequence[Sequence[int]], asked: Asked
+) -> None:
+    """Raise `ApiError` for more logits of prompts than are gathered."""
+    if not _wants_logits(body, asked):
+        return
+    size = 4 * sum(map(len, prompts)) * served.text.vocab_size
+    if size > MAX_PROMPT_LOGITS:
+        raise ApiError(
+            f"log-probabilities of prompts of {sum(map(len, prompts))} tokens need {size} bytes of logits; at most "
+            f"{MAX_PROMPT_LOGITS} are gathered for a request: give fewer or shorter prompts",
+            param="prompt_logprobs" if body.prompt_logprobs is not None else "echo",
+        )
+
+
+def _wants_logits(body: SamplingFields, asked: Asked) -> bool:
+    return asked.wants_prompt_logprobs or body.prompt_logprobs is not None
+
+
+def _allowed(served: ServedModel, tokens: Sequence[int] | None) -> torch.Tensor | None:
+    """A bias that forbids all other tokens."""
+    if tokens is None:
+        return None
+    size = served.text.vocab_size
+    bad = next((token for token in tokens if not 0 <= token < size), None)
+    if bad is not None:
+        raise ApiError(f"allowed_token_ids has {bad}; ids are 0 to {size - 1}", param="allowed_token_ids")
+    bias = torch.full((size,), float("-inf"))
+    bias[list(tokens)] = 0
+    return bias

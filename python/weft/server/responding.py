@@ -1,0 +1,175 @@
+"""Sends answers over HTTP: errors before the first byte have a status, and who leaves is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from weft.server.errors import ApiError, api_error
+from weft.server.metrics import Metrics, Watched
+from weft.server.reading.jobs import Job
+from weft.server.tenants import Tenant, Tenants
+from weft.server.writing.increments import Answers, Increment
+
+_log = logging.getLogger("weft.server")
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Writer(Protocol):
+    """Writes what a route answers."""
+
+    def chunks(self, increments: Sequence[Increment]) -> bytes:
+        """The events of what came."""
+
+    def last(self) -> bytes:
+        """What follows the last event."""
+
+    def failed(self, error: ApiError) -> bytes:
+        """What is sent where it fails after it has begun."""
+
+    def whole(self, increments: Sequence[Increment]) -> dict[str, Any]:
+        """The answer, of all that came."""
+
+
+class SlowReaders:
+    """Ends streams whose reader has taken nothing for a while. Each is watched while it sends."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._sending: dict[asyncio.Task[Any], float] = {}
+
+    async def send(self, send: Send, body: bytes, more_body: bool = True) -> None:
+        """Send a part of a body, and be watched meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._sending[task] = time.monotonic()
+        try:
+            await send({"type": "http.response.body", "body": body, "more_body": more_body})
+        finally:
+            del self._sending[task]
+
+    async def watch(self) -> None:
+        """Look again and again, for ever."""
+        while True:
+            await asyncio.sleep(min(self._most_s / 4, 5.0))
+            limit = time.monotonic() - self._most_s
+            for task, since in list(self._sending.items()):
+                if since < limit:
+                    _log.warning(
+                        "a client has read nothing for %.0f s: its request is cancelled", self._most_s
+                    )
+                    task.cancel()
+
+
+class AnswerResponse(Response):
+    """The answers to a job, streamed or whole."""
+
+    def __init__(self, job: Job, writer: Writer, tenant: Tenant, services: Services) -> None:
+        self.status_code, self.background = 200, None
+        self._job, self._writer, self._tenant, self._services = job, writer, tenant, services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, unless the client leaves before."""
+        working = asyncio.ensure_future(self._run(scope, send))
+        leaving = asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                scope["weft.left"] = True
+                working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+        finally:
+            leaving.cancel()
+            working.cancel()
+
+    async def _run(self, scope: Scope, send: Send) -> None:
+        metrics, job, started = self._services.metrics, self._job, False
+        scope["weft.job"] = job
+        try:
+            with (
+                self._services.tenants.admitted(self._tenant, len(job.prepared) * job.num_each),
+                metrics.request(job) as watched,
+            ):
+                answers = Answers(job.served, job.prepared, job.num_each, self._services.interval_s)
+                try:
+                    if not job.body.stream:
+                        await self._answer(send, answers, watched)
+                        return
+                    send_part = partial(self._services.slow_readers.send, scope.get("weft.send", send))
+                    while more := await answers.next():
+                        watched.came(more)
+                        content = self._writer.chunks(more)
+                        if not started:
+                            started = True
+                            await send(
+                                {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
+                            )
+                        if content:
+                            await send_part(content)
+                finally:
+                    answers.close()
+                await self._send_part(send, self._writer.last(), is_last=True)
+        except Exception as error:
+            await self._fail(scope, send, error, started)
+
+    async def _answer(self, send: Send, answers: Answers, watched: Watched) -> None:
+        """The whole answer, at its end."""
+        came: list[Increment] = []
+        while more := await answers.next():
+            watched.came(more)
+            came += more
+        body = await asyncio.to_thread(self._whole, came)
+        await _send_whole(send, 200, body, [(b"content-type", b"application/json")])
+
+    def _whole(self, came: list[Increment]) -> bytes:
+        return json.dumps(self._writer.whole(came), ensure_ascii=False).encode()
+
+    async def _send_part(self, send: Send, content: bytes, is_last: bool = False) -> None:
+        await self._services.slow_readers.send(send, content, not is_last)
+
+    async def _fail(self, scope: Scope, send: Send, error: Exception, started: bool) -> None:
+        told = api_error(error)
+        scope["weft.error"] = told
+        if told.status >= 500 and not isinstance(error, ApiError):
+            _log.error("a request failed: %s", error, exc_info=error)
+        if started:
+            await self._send_part(send, self._writer.failed(told), is_last=True)
+        else:
+            await _send_whole(send, told.status, told.content, told.headers)
+
+
+class Services:
+    """What every answer needs of the server."""
+
+    def __init__(
+        self, tenants: Tenants, metrics: Metrics, slow_readers: SlowReaders, interval_s: float
+    ) -> None:
+        self.tenants, self.metrics, self.slow_readers = tenants, metrics, slow_readers
+        self.interval_s = interval_s
+
+
+async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    headers = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

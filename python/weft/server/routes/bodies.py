@@ -1,0 +1,65 @@
+"""Bodies as data, and work that would hold the event loop done beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from weft.server.errors import ApiError
+from weft.server.state import ServerState
+from weft.server.tenants import Tenant
+
+T = TypeVar("T")
+
+SURROGATE = b"\\ud"
+SMALL = 4 << 10
+"""Bytes of a body that is read at once."""
+
+
+async def raw_body(request: Request) -> bytes:
+    """A body, which may not take for ever to come."""
+    seconds = state_of(request).config.max_body_s
+    try:
+        async with asyncio.timeout(seconds):
+            return await request.body()
+    except TimeoutError:
+        raise ApiError(f"the body did not come within {seconds:g} s", 408, code="body_too_slow") from None
+
+
+async def json_body(request: Request) -> tuple[Any, int]:
+    """The JSON of a body, and its bytes."""
+    raw = await raw_body(request)
+    if not raw:
+        raise ApiError("the body is empty; send a JSON object")
+    try:
+        data = json.loads(raw)
+        if SURROGATE in raw.lower():
+            json.dumps(data, ensure_ascii=False).encode()
+        return data, len(raw)
+    except RecursionError:
+        raise ApiError("the body is not JSON that can be read: its brackets nest too deep") from None
+    except UnicodeEncodeError:
+        raise ApiError("the body has half a character (a surrogate), which UTF-8 can't hold") from None
+    except ValueError as error:
+        raise ApiError(f"the body is not JSON: {error}") from None
+
+
+async def beside(size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
+    """What `work` gives; of a large body it is done on another thread."""
+    return await asyncio.to_thread(work) if size > SMALL or is_heavy else work()
+
+
+def state_of(request: Request) -> ServerState:
+    """The server's parts."""
+    state: ServerState = request.app.state.weft
+    return state
+
+
+def tenant_of(request: Request) -> Tenant:
+    """Who asks."""
+    tenant: Tenant = request.scope["weft.tenant"]
+    return tenant

@@ -1,0 +1,58 @@
+"""/v1/controllers: programs that clients upload, as AICI had them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from weft.errors import WeftError
+from weft.server.errors import ApiError, api_error
+from weft.server.protocol.base import Body
+from weft.server.routes.bodies import json_body, raw_body, state_of, tenant_of
+
+router = APIRouter()
+
+MAGIC = b"\0asm"
+
+
+class TagsBody(Body):
+    """Names for a module."""
+
+    module_id: str
+    tags: list[str]
+
+
+@router.post("/v1/controllers")
+async def upload(request: Request) -> dict[str, Any]:
+    """Keep a module: the body is WebAssembly in binary form."""
+    module = await raw_body(request)
+    if module[:4] != MAGIC:
+        raise ApiError("the body is no WebAssembly module in binary form; send the .wasm file as it is")
+    state, tenant = state_of(request), tenant_of(request)
+    try:
+        return await asyncio.to_thread(state.programs.upload, tenant.name, module)
+    except WeftError as error:
+        raise api_error(error) from error
+
+
+@router.post("/v1/controllers/tags")
+async def tag(request: Request) -> dict[str, Any]:
+    """Name a module."""
+    data, _ = await json_body(request)
+    body = TagsBody.read(data)
+    return state_of(request).programs.tag(tenant_of(request).name, body.module_id, body.tags)
+
+
+@router.get("/v1/controllers")
+@router.get("/v1/controllers/tags")
+async def programs(request: Request) -> dict[str, Any]:
+    """The tenant's modules and tags."""
+    return state_of(request).programs.list(tenant_of(request).name)
+
+
+@router.delete("/v1/controllers/{name}")
+async def delete(request: Request, name: str) -> dict[str, Any]:
+    """Let go of a tag, or of a module with its tags."""
+    return state_of(request).programs.delete(tenant_of(request).name, name)

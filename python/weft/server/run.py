@@ -1,0 +1,103 @@
+"""Runs a server: builds its models, listens, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Mapping
+from types import FrameType
+
+import uvicorn
+
+from weft.errors import ExecutorError
+from weft.server.app import create_app
+from weft.server.served import ServedModel
+from weft.server.settings import ServerConfig
+from weft.server.state import ServerState
+
+_log = logging.getLogger("weft.server")
+
+POLL_S, TICKS = 0.05, 10
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, which on SIGTERM or SIGINT first answers what is under way: nothing new is taken, and /ready
+    says so. A second signal ends it at once. So does an engine that has failed, which `failure` then tells: whoever
+    watches the process starts another."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config)
+        self._state = state
+        self._draining: asyncio.Task[None] | None = None
+        self.failure: ExecutorError | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        if self._state.is_draining or self.should_exit:
+            self.force_exit = True
+            self.should_exit = True
+            return
+        self._state.is_draining = True
+        _log.info(
+            "told to end by %s: %d requests are under way", signal.Signals(sig).name, self._num_requests
+        )
+        asyncio.get_running_loop().call_soon_threadsafe(self._begin)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end, asked ten times a second."""
+        if counter % TICKS == 0:
+            try:
+                for model in self._state.models.values():
+                    model.client.check()
+            except ExecutorError as error:
+                self.failure = error
+                return True
+        return await super().on_tick(counter)
+
+    @property
+    def _num_requests(self) -> int:
+        return self._state.tenants.num_inside
+
+    def _begin(self) -> None:
+        self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        limit = time.monotonic() + self._state.config.drain_s
+        while self._num_requests and time.monotonic() < limit:
+            await asyncio.sleep(POLL_S)
+        if self._num_requests:
+            _log.warning("%d requests did not end in time and are cancelled", self._num_requests)
+        self.should_exit = True
+
+
+def serve(
+    config: ServerConfig, models: Mapping[str, ServedModel], programs: Mapping[str, bytes] | None = None
+) -> None:
+    """Serve until a signal ends it. Raises `ExecutorError` where an engine failed. `programs` are everybody's, by name.
+    The models are closed at the end."""
+    state = ServerState(config, models)
+    if not config.api_keys and config.host not in LOOPBACK:
+        _log.warning("anybody who reaches %s may ask: there is no API key", config.host)
+    for name, module in (programs or {}).items():
+        state.programs.add(name, module)
+    settings = uvicorn.Config(
+        create_app(state),
+        host=config.host,
+        port=config.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=config.max_connections,
+    )
+    try:
+        server = DrainingServer(settings, state)
+        server.run()
+    finally:
+        state.close()
+    if server.failure is not None:
+        raise server.failure

@@ -1,0 +1,64 @@
+"""How a server is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weft.errors import InputError
+from weft.server.programs import ProgramLimits
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How a server is run.
+
+    It listens at `host` and `port`. `api_keys` are keys by the names of who has them; without any nobody is asked for
+    one. A body may have `max_body_bytes`, and take `max_body_s` seconds to come. `max_requests` are under way at most,
+    `max_requests_per_key` of each key (None: as many), with `max_answers_per_key` answers (of `n` and of several
+    prompts) together; and `max_connections` are open. Tokens of a stream that come within `stream_interval_ms` are one
+    event. A client that takes nothing for `slow_reader_s` seconds is given up. Told to end, the server takes nothing
+    new, and waits `drain_s` seconds for what is under way.
+
+    `allow_priority` lets requests say their priority, which goes before the turns of tenants (None: where nobody has a
+    key). `allowed_origins` are web pages' that may ask ("*": all). `has_page` serves the playground at /. /v1/responses
+    keeps the last `max_kept_responses`, of `max_kept_bytes` together. `programs` bounds what clients upload.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: Mapping[str, str] = field(default_factory=dict)
+    max_body_bytes: int = 4 << 20
+    max_body_s: float = 30.0
+    max_requests: int = 512
+    max_requests_per_key: int | None = None
+    max_answers_per_key: int = 512
+    max_connections: int = 2048
+    stream_interval_ms: float = 20.0
+    slow_reader_s: float = 60.0
+    drain_s: float = 30.0
+    allow_priority: bool | None = None
+    allowed_origins: tuple[str, ...] = ()
+    has_page: bool = True
+    max_kept_responses: int = 1000
+    max_kept_bytes: int = 64 << 20
+    programs: ProgramLimits = field(default_factory=ProgramLimits)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_body_bytes",
+            "max_body_s",
+            "max_requests",
+            "max_requests_per_key",
+            "max_answers_per_key",
+            "max_connections",
+            "slow_reader_s",
+        ):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InputError(f"{name} is {value}; it must be above 0")
+        if not 0 <= self.port < 65536:
+            raise InputError(f"port is {self.port}; it must be 0 (any that is free) to 65535")
+        for name in ("drain_s", "stream_interval_ms"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be 0 or more")

@@ -1,0 +1,1 @@
+"""Answers as they come, and how each route writes them."""

@@ -1,0 +1,251 @@
+"""The answers of /v1/chat/completions: as a whole, and in chunks."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring
+from typing import Any
+
+from weft.core import Output
+from weft.parsing import AnswerParser, CallArguments, CallBegin, Content, Part, Reasoning
+from weft.server.errors import ApiError
+from weft.server.protocol.chat import ChatBody
+from weft.server.reading.jobs import Job
+from weft.server.writing.common import (
+    DONE,
+    TokenJson,
+    event,
+    extras,
+    failed,
+    finish_reason,
+    stop_reason,
+    usage,
+    usage_of,
+)
+from weft.server.writing.increments import Increment
+from weft.server.writing.prompt_logprobs import prompt_logprobs, vllm_form
+
+
+@dataclass
+class Choice:
+    """What was written of one choice. `parser` splits its text; None: all of it is content."""
+
+    parser: AnswerParser | None
+    has_begun: bool = False
+    content: str = ""
+    reasoning: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    num_tokens: int = 0
+    num_reasoning: int = 0
+    held_origins: list[str] = field(default_factory=list)
+
+
+class ChatWriter:
+    """Writes one body's answers. `parsers` are those of its choices."""
+
+    def __init__(self, job: Job, body: ChatBody, parsers: Sequence[AnswerParser | None]) -> None:
+        self._job, self._body = job, body
+        self._choices = [Choice(parser) for parser in parsers]
+        self._tokens = TokenJson(job.served.tokens, body.return_tokens_as_token_ids)
+        self._outputs: dict[int, Output] = {}
+        options = body.stream_options
+        self._wants_usage = options is not None and options.include_usage
+        self._counts = options is not None and options.continuous_usage_stats
+        self._is_plain = not (self._counts or body.logprobs or body.return_token_ids)
+        head = {"id": job.request_id, "object": "chat.completion.chunk", "created": job.created}
+        head |= {"model": job.served.name}
+        self._head = json.dumps(head, separators=(",", ":"))[:-1]
+
+    @property
+    def parser(self) -> AnswerParser | None:
+        """What splits the first choice's text."""
+        return self._choices[0].parser
+
+    # -- in chunks
+
+    def chunks(self, increments: Sequence[Increment]) -> bytes:
+        """The events of what came."""
+        return b"".join(self._chunk(one) for one in increments)
+
+    def last(self) -> bytes:
+        """What follows the last event."""
+        if not self._wants_usage:
+            return DONE
+        data = json.loads(self._head + "}")
+        return event({**data, "choices": [], "usage": self._usage(), "weft": self._extras()}) + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        """What is sent where an answer fails after it has begun."""
+        return failed(error)
+
+    def _chunk(self, one: Increment) -> bytes:
+        choice = self._choices[one.choice]
+        if choice.has_begun and choice.parser is None and one.output is None and self._is_plain:
+            return self._plain_chunk(choice, one)
+        choice.num_tokens += len(one.token_ids)
+        if one.output is not None:
+            self._outputs[one.choice] = one.output
+        deltas = self._deltas(choice, one)
+        choice.held_origins += one.origins
+        logprobs = None
+        if one.logprobs is not None and one.token_ids:
+            logprobs = self._tokens.chat(one.token_ids, one.logprobs, one.origins)
+        if not choice.has_begun:
+            choice.has_begun = True
+            deltas.insert(0, {"role": "assistant", "content": ""})
+        if not deltas and logprobs is None and one.output is None and not self._body.return_token_ids:
+            return b""  # its text is held back; its origins come with the text
+        *before, last = deltas or [{}]
+        written = [self._event(one.choice, delta, "") for delta in before]
+        rest = f',"token_origins":{json.dumps(choice.held_origins)}'
+        choice.held_origins = []
+        if logprobs is not None:
+            rest += f',"logprobs":{json.dumps(logprobs)}'
+        if self._body.return_token_ids:
+            rest += f',"token_ids":{json.dumps(one.token_ids)}'
+        written.append(self._event(one.choice, last, rest, one.output))
+        return b"".join(written)
+
+    def _plain_chunk(self, choice: Choice, one: Increment) -> bytes:
+        """What most chunks are: a text, and how its tokens came."""
+        choice.num_tokens += len(one.token_ids)
+        origins = one.origins
+        if choice.held_origins:
+            origins = [*choice.held_origins, *origins]
+        if not one.text:
+            choice.held_origins = origins
+            return b""
+        choice.held_origins = []
+        choice.content += one.text
+        said, came = encode_basestring(one.text), '","'.join(origins)
+        return (
+            f'data: {self._head},"choices":[{{"index":{one.choice},"delta":{{"content":{said}}},"finish_reason":null,'
+            f'"token_origins":["{came}"]}}]}}\n\n'
+        ).encode()
+
+    def _event(self, index: int, delta: dict[str, Any], rest: str, output: Output | None = None) -> bytes:
+        reason = "null"
+        if output is not None:
+            reason = f'"{self._reason(index, output)}"'
+            rest += f',"stop_reason":{json.dumps(stop_reason(output))}'
+        said = json.dumps(delta, ensure_ascii=False)
+        text = f'data: {self._head},"choices":[{{"index":{index},"delta":{said},"finish_reason":{reason}{rest}}}]'
+        if self._counts:
+            num_tokens = sum(choice.num_tokens for choice in self._choices)
+            text += f',"usage":{json.dumps(usage_of(self._job.prompt_tokens, num_tokens))}'
+        return (text + "}\n\n").encode()
+
+    def _deltas(self, choice: Choice, one: Increment) -> list[dict[str, Any]]:
+        """What the text adds to the message."""
+        return merged(
+            [delta for part in self._parts(choice, one) if (delta := self._delta(choice, part)) is not None]
+        )
+
+    def _parts(self, choice: Choice, one: Increment) -> list[Part]:
+        text = one.text
+        if one.output is not None and self._body.include_stop_str_in_output:
+            text += one.output.stopped_by if isinstance(one.output.stopped_by, str) else ""
+        if choice.parser is None:
+            return [Content(text)] if text else []
+        parts = choice.parser.feed(text) if text else []
+        if one.output is not None:
+            parts = [*parts, *choice.parser.finish()]
+        if parts and all(isinstance(part, Reasoning) for part in parts):
+            choice.num_reasoning += len(one.token_ids)
+        return parts
+
+    def _delta(self, choice: Choice, part: Part) -> dict[str, Any] | None:
+        match part:
+            case Content(text):
+                choice.content += text
+                return {"content": text}
+            case Reasoning(text):
+                choice.reasoning += text
+                return {"reasoning_content": text} if self._body.include_reasoning else None
+            case CallBegin(index, name):
+                call = {"id": f"call_{secrets.token_hex(12)}", "type": "function"}
+                choice.calls.append({**call, "function": {"name": name, "arguments": ""}})
+                return {"tool_calls": [{"index": index, **call, "function": {"name": name, "arguments": ""}}]}
+            case CallArguments(index, text):
+                choice.calls[index]["function"]["arguments"] += text
+                return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+        return None
+
+    # -- as a whole
+
+    def whole(self, increments: Sequence[Increment]) -> dict[str, Any]:
+        """The answer, once all choices have ended."""
+        for one in increments:
+            self._choices[one.choice].num_tokens += len(one.token_ids)
+            for part in self._parts(self._choices[one.choice], one):
+                self._delta(self._choices[one.choice], part)
+            if one.output is not None:
+                self._outputs[one.choice] = one.output
+        found = {
+            "id": self._job.request_id,
+            "object": "chat.completion",
+            "created": self._job.created,
+            "model": self._job.served.name,
+            "choices": [self._whole_choice(index) for index in sorted(self._outputs)],
+            "usage": self._usage(),
+            "weft": self._extras(),
+        }
+        top = self._body.prompt_logprobs
+        first = self._outputs[0]
+        if top is not None and first.context_logits is not None:
+            prompt = first.prompt_token_ids
+            entries = prompt_logprobs(prompt, first.context_logits, top)
+            found["prompt_logprobs"] = vllm_form(prompt, entries, self._tokens)
+        if self._body.return_token_ids:
+            found["prompt_token_ids"] = list(first.prompt_token_ids)
+        return found
+
+    def _whole_choice(self, index: int) -> dict[str, Any]:
+        choice, output = self._choices[index], self._outputs[index]
+        message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
+        if choice.calls:
+            message["content"] = choice.content or None
+            message["tool_calls"] = choice.calls
+        if choice.reasoning and self._body.include_reasoning:
+            message["reasoning_content"] = choice.reasoning
+        logprobs = None
+        if output.logprobs is not None:
+            logprobs = self._tokens.chat(output.token_ids, output.logprobs, output.origins)
+        found = {
+            "index": index,
+            "message": message,
+            "logprobs": logprobs,
+            "finish_reason": self._reason(index, output),
+            "stop_reason": stop_reason(output),
+        }
+        if self._body.return_token_ids:
+            found["token_ids"] = output.token_ids
+        return found
+
+    def _reason(self, index: int, output: Output) -> str:
+        reason = finish_reason(output)
+        return "tool_calls" if reason == "stop" and self._choices[index].calls else reason
+
+    def _usage(self) -> dict[str, Any]:
+        ended = [self._outputs[index] for index in sorted(self._outputs)]
+        return usage(self._job, ended, sum(choice.num_reasoning for choice in self._choices))
+
+    def _extras(self) -> dict[str, Any]:
+        return extras([self._outputs[index] for index in sorted(self._outputs)])
+
+
+def merged(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Deltas that say the same field one after another are one."""
+    found: list[dict[str, Any]] = []
+    for delta in deltas:
+        last = found[-1] if found else {}
+        for name in ("content", "reasoning_content"):
+            if name in delta and name in last:
+                last[name] += delta[name]
+                break
+        else:
+            found.append(delta)
+    return found

@@ -1,0 +1,142 @@
+"""What comes of submitted requests: increments of text, on the server's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.client.engine_requests import PreparedRequest
+from weft.client.following import Came
+from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client.unread import merged
+from weft.core import Output, OutputStats, TokenLogprob
+from weft.errors import WeftError
+from weft.grammar.guide import Guide
+from weft.server.errors import api_error
+from weft.server.served import ServedModel
+
+
+@dataclass(slots=True)
+class Increment:
+    """What came of one choice: text that is settled, the tokens that came with it, and at its end its whole output."""
+
+    choice: int
+    text: str
+    token_ids: list[int]
+    origins: list[str]
+    logprobs: list[TokenLogprob] | None
+    output: Output | None
+    stats: OutputStats
+
+
+class Answers:
+    """The answers to prepared requests, which are submitted at once: choice p * n + i is sequence i of prompt p.
+    Increments come at most every `interval_s` seconds, and at the end. `close` when done: what has not ended is
+    cancelled. Raises `ApiError` where the engine takes no more."""
+
+    def __init__(
+        self, served: ServedModel, prepared: Sequence[PreparedRequest], num_each: int, interval_s: float = 0.0
+    ) -> None:
+        self.served = served
+        try:
+            self.handles = served.client.submit(prepared)
+        except WeftError as error:
+            raise api_error(error, is_submitting=True) from error
+        self._num_each = num_each
+        self._texts: dict[AnswerSequence, _SequenceText] = {}
+        self._first = {handle.id: place * num_each for place, handle in enumerate(self.handles)}
+        self._following = served.client.following(self.handles, interval_s)
+
+    async def next(self) -> list[Increment]:
+        """What came, once something did; nothing at the end. Raises `ApiError`."""
+        try:
+            while came := await self._following.next():
+                if found := await self._read(came):
+                    return found
+        except WeftError as error:
+            raise api_error(error) from error
+        return []
+
+    def close(self) -> None:
+        """Let go of them."""
+        self._following.close()
+
+    async def _read(self, came: Came) -> list[Increment]:
+        found: list[Increment] = []
+        for handle, deltas in came:
+            if handle.error is not None:
+                raise handle.error
+            beamed = handle.request.beam is not None
+            for delta in merged(deltas) if len(deltas) > 1 else deltas:
+                found += self._of_beams(handle, delta) if beamed else [self._increment(handle, delta)]
+        for increment in found:
+            if increment.output is not None:
+                await self._judge(increment)
+        return found
+
+    def _increment(self, handle: RequestHandle, delta: ResponseDelta) -> Increment:
+        sequence = delta.sequence
+        assert sequence is not None  # a request that never began has an error
+        answer, start, end = sequence.output, delta.start, delta.end
+        tokens = answer.token_ids[start:end]
+        text = self._texts.get(sequence)
+        if text is None:
+            text = self._texts[sequence] = _SequenceText(self.served, handle, sequence)
+        return Increment(
+            self._first[handle.id] + sequence.index,
+            text.last(answer) if delta.is_finished else text.more(tokens),
+            tokens,
+            answer.origins[start:end],
+            answer.logprobs[start:end] if answer.logprobs is not None else None,
+            answer if delta.is_finished else None,
+            answer.stats,
+        )
+
+    def _of_beams(self, handle: RequestHandle, delta: ResponseDelta) -> list[Increment]:
+        """The answers that a search found: beams are not streamed."""
+        if not delta.is_final:
+            return []
+        outputs = self.served.detokenizer.output(handle).outputs[: self._num_each]
+        first = self._first[handle.id]
+        return [
+            Increment(
+                first + place,
+                output.text,
+                output.token_ids,
+                output.origins,
+                output.logprobs,
+                output,
+                output.stats,
+            )
+            for place, output in enumerate(outputs)
+        ]
+
+    async def _judge(self, increment: Increment) -> None:
+        """Ask whether an answer obeys a guide that was not enforced whole, beside everything else."""
+        handle, output = self.handles[increment.choice // self._num_each], increment.output
+        guide = handle.request.guide
+        if output is not None and isinstance(guide, Guide) and not guide.strict:
+            await asyncio.to_thread(self.served.detokenizer.judge, output, handle)
+
+
+class _SequenceText:
+    """The text of a sequence: what can't become a stop word and ends on whole characters."""
+
+    def __init__(self, served: ServedModel, handle: RequestHandle, sequence: AnswerSequence) -> None:
+        self._detokenizer, self._handle = served.detokenizer, handle
+        self._running = served.detokenizer.running(sequence)
+        self._num_shown = 0
+
+    def more(self, tokens: Sequence[int]) -> str:
+        """What these tokens settle."""
+        running, shown = self._running, self._num_shown
+        for token in tokens:
+            running.feed(token)
+        self._num_shown = max(shown, running.num_shown)
+        return running.text[shown : self._num_shown]
+
+    def last(self, answer: Output) -> str:
+        """The rest."""
+        answer.text = self._detokenizer.text(answer, self._handle)
+        return answer.text[self._num_shown :]

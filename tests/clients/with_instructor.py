@@ -1,0 +1,21 @@
+"""instructor: by schema and by tools."""
+
+from __future__ import annotations
+
+import instructor
+from asked import ANSWER, MESSAGES
+from openai import OpenAI
+from pydantic import BaseModel
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
+    client = instructor.from_openai(OpenAI(), mode=mode)
+    found = client.chat.completions.create(
+        model="weft-tiny", messages=MESSAGES, temperature=0, response_model=Person
+    )
+    assert found.model_dump() == ANSWER, (mode, found)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("openai")
+
+from openai import OpenAI
+
+from support.server.running import Running, running
+from weft import EngineConfig, Guide, Speculation
+from weft.server.models import ModelConfig, build
+from weft.server.served import ServedModel
+from weft.server.settings import ServerConfig
+
+
+@pytest.fixture(scope="session")
+def models() -> Iterator[dict[str, ServedModel]]:
+    """Two engines: one with every drafter that tests need, one with beams and without drafts."""
+    drafting = ModelConfig(
+        name="tiny",
+        speculation=Speculation.given(Speculation.forced(Speculation.eagle3(num_draft_tokens=3))),
+        engine=EngineConfig(max_batch=8),
+        handles={"digits": Guide.regex("[0-9]{3}")},
+    )
+    plain = ModelConfig(name="plain", engine=EngineConfig(max_batch=8, max_beam_width=4))
+    served = {one.name: one for one in map(build, (drafting, plain))}
+    yield served
+    for one in served.values():
+        one.close()
+
+
+@pytest.fixture(scope="session")
+def server(models: dict[str, ServedModel]) -> Iterator[Running]:
+    with running(models, ServerConfig(stream_interval_ms=0)) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def client(server: Running) -> Iterator[Any]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="nobody asks", max_retries=0, timeout=60) as made:
+        yield made

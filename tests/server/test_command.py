@@ -1,0 +1,221 @@
+"""`weft serve` as a process: its settings, its end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.server.asking import ANSWER, MESSAGES, ask
+from weft.errors import InputError
+from weft.server.config_file import read_config
+
+CONFIG = """
+[server]
+api_keys = {ada = "a-secret"}
+max_requests_per_key = 4
+allowed_origins = ["https://example.org"]
+[server.programs]
+max_modules = 2
+
+[[models]]
+name = "drafting"
+[models.speculation]
+drafter = "eagle3"
+num_draft_tokens = {"1" = 4, "8" = 2}
+forced = true
+[models.engine]
+max_batch = 4
+[models.guides.person]
+json_schema = "person.json"
+[models.guides.digits]
+regex = "[0-9]{2}"
+
+[[models]]
+path = "weft-tiny"
+name = "plain"
+tool_style = "llama"
+thinking = ["<think>", "</think>"]
+
+[programs]
+year = "year.wasm"
+"""
+
+
+def test_a_configuration_is_read(tmp_path: Path) -> None:
+    (tmp_path / "person.json").write_text('{"type": "object"}')
+    (tmp_path / "server.toml").write_text(CONFIG)
+    read = read_config(tmp_path / "server.toml")
+    assert read.server.api_keys == {"ada": "a-secret"} and read.server.programs.max_modules == 2
+    drafting, plain = read.models
+    assert (
+        drafting.speculation.drafters == ("forced", "eagle3") and drafting.speculation.max_draft_tokens == 4
+    )
+    assert drafting.engine.max_batch == 4 and drafting.engine.untrusted_guides
+    kinds = {name: guide.kind for name, guide in drafting.handles.items()}
+    assert kinds == {"person": "json_schema", "digits": "regex"}
+    assert (plain.tool_style, plain.thinking) == ("llama", ("<think>", "</think>"))
+    assert read.programs == {"year": tmp_path / "year.wasm"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server\n", "is no TOML"),
+        ("[serve]\n", "there is no setting serve; there is server, models, programs"),
+        ("[server]\nprt = 1\n", "server.prt"),
+        ("[server]\nport = 99999\n", "port is 99999"),
+        ("[[models]]\nnme = 'x'\n", r"models\[0\].nme"),
+        ("[[models]]\n[models.engine]\nmax_bach = 1\n", r"models\[0\].engine.max_bach"),
+        ("[[models]]\n[models.speculation]\ndrafter = 'eagel3'\n", "eagel3"),
+        ("[[models]]\n[models.guides.a]\nregx = 'x'\n", r"models\[0\].guides.a"),
+        ("models = 3\n", "models"),
+    ],
+)
+def test_what_is_wrong_with_one_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said) as caught:
+        read_config(path)
+    assert str(path) in str(caught.value)
+
+
+class Serving:
+    """A `weft serve` that has said where it listens."""
+
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "weft.cli", "serve", "--port", "0", "--max-batch", "4", *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if (found := re.search(r"http://127.0.0.1:(\d+)", line)) is not None:
+                self.port = int(found[1])
+                break
+        assert hasattr(self, "port"), "".join(self.lines)
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def end(self, seconds: float = 30) -> int:
+        """Its exit status, once it has ended."""
+        status = self.process.wait(seconds)
+        self._reading.join(10)
+        return status
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr:
+            self.lines += self.process.stderr
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[Serving]:
+    started = Serving(*options)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.process.kill()
+            started.end()
+
+
+@pytest.mark.process
+def test_it_serves_and_drains_on_sigterm() -> None:
+    """What is under way is answered whole, nothing new is taken, and the status is 0."""
+    with serving("--log-format", "json", "--trust-guides", "--drain-s", "20") as server:
+        status, answer = ask(
+            f"{server.url}/v1/chat/completions",
+            {"messages": MESSAGES, "temperature": 0, "guided_regex": ".*"},
+        )
+        assert status == 200 and json.loads(answer["choices"][0]["message"]["content"]) == ANSWER
+        body = json.dumps({"prompt": "Text:", "max_tokens": 900, "stream": True, "ignore_eos": True}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+            connection.sendall(head.encode() + body)
+            received = connection.recv(100)
+            server.process.send_signal(signal.SIGTERM)
+            limit = time.monotonic() + 10
+            while (status := ask(f"{server.url}/ready")[0]) == 200:
+                assert time.monotonic() < limit
+            assert status == 503
+            assert ask(f"{server.url}/v1/completions", {"prompt": "x"})[0] == 503
+            while part := connection.recv(65536):
+                received += part
+        assert b"[DONE]" in received and b'"finish_reason":"length"' in received
+        assert server.end() == 0
+    accessed = [json.loads(line) for line in server.lines if line.startswith("{")]
+    assert any(entry.get("path") == "/v1/completions" and entry.get("status") == 200 for entry in accessed)
+
+
+@pytest.mark.process
+def test_a_second_signal_ends_it_at_once() -> None:
+    with serving("--api-key", "ada=one", "--api-key", "two") as server:
+        assert ask(f"{server.url}/v1/models")[0] == 401
+        for key in ("one", "two"):
+            assert ask(f"{server.url}/v1/models", headers={"Authorization": f"Bearer {key}"})[0] == 200
+        body = json.dumps({"prompt": "Text:", "max_tokens": 1000, "n": 8, "ignore_eos": True}).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer two\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+            connection.sendall(head.encode() + body)
+            time.sleep(0.2)
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+            server.process.send_signal(signal.SIGINT)
+            server.end(10)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("no/such/model",), "no such directory"),
+        (("--config", "no/such/file.toml"), "can't be read"),
+        (("--tool-style", "nope"), "tool_style is 'nope'"),
+        (("--api-key", "a=x", "--api-key", "a=y"), "two keys of the name 'a'"),
+    ],
+)
+def test_what_can_not_be_served_is_one_line(options: tuple[str, ...], said: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "weft.cli", "serve", "--port", "0", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 2 and said in run.stderr.splitlines()[-1]
+
+
+def test_an_engine_that_is_gone_ends_the_server() -> None:
+    """So that a supervisor starts another."""
+    import asyncio
+
+    import uvicorn
+
+    from weft.server.models import ModelConfig, build
+    from weft.server.run import TICKS, DrainingServer
+    from weft.server.settings import ServerConfig
+    from weft.server.state import ServerState
+
+    model = build(ModelConfig())
+    state = ServerState(ServerConfig(), {model.name: model})
+    server = DrainingServer(uvicorn.Config(app=lambda: None), state)
+    assert not asyncio.run(server.on_tick(TICKS)) and server.failure is None
+    model.client.close()
+    assert not asyncio.run(server.on_tick(TICKS + 1))
+    assert asyncio.run(server.on_tick(2 * TICKS)) and server.failure is not None
+    model.close()

@@ -1,0 +1,123 @@
+"""/v1/completions, /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+import torch
+
+from support.server.asking import ANSWER, PROMPT, ask
+from support.server.running import Running
+
+
+def complete(client: Any, **more: Any) -> Any:
+    asked: dict[str, Any] = {"model": "tiny", "prompt": PROMPT, "temperature": 0, "max_tokens": 40, **more}
+    return client.completions.create(**asked)
+
+
+def test_prompts_and_answers_in_order(client: Any) -> None:
+    other = PROMPT.replace("Ada Berg is 31", "Alan Turing is 41")
+    answer = complete(client, prompt=[PROMPT, other], n=2)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    found = [json.loads(choice.text) for choice in answer.choices]
+    assert found == [ANSWER, ANSWER, {"name": "Alan Turing", "age": 41}, {"name": "Alan Turing", "age": 41}]
+    streamed = ["", "", "", ""]
+    for chunk in complete(client, prompt=[PROMPT, other], n=2, stream=True):
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert streamed == [choice.text for choice in answer.choices]
+
+
+def test_16_tokens_unless_told_otherwise(client: Any) -> None:
+    answer = client.completions.create(model="tiny", prompt="Text:", extra_body={"ignore_eos": True})
+    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (16, "length")
+
+
+def test_tokens_as_prompts(client: Any, server: Running) -> None:
+    tokens = list(server.state.models["tiny"].text.prompt(PROMPT))
+    assert complete(client, prompt=tokens).choices[0].text == complete(client).choices[0].text
+    both = complete(client, prompt=[tokens, tokens[:5]])
+    assert len(both.choices) == 2 and both.usage.prompt_tokens == len(tokens) + 5
+
+
+def test_echo_with_log_probabilities_of_the_prompt(client: Any, server: Running) -> None:
+    """As evaluation harnesses ask: no answer, and how likely each token of the prompt was."""
+    answer = complete(client, echo=True, logprobs=2, max_tokens=0)
+    (choice,) = answer.choices
+    served = server.state.models["tiny"]
+    prompt = served.text.prompt(PROMPT)
+    assert choice.text == PROMPT and choice.finish_reason == "length"
+    assert len(choice.logprobs.tokens) == len(prompt) and choice.logprobs.token_logprobs[0] is None
+    expected = expected_logprobs(server, prompt)
+    assert choice.logprobs.token_logprobs[1:] == pytest.approx(expected, abs=1e-4)
+    assert all(len(top) == 2 for top in choice.logprobs.top_logprobs[1:])
+    for text, offset in zip(choice.logprobs.tokens[1:], choice.logprobs.text_offset[1:], strict=True):
+        assert PROMPT[offset:].startswith(text)
+    longer = complete(client, echo=True, logprobs=0)
+    assert longer.choices[0].text == PROMPT + complete(client).choices[0].text
+    assert len(longer.choices[0].logprobs.tokens) == len(prompt) + longer.usage.completion_tokens - 1
+
+
+def expected_logprobs(server: Running, prompt: tuple[int, ...]) -> list[float]:
+    """By transformers."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(server.state.models["tiny"].client.built.path)
+    with torch.no_grad():
+        values = model(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
+    found: list[float] = values.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0].tolist()
+    return found
+
+
+def test_echo_in_a_stream(client: Any) -> None:
+    text = "".join(chunk.choices[0].text for chunk in complete(client, echo=True, stream=True))
+    assert text == PROMPT + complete(client).choices[0].text
+
+
+def test_tokens_are_told_as_a_chat_tells_them(client: Any) -> None:
+    more = {"logprobs": 2, "extra_body": {"token_details": True, "guide": {"choice": ["yes", "no"]}}}
+    (choice,) = complete(client, **more).choices
+    details = choice.model_extra["token_details"]
+    assert [entry["token"] for entry in details] == choice.logprobs.tokens
+    assert all(len(entry["top_logprobs"]) == 2 and entry["origin"] for entry in details)
+    assert any(one.get("forbidden") for entry in details for one in entry["top_logprobs"])
+    chunks = [chunk.choices[0].model_extra for chunk in complete(client, stream=True, **more)]
+    streamed = [entry for chunk in chunks for entry in chunk.get("token_details", ())]
+    assert [entry["token_id"] for entry in streamed] == [entry["token_id"] for entry in details]
+    with pytest.raises(openai.BadRequestError, match="token_details needs logprobs"):
+        complete(client, extra_body={"token_details": True})
+
+
+def test_usage_with_each_chunk(client: Any) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(complete(client, stream=True, stream_options=options))
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts) and counts[-1] == counts[-2] > 10
+
+
+def test_what_is_wrong_is_named(client: Any) -> None:
+    for more, param in (
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [1, 99999]}, None),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 3}, "best_of"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "stream"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            complete(client, **more)
+        assert param is None or caught.value.param == param, more
+
+
+def test_tokenize_and_back(server: Running) -> None:
+    status, found = ask(f"{server.url}/tokenize", {"prompt": PROMPT, "return_token_strs": True})
+    assert status == 200 and found["count"] == len(found["tokens"]) and found["max_model_len"] == 1024
+    assert "".join(found["token_strs"]).removeprefix("<s>") == PROMPT
+    assert ask(f"{server.url}/detokenize", {"tokens": found["tokens"]}) == (200, {"prompt": PROMPT})
+    messages = [{"role": "user", "content": PROMPT}]
+    assert ask(f"{server.url}/tokenize", {"messages": messages})[1]["tokens"] == found["tokens"]
+    assert ask(f"{server.url}/detokenize", {"tokens": [99999]})[0] == 400
+    assert ask(f"{server.url}/tokenize", {})[1]["error"]["param"] == "prompt"

@@ -1,0 +1,96 @@
+"""What operators and pages see: metrics, the log, timelines."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from support.server.asking import ANSWER, ENDLESS, MESSAGES, ask, events
+from support.server.running import Running
+from support.server.sockets import raw, wait_for
+
+
+def test_metrics_add_up(server: Running) -> None:
+    before = samples(server)
+    body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 40, "guided_regex": "[0-9]{3}", "n": 2}
+    status, answer = ask(f"{server.url}/v1/chat/completions", body)
+    assert status == 200
+    ask(f"{server.url}/v1/chat/completions", {**body, "guided_regex": "[0-9"})
+    after = samples(server)
+
+    def grown(name: str) -> float:
+        return after.get(name, 0) - before.get(name, 0)
+
+    tiny = '{engine="0",model_name="tiny"'
+    tokens = answer["usage"]["completion_tokens"]
+    assert grown("vllm:generation_tokens_total" + tiny + "}") == tokens
+    assert grown("vllm:prompt_tokens_total" + tiny + "}") == answer["usage"]["prompt_tokens"]
+    ended = 'vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"}'
+    assert grown(ended) == 2
+    assert grown("vllm:time_to_first_token_seconds_count" + tiny + "}") == 2
+    assert grown("weft:guided_requests_total" + tiny + "}") == 2
+    assert grown('weft:refusals_total{engine="0",model_name="tiny",reason="guide"}') == 1
+    assert grown("weft:grammar_seconds_total" + tiny + "}") > 0
+    origins = {name: value for name, value in after.items() if name.startswith("weft:tokens_total")}
+    assert any('origin="sampled"' in name for name in origins)
+
+
+def samples(server: Running) -> dict[str, float]:
+    """What Prometheus would read, with labels in order."""
+    found = {}
+    text = ask(f"{server.url}/metrics")[1]
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            base, _, labels = name.partition("{")
+            if labels:
+                base += "{" + ",".join(sorted(labels.rstrip("}").split(","))) + "}"
+            found[base] = float(value)
+    return found
+
+
+def test_request_ids_come_back(server: Running) -> None:
+    import urllib.request
+
+    for given, kept in (("my-id-7", True), ("bad id\u00e9", False)):
+        headers = {"X-Request-Id": given.encode("latin-1").decode("latin-1")}
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{server.url}/health", headers=headers)
+        ) as answer:
+            assert (answer.headers["x-request-id"] == given) == kept and answer.headers["x-request-id"]
+
+
+def test_the_access_log_says_who_asked_what(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="weft.server.access"):
+        ask(f"{server.url}/v1/chat/completions", {"messages": MESSAGES, "guided_regex": "[0-9]{3}"})
+        wait_for(lambda: caplog.records)
+    said = getattr(caplog.records[-1], "weft")  # noqa: B009
+    assert said["status"] == 200 and said["guide"] == "regex" and said["tenant"] == "anybody"
+    assert said["path"] == "/v1/chat/completions" and said["prompt_tokens"] > 5 and said["ms"] > 0
+
+
+def test_a_timeline_has_both_streams(server: Running) -> None:
+    with raw(server, {**ENDLESS, "guided_regex": "[a-z ]{2000}"}):
+        wait_for(lambda: server.state.models["tiny"].client.engine.running)
+        status, found = ask(f"{server.url}/v1/timeline?ms=60")
+    assert status == 200 and {"grammar stream", "model stream"} <= {
+        track["name"] for track in found["tracks"]
+    }
+    assert all(one["end_us"] >= one["begin_us"] for one in found["slices"]) and len(found["slices"]) > 10
+    assert ask(f"{server.url}/v1/timeline?ms=0")[0] == 400
+
+
+def test_a_stream_is_well_formed(server: Running) -> None:
+    """The events of a raw stream: JSON each, and [DONE]; an error after the first is one of them."""
+    with raw(server, {"temperature": 0, "max_tokens": 40}) as connection:
+        received = b""
+        while b"[DONE]" not in received:
+            received += connection.recv(65536)
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert b"text/event-stream" in head and b"200" in head.split(b"\r\n")[0]
+    text = "\n".join(line for line in body.decode().splitlines() if line.startswith("data: "))
+    assert "".join(one["choices"][0]["delta"].get("content", "") for one in events(text)) == json.dumps(
+        ANSWER
+    )

@@ -1,0 +1,52 @@
+"""A real server for tests, in this process: uvicorn on a thread, engines of weft-tiny."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from weft.server.app import create_app
+from weft.server.served import ServedModel
+from weft.server.settings import ServerConfig
+from weft.server.state import ServerState
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that listens."""
+
+    state: ServerState
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def running(models: Mapping[str, ServedModel], config: ServerConfig | None = None) -> Iterator[Running]:
+    """Serve models, which stay open, at a port of the system's choice."""
+    state = ServerState(config or ServerConfig(), models)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(state), port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1
+        )
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    limit = time.monotonic() + 30
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < limit, "the server does not start"
+        time.sleep(0.01)
+    (listening,) = server.servers
+    try:
+        yield Running(state, listening.sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the server does not end"
