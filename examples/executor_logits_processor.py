@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft import Speculation
+from weft import Speculation, load_tokenizer, package_model_path
 from weft.executor import (
     Executor,
     ExecutorConfig,
@@ -27,6 +27,8 @@ def never_twice(
     logits[..., tokens[0][-1]] = -torch.inf
 
 
+PROMPT = 'Text: Call 4455667788.\nSchema: {"phone": string}\nJSON: '
+
 config = ExecutorConfig(
     logits_post_processor_config=LogitsPostProcessorConfig({"never twice": never_twice}),
     spec_dec_config=SpeculativeConfig(Speculation.eagle3(num_draft_tokens=3)),
@@ -34,7 +36,7 @@ config = ExecutorConfig(
 with Executor(None, config) as executor:
     for name in (None, "never twice"):
         request = Request(
-            [0, 292, 28],
+            load_tokenizer(package_model_path()).encode(PROMPT),
             max_tokens=12,
             output_config=OutputConfig(exclude_input_from_output=True),
             logits_post_processor_name=name,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 
 from weft import LLM, Guide, SamplingParams
+from weft.parsing import AnswerParser
 
 TOOLS = [
     {
@@ -41,10 +41,8 @@ def main() -> None:
     with LLM(arguments.model, device=arguments.device) as llm:
         out = llm.chat(messages, tools=TOOLS, guide=guide, sampling=SamplingParams(max_tokens=120))
     print(out.text)
-    found = re.fullmatch(r"<tool_call>\n(.*)\n</tool_call>", out.text, re.DOTALL)
-    assert found is not None
-    call = json.loads(found[1])
-    print({"find_person": find_person}[call["name"]](**call["arguments"]))
+    for call in AnswerParser.of_tools(guide, TOOLS).read(out.text).calls:
+        print({"find_person": find_person}[call.name](**json.loads(call.arguments)))
 
 
 if __name__ == "__main__":

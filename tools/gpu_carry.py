@@ -13,7 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PYTHON = "3.12"
-THERE = frozenset({"torch", "numpy", "safetensors", "tokenizers", "transformers", "rich", "typer", "pytest"})
+THERE = frozenset(
+    {"torch", "jinja2", "numpy", "safetensors", "tokenizers", "transformers", "rich", "typer", "pytest"}
+)
 """Of weft's own needs, what the machine has."""
 CARRIED = (
     *("xgrammar", "apache-tvm-ffi", "llguidance", "wasmtime"),

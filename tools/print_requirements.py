@@ -1,4 +1,4 @@
-"""Print what pyproject.toml asks for beyond torch: run-time needs and the extras test, lint and plot."""
+"""Print what pyproject.toml asks for beyond torch: run-time needs and the extras serve, test, lint, plot and docs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 wanted = list(project["dependencies"])
-for extra in ("test", "lint", "plot"):
+for extra in ("serve", "test", "lint", "plot", "docs"):
     wanted += project["optional-dependencies"][extra]
 print("\n".join(sorted({line for line in wanted if not line.startswith("torch")})))

@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 import logging as _logging
-from importlib.metadata import version as _version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.config import EngineConfig, Speculation, package_model_path
-from weft.core import Output, OutputStats, Piece, SamplingParams
-from weft.errors import (
-    CapacityError,
-    DriverError,
-    ExecutorError,
-    GraphError,
-    GuideError,
-    GuideStateError,
-    HostFuncError,
-    InputError,
-    InterfaceError,
-    ModelError,
-    RequestError,
-    TokenizerError,
-    WeftError,
-)
-from weft.runtime.hostfunc import (
-    check,
-    free_hostfunc_user_data,
-    hostfunc,
-    hostfunc_handles,
-    launch_hostfunc,
-)
+from weft.lazy import exports as _exports
 
 if TYPE_CHECKING:
+    from weft.config import EngineConfig, Speculation, package_model_path
+    from weft.core import Output, OutputStats, Piece, SamplingParams
     from weft.engine.flight_recorder import FlightRecorder
+    from weft.errors import (
+        CapacityError,
+        DriverError,
+        ExecutorError,
+        GraphError,
+        GuideError,
+        GuideStateError,
+        HostFuncError,
+        InputError,
+        InterfaceError,
+        ModelError,
+        RequestError,
+        TokenizerError,
+        WeftError,
+    )
     from weft.grammar.guide import Guide
     from weft.grammar.kinds.plugin import include_dir
     from weft.llm import LLM
     from weft.models.outputs import mark_output
-    from weft.text import load_tokenizer
-
-__version__ = _version("weft")
+    from weft.runtime.hostfunc import (
+        check,
+        free_hostfunc_user_data,
+        hostfunc,
+        hostfunc_handles,
+        launch_hostfunc,
+    )
+    from weft.tokenizer.files import load_tokenizer
+    from weft.tokenizer.tokenizer import Tokenizer
+    from weft.version import __version__
 
 _logging.getLogger("weft").addHandler(_logging.NullHandler())
 
@@ -64,6 +64,7 @@ __all__ = [
     "RequestError",
     "SamplingParams",
     "Speculation",
+    "Tokenizer",
     "TokenizerError",
     "WeftError",
     "__version__",
@@ -78,24 +79,40 @@ __all__ = [
     "package_model_path",
 ]
 
-_LAZY = {
+_HOMES = {
+    "EngineConfig": "weft.config",
+    "Speculation": "weft.config",
+    "package_model_path": "weft.config",
+    "Output": "weft.core",
+    "OutputStats": "weft.core",
+    "Piece": "weft.core",
+    "SamplingParams": "weft.core",
     "FlightRecorder": "weft.engine.flight_recorder",
+    "CapacityError": "weft.errors",
+    "DriverError": "weft.errors",
+    "ExecutorError": "weft.errors",
+    "GraphError": "weft.errors",
+    "GuideError": "weft.errors",
+    "GuideStateError": "weft.errors",
+    "HostFuncError": "weft.errors",
+    "InputError": "weft.errors",
+    "InterfaceError": "weft.errors",
+    "ModelError": "weft.errors",
+    "RequestError": "weft.errors",
+    "TokenizerError": "weft.errors",
+    "WeftError": "weft.errors",
     "Guide": "weft.grammar.guide",
-    "LLM": "weft.llm",
     "include_dir": "weft.grammar.kinds.plugin",
-    "load_tokenizer": "weft.text",
+    "LLM": "weft.llm",
     "mark_output": "weft.models.outputs",
+    "check": "weft.runtime.hostfunc",
+    "free_hostfunc_user_data": "weft.runtime.hostfunc",
+    "hostfunc": "weft.runtime.hostfunc",
+    "hostfunc_handles": "weft.runtime.hostfunc",
+    "launch_hostfunc": "weft.runtime.hostfunc",
+    "load_tokenizer": "weft.tokenizer.files",
+    "Tokenizer": "weft.tokenizer.tokenizer",
+    "__version__": "weft.version",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import what needs transformers or xgrammar on first use: `from weft import hostfunc` stays light."""
-    if name in _LAZY:
-        from importlib import import_module
-
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _exports(__name__, _HOMES)

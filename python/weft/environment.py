@@ -14,7 +14,18 @@ import torch
 
 from weft.config import named_commit
 
-PACKAGES = ("weft", "torch", "xgrammar", "transformers", "numpy", "triton", "cuda-core")
+PACKAGES = (
+    "weft",
+    "torch",
+    "xgrammar",
+    "llguidance",
+    "wasmtime",
+    "tokenizers",
+    "transformers",
+    "numpy",
+    "triton",
+    "cuda-core",
+)
 
 
 def environment() -> dict[str, Any]:

@@ -58,7 +58,7 @@ def model_lines(path: Path) -> Iterator[str]:
     from weft.grammar.vocabulary.tokenizer import Vocabulary
     from weft.models.eagle3_head import Eagle3Head
     from weft.models.weights import load_model
-    from weft.text import load_tokenizer
+    from weft.tokenizer.files import load_tokenizer
 
     yield f"model directory: {path}"
     try:
@@ -87,7 +87,7 @@ def model_lines(path: Path) -> Iterator[str]:
 
 
 def graph_dump(
-    model: Path | None, device: str, speculation: Speculation, host_tasks: HostTasks = "callback"
+    model: str | Path | None, device: str, speculation: Speculation, host_tasks: HostTasks = "callback"
 ) -> Iterator[str]:
     """Nodes and edges of one guided iteration of one row."""
     from weft.llm import LLM

@@ -8,13 +8,21 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Unpack, cast, overload
+from typing import Unpack, cast, overload
 
 from weft.client.builder import ModelSource
-from weft.client.chat import Message, chat_tokens
+from weft.client.chat import (
+    ChatOptions,
+    ChatRequestOptions,
+    Conversation,
+    chat_tokens,
+    is_conversation,
+    split_options,
+)
 from weft.client.client import EngineClient
 from weft.client.detokenizer import Detokenizer, Pieces
 from weft.client.engine_requests import PreparedRequest
+from weft.client.generation_config import Source, sampling_defaults
 from weft.client.handles import RequestHandle
 from weft.client.options import RequestOptions, generation_requests
 from weft.client.request import GenerationRequest
@@ -25,6 +33,7 @@ from weft.errors import ExecutorError, InputError, RequestError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
+from weft.models.config import ModelConfig
 from weft.prompts import Prompt, is_prompt, progress, single, spread
 
 LEAST_FED, FED_BATCHES = 64, 4
@@ -39,6 +48,10 @@ class LLM:
     config's), "float32", "float16" or "bfloat16"; the CPU computes in float32, and its dtype is that of the weights
     alone ("auto": as they are stored). Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit.
 
+    Requests without `sampling` take `default_sampling_params`: with `generation_config="auto"` what the directory's
+    generation_config.json says, where that is there; with "weft" those of `SamplingParams()`. `config` is the engine's
+    (`EngineConfig`, resolved), `model_config` the model's.
+
     Many threads may use an LLM at once: their requests run together, in one batch. `client` is what submits them.
     """
 
@@ -50,9 +63,11 @@ class LLM:
         dtype: str = "auto",
         speculation: Speculation | None = None,
         engine: EngineConfig | None = None,
+        generation_config: Source = "auto",
     ) -> None:
         source = ModelSource.of(model)
         self.model_path = source.path
+        self.sampling_defaults = sampling_defaults(source.path, generation_config)
         self.speculation = speculation if speculation is not None else Speculation.none()
         if not isinstance(self.speculation, Speculation):
             raise InputError(f"speculation is {speculation!r}; give one such as Speculation.eagle3()")
@@ -73,9 +88,9 @@ class LLM:
     def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts too; this comes first
         self,
         prompts: Prompt,
+        sampling: SamplingParams | None = None,
         *,
         guide: Guide | None = None,
-        sampling: SamplingParams | None = None,
         **options: Unpack[RequestOptions],
     ) -> Output: ...
 
@@ -83,18 +98,18 @@ class LLM:
     def generate(
         self,
         prompts: Sequence[Prompt],
+        sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
         *,
         guide: Guide | Sequence[Guide | None] | None = None,
-        sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
         **options: Unpack[RequestOptions],
     ) -> list[Output]: ...
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
+        sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
         *,
         guide: Guide | Sequence[Guide | None] | None = None,
-        sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
         **options: Unpack[RequestOptions],
     ) -> Output | list[Output]:
         """Answer a prompt (an `Output`) or a list of prompts (a list of `Output`s, in their order).
@@ -123,9 +138,9 @@ class LLM:
     def stream(
         self,
         prompt: Prompt,
+        sampling: SamplingParams | None = None,
         *,
         guide: Guide | None = None,
-        sampling: SamplingParams | None = None,
         **options: Unpack[RequestOptions],
     ) -> Iterator[Piece]:
         """Answer one prompt piece by piece, a piece for each iteration; the last carries the whole `output`. The
@@ -141,29 +156,74 @@ class LLM:
         (prepared,) = self.client.prepare(requests)
         return self._pieces(prepared)
 
+    @overload
     def chat(
         self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[dict[str, Any]] | None = None,
-        guide: Guide | None = None,
+        messages: Conversation,
         sampling: SamplingParams | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Output:
-        """Answer a conversation, rendered by the tokenizer's chat template, which is told of `tools`; what an answer
-        looks like that calls them is `Guide.tools`. The options are those of `generate`."""
-        prompt = self.chat_tokens(messages, tools=tools)
-        return self.generate(prompt, guide=guide, sampling=sampling, **options)
+        *,
+        guide: Guide | None = None,
+        **options: Unpack[ChatRequestOptions],
+    ) -> Output: ...
 
-    def chat_tokens(
-        self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None
-    ) -> list[int]:
-        """The token ids of a conversation under the tokenizer's chat template. `tools` are as in `Guide.tools`."""
-        return chat_tokens(self.client.built.text, messages, tools, self.model_path)
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Conversation],
+        sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
+        *,
+        guide: Guide | Sequence[Guide | None] | None = None,
+        **options: Unpack[ChatRequestOptions],
+    ) -> list[Output]: ...
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
+        *,
+        guide: Guide | Sequence[Guide | None] | None = None,
+        **options: Unpack[ChatRequestOptions],
+    ) -> Output | list[Output]:
+        """Answer a conversation, or a list of them, rendered by the tokenizer's chat template. Messages are OpenAI's:
+        contents are texts or lists of parts with texts, and there may be calls of tools and their results.
+
+        The options are those of `generate`, and those of `weft.client.chat.ChatOptions`: `tools`, which the template is
+        told of (what an answer looks like that calls them is `Guide.tools`), `chat_template`, `chat_template_kwargs`,
+        `add_generation_prompt` and `continue_final_message`.
+        """
+        about_chat, rest = split_options(options)
+        if is_conversation(messages):
+            prompt = self.chat_tokens(messages, **about_chat)
+            one, its_guide = single(sampling, "sampling"), single(guide, "guide")
+            return self.generate(prompt, one, guide=its_guide, **rest)
+        several = cast("Sequence[Conversation]", messages)
+        prompts = [self.chat_tokens(conversation, **about_chat) for conversation in several]
+        return self.generate(prompts, sampling, guide=guide, **rest)
+
+    def chat_stream(
+        self,
+        messages: Conversation,
+        sampling: SamplingParams | None = None,
+        *,
+        guide: Guide | None = None,
+        **options: Unpack[ChatRequestOptions],
+    ) -> Iterator[Piece]:
+        """Answer a conversation piece by piece: `chat` as `stream` is to `generate`."""
+        about_chat, rest = split_options(options)
+        return self.stream(self.chat_tokens(messages, **about_chat), sampling, guide=guide, **rest)
+
+    def chat_tokens(self, messages: Conversation, **options: Unpack[ChatOptions]) -> list[int]:
+        """The token ids of a conversation under the tokenizer's chat template, with the options of `chat` about it."""
+        return chat_tokens(self.client.built.text, messages, options, self.model_path)
+
+    @property
+    def default_sampling_params(self) -> SamplingParams:
+        """What a request without `sampling` has."""
+        return SamplingParams(**self.sampling_defaults)
 
     def compile(self, guide: Guide) -> Future[CompiledGuide]:
         """Compile a guide ahead of its first use, in the pool that compiles for requests."""
-        return self._compiler.submit(guide)
+        return self._compiler.submit(guide.of_model(self.tokenizer.chat_template))
 
     @property
     def num_iterations(self) -> int:
@@ -176,13 +236,20 @@ class LLM:
         return self.engine.graphs.num_replays
 
     @property
+    def model_config(self) -> ModelConfig:
+        """The model's sizes, as its config.json has them."""
+        return self.client.built.model_config
+
+    @property
     def engine(self) -> Engine:
         """The engine beneath. While requests run, it is its thread's."""
         return self.client.engine
 
     def warm_up(self) -> None:
-        """Capture the graphs in use ahead of the first requests (`Engine.warm_up`); on a GPU this is done at once."""
+        """Capture the graphs in use ahead of the first requests (`Engine.warm_up`), which on a GPU is done at once, and
+        import the grammar libraries, which the first guide would wait for."""
         self.client.warm_up()
+        self._compiler.warm_up()
 
     def close(self) -> None:
         """Cancel what runs and let go of graphs and pages."""
@@ -216,7 +283,9 @@ class LLM:
         self.client.check_process()
         if self._is_closed:
             raise InputError("the LLM is closed; make a new one")
-        return generation_requests(prompts, guides, samplings, options, streams=streams)
+        default = self.default_sampling_params
+        given = [default if sampling is None else sampling for sampling in samplings]
+        return generation_requests(prompts, guides, given, options, streams=streams)
 
     def _run(self, prepared: Sequence[PreparedRequest], bar: bool) -> list[Output]:
         """Answer them all, in their order. As many are with the engine as keep it busy: a long list takes neither its

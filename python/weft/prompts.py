@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeGuard, TypeVar, cast
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from weft.errors import InputError
 
 Prompt = str | Sequence[int]
@@ -48,6 +45,9 @@ def progress(total: int, enabled: bool) -> Iterator[Callable[[int], object]]:
     if not enabled:
         yield lambda count: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("generating", total=total)

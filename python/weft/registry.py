@@ -39,6 +39,9 @@ GUIDE_CHECKS = {
     "structural_tag": "weft.grammar.xgrammar.translate:check_structural_tag",
 }
 
+# Kinds that become another for a model: `function(guide, chat_template) -> Guide`.
+GUIDES_OF_MODELS = {"tools": "weft.grammar.kinds.tools:of_model"}
+
 # What else a guide can be shown as: `function(guide)`.
 GUIDE_VIEWS = {"grammar": "weft.grammar.xgrammar.translate:grammar_of"}
 
@@ -71,6 +74,7 @@ TABLES = {
     "guides": GUIDES,
     "guide makers": GUIDE_MAKERS,
     "guide checks": GUIDE_CHECKS,
+    "guides of models": GUIDES_OF_MODELS,
     "guide views": GUIDE_VIEWS,
     "leaves": LEAVES,
     "drafters": DRAFTERS,

@@ -10,7 +10,7 @@ from math import inf
 from operator import index
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast
+from weft.tokenizer.tokenizer import Tokenizer
 
 SHORTEST = 2
 """What a bad word takes of the room at least: a token, and its end."""
@@ -19,7 +19,7 @@ SHORTEST = 2
 class Speller:
     """The ways to write bad words in tokens. `tokens` are the bytes of each token of the vocabulary."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, tokens: Sequence[bytes]) -> None:
+    def __init__(self, tokenizer: Tokenizer, tokens: Sequence[bytes]) -> None:
         self._tokenizer = tokenizer
         self._tokens = tokens
 
@@ -48,10 +48,7 @@ class Speller:
 
     def usual(self, word: str) -> set[tuple[int, ...]]:
         """As the tokenizer writes the word by itself and after a space."""
-        spellings = (
-            self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
-            for text in (word, f" {word}")
-        )
+        spellings = (self._tokenizer.encode(text, add_special_tokens=False) for text in (word, f" {word}"))
         return {tuple(tokens) for tokens in spellings if tokens}
 
     def others(self, word: str, limit: int = 32) -> set[tuple[int, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -13,7 +14,8 @@ from typer.testing import CliRunner
 from support.grammar.guides import NOT_UNIQUE, UNIQUE_ITEMS
 from weft import LLM, EngineConfig, SamplingParams, Speculation, WeftError, registry
 from weft.cli import app
-from weft.cli.inputs import DEFAULT, Drafter, Guided, choose_speculation, own_directory
+from weft.cli.inputs import choose_speculation, own_directory
+from weft.cli.options import DEFAULT, Drafter, Guided
 from weft.errors import GuideError, RequestError
 from weft.tiny.records import example
 
@@ -32,7 +34,9 @@ def test_generate_on_the_command_line(tmp_path: Path) -> None:
     assert found["speculation"] == "eagle3"
     assert found["num_draft_tokens"] == 3
     assert found["guided_valid"] is True
-    assert found["finish_reason"] == "stop"
+    ((answer,),) = [prompt["outputs"] for prompt in found["prompts"]]
+    assert answer["finish_reason"] == "stop" and answer["text"] + "\n" == result.output
+    assert found["prompts"][0]["name"] == "standard input"
     assert found["graph_replays"] == found["iterations"] > 0
     assert found["acceptance_length"] > 1
     assert found["output_tokens"] > found["iterations"]
@@ -64,7 +68,9 @@ def test_files_and_the_chat_flag(tmp_path: Path) -> None:
     arguments = ["generate", "--device", "cpu", "--chat", "--json", "--speculation", "none"]
     result = CliRunner().invoke(app, [*arguments, "-f", str(paths[0]), "-f", str(paths[1])])
     assert result.exit_code == 0, result.output
-    assert len([json.loads(line) for line in result.output.splitlines() if line.strip()]) == 2
+    lines = [line for line in result.output.splitlines() if line.strip()]
+    assert [line for line in lines if line.startswith("==>")] == [f"==> {path} <==" for path in paths]
+    assert len([json.loads(line) for line in lines if not line.startswith("==>")]) == 2
 
 
 def test_inspect() -> None:
@@ -74,6 +80,9 @@ def test_inspect() -> None:
         "weft",
         "torch",
         "xgrammar",
+        "llguidance",
+        "wasmtime",
+        "tokenizers",
         "CUDA driver",
         "native",
         "LlamaForCausalLM",
@@ -121,6 +130,11 @@ def test_bad_arguments_are_said_in_a_line(arguments: list[str], message: str) ->
     assert message in str(result.exception)
 
 
+def answers(found: Any, key: str) -> list[list[Any]]:
+    """What the file of --stats-json says of the answers to each prompt."""
+    return [[answer[key] for answer in prompt["outputs"]] for prompt in found["prompts"]]
+
+
 def test_logprobs_go_into_the_statistics(tmp_path: Path) -> None:
     """And nothing but the text to standard output; for one prompt and for several."""
     prompt, stats, file = "Record: the quick brown fox", tmp_path / "stats.json", tmp_path / "prompt.txt"
@@ -141,15 +155,15 @@ def test_logprobs_go_into_the_statistics(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*arguments, "--logprobs", "2"])
     assert (result.exit_code, result.stdout) == (0, output.text + "\n")
     found = json.loads(stats.read_text())
-    assert found["logprobs"] == [expected]
-    assert found["finish_reason"] == "length"
+    assert answers(found, "logprobs") == [[expected]]
+    assert answers(found, "finish_reason") == [["length"]]
     result = CliRunner().invoke(app, [*arguments, "--logprobs", "2", "-f", str(file)])
     assert result.exit_code == 0, result.output
     found = json.loads(stats.read_text())
-    assert found["logprobs"] == [expected, expected]
-    assert found["finish_reason"] == ["length", "length"]
+    assert answers(found, "logprobs") == [[expected], [expected]]
+    assert answers(found, "finish_reason") == [["length"], ["length"]]
     assert CliRunner().invoke(app, arguments).exit_code == 0
-    assert json.loads(stats.read_text())["logprobs"] is None
+    assert answers(json.loads(stats.read_text()), "logprobs") == [[None]]
 
 
 def test_a_failed_prompt_leaves_statistics(tmp_path: Path) -> None:
@@ -160,10 +174,10 @@ def test_a_failed_prompt_leaves_statistics(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, RequestError)
     assert result.stdout.strip() in ("", "y", "ye")
-    assert json.loads(stats.read_text())["finish_reason"] == "error"
+    assert answers(json.loads(stats.read_text()), "finish_reason") == [["error"]]
     result = CliRunner().invoke(app, [*arguments, "-f", str(file)])
     assert result.exit_code == 1
-    assert json.loads(stats.read_text())["finish_reason"] == ["error", "error"]
+    assert answers(json.loads(stats.read_text()), "finish_reason") == [["error"], ["error"]]
 
 
 def test_the_command_line_takes_every_drafter_there_is() -> None:
@@ -196,5 +210,5 @@ def test_auto_drafts_where_there_is_a_head(tmp_path: Path) -> None:
 
 def test_a_cut_answer_is_said() -> None:
     result = CliRunner().invoke(app, ["generate", "--device", "cpu", "x", "--json", "-n", "3"])
-    assert result.exit_code == 0
+    assert result.exit_code == 3
     assert "before its guide ended" in result.stderr

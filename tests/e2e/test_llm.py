@@ -37,7 +37,7 @@ def test_the_model_inside_the_package_has_a_name(
     (tmp_path / "weft-tiny").mkdir()  # a directory of that name is what the user means
     with pytest.raises(WeftError, match=r"config\.json: there is no such file"):
         LLM("weft-tiny", device="cpu")
-    with pytest.raises(WeftError, match="or 'weft-tiny'"):
+    with pytest.raises(WeftError, match="'weft-tiny'"):
         LLM("weft-tinier", device="cpu")
 
 

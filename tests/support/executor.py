@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.config import package_model_path
 from weft.executor import Executor, GuidedDecodingConfig, Request, Response
-from weft.text import load_tokenizer
+from weft.tokenizer.files import load_tokenizer
 
 PROMPT = load_tokenizer(package_model_path()).encode("Text: Ada is a painter. Age 31.\nSchema: ")
 NEVER = -1

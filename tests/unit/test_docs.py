@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from support.docs.fences import MARKS, RUN, SHOWN, fences_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -18,6 +21,23 @@ OF_THE_READER = {"adding-a-drafter.md": {"spec/repeat.py"}, "adding-a-grammar.md
 """By page, the files that its reader is to create."""
 
 MOST_LINES_OF_ONE_TOKEN = 1900
+MOST_WORDS_OF_README = 600
+
+NOT_RUN = {
+    "README.md": ["a checkout and minutes"],
+    "docs/adding-a-drafter.md": ["its place in registry.py", "what the page adds to a checkout"],
+    "docs/adding-a-grammar.md": ["its place in registry.py", "what the page adds to a checkout"],
+    "docs/adding-a-model.md": ["its place in registry.py", "what the page adds to a checkout"],
+    "docs/command-line.md": ["the network"],
+    "docs/getting-started.md": ["a checkout and minutes", "a checkout and minutes", "the network"],
+    "docs/grammars.md": ["a folder of schemas"],
+    "docs/releasing.md": ["a checkout and minutes"],
+    "docs/server.md": ["a checkout and minutes"],
+    "docs/serving.md": ["minutes on a quiet machine"],
+    "docs/wasm.md": ["the network"],
+}
+"""By page, what those blocks of Python and shell need that `tests/docs` does not run. What adding-a-*.md says is done
+by `tests/contracts/test_added_parts.py`."""
 
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.(?:py|h|cpp|cu|c|md|txt|wat))`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -71,6 +91,59 @@ def test_the_index_has_every_page() -> None:
 def test_the_readme_and_the_index_lead_to_each_other() -> None:
     assert "docs/README.md" in links((ROOT / "README.md").read_text())
     assert "../README.md" in links(INDEX.read_text())
+
+
+def test_every_block_says_its_language_and_its_marks_are_known() -> None:
+    fences = [fence for page in PAGES for fence in fences_of(page)]
+    assert [fence.place for fence in fences if fence.language not in (*RUN, *SHOWN)] == []
+    assert [(fence.place, mark) for fence in fences for mark, _ in fence.marks if mark not in MARKS] == []
+
+
+def test_what_is_not_run_is_known() -> None:
+    found = {
+        str(page.relative_to(ROOT)): [
+            fence.lacks for fence in fences_of(page) if fence.language in RUN and fence.lacks
+        ]
+        for page in PAGES
+    }
+    assert {name: needs for name, needs in found.items() if needs} == NOT_RUN
+
+
+def test_a_reader_is_told_what_a_file_is_called() -> None:
+    """Marks are not shown, so the text has the name, too."""
+    files = [(page, fence.mark("file")) for page in PAGES for fence in fences_of(page) if fence.mark("file")]
+    assert files
+    assert [(page.name, file) for page, file in files if f"`{file}`" not in page.read_text()] == []
+
+
+def test_the_readme_says_what_was_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())["summary"]
+    group = {"checkpoint": "SmolLM2-135M-Instruct", "dtype": "float32", "guided": True}
+    wanted = {
+        (row["weft_over"], row["batch"]): (f"{row['without_drafts']:.1f}", f"{row['best_over_best']:.1f}")
+        for row in measured["against_peers"]
+        if all(row[key] == value for key, value in group.items())
+    }
+    said = re.findall(
+        r"^\| (\S+) \| (\d+) \| (\S+) \| (\S+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    assert len(said) == 4
+    for peer, batch, without_drafts, best in said:
+        assert wanted[peer, int(batch)] == (without_drafts, best), (peer, batch)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= MOST_WORDS_OF_README
+
+
+def test_marks_are_those_right_before_a_block(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- needs: luck -->\ntext\n```python\na\n```\n\n<!-- file: a.c -->\n<!-- from: b -->\n  ```c\n  c\n  ```\n"
+    )
+    first, second = fences_of(page)
+    assert (first.code, first.line, first.marks) == ("a\n", 4, ())
+    assert (second.code, second.line, second.marks) == ("c\n", 10, (("file", "a.c"), ("from", "b")))
 
 
 def test_broken_links_are_found() -> None:

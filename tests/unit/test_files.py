@@ -15,8 +15,8 @@ import pytest
 from support.engine.checkpoints import save_checkpoint
 from weft.errors import ModelError, TokenizerError
 from weft.files import inside, read_json, write_whole
-from weft.grammar.vocabulary.files import load_tokenizer
 from weft.models.weights import load_model
+from weft.tokenizer.files import load_tokenizer
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_tokenizers_own_code_is_never_run_and_nobody_is_asked(checkpoint: Path
     program = f"""
 import pathlib, sys
 from weft.errors import TokenizerError
-from weft.grammar.vocabulary.files import load_tokenizer
+from weft.tokenizer.files import load_tokenizer
 try:
     load_tokenizer(pathlib.Path({str(checkpoint)!r}))
 except TokenizerError as error:

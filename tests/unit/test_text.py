@@ -15,7 +15,8 @@ from weft.config import package_model_path
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.spelling import Speller
 from weft.stop_words import StopSequences, StopTexts, StopTokens
-from weft.text import RunningText, decode, load_tokenizer
+from weft.text import RunningText, decode
+from weft.tokenizer.files import load_tokenizer
 
 PIECES = ["▁", "▁a", "a", "b", "▁the", "é", "日"]
 

@@ -7,15 +7,18 @@ from pathlib import Path
 
 from weft.errors import InterfaceError
 
+UNGUIDED = " unguided"
 Points = Sequence[tuple[float, float]]
 
-COLOURS = ("#33658a", "#f26419", "#758e4f", "#d1495b", "#f6ae2d", "#2f4858", "#86bbd8")
+COLOURS = ("#33658a", "#f26419", "#758e4f", "#d1495b", "#f6ae2d", "#7b4fa3", "#4cc3d9", "#444444")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str, x: str, y: str) -> None:
     """A panel for each entry, a line for each of its entries, saved to `path` (svg or png). Needs `weft[plot]`.
 
-    A line whose name is another's and " unguided" has the colour of that one, dashed.
+    A line whose name is another's and " unguided" has the colour of that one, dashed. More names than `COLOURS` raise
+    `InterfaceError`: two would look alike.
     """
     try:
         from matplotlib import rc_context
@@ -30,8 +33,15 @@ def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str,
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, (name, drawn) in zip(axes, panels.items(), strict=True):
         for label, points in drawn.items():
-            colour, style = look(label, list(drawn))
-            axis.plot(*zip(*points, strict=True), label=label, color=colour, linestyle=style, marker=".")
+            colour, marker, style = look(label, list(drawn))
+            axis.plot(
+                *zip(*points, strict=True),
+                label=label,
+                color=colour,
+                linestyle=style,
+                marker=marker,
+                markersize=4,
+            )
         axis.set_title(name, fontsize=10)
         axis.set_xlabel(x)
         axis.grid(alpha=0.25)
@@ -46,8 +56,11 @@ def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str,
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def look(label: str, labels: Sequence[str]) -> tuple[str, str]:
-    """Colour and line style of a line among all of them."""
-    base = label.removesuffix(" unguided")
-    bases = list(dict.fromkeys(other.removesuffix(" unguided") for other in labels))
-    return COLOURS[bases.index(base) % len(COLOURS)], "--" if base != label else "-"
+def look(label: str, labels: Sequence[str]) -> tuple[str, str, str]:
+    """Colour, marker and line style of a line among all of them."""
+    bases = list(dict.fromkeys(other.removesuffix(UNGUIDED) for other in labels))
+    if len(bases) > len(COLOURS):
+        raise InterfaceError(f"a figure tells {len(COLOURS)} kinds apart; these are {len(bases)}")
+    base = label.removesuffix(UNGUIDED)
+    number = bases.index(base)
+    return COLOURS[number], MARKERS[number], "--" if base != label else "-"

@@ -1,4 +1,7 @@
-"""The command line: `weft generate`, `weft inspect`, `weft bench`, `weft replay`, `weft demo`."""
+"""The command line: `weft generate`, `models`, `convert`, `inspect`, `serve`, `replay`, `demo`, `bench`.
+
+Nothing heavy is imported before a command runs: help, the version and what is mistyped are there at once.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +10,35 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from weft.cli.generate import Device, DeviceOption, HostTasks, HostTasksOption, ModelOption, generate
-from weft.cli.inputs import DEFAULT, Guided, choose_speculation
+from weft.bench.cli import app as bench_app
+from weft.cli.command import HELP_NAMES, Command
+from weft.cli.generate import generate
+from weft.cli.inspect import inspect
+from weft.cli.models import app as models_app
+from weft.cli.models import convert
 from weft.cli.replay import replay
-from weft.config import is_debug, model_directory
+from weft.cli.serve import serve
+from weft.config import is_debug
 from weft.errors import WeftError, escaped
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=HELP_NAMES,
     help="Language-model decoding under a grammar and with speculation, inside one CUDA graph.",
 )
-app.command()(generate)
-app.command()(replay)
+app.command(cls=Command, short_help="Answer prompts, under a guide or without.")(generate)
+app.add_typer(models_app, name="models")
+app.command(cls=Command, short_help="Make a model directory of a GGUF file.")(convert)
+app.command(cls=Command, short_help="Say what weft found here, and in a model.")(inspect)
+app.command(cls=Command, short_help="Serve models by OpenAI's API.")(serve)
+app.command(cls=Command, short_help="Do a recording's grammar work again.")(replay)
 
 
-@app.command()
-def inspect(
-    model: ModelOption = None,
-    graph: Annotated[
-        bool, typer.Option("--graph", help="Dump the nodes and edges of a captured guided iteration.")
-    ] = False,
-    device: DeviceOption = Device.auto,
-    host_tasks: HostTasksOption = HostTasks.callback,
-) -> None:
-    """Say what weft found: versions, drivers, GPU, grammar interfaces, and what is in a model directory."""
-    from weft import inspection
-
-    console = Console(highlight=False, soft_wrap=True)
-    for line in inspection.report(model_directory(model)):
-        console.print(escaped(line), markup=False)
-    if graph:
-        chosen = choose_speculation(DEFAULT, None, "3", Guided.auto, False, model)
-        for line in inspection.graph_dump(model, device.value, chosen, host_tasks.value):
-            console.print(line, markup=False)
-
-
-@app.command()
+@app.command(cls=Command, short_help="Show guided decoding and drafts on weft-tiny.")
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write the trace and its picture.")] = Path("out"),
 ) -> None:
@@ -56,11 +48,30 @@ def demo(
     shown.run(out)
 
 
+app.add_typer(bench_app, name="bench")
+
+
+def show_version(asked: bool) -> None:
+    """Print the version, if it was asked for, and end."""
+    if asked:
+        from weft.version import __version__
+
+        typer.echo(f"weft {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", "-V", help="Show the version.", is_eager=True, callback=show_version),
+    ] = False,
+) -> None:
+    """Language-model decoding under a grammar and with speculation, inside one CUDA graph."""
+
+
 def main() -> None:
     """Entry point: errors of weft are one line on stderr and exit code 2."""
-    from weft.bench.cli import app as bench_app
-
-    app.add_typer(bench_app, name="bench")
     try:
         app()
     except (WeftError, OSError) as error:

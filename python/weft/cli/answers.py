@@ -1,20 +1,24 @@
-"""The answers of `weft generate`: printed as they come, and their statistics."""
+"""The answers of `weft generate`: printed as they come, each under its prompt's name where there are several."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
-from weft.core import Output, SamplingParams
-from weft.errors import InputError, RequestError
+from weft.cli.inputs import NamedPrompt
+from weft.errors import InputError, RequestError, escaped
 
 if TYPE_CHECKING:
+    from weft.core import Output, SamplingParams
     from weft.grammar.guide import Guide
     from weft.llm import LLM
-    from weft.prompts import Prompt
+
+CUT = 3
+"""The exit code where a guided answer was cut before its guide ended."""
 
 
 @dataclass
@@ -23,29 +27,42 @@ class Run:
 
     llm: LLM
     guide: Guide | None
-    chat: bool
     sampling: SamplingParams
+    beam_width: int | None = None
+    chat: bool = False
+    system: str | None = None
+    tools: list[Any] | None = None
 
-    def __call__(self, prompts: list[str]) -> list[Output]:
-        inputs: list[Prompt] = [
-            self.llm.chat_tokens([{"role": "user", "content": p}]) if self.chat else p for p in prompts
-        ]
-        if len(inputs) == 1:
+    def __call__(self, prompts: Sequence[NamedPrompt]) -> list[Output]:
+        inputs = [self.tokens(prompt.text) for prompt in prompts]
+        if len(inputs) == 1 and self.beam_width is None and (self.sampling.n or 1) == 1:
             return [self._stream(inputs[0])]
-        outputs = self.llm.generate(inputs, guide=self.guide, sampling=self.sampling)
-        for number, output in enumerate(outputs, 1):
+        outputs = self.llm.generate(inputs, self.sampling, guide=self.guide, beam_width=self.beam_width)
+        for line in shown(prompts, outputs):
+            print(line)
+        for prompt, output in zip(prompts, outputs, strict=True):
             if output.error is not None:
-                typer.echo(f"weft: prompt {number}: {type(output.error).__name__}: {output.error}", err=True)
-            print(output.text)
+                error = escaped(f"{prompt.name}: {type(output.error).__name__}: {output.error}")
+                typer.echo(f"weft: {error}", err=True)
         return outputs
 
-    def _stream(self, prompt: Prompt) -> Output:
+    def tokens(self, prompt: str) -> Sequence[int]:
+        """The token ids of a prompt, or of the conversation that it is in."""
+        if not self.chat:
+            return self.llm.client.built.text.prompt(prompt)
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return self.llm.chat_tokens([*first, {"role": "user", "content": prompt}], tools=self.tools)
+
+    def _stream(self, prompt: Sequence[int]) -> Output:
+        from rich.console import Console
+
+        from weft.core import Output
         from weft.text import coloured
 
         console = Console(highlight=False, soft_wrap=True)
         output = Output(prompt_token_ids=[])  # what came before a failure
         try:
-            for piece in self.llm.stream(prompt, guide=self.guide, sampling=self.sampling):
+            for piece in self.llm.stream(prompt, self.sampling, guide=self.guide):
                 console.print(
                     coloured(self.llm.tokenizer, piece) if console.is_terminal else piece.text,
                     end="",
@@ -64,67 +81,58 @@ class Run:
         return output
 
 
-def statistics(llm: LLM, outputs: list[Output]) -> dict[str, Any]:
-    """What `--stats-json` writes. `finish_reason` is a text for one prompt, and for several a list; `logprobs` is None
-    where they were not asked for. `program_log` and `program_variables` (values in hexadecimal), lists for several
-    prompts alike, are None where the guide is no program. Of several prompts tokens are summed up; `tokens_per_second`
-    is over the time from the first start to the last token, `decode_tokens_per_second` of what follows first tokens,
-    from the first of these on; `time_to_first_token_s` is the shortest (`OutputStats`). `guide_notes` tell what of the
-    guide was not enforced."""
-    stats = [output.stats for output in outputs]
-    drafted = sum(s.drafted_iterations for s in stats)
-    tokens = sum(s.drafted_tokens for s in stats)
-    valid = [s.guided_valid for s in stats if s.guided_valid is not None]
-    reasons = [output.finish_reason for output in outputs]
-    logs = [output.program_log for output in outputs]
-    variables = [_in_hex(output.program_variables) for output in outputs]
-    return {
-        "device": str(llm.runtime.device),
-        "model": str(llm.model_path),
-        "speculation": llm.speculation.name,
-        "num_draft_tokens": llm.speculation.max_draft_tokens,
-        "prompt_tokens": sum(s.prompt_tokens for s in stats),
-        "output_tokens": sum(s.output_tokens for s in stats),
-        "iterations": llm.num_iterations,
-        "acceptance_length": tokens / drafted if drafted else 1.0,
-        "graphs": llm.config.graphs,
-        "graph_replays": llm.num_graph_replays,
-        "proposed_drafts": sum(s.proposed_drafts for s in stats),
-        "accepted_drafts": sum(s.accepted_drafts for s in stats),
-        "tokens_per_second": tokens_per_second(
-            [(s.output_tokens, s.scheduled_at, s.last_token_at) for s in stats]
-        ),
-        "decode_tokens_per_second": tokens_per_second(
-            [(s.output_tokens - 1, s.first_token_at, s.last_token_at) for s in stats]
-        ),
-        "time_to_first_token_s": min(
-            (s.time_to_first_token_s for s in stats if s.first_token_at is not None), default=0.0
-        ),
-        "guided_valid": all(valid) if valid else None,
-        "guide_notes": list(next((o.guide_notes for o in outputs if o.guide_notes), ())),
-        "finish_reason": reasons[0] if len(reasons) == 1 else reasons,
-        "logprobs": [logprobs(o) for o in outputs] if any(o.logprobs is not None for o in outputs) else None,
-        "program_log": logs[0] if len(logs) == 1 else logs,
-        "program_variables": variables[0] if len(variables) == 1 else variables,
-    }
+def shown(prompts: Sequence[NamedPrompt], outputs: Sequence[Output]) -> Iterator[str]:
+    """The answers' texts, each after a line with its prompt's name; a blank line between."""
+    gap = ""
+    for prompt, output in zip(prompts, outputs, strict=True):
+        for number, answer in enumerate(output.outputs, 1):
+            which = f", answer {number}" if output.others else ""
+            yield f"{gap}==> {escaped(prompt.name)}{which} <=="
+            yield answer.text
+            gap = "\n"
 
 
-def tokens_per_second(spans: list[tuple[int, float | None, float | None]]) -> float:
-    """Tokens over the time from the first beginning to the last end, of answers that have both."""
-    whole = [(tokens, begin, end) for tokens, begin, end in spans if begin is not None and end is not None]
-    if not whole:
-        return 0.0
-    seconds = max(end for _, _, end in whole) - min(begin for _, begin, _ in whole)
-    return sum(tokens for tokens, _, _ in whole) / seconds if seconds else 0.0
+def note_room(llm: LLM, prompts: Sequence[NamedPrompt], run: Run) -> None:
+    """Say so where an answer can't be as long as was asked for."""
+    longest = llm.config.max_seq_len
+    assert longest is not None
+    for prompt in prompts:
+        room = longest - len(run.tokens(prompt.text))
+        if 0 < room < run.sampling.max_tokens:
+            typer.echo(
+                f"weft: the engine has {longest} positions; after this prompt an answer has at most {room} tokens, "
+                f"not {run.sampling.max_tokens}",
+                err=True,
+            )
+            return
 
 
-def _in_hex(variables: dict[str, bytes] | None) -> dict[str, str] | None:
-    return None if variables is None else {name: value.hex() for name, value in variables.items()}
+def note_model() -> None:
+    """Say on a terminal what answers where no model was given."""
+    from weft.config.catalog import PACKAGE_MODEL_NOTE
+
+    if sys.stderr.isatty():
+        typer.echo(f"weft: {PACKAGE_MODEL_NOTE}", err=True)
 
 
-def logprobs(output: Output) -> list[dict[str, Any]]:
-    """Each token of an answer with its log-probability, and those of the likeliest at its place by token id."""
-    return [
-        {"token_id": token, "logprob": entry.logprob, "top": entry.top}
-        for token, entry in zip(output.token_ids, output.logprobs or [], strict=output.logprobs is not None)
-    ]
+def finish(outputs: Sequence[Output]) -> None:
+    """Say which answers are not whole, and end with the exit code for it: 1 where one failed, else `CUT` where one was
+    cut before its guide ended. The error of a single prompt is raised."""
+    if len(outputs) == 1 and outputs[0].error is not None:
+        raise outputs[0].error
+    was_cut = False
+    for output in (answer for each in outputs for answer in each.outputs):
+        if output.error is not None or output.stats.guided_valid is not False:
+            continue
+        if output.finish_reason == "stop" and output.stopped_by is None:
+            left_out = "; ".join(output.guide_notes)
+            typer.echo(f"weft: an answer breaks its schema, of which was left out: {left_out}", err=True)
+            continue
+        was_cut = True
+        by = f"by {output.stopped_by!r}" if output.stopped_by is not None else "by --max-tokens"
+        count = len(output.token_ids)
+        typer.echo(f"weft: an answer of {count} tokens was cut {by}, before its guide ended", err=True)
+    if any(output.error is not None for output in outputs):
+        raise typer.Exit(1)
+    if was_cut:
+        raise typer.Exit(CUT)

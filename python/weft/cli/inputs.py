@@ -1,40 +1,33 @@
-"""What a command line gives: prompts, a guide, speculation and sampling, read and checked."""
+"""What a command line gives: prompts, speculation and sampling, read and checked."""
 
 from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from weft import registry
-from weft.config import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Speculation, model_directory
-from weft.errors import InputError
+from weft.cli.options import Drafter, Guided
+from weft.errors import InputError, brief
 
 if TYPE_CHECKING:
-    from weft.grammar.guide import Guide
+    from weft.config import DraftTokens, GuideDrafts, Speculation
 
-
-if TYPE_CHECKING:
-    Drafter = StrEnum  # its members are known when it runs
-else:
-    _drafters = [name for name in registry.names("drafters") if name != "given"]  # no text comes along
-    Drafter = StrEnum("Drafter", {name: name for name in ("auto", "none", *_drafters)})
-    """What --speculation takes: what the registry has for a prompt alone, and auto and none."""
-
-
-class Guided(StrEnum):
-    auto = "auto"
-    on = "on"
-    off = "off"
-
-
-DEFAULT = Drafter("auto")
 AUTO = "eagle3"
 """What auto takes where a model directory has one."""
+LONGEST_NAME = 40
+
+
+@dataclass(frozen=True)
+class NamedPrompt:
+    """A prompt, and what the answer to it is headed with: its file, or how it begins."""
+
+    name: str
+    text: str
 
 
 def own_directory(drafter: str) -> str | None:
@@ -65,93 +58,37 @@ def read_text(path: Path, what: str) -> str:
         raise InputError(f"{what}: {str(path)!r} is not UTF-8 text") from None
 
 
-def read_prompts(prompt: str | None, files: list[Path]) -> list[str]:
-    """The prompts of the command line, in its order."""
-    prompts = []
-    if prompt == "-" or (prompt is None and not files):
+def read_prompts(given: list[str], files: list[Path]) -> list[NamedPrompt]:
+    """The prompts of the command line, in its order: arguments, then files."""
+    if not given and not files:
         if sys.stdin.isatty():
             raise InputError("no prompt; give one as an argument, with --file, or on standard input")
-        try:
-            prompts.append(typer.get_text_stream("stdin", encoding="utf-8", errors="strict").read())
-        except UnicodeDecodeError:
-            raise InputError("standard input is not UTF-8 text") from None
-    elif prompt is not None:
-        prompts.append(prompt)
-    prompts += [read_text(path, "--file") for path in files]
-    if not all(prompts):
+        given = ["-"]
+    prompts = [
+        NamedPrompt("standard input", _standard_input())
+        if text == "-"
+        else NamedPrompt(brief(text.strip(), LONGEST_NAME), text)
+        for text in given
+    ]
+    prompts += [NamedPrompt(str(path), read_text(path, "--file")) for path in files]
+    if not all(prompt.text for prompt in prompts):
         raise InputError(
             "the prompt is empty; give some text as an argument, with --file, or on standard input"
         )
     return prompts
 
 
-def read_guide(
-    any_json: bool,
-    schema: str | None,
-    regex: str | None,
-    ebnf: Path | None,
-    choice: list[str] | None,
-    wasm: Path | None = None,
-    wasm_arg: str | None = None,
-    lark: Path | None = None,
-    strict: bool = True,
-    open_objects: bool = False,
-) -> Guide | None:
-    """The one guide of the command line, or None."""
-    from weft.grammar.guide import Guide
-
-    options = {
-        "--json": any_json or None,
-        "--json-schema": schema,
-        "--regex": regex,
-        "--ebnf": ebnf,
-        "--lark": lark,
-        "--choice": choice or None,
-        "--wasm": wasm,
-    }
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} were given; an answer has one guide")
-    if wasm_arg is not None and wasm is None:
-        raise InputError("--wasm-arg is the argument of a program; give the program with --wasm")
-    if not strict and schema is None:
-        raise InputError("--no-strict is said of a JSON schema; give one with --json-schema")
-    if open_objects and schema is None:
-        raise InputError("--open-objects is said of a JSON schema; give one with --json-schema")
-    if wasm is not None:
-        return Guide.wasm(wasm, wasm_arg or "")
-    if any_json:
-        return Guide.json()
-    if schema is not None:
-        is_inline = schema.lstrip().startswith(("{", "[", '"', "true", "false")) or not schema.strip()
-        text = schema if is_inline else read_text(Path(schema), "--json-schema")
-        return Guide.json_schema(text, strict=strict, open_objects=open_objects)
-    if regex is not None:
-        return Guide.regex(regex)
-    if ebnf is not None:
-        return Guide.ebnf(read_text(ebnf, "--ebnf"))
-    if lark is not None:
-        return Guide.lark(read_text(lark, "--lark"))
-    return Guide.choice(choice) if choice else None
-
-
-def read_trigger(guide: Guide | None, trigger: str | None, max_free_tokens: int | None) -> Guide | None:
-    """The guide of the command line after its trigger, if it has one."""
-    from weft.grammar.guide import Guide
-
-    if trigger is None:
-        if max_free_tokens is not None:
-            raise InputError("--max-free-tokens bounds the text before --after; give that, too")
-        return guide
-    if guide is None:
-        raise InputError(
-            "--after needs a guide to follow: --json, --json-schema, --regex, --ebnf, --lark, --choice or --wasm"
-        )
-    return Guide.after(trigger, guide, max_free_tokens=max_free_tokens)
+def _standard_input() -> str:
+    try:
+        return typer.get_text_stream("stdin", encoding="utf-8", errors="strict").read()
+    except UnicodeDecodeError:
+        raise InputError("standard input is not UTF-8 text") from None
 
 
 def read_draft_tokens(given: str) -> DraftTokens:
     """A number, or a schedule by batch size such as 1:5,4:3,16:0."""
+    from weft.config import MAX_DRAFT_TOKENS
+
     try:
         if ":" not in given:
             return int(given)
@@ -169,9 +106,11 @@ def choose_speculation(
     num_draft_tokens: str,
     guided: Guided,
     forced: bool,
-    model: Path | None,
+    model: str | Path | None,
 ) -> Speculation:
     """The speculation of the command line; auto is EAGLE3 where there is a head."""
+    from weft.config import MAX_DRAFT_TOKENS, Speculation, model_directory
+
     count = read_draft_tokens(num_draft_tokens)
     if isinstance(count, int) and not 1 <= count <= MAX_DRAFT_TOKENS:
         raise InputError(

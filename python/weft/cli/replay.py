@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from weft.config import model_directory
 from weft.errors import InputError, escaped
@@ -39,6 +38,8 @@ def replay(
     if not path.is_dir():
         raise InputError(f"{path}: the recording's model is not there; give its directory with --model")
     vocabulary = Vocabulary.from_huggingface(path, vocab_size=recording.vocab_size)
+    from rich.console import Console
+
     console = Console(highlight=False, soft_wrap=True)
     for line in describe(recording):
         console.print(escaped(line), markup=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from weft.client.model_text import ModelText
 from weft.config import EngineConfig, Speculation, model_directory
+from weft.engine.admission import advice
 from weft.engine.build import build_engine
 from weft.engine.engine import Engine
 from weft.errors import InputError, TokenizerError
@@ -19,12 +20,13 @@ from weft.files import read_json
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
+from weft.models.config import ModelConfig
 from weft.models.weights import load_model, model_in_memory
 from weft.runtime import get as get_runtime
 from weft.runtime.interface import Runtime
 from weft.spec.base import DrafterContext
 from weft.spec.load import Drafting
-from weft.text import load_tokenizer
+from weft.tokenizer.files import load_tokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +111,7 @@ class BuiltEngine:
     text: ModelText
     compiler: GuideCompiler | None
     engine: Engine
+    model_config: ModelConfig
 
     @property
     def warms_up(self) -> bool:
@@ -126,6 +129,7 @@ class BuiltEngine:
         config = config.resolved(limit, num_drafts, runtime.device.type)
         assert config.num_pages is not None and config.max_seq_len is not None
         text = source.text(target.config.vocab_size, config.max_seq_len)
+        text = replace(text, advised=advice(target.config, config.max_seq_len))
         context = DrafterContext(
             speculation,
             source.path,
@@ -153,4 +157,4 @@ class BuiltEngine:
             if text.vocabulary is not None
             else None
         )
-        return cls(source.path, runtime, speculation, config, text, compiler, engine)
+        return cls(source.path, runtime, speculation, config, text, compiler, engine, target.config)

@@ -12,7 +12,7 @@ from weft.client.builder import BuiltEngine, ModelSource
 from weft.client.capacity import NO_LIMITS, ClientLimits, check_room, queue_size
 from weft.client.engine_requests import PreparedRequest
 from weft.client.engine_thread import EngineThread
-from weft.client.following import follow
+from weft.client.following import Following
 from weft.client.handles import RequestHandle, ResponseDelta
 from weft.client.inputs import InputProcessor
 from weft.client.request import GenerationRequest
@@ -139,9 +139,20 @@ class EngineClient:
             self.responses.drop(handle)
         self.cancel(left)
 
-    def follow(self, handle: RequestHandle) -> AsyncGenerator[ResponseDelta, None]:
+    async def follow(self, handle: RequestHandle) -> AsyncGenerator[ResponseDelta, None]:
         """The deltas of a request as they come, without blocking an event loop. Leaving early drops the request."""
-        return follow(self.responses, handle, self._cancel)
+        following = self.following([handle])
+        try:
+            while came := await following.next():
+                for _, deltas in came:
+                    for delta in deltas:
+                        yield delta
+        finally:
+            following.close()
+
+    def following(self, handles: Sequence[RequestHandle], interval_s: float = 0.0) -> Following:
+        """Some requests, to be followed in an event loop."""
+        return Following(self.responses, handles, self._cancel, interval_s)
 
     # -- the engine's thread
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from transformers import PreTrainedTokenizerFast
-
 from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
-from weft.core import Hypothesis, Output, Piece, TokenLogprob
+from weft.core import SAMPLED, Hypothesis, Output, Piece, TokenLogprob
 from weft.grammar.compile.verdict import Verdicts, asked_of
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.text import RunningText, decode
+from weft.tokenizer.tokenizer import Tokenizer
 
 
 class Detokenizer:
     """Writes the text of answers. Where a guide was not to be enforced whole, it asks whether the answer obeys it all
     the same. Threads may share one; `close` when done."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, vocabulary: Vocabulary) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._verdicts = Verdicts()
@@ -32,13 +31,22 @@ class Detokenizer:
         return whole
 
     def write(self, output: Output, handle: RequestHandle) -> None:
-        """Write the text of one answer that has ended: without the stop word, or the stop token, that ended it."""
-        by, tokens, guide = output.stopped_by, output.token_ids, handle.request.guide
-        output.text = self._decode(tokens[:-1] if isinstance(by, int) else tokens)
-        if isinstance(by, str):
-            output.text = output.text[: self._end(tokens, handle)]
+        """Write the text of one answer that has ended, and judge it."""
+        output.text = self.text(output, handle)
+        self.judge(output, handle)
+
+    def text(self, output: Output, handle: RequestHandle) -> str:
+        """The text of one answer that has ended: without the stop word, or the stop token, that ended it."""
+        by, tokens = output.stopped_by, output.token_ids
+        text = self._decode(tokens[:-1] if isinstance(by, int) else tokens)
+        return text[: self._end(tokens, handle)] if isinstance(by, str) else text
+
+    def judge(self, output: Output, handle: RequestHandle) -> None:
+        """Where its guide was not to be enforced whole, look whether an answer, whose text is written, obeys it.
+        Another process says so, which may take a while."""
+        guide = handle.request.guide
         if output.stats.guided_valid and isinstance(guide, Guide):
-            asked = asked_of(guide, output.text, tokens, self._vocabulary, self._decode)
+            asked = asked_of(guide, output.text, output.token_ids, self._vocabulary, self._decode)
             if asked is not None:
                 output.stats.guided_valid = self._verdicts.obeys(*asked)
 
@@ -75,13 +83,13 @@ class Pieces:
         if delta.sequence is None:  # it never began
             return Piece("", [], [], gathered(self._handle))
         index, answer = delta.sequence.index, delta.sequence.output
-        new, drafted = answer.token_ids[delta.start : delta.end], answer.drafted[delta.start : delta.end]
+        new, origins = answer.token_ids[delta.start : delta.end], answer.origins[delta.start : delta.end]
         if delta.is_finished:
             self._detokenizer.write(answer, self._handle)
             text = answer.text[self._num_shown[index] :]
         else:
             text = self._show(index, new)
-        return Piece(text, new, drafted, gathered(self._handle) if delta.is_final else None, index)
+        return Piece(text, new, origins, gathered(self._handle) if delta.is_final else None, index)
 
     def _show(self, index: int, new: Sequence[int]) -> str:
         """The text that these tokens settle."""
@@ -121,7 +129,7 @@ def _of_beam(beam: Hypothesis, best: Output) -> Output:
     return Output(
         best.prompt_token_ids,
         list(beam.token_ids),
-        [False] * len(beam.token_ids),
+        [SAMPLED] * len(beam.token_ids),
         finish_reason=beam.finish_reason or best.finish_reason,
         stopped_by=beam.stopped_by,
         logprobs=None if best.logprobs is None else [TokenLogprob(value, {}) for value in beam.log_probs],

@@ -51,7 +51,7 @@ def engine_requests(
             StopRules(prepared.stop_words(), asked.end_ids),
             RequestGuide(guide) if guide is not None else None,
             asked.beam,
-            Queueing(asked.priority, deadline, asked.client_id, asked.retention),
+            Queueing(asked.priority, deadline, asked.client_id, asked.retention, asked.cache_salt),
             DraftLimits(asked.max_drafts, prepared.given),
             Gathered(asked.gather),
             RequestProcessor(processor) if processor is not None else None,

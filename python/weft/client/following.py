@@ -1,43 +1,130 @@
-"""The deltas of one request as they come, without blocking an event loop."""
+"""The deltas of requests as they come, without blocking an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
+from weakref import WeakKeyDictionary, ref
 
 from weft.client.handles import RequestHandle, ResponseDelta
 from weft.client.response_queue import ResponseQueue
 from weft.engine.request import Request
 from weft.errors import ExecutorError
 
-
-async def follow(
-    responses: ResponseQueue, handle: RequestHandle, cancel: Callable[[Sequence[Request]], object]
-) -> AsyncGenerator[ResponseDelta, None]:
-    """The deltas of a request, to its last. Being closed early, or its task being cancelled, drops the request from the
-    queue and gives its sequences to `cancel`."""
-    woken = asyncio.Event()
-    listener = partial(_wake, asyncio.get_running_loop(), woken)
-    handle.listeners.append(listener)
-    try:
-        while (deltas := responses.take_now(handle)) is not None:
-            for delta in deltas:
-                yield delta
-            if deltas and deltas[-1].is_final:
-                return
-            await woken.wait()
-            woken.clear()
-    finally:
-        handle.listeners.remove(listener)
-        is_early = not handle.is_over
-        responses.drop(handle)  # where all was taken it is gone already
-        if is_early:
-            with contextlib.suppress(ExecutorError):  # it ended by itself
-                cancel(handle.engine_requests)
+Came = list[tuple[RequestHandle, list[ResponseDelta]]]
 
 
-def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event, _: RequestHandle) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
-        loop.call_soon_threadsafe(event.set)
+class Wakes:
+    """Wakes tasks of one event loop from other threads: however many an engine's step has news for, the loop is called
+    once."""
+
+    _of: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Wakes]] = WeakKeyDictionary()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)  # which holds the wakes, by the table
+        self._woken: deque[Callable[[], object]] = deque()
+        self._is_called = False
+
+    @classmethod
+    def of_running_loop(cls) -> Wakes:
+        """Those of the loop that runs."""
+        loop = asyncio.get_running_loop()
+        wakes = cls._of.get(loop)
+        if wakes is None:
+            wakes = cls._of[loop] = cls(loop)
+        return wakes
+
+    def wake(self, function: Callable[[], object]) -> None:
+        """Let the loop call `function` soon. On any thread."""
+        self._woken.append(function)
+        if not self._is_called:
+            self._is_called = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
+                loop = self._loop()
+                if loop is not None:
+                    loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._is_called = False  # first: who comes after the last one here calls again
+        while self._woken:
+            self._woken.popleft()()
+
+
+class Following:
+    """Some requests, followed to the end of each: `next` gives what came of them since the last time. But for a
+    request's end it does so at most every `interval_s`. `close` when done, or when nobody wants more: requests that
+    have not ended are dropped from the queue, and their sequences given to `cancel`."""
+
+    def __init__(
+        self,
+        responses: ResponseQueue,
+        handles: Sequence[RequestHandle],
+        cancel: Callable[[Sequence[Request]], object],
+        interval_s: float = 0.0,
+    ) -> None:
+        self._responses, self._handles, self._cancel = responses, handles, cancel
+        self._interval_s, self._is_paused = interval_s, False
+        self._waiting = {handle.id for handle in handles}
+        self._told = list(handles)
+        self._woken, self._wakes = asyncio.Event(), Wakes.of_running_loop()
+        for handle in handles:
+            handle.listeners.append(self._listener)
+
+    async def next(self) -> Came:
+        """What came, once something did; nothing when all have ended."""
+        while self._waiting:
+            if not (self._woken.is_set() or (self._told and not self._is_paused)):
+                await self._woken.wait()
+            self._woken.clear()
+            if came := self._take():
+                self._pause()
+                return came
+        return []
+
+    def close(self) -> None:
+        """Let go of the requests."""
+        for handle in self._handles:
+            handle.listeners.remove(self._listener)
+        early = [handle for handle in self._handles if not handle.is_over]
+        for handle in self._handles:
+            self._responses.drop(handle)  # where all was taken it is gone already
+        if early:
+            with contextlib.suppress(ExecutorError):  # they ended by themselves
+                self._cancel([one for handle in early for one in handle.engine_requests])
+
+    def _take(self) -> Came:
+        told, self._told = self._told, []
+        came: Came = []
+        for handle in dict.fromkeys(told) if len(told) > 1 else told:
+            if handle.id not in self._waiting:
+                continue
+            deltas = self._responses.take_now(handle)
+            if deltas is None or (deltas and deltas[-1].is_final):
+                self._waiting.discard(handle.id)
+            if deltas:
+                came.append((handle, deltas))
+        return came
+
+    def _pause(self) -> None:
+        """Let what comes next gather for a while."""
+        if self._interval_s and self._waiting:
+            self._is_paused = True
+            asyncio.get_running_loop().call_later(self._interval_s, self._resume)
+
+    def _resume(self) -> None:
+        self._is_paused = False
+        if self._told:
+            self._woken.set()
+
+    def _listener(self, handle: RequestHandle) -> None:
+        """On the engine's thread."""
+        self._wakes.wake(partial(self._tell, handle))
+
+    def _tell(self, handle: RequestHandle) -> None:
+        self._told.append(handle)
+        if handle.is_over or not self._is_paused:
+            self._woken.set()

@@ -109,7 +109,10 @@ class InputProcessor:
             return None
         if self._compiler is None:
             raise InputError("guides need a tokenizer; give a model directory that has one")
-        compiled = self._compiler.submit(guide, client) if isinstance(guide, Guide) else guide
+        if isinstance(guide, Guide):
+            compiled = self._compiler.submit(guide.of_model(self.text.chat_template), client)
+        else:
+            compiled = guide
         if request.sampling.on_length == "close":
             compiled = self._compiler.submit_closing(compiled, client)
         return self._compiler.open(compiled, Opening(prepared.prompt))

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from transformers import PreTrainedTokenizerFast
-
 from weft.core import read_token_ids
-from weft.engine.admission import check_length
+from weft.engine.admission import RAISE, check_length
 from weft.errors import CapacityError, InputError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.prompts import Prompt
+from weft.tokenizer.tokenizer import ChatTemplate, Tokenizer
 
 LONGEST_TOKEN = 16
 """Bytes that a token is thought to hold at least, where texts are bounded by it."""
@@ -22,22 +21,23 @@ LONGEST_TOKEN = 16
 class ModelText:
     """What a model's vocabulary and tokenizer, where there are such, make of texts.
 
-    `end_ids` end an answer. Prompts have at most `max_seq_len` tokens (None: any number). Without a tokenizer texts are
-    refused (`InputError`); without a vocabulary, guides.
+    `end_ids` end an answer. Prompts have at most `max_seq_len` tokens (None: any number); `advised` is what errors say
+    to do about longer ones. Without a tokenizer texts are refused (`InputError`); without a vocabulary, guides.
     """
 
     vocab_size: int
     end_ids: tuple[int, ...]
     vocabulary: Vocabulary | None = None
-    tokenizer: PreTrainedTokenizerFast | None = None
+    tokenizer: Tokenizer | None = None
     max_seq_len: int | None = None
+    advised: str = RAISE
 
     def prompt(self, prompt: Prompt, name: str = "the prompt") -> tuple[int, ...]:
         """The token ids of a prompt, whose length is looked at before anything else. Raises `CapacityError` where it
         leaves no room for an answer, and `InputError`."""
         if isinstance(prompt, str):
             self.check_text(prompt)
-            tokens = tuple(self.tokenizer_for(name).encode(prompt, verbose=False))
+            tokens = tuple(self.tokenizer_for(name).encode(prompt))
         else:
             if hasattr(prompt, "__len__"):
                 self._check_length(len(prompt))
@@ -50,7 +50,7 @@ class ModelText:
         if isinstance(text, str):
             if self.max_seq_len is not None:
                 text = text[: self.max_seq_len * self.longest]
-            tokens = self.tokenizer_for(name).encode(text, add_special_tokens=False, verbose=False)
+            tokens = self.tokenizer_for(name).encode(text, add_special_tokens=False)
             return tuple(tokens[: self.max_seq_len])
         return read_ids(name, text[: self.max_seq_len])
 
@@ -71,7 +71,7 @@ class ModelText:
         bad = next(t for t in tokens if not 0 <= t < self.vocab_size)
         raise InputError(f"{name} holds token id {bad}; ids of this model are 0 to {self.vocab_size - 1}")
 
-    def tokenizer_for(self, what: str) -> PreTrainedTokenizerFast:
+    def tokenizer_for(self, what: str) -> Tokenizer:
         """The tokenizer. Raises `InputError` where there is none, so that `what` can't be a text."""
         if self.tokenizer is None:
             raise InputError(
@@ -79,6 +79,11 @@ class ModelText:
                 "(Executor(tokenizer=...) takes a directory)"
             )
         return self.tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The tokenizer's; None without a tokenizer, too."""
+        return None if self.tokenizer is None else self.tokenizer.chat_template
 
     @cached_property
     def longest(self) -> int:
@@ -95,12 +100,12 @@ class ModelText:
             return
         raise CapacityError(
             f"the prompt has {size} bytes or more, but max_seq_len is {self.max_seq_len} tokens (prompt and answer), "
-            f"and no token of this model holds more than {self.longest} bytes; shorten the prompt or raise max_seq_len"
+            f"and no token of this model holds more than {self.longest} bytes; {self.advised}"
         )
 
     def _check_length(self, num_tokens: int) -> None:
         if self.max_seq_len is not None:
-            check_length(num_tokens, self.max_seq_len)
+            check_length(num_tokens, self.max_seq_len, self.advised)
 
 
 def read_ids(name: str, tokens: Sequence[int]) -> tuple[int, ...]:

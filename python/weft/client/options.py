@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypedDict, cast
 
 from weft.client.request import DEFAULT_SAMPLING, GenerationRequest
 from weft.core import SamplingParams
+from weft.core.names import SAMPLING_ELSEWHERE, meant
 from weft.engine.beam_params import BeamParams
 from weft.engine.device.tensors import NOTHING, Gather
 from weft.engine.logits_processors import LogitsProcessor
@@ -28,7 +29,7 @@ class RequestOptions(TypedDict, total=False):
     default).
 
     - `priority`, 0 to 1 (0.5), goes first where it is higher. After `timeout_s` seconds the answer ends with "timeout"
-      and what there is.
+      and what there is. Prompts find only what was read with the same `cache_salt`.
     - `beam_width` asks for the best answers that a search with so many beams finds; `length_penalty`,
       `early_stopping` and `diversity_rate` are as in `docs/beam-search.md`. Needs `EngineConfig(max_beam_width=...)`.
     - `given` is what the answer is expected to be, text or token ids: drafts, for `Speculation.given()`. `max_drafts`
@@ -42,6 +43,7 @@ class RequestOptions(TypedDict, total=False):
     """
 
     priority: Floats
+    cache_salt: str | Sequence[str | None] | None
     timeout_s: Floats
     beam_width: Integers
     length_penalty: Floats
@@ -55,11 +57,23 @@ class RequestOptions(TypedDict, total=False):
     additional_outputs: Sequence[str | tuple[str, bool]]
 
 
-DIRECT = ("priority", "timeout_s", "given", "max_drafts")
+DIRECT = ("priority", "cache_salt", "timeout_s", "given", "max_drafts")
 """Options that are fields of a `GenerationRequest`."""
 BEAM = ("length_penalty", "early_stopping", "diversity_rate")
 TEXTS = ("given",)
 """Options that are prompts themselves."""
+SAMPLING = {field.name for field in fields(SamplingParams)}
+ELSEWHERE = {
+    "sampling_params": "it is called sampling",
+    "guided_options_request": "it is called guide",
+    "enable_thinking": "of a chat: chat_template_kwargs={'enable_thinking': ...}",
+    "stream": "stream and chat_stream answer piece by piece",
+    "tools": "chat takes tools; what an answer may call is Guide.tools(...)",
+    "prompt": "the prompt, or a list of them, comes first, without a name",
+    "use_tqdm": "a list of prompts has a bar on a terminal",
+    "lora_request": "there are no adapters; merge one into its model",
+}
+"""Options that other libraries have."""
 GATHERED = ("return_context_logits", "return_generation_logits", "additional_outputs")
 
 
@@ -87,8 +101,7 @@ def _columns(options: RequestOptions, count: int) -> dict[str, list[Any]]:
     """A value of each option for each prompt."""
     unknown = set(options) - set(RequestOptions.__annotations__)
     if unknown:
-        known = ", ".join(RequestOptions.__annotations__)
-        raise TypeError(f"there is no option {min(unknown)!r}; the options of a request are {known}")
+        raise TypeError(_unknown(min(unknown)))
     columns = {}
     for name, value in options.items():
         if name in GATHERED or value is None:
@@ -96,6 +109,18 @@ def _columns(options: RequestOptions, count: int) -> dict[str, list[Any]]:
         is_one = name in TEXTS and _is_one_text(value)
         columns[name] = [value] * count if is_one else spread(cast("Any", value), count, name)
     return columns
+
+
+def _unknown(name: str) -> str:
+    """What is said of an option that there is not."""
+    if name in SAMPLING:
+        return (
+            f"there is no option {name!r}: it is a sampling parameter; give "
+            f"sampling=SamplingParams({name}=...)"
+        )
+    if name in SAMPLING_ELSEWHERE:
+        return f"there is no option {name!r}: of sampling=SamplingParams(...) {SAMPLING_ELSEWHERE[name]}"
+    return f"there is no option {name!r}; {meant(name, list(RequestOptions.__annotations__), ELSEWHERE)}"
 
 
 def _is_one_text(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from weft.config import MAX_DRAFT_TOKENS
-from weft.core import Kind, SamplingParams
+from weft.core import Kind, SamplingParams, is_encodable
 from weft.engine.beam_params import BeamParams
 from weft.engine.device.tensors import NOTHING, Gather
 from weft.engine.kv.retention import Retention
@@ -22,6 +22,7 @@ from weft.grammar.guide import Guide
 from weft.prompts import Prompt
 
 DEFAULT_SAMPLING = SamplingParams()
+MAX_SALT = 256
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class GenerationRequest:
     - `given` is what the answer is expected to be (text or token ids): drafts, for `Speculation.given()`. `max_drafts`
       bounds the drafts of an iteration (None: as the engine has it; 0: none).
     - `processor` acts on its logits; `gather` names the tensors it wants; `retention` says how long its blocks are
-      worth keeping.
+      worth keeping. Only requests with the same `cache_salt` (a text of 1 to 256 characters) find them again.
     - `stop_words` (texts or lists of token ids) stand in for `sampling.stop`; `end_ids` for the model's end tokens;
       `bias` [vocab_size] is added to the logits.
     - With `streams` every iteration that adds to the answer is a delta; otherwise only its end is.
@@ -69,6 +70,7 @@ class GenerationRequest:
     processor: LogitsProcessor | None = None
     gather: Gather = NOTHING
     retention: Retention | None = None
+    cache_salt: str | None = None
     stop_words: Sequence[str | Sequence[int]] | None = None
     end_ids: frozenset[int] | None = None
     bias: Tensor | None = None
@@ -81,6 +83,12 @@ class GenerationRequest:
         _check_number("priority", self.priority, 0, 1, "0 to 1; a higher one goes first")
         if self.timeout_s is not None:
             _check_number("timeout_s", self.timeout_s, 0, math.inf, "0 seconds or more, or None for no limit")
+        salt = self.cache_salt
+        is_text = isinstance(salt, str) and 0 < len(salt) <= MAX_SALT and is_encodable(salt)
+        if salt is not None and not is_text:
+            raise InputError(
+                f"cache_salt is {salt!r}; it must be a text of 1 to {MAX_SALT} characters, or None"
+            )
         self._check_drafts()
 
     def _check_drafts(self) -> None:

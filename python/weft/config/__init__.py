@@ -1,5 +1,6 @@
 """Settings: frozen dataclasses that say what is wrong with a value when it is given, and where models are."""
 
+from weft.config.catalog import CATALOG, PACKAGE_MODEL, CatalogModel
 from weft.config.engine import (
     Chunking,
     EngineConfig,
@@ -8,13 +9,15 @@ from weft.config.engine import (
     Policy,
     positions_ahead,
 )
-from weft.config.environ import is_debug, named_commit
-from weft.config.paths import PACKAGE_MODEL, model_directory, package_model_path
+from weft.config.environ import cache_directory, is_debug, named_commit
+from weft.config.paths import cached_model_path, model_directory, package_model_path
 from weft.config.speculation import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Speculation
 
 __all__ = [
+    "CATALOG",
     "MAX_DRAFT_TOKENS",
     "PACKAGE_MODEL",
+    "CatalogModel",
     "Chunking",
     "DraftTokens",
     "EngineConfig",
@@ -23,6 +26,8 @@ __all__ = [
     "HostTasks",
     "Policy",
     "Speculation",
+    "cache_directory",
+    "cached_model_path",
     "is_debug",
     "model_directory",
     "named_commit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def is_debug() -> bool:
@@ -13,3 +14,11 @@ def is_debug() -> bool:
 def named_commit() -> str | None:
     """The commit that an installed wheel was built from, where WEFT_COMMIT says so: benchmarks write it down."""
     return os.environ.get("WEFT_COMMIT")
+
+
+def cache_directory() -> Path:
+    """Where weft keeps what it got and made: WEFT_CACHE, or `weft` in XDG_CACHE_HOME (default: ~/.cache)."""
+    own = os.environ.get("WEFT_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"

@@ -1,13 +1,16 @@
-"""Where models are: by path, or by the name of the one inside the package."""
+"""Where models are: by path, or by a name that weft knows."""
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from pathlib import Path
 
+from weft.config.catalog import CATALOG, PACKAGE_MODEL
+from weft.config.environ import cache_directory
 from weft.errors import ModelError
 
-PACKAGE_MODEL = "weft-tiny"
-"""The name of the model inside the package."""
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def package_model_path() -> Path:
@@ -15,15 +18,49 @@ def package_model_path() -> Path:
     return Path(__file__).parents[1] / "assets" / PACKAGE_MODEL
 
 
+def cached_model_path(name: str) -> Path:
+    """Where a model of the catalogue is once `weft models get` has got it."""
+    return cache_directory() / "models" / name
+
+
 def model_directory(model: str | Path | None) -> Path:
-    """The directory of a model, by its path or by the name of the one inside the package; None is that one, too. A
-    directory of that name in the working directory comes first. Raises `ModelError` where there is none.
+    """The directory of a model, by its path or by a name that weft knows; None is the model inside the package. A
+    directory of that name in the working directory comes first. Raises `ModelError` where there is none, which says how
+    to get it.
     """
     path = package_model_path() if model is None else Path(model)
-    if not path.is_dir() and str(model) == PACKAGE_MODEL:
-        path = package_model_path()
-    if not path.is_dir():
+    if path.is_dir():
+        return path
+    name = str(model)
+    if name == PACKAGE_MODEL:
+        return package_model_path()
+    if name not in CATALOG:
+        raise ModelError(_missing(path, name))
+    if not (cached_model_path(name) / "config.json").is_file():
+        known = CATALOG[name]
         raise ModelError(
-            f"{path}: no such directory; give the directory of a Hugging Face checkpoint, or {PACKAGE_MODEL!r}"
+            f"{name} ({known.title}) is not here yet; get it with: {known.command} ({known.download_mb} MB)"
         )
-    return path
+    return cached_model_path(name)
+
+
+def _missing(path: Path, name: str) -> str:
+    """What is said of a directory that is not there."""
+    names = [PACKAGE_MODEL, *CATALOG]
+    if path.suffix == ".gguf" and path.is_file():
+        return f"{path}: is a GGUF file; make a directory of it with: weft convert {path} DIR"
+    if path.is_file():
+        return f"{path}: is a file; give the directory of a Hugging Face checkpoint"
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"{path}: no such directory; did you mean {close[0]!r}?"
+    if HUB_NAME.fullmatch(name):
+        folder = name.partition("/")[2]
+        return (
+            f"{path}: no such directory; weft loads models from directories. To get one of the Hugging Face hub: "
+            f"hf download {name} --local-dir {folder}, then give {folder!r}"
+        )
+    return (
+        f"{path}: no such directory; give the directory of a Hugging Face checkpoint, or one of "
+        f"{', '.join(map(repr, names))}"
+    )

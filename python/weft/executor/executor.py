@@ -79,6 +79,8 @@ class Executor:
         is_guided = config.guided_decoding_config is not None
         if is_guided and built.compiler is None:
             raise InputError(NO_VOCABULARY)
+        if is_guided and built.compiler is not None:
+            built.compiler.warm_up()
         self.client = client = EngineClient(built, client_limits(config))
         self._guides = Guides(built.compiler if is_guided else None, NO_GUIDES)
         self._translator = Translator(config, built.text, self._guides)

@@ -177,7 +177,8 @@ def parse_decoder(data: Mapping[str, Any], where: str, **traits: bool) -> ModelC
     """A Llama-like decoder's config; `traits` are the flags that its architecture fixes."""
     fields = Fields(data, where)
     fields.must_be("hidden_act", "silu", "swish")
-    fields.must_be("quantization_config")
+    if data.get("quantization_config") is not None:
+        raise fields.error("quantization_config", _quantised(data["quantization_config"]))
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -216,6 +217,12 @@ def parse_decoder(data: Mapping[str, Any], where: str, **traits: bool) -> ModelC
         dtype=parse_dtype(fields),
         **flags,
     )
+
+
+def _quantised(settings: Any) -> str:
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    named = f"says {method!r}" if isinstance(method, str) else "is there"
+    return f"{named}: quantised checkpoints are not supported; use the original one, in bfloat16"
 
 
 def fit_target(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:

@@ -226,6 +226,12 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
 def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
     """The class for a directory's architecture and its parsed config."""
     where = directory / "config.json"
+    if not where.exists() and (directory / "adapter_config.json").is_file():
+        base = read_json(directory / "adapter_config.json").get("base_model_name_or_path")
+        raise ModelError(
+            f"{directory}: this is a LoRA adapter (adapter_config.json), not a model; merge it into its base model"
+            f"{f' {base}' if isinstance(base, str) else ''} (peft: merge_and_unload), and give the directory of that"
+        )
     return parse_config(read_json(where), str(where))
 
 

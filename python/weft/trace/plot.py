@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from weft.errors import InterfaceError
 from weft.trace.chrome import track_names
@@ -12,13 +13,15 @@ from weft.trace.slice import Slice
 COLOURS = {
     "target_forward": "#33658a",
     "draft_forward": "#86bbd8",
-    "sample_and_verify": "#758e4f",
-    "pick_draft": "#a3b18a",
-    "fetch": "#f26419",
+    "sample_and_verify": "#4f7a28",
+    "pick_draft": "#b5d99c",
+    "fetch": "#7b4fa3",
     "extend": "#f6ae2d",
     "commit": "#d1495b",
 }
-OTHER = "#c9c9c9"
+OTHER = "#b0b0b0"
+HAIR = 600
+"""A bar is as wide as one of so many parts of the axis, or wider."""
 
 
 def colour(label: str) -> str:
@@ -26,9 +29,12 @@ def colour(label: str) -> str:
     return next((c for word, c in COLOURS.items() if word in label), OTHER)
 
 
-def plot(slices: Sequence[Slice], path: Path, title: str) -> None:
-    """Draw the slices, a row for each stream, and save them to `path` (svg or png). Needs `weft[plot]`."""
+def plot(panels: Mapping[str, Sequence[Slice]], path: Path, title: str) -> None:
+    """Draw recordings below each other, each from its own 0 and with a row for each stream, and save them to `path`
+    (svg or png). A panel's key is its heading. Needs `weft[plot]`.
+    """
     try:
+        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
@@ -36,28 +42,41 @@ def plot(slices: Sequence[Slice], path: Path, title: str) -> None:
         raise InterfaceError(
             'the picture needs matplotlib; install it with pip install "weft[plot]"'
         ) from error
+    figure = Figure(figsize=(12, 1.2 + 1.9 * len(panels)))
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axes, (name, slices) in zip(grid, panels.items(), strict=True):
+        draw(axes, slices)
+        axes.set_title(name, fontsize=10)
+    grid[-1].set_xlabel("microseconds")
+    figure.suptitle(title, fontsize=11)
+    labels = [s.label for slices in panels.values() for s in slices]
+    seen = [word for word in COLOURS if any(colour(label) == COLOURS[word] for label in labels)]
+    handles = [Patch(color=COLOURS[word], label=word.replace("_", " ")) for word in seen]
+    if any(colour(label) == OTHER for label in labels):
+        handles.append(Patch(color=OTHER, label="copies, masks, bookkeeping"))
+    figure.legend(handles=handles, loc="lower center", ncols=8, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.25 / figure.get_figheight(), 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.fonttype": "none"}):  # text stays text
+        figure.savefig(path)
+
+
+def draw(axes: Any, slices: Sequence[Slice]) -> None:
+    """A recording, from 0; what is too short to be seen is drawn a hair wide."""
     names = track_names(slices)
     order = sorted(names, key=lambda n: names[n] != "model stream")
-    figure = Figure(figsize=(12, 1.3 + 0.8 * len(order)))
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    begin = min((s.begin_us for s in slices), default=0.0)
+    length = max((s.end_us for s in slices), default=1.0) - begin
     for row, stream in enumerate(order):
         mine = [s for s in slices if s.stream == stream]
         axes.broken_barh(
-            [(s.begin_us, max(s.end_us - s.begin_us, 0.2)) for s in mine],
+            [(s.begin_us - begin, max(s.end_us - s.begin_us, length / HAIR)) for s in mine],
             (row - 0.38, 0.76),
             facecolors=[colour(s.label) for s in mine],
-            edgecolor="white",
-            linewidth=0.3,
+            linewidth=0,
         )
+    axes.set_xlim(0, length)
     axes.set_yticks(range(len(order)), [names[n] for n in order])
     axes.invert_yaxis()
-    axes.set_xlabel("microseconds")
-    axes.set_title(title)
-    seen = [word for word in COLOURS if any(word in s.label for s in slices)]
-    handles = [Patch(color=COLOURS[word], label=word.replace("_", " ")) for word in seen]
-    handles.append(Patch(color=OTHER, label="copies, mask, bookkeeping"))
-    figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.09, 1, 1))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    axes.spines[["top", "right"]].set_visible(False)

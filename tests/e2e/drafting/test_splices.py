@@ -23,7 +23,7 @@ def expected() -> list[list[int]]:
     """One request for each sampled token, over the text as it was written anew."""
     answers = []
     with LLM(device="cpu", engine=EngineConfig(max_batch=1, graphs="none")) as llm:
-        prompt: list[int] = list(llm.tokenizer(PROMPT).input_ids)
+        prompt: list[int] = llm.tokenizer.encode(PROMPT)
         size = {
             token: len(llm.tokenizer.decode([token])) for token in range(llm.engine.lane.state.vocab_size)
         }

@@ -194,7 +194,8 @@ def log_probs_of(
 
 @pytest.mark.parametrize("guide", [None, ("regex", r"[a-z]{1,3}( [a-z]{1,3}){0,9}")], ids=["free", "guided"])
 def test_every_sampling_parameter_acts_on_every_beam(tiny: Checkpoint, guide: Guided | None) -> None:
-    beams, prompt = Beams(tiny.path), tiny.tokenizer.encode("Text: the the end of the end.")
+    undecided = 'Schema: {"the": string, "end": string}\nJSON: {"the": "'
+    beams, prompt = Beams(tiny.path), tiny.tokenizer.encode(undecided)
     end = next(iter(tiny.end_ids))
     sampling = SamplingParams(
         max_tokens=9,

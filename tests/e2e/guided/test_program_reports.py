@@ -194,7 +194,7 @@ def test_in_the_statistics_of_the_command(tmp_path: Path) -> None:
     command = ["generate", "--device", "cpu", PROMPT, "--wasm", str(module), "--wasm-arg", "3"]
     result = CliRunner().invoke(app, [*command, "--stats-json", str(stats)])
     assert result.exit_code == 0, result.output
-    written = json.loads(stats.read_text())
+    (written,) = json.loads(stats.read_text())["prompts"][0]["outputs"]
     assert len(told(written["program_log"])) >= 1
     assert bytes.fromhex(written["program_variables"]["steps"]) == b"." * len(
         written["program_log"].splitlines()

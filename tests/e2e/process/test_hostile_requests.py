@@ -92,7 +92,8 @@ def test_others_tokens_are_unchanged(executor: Executor) -> None:
 @pytest.mark.parametrize("slow", ["masks", "taking tokens", "taking tokens back"])
 @pytest.mark.parametrize("graphs", ["one", "split"])
 def test_a_guide_that_takes_too_long_ends_its_request(graphs: Any, slow: str) -> None:
-    prompt = "Text: Ada is a painter. Age 31.\nSchema: "
+    # The head can't draft these letters, so that tokens are taken back.
+    prompt = 'Text: Արամ is 31 years old.\nSchema: {"name": string}\nJSON: '
     sampling = SamplingParams(max_tokens=12)
     engine = EngineConfig(max_batch=2, max_seq_len=128, graphs=graphs, mask_time_limit_s=0.25)
     with LLM(device="cpu", engine=engine, speculation=Speculation.eagle3(num_draft_tokens=3)) as llm:

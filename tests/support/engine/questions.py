@@ -40,7 +40,7 @@ def is_valid(text: str, guide: tuple[str, Any], tiny: Checkpoint) -> bool:
     """Whether a whole answer is what the guide asks for."""
     kind, argument = guide
     if kind == "regex":
-        return re.fullmatch(argument, text) is not None
+        return re.fullmatch(argument, text, re.DOTALL) is not None  # a grammar's dot takes line ends, too
     if kind == "choice":
         return text in argument
     if kind == "ebnf":

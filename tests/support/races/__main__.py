@@ -26,7 +26,6 @@ for module in ("transformers", "xgrammar", "llguidance"):  # once, for all forks
 FIRST: dict[str, list[Run]] = {
     "engine/flight_recorder.py": [recording],
     "engine/step/branching.py": [beams],
-    "engine/step/attachments.py": [beams],
     "engine/processors/host.py": [processors],
     "engine/device/results.py": [plain],
     "engine/step/graphs.py": FAULTS,

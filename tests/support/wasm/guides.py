@@ -8,7 +8,7 @@ from support.wasm.digits import changed, forcing, splicing
 from weft import Guide
 from weft.config import package_model_path
 
-PROMPT = "Text: Ada is a painter. Age 31.\nSchema: "
+PROMPT = 'Text: Call 186 48620.\nSchema: {"phone": string}\nJSON: {"phone": "'
 SPIN = "(loop $spin (br $spin))"
 PLACES = 12
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from support.engine.random_model import random_model
 from weft import _core
 from weft.config import package_model_path
+from weft.engine.admission import advice
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, Rope, parse_decoder
@@ -185,7 +186,7 @@ WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "heads": ({"num_key_value_heads": 3}, "'num_key_value_heads' is 3; it must divide the 4"),
     "odd-head": ({"head_dim": 7}, "'head_dim' is 7"),
     "activation": ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'; weft runs 'silu'"),
-    "quantised": ({"quantization_config": {"bits": 4}}, "'quantization_config' is .*models without it"),
+    "quantised": ({"quantization_config": {"bits": 4}}, "quantised checkpoints are not supported"),
     "dtype": ({"dtype": "float8"}, "'dtype' is 'float8'; weft runs float32"),
     "rope": (
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
@@ -207,6 +208,12 @@ def test_what_a_config_says_wrongly_is_named(kind: str, checkpoint: Path) -> Non
     with pytest.raises(ModelError, match=message) as caught:
         load_model(checkpoint)
     assert str(checkpoint / "config.json") in str(caught.value)
+
+
+def test_a_lora_adapter_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    with pytest.raises(ModelError, match=r"LoRA adapter .* merge it into its base model org/base"):
+        load_model(tmp_path)
 
 
 def test_missing_and_broken_files_are_named(checkpoint: Path, tmp_path: Path) -> None:
@@ -252,6 +259,14 @@ def test_a_sliding_window_bounds_the_positions() -> None:
     assert parse_decoder(data, "c").max_position_embeddings == 1024
     assert parse_decoder({**data, "use_sliding_window": False}, "c").max_position_embeddings == 4096
     assert parse_decoder({**data, "sliding_window": None}, "c").sliding_window is None
+
+
+def test_a_prompt_that_is_too_long_has_advice_that_helps() -> None:
+    plain = parse_decoder({**CONFIG, "max_position_embeddings": 4096}, "c")
+    assert advice(plain, 1024).endswith("ExecutorConfig.max_seq_len)")
+    assert advice(plain, 4096) == "shorten the prompt: the model has no more positions"
+    windowed = parse_decoder({**CONFIG, "max_position_embeddings": 4096, "sliding_window": 64}, "c")
+    assert "a sliding window of 64 tokens" in advice(windowed, 64)
 
 
 def test_rope_is_read_as_both_generations_of_transformers_write_it() -> None:

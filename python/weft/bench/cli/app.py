@@ -7,16 +7,21 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from weft.bench.report import Report
-from weft.bench.rows import keeping
 from weft.errors import WeftError, escaped
 
-app = typer.Typer(no_args_is_help=True, help="Measure weft; each command prints a table and can write JSON.")
+if TYPE_CHECKING:
+    from weft.bench.report import Report
+
+app = typer.Typer(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Measure weft; each command prints a table and can write JSON.",
+)
 
 MODULES = {
     "replay": "runtime.replay",
@@ -61,12 +66,16 @@ def load(name: str, out: Path | None) -> Callable[..., Report]:
 
 def measured(out: Path | None, run: Callable[[], Report]) -> Report:
     """What `run` measures; its report is written to `out`, if that is given, after every row."""
+    from weft.bench.rows import keeping
+
     with keeping(out, ROW_SECONDS):
         return run()
 
 
 def finish(report: Report, out: Path | None) -> None:
     """Print a report; write it to `out`, too, where that is given. Exits with 1 where something failed."""
+    from rich.console import Console
+
     console = Console()
     report.show(console)
     if out is not None:

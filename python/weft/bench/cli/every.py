@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from weft.bench.children import run_benchmark
 from weft.bench.cli.app import MODULES, DeviceOption, OutOption, app
-from weft.runtime import get as get_runtime
 
 BENCHES = tuple(name for name in MODULES if name not in ("schemas", "validity"))  # the others need files
 HOST_ONLY = ("grammar",)  # no device has a part in it
@@ -24,6 +22,9 @@ def everything(
 ) -> None:
     """Every benchmark, one after another, each in a process of its own; for a GPU only those in which it has a part.
     One that fails is said so in its report, and the others go on."""
+    from weft.bench.children import run_benchmark
+    from weft.runtime import get as get_runtime
+
     on_gpu = get_runtime(device).device.type != "cpu"
     if on_gpu:
         typer.echo(f"left out, since the host does all of it: {', '.join(HOST_ONLY)}")

@@ -33,7 +33,7 @@ from weft.runtime import get as get_runtime
 from weft.runtime.interface import Runtime
 from weft.spec.eagle3 import Eagle3
 from weft.spec.load import Drafting
-from weft.text import load_tokenizer
+from weft.tokenizer.files import load_tokenizer
 
 
 @dataclass(frozen=True)

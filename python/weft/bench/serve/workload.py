@@ -23,8 +23,8 @@ from weft.executor import (
     OutputConfig,
     Request,
 )
-from weft.text import load_tokenizer
 from weft.tiny.records import example
+from weft.tokenizer.files import load_tokenizer
 
 MAX_TOKENS = 192
 """The longest answer where answers end by themselves."""
@@ -52,7 +52,7 @@ class Workload:
         tokenizer = load_tokenizer(model if model is not None else package_model_path())
         rng = random.Random(SEED)
         records = [example(rng, "heldout") for _ in range(count)]
-        prompts = [tokenizer.encode(record.prompt, verbose=False) for record in records]
+        prompts = [tokenizer.encode(record.prompt) for record in records]
         return cls(prompts, [json.dumps(record.schema) for record in records], fixed_tokens)
 
     @property

@@ -158,8 +158,8 @@ def test_all_leaves_out_on_a_gpu_what_the_host_does_alone(
         assert (out, seconds) == (tmp_path, 7.0) and command[0] == name
         return "it took more than 7 s" if name == "mask" else None
 
-    monkeypatch.setattr(every, "run_benchmark", run)
-    monkeypatch.setattr(every, "get_runtime", lambda name: SimpleNamespace(device=torch.device(name)))
+    monkeypatch.setattr("weft.bench.children.run_benchmark", run)
+    monkeypatch.setattr("weft.runtime.get", lambda name: SimpleNamespace(device=torch.device(name)))
     options = ["all", "--device", device, "--out", str(tmp_path), "--time-limit", "7"]
     result = CliRunner().invoke(app, options)
     assert result.exit_code == 1 and "mask: it took more than 7 s" in result.output

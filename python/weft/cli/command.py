@@ -1,0 +1,54 @@
+"""How `weft` shows help and errors: plain text that fits 80 columns, and takes no time to import."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+HELP_NAMES: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+CHOICES = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>.*?)\.?$")
+
+
+class Command(TyperCommand):
+    """A command whose help has its options under headings (`rich_help_panel`), and which guesses what a wrong value was
+    meant to be."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, under their headings."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                is_argument = parameter.param_type_name == "argument"
+                if is_argument:
+                    record = (record[0].partition(" <")[0], record[1])  # without its type
+                heading = getattr(parameter, "rich_help_panel", None) or ("Options", "Arguments")[is_argument]
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, or an error that says what was wrong with one, and what may have been meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = guessed(error.message)
+            raise
+
+
+def guessed(message: str) -> str:
+    """The message about a value that is none of several, with the one that is most like it."""
+    message = message.removeprefix("Value error, ")
+    found = CHOICES.search(message)
+    if found is None:
+        return message
+    known = re.findall(r"'([^']*)'", found["known"])
+    close = get_close_matches(found["given"], known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{found['given']!r} is not one of {', '.join(known)}.{hint}"

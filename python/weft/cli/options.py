@@ -1,0 +1,286 @@
+"""Options of `weft generate`, and of other commands that load a model."""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft import registry
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class OnLength(StrEnum):
+    cut = "cut"
+    close = "close"
+
+
+class Graphs(Enum):
+    one = "one"
+    split = "split"
+    none = "none"
+
+
+class HostTasks(StrEnum):
+    callback = "callback"
+    polling = "polling"
+
+
+class Guided(StrEnum):
+    auto = "auto"
+    on = "on"
+    off = "off"
+
+
+class SamplingSource(StrEnum):
+    auto = "auto"
+    weft = "weft"
+
+
+if TYPE_CHECKING:
+    Drafter = StrEnum  # its members are known when it runs
+    GrammarBackend = StrEnum
+else:
+    _drafters = [name for name in registry.names("drafters") if name != "given"]  # no text comes along
+    Drafter = StrEnum("Drafter", {name: name for name in ("auto", "none", *_drafters)})
+    """What --speculation takes: what the registry has for a prompt alone, and auto and none."""
+    GrammarBackend = StrEnum("GrammarBackend", {name: name for name in registry.names("grammars")})
+
+DEFAULT = Drafter("auto")
+ANY_LIBRARY = GrammarBackend("auto")
+MODEL, GUIDE, TOOLS, DRAFTS, SAMPLING, OUTPUT = "Model", "Guide", "Tools", "Speculation", "Sampling", "Output"
+
+
+def _option(*names: str, help: str, panel: str | None = None, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+# -- prompts
+
+Prompts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PROMPT", help="Prompts; - is standard input.", show_default=False),
+]
+Files = Annotated[
+    list[Path] | None,
+    _option("--file", "-f", metavar="FILE", help="A file that holds a prompt; again for each."),
+]
+Chat = Annotated[bool, _option("--chat", help="Send each prompt through the chat template.")]
+System = Annotated[
+    str | None,
+    _option("--system", metavar="TEXT", help="A system message before each prompt; implies --chat."),
+]
+
+# -- the model
+
+Model = Annotated[
+    str | None,
+    _option(
+        "--model",
+        "-m",
+        metavar="NAME|DIR",
+        panel=MODEL,
+        help="A Hugging Face directory, or a name of `weft models`. Default: weft-tiny, which weft brings along.",
+    ),
+]
+Where = Annotated[
+    Device, _option("--device", panel=MODEL, help="Where to run; auto is CUDA where there is a GPU.")
+]
+Dtype = Annotated[
+    str,
+    _option(
+        "--dtype",
+        metavar="NAME",
+        panel=MODEL,
+        help="auto, float32, float16 or bfloat16; on the CPU, of the weights.",
+    ),
+]
+GraphKind = Annotated[
+    Graphs,
+    _option(
+        "--graphs",
+        panel=MODEL,
+        help="One graph an iteration, split around the grammar's work, or none (eager).",
+    ),
+]
+TaskKind = Annotated[
+    HostTasks,
+    _option(
+        "--host-tasks",
+        panel=MODEL,
+        help="How a graph calls the grammar: by host nodes, or by words that a thread polls.",
+    ),
+]
+
+# -- guides
+
+AnyJson = Annotated[bool, _option("--json", panel=GUIDE, help="Any JSON.")]
+JsonSchema = Annotated[
+    str | None,
+    _option(
+        "--json-schema",
+        "-s",
+        metavar="FILE|JSON",
+        panel=GUIDE,
+        help="A JSON schema: a file, or the schema itself.",
+    ),
+]
+Strict = Annotated[
+    bool,
+    _option(
+        "--strict/--no-strict",
+        panel=GUIDE,
+        help="A schema is enforced whole or refused; or as far as can be, and --stats-json tells the rest.",
+    ),
+]
+OpenObjects = Annotated[
+    bool,
+    _option(
+        "--open-objects",
+        panel=GUIDE,
+        help="Objects that name properties may have others, where the schema allows it.",
+    ),
+]
+Regex = Annotated[
+    str | None, _option("--regex", "-r", metavar="REGEX", panel=GUIDE, help="A regular expression.")
+]
+Ebnf = Annotated[
+    Path | None, _option("--ebnf", metavar="FILE", panel=GUIDE, help="An EBNF grammar (root rule: root).")
+]
+Lark = Annotated[
+    Path | None,
+    _option("--lark", metavar="FILE", panel=GUIDE, help="A grammar in LLGuidance's Lark (root rule: start)."),
+]
+Choice = Annotated[
+    list[str] | None, _option("--choice", metavar="TEXT", panel=GUIDE, help="One of these; again for each.")
+]
+StructuralTag = Annotated[
+    Path | None,
+    _option(
+        "--structural-tag", metavar="FILE", panel=GUIDE, help="A structural tag (JSON), see docs/tools.md."
+    ),
+]
+Wasm = Annotated[
+    Path | None,
+    _option(
+        "--wasm",
+        metavar="FILE",
+        panel=GUIDE,
+        help="A program in WebAssembly (.wasm or .wat), see docs/wasm.md.",
+    ),
+]
+WasmArg = Annotated[
+    str | None, _option("--wasm-arg", metavar="TEXT", panel=GUIDE, help="The argument of the program.")
+]
+After = Annotated[
+    str | None,
+    _option(
+        "--after",
+        metavar="TEXT",
+        panel=GUIDE,
+        help="Free text until this text or special token, then what the options above describe.",
+    ),
+]
+MaxFreeTokens = Annotated[
+    int | None,
+    _option(
+        "--max-free-tokens",
+        metavar="N",
+        panel=GUIDE,
+        help="After so many tokens of free text nothing but --after's may come.",
+    ),
+]
+Library = Annotated[
+    GrammarBackend,
+    _option(
+        "--grammar-backend",
+        panel=GUIDE,
+        help="What compiles the guide; auto is the library that enforces more of it.",
+    ),
+]
+Untrusted = Annotated[
+    bool,
+    _option(
+        "--untrusted",
+        panel=GUIDE,
+        help="The guide is a stranger's: tighter limits, and a trial in another process, see docs/untrusted.md.",
+    ),
+]
+
+# -- tools
+
+Tools = Annotated[
+    Path | None,
+    _option(
+        "--tools",
+        metavar="FILE",
+        panel=TOOLS,
+        help="Functions that the model may call, as OpenAI lists them (JSON); implies --chat.",
+    ),
+]
+ToolStyle = Annotated[
+    str,
+    _option(
+        "--tool-style",
+        metavar="NAME",
+        panel=TOOLS,
+        help="The format of calls, see docs/tools.md; auto is what the chat template shows.",
+    ),
+]
+ToolChoice = Annotated[
+    str,
+    _option(
+        "--tool-choice",
+        metavar="auto|required|NAME",
+        panel=TOOLS,
+        help="Calls as the model likes, at least one, or one of this function.",
+    ),
+]
+
+# -- speculation
+
+Speculate = Annotated[
+    Drafter,
+    _option(
+        "--speculation",
+        panel=DRAFTS,
+        help="What drafts; auto is the directory's own EAGLE3 head, or nothing.",
+    ),
+]
+Head = Annotated[
+    Path | None,
+    _option(
+        "--head", metavar="DIR", panel=DRAFTS, help="The EAGLE3 head, the MTP layers or the draft model."
+    ),
+]
+ForcedText = Annotated[
+    bool,
+    _option(
+        "--forced", panel=DRAFTS, help="Draft text that the grammar forces first; the drafter continues."
+    ),
+]
+DraftCount = Annotated[
+    str,
+    _option(
+        "--num-draft-tokens",
+        "-k",
+        metavar="N",
+        panel=DRAFTS,
+        help="Drafts in an iteration, 1 to 8; or by batch size: 1:5,4:3,16:0.",
+    ),
+]
+GuideDrafts = Annotated[
+    Guided,
+    _option(
+        "--guide-drafts",
+        panel=DRAFTS,
+        help="Whether the grammar masks drafts too; auto measures whether that pays.",
+    ),
+]

@@ -1,0 +1,187 @@
+"""`weft serve`."""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli import options as o
+from weft.cli.inputs import choose_speculation
+from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided, HostTasks
+from weft.errors import InputError, InterfaceError
+
+if TYPE_CHECKING:
+    from weft.server.config_file import ConfigFile
+    from weft.server.models import ModelConfig
+
+SERVER = "Server"
+NAMED_KEY = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})=(?P<key>.*[^=].*)")
+"""A key with a name; the padding of one in base64 makes none."""
+
+
+class LogFormat(StrEnum):
+    text = "text"
+    json = "json"
+
+
+class LogLevel(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+def _server(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=SERVER, **more)
+
+
+Named = Annotated[
+    str | None,
+    typer.Argument(metavar="NAME|DIR", help="A Hugging Face directory, or a name of `weft models`."),
+]
+Keys = Annotated[
+    list[str] | None,
+    _server("--api-key", metavar="NAME=KEY", help="A key; again for each. WEFT_API_KEY is one, too."),
+]
+Origins = Annotated[
+    list[str] | None,
+    _server(
+        "--allow-origin", metavar="URL", help="A web page's origin that may ask; again for each; * is all."
+    ),
+]
+
+
+def serve(
+    model: Named = None,
+    config: Annotated[
+        Path | None, _server("--config", "-c", metavar="FILE", help="Settings in TOML, see docs/server.md.")
+    ] = None,
+    host: Annotated[str | None, _server("--host", help="Where to listen (127.0.0.1).")] = None,
+    port: Annotated[int | None, _server("--port", "-p", help="The port (8000).")] = None,
+    api_key: Keys = None,
+    max_requests: Annotated[int | None, _server("--max-requests", help="Requests under way (512).")] = None,
+    max_requests_per_key: Annotated[
+        int | None, _server("--max-requests-per-key", help="The same of a key.")
+    ] = None,
+    max_body_bytes: Annotated[
+        int | None, _server("--max-body-bytes", help="The longest body (4 MiB).")
+    ] = None,
+    stream_interval_ms: Annotated[
+        float | None, _server("--stream-interval-ms", help="A stream's tokens of so long are one event (20).")
+    ] = None,
+    drain_s: Annotated[
+        float | None, _server("--drain-s", help="Seconds for what is under way at the end (30).")
+    ] = None,
+    allow_origin: Origins = None,
+    page: Annotated[bool | None, _server("--page/--no-page", help="The playground at /.")] = None,
+    log_format: Annotated[LogFormat, _server("--log-format", help="Lines, or JSON.")] = LogFormat.text,
+    log_level: Annotated[LogLevel, _server("--log-level", help="What is logged.")] = LogLevel.info,
+    name: Annotated[
+        str | None, typer.Option(help="What clients call the model.", rich_help_panel=MODEL)
+    ] = None,
+    device: o.Where = Device.auto,
+    dtype: o.Dtype = "auto",
+    max_batch: Annotated[int, typer.Option(help="Requests that decode at once.", rich_help_panel=MODEL)] = 32,
+    max_seq_len: Annotated[
+        int | None, typer.Option(help="Tokens of prompt and answer.", rich_help_panel=MODEL)
+    ] = None,
+    host_tasks: o.TaskKind = HostTasks.callback,
+    trust_guides: Annotated[
+        bool,
+        typer.Option(
+            "--trust-guides",
+            help="Guides are no stranger's: compile them without a trial.",
+            rich_help_panel=MODEL,
+        ),
+    ] = False,
+    tool_style: Annotated[
+        str | None,
+        typer.Option(help="The format of tool calls, if not the template's.", rich_help_panel=MODEL),
+    ] = None,
+    speculation: o.Speculate = DEFAULT,
+    head: o.Head = None,
+    forced: o.ForcedText = False,
+    given: Annotated[
+        bool,
+        typer.Option(
+            "--given",
+            help="Draft what requests expect as their answer (prediction), first.",
+            rich_help_panel=DRAFTS,
+        ),
+    ] = False,
+    num_draft_tokens: o.DraftCount = "3",
+) -> None:
+    """Serve models by OpenAI's API, with a playground at /."""
+    try:
+        from weft.server import config_file, logs, models, run, settings
+    except ImportError as error:
+        raise InterfaceError(
+            f'weft serve needs {error.name}; install it with pip install "weft[serve]"'
+        ) from error
+    from dataclasses import replace
+
+    from weft.config import EngineConfig, Speculation
+
+    logs.set_up(log_format.value, log_level.value)
+    read = config_file.read_config(config) if config is not None else None
+    own: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "max_requests": max_requests,
+        "max_requests_per_key": max_requests_per_key,
+        "max_body_bytes": max_body_bytes,
+        "stream_interval_ms": stream_interval_ms,
+        "drain_s": drain_s,
+        "allowed_origins": tuple(allow_origin) if allow_origin else None,
+        "has_page": page,
+    }
+    server = read.server if read is not None else settings.ServerConfig()
+    own["api_keys"] = {**server.api_keys, **_keys(api_key)}
+    server = replace(server, **{key: value for key, value in own.items() if value is not None})
+    entries: list[ModelConfig] = read.models if read is not None else []
+    if model is not None or not entries:
+        chosen = choose_speculation(speculation, head, num_draft_tokens, Guided.auto, forced, model)
+        engine = EngineConfig(
+            max_batch=max_batch,
+            max_seq_len=max_seq_len,
+            host_tasks=host_tasks.value,
+            untrusted_guides=not trust_guides,
+        )
+        drafts = Speculation.given(chosen) if given else chosen
+        one = models.ModelConfig(model, name, device.value, dtype, drafts, engine, tool_style=tool_style)
+        entries = [one, *entries]
+    served = [models.build(entry) for entry in entries]
+    names = [one.name for one in served]
+    if len(set(names)) < len(names):
+        raise InputError(f"two models are called {max(names, key=names.count)!r}; give names")
+    run.serve(server, {one.name: one for one in served}, _programs(read))
+
+
+def _keys(given: list[str] | None) -> dict[str, str]:
+    """Keys by name; those without one are numbered."""
+    found: dict[str, str] = {}
+    for number, entry in enumerate(given or [], 1):
+        named = NAMED_KEY.fullmatch(entry)
+        name, key = (named["name"], named["key"]) if named is not None else (f"key-{number}", entry)
+        if name in found:
+            raise InputError(f"--api-key: there are two keys of the name {name!r}")
+        found[name] = key
+    if os.environ.get("WEFT_API_KEY"):
+        found["environment"] = os.environ["WEFT_API_KEY"]
+    return found
+
+
+def _programs(read: ConfigFile | None) -> dict[str, bytes]:
+    """Programs that a configuration brings along."""
+    found = {}
+    for name, path in (read.programs if read is not None else {}).items():
+        try:
+            found[name] = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"programs.{name}: {path} can't be read: {error.strerror}") from None
+    return found

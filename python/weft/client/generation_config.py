@@ -1,0 +1,46 @@
+"""What a checkpoint's generation_config.json says of sampling: the parameters of requests that give none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from weft.core import SamplingParams
+from weft.errors import InputError, ModelError
+from weft.files import read_json
+
+Source = Literal["auto", "weft"]
+FIELDS = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+"""Keys of the file, and the fields of `SamplingParams` that they are."""
+
+
+def sampling_defaults(directory: Path, source: Source | str = "auto") -> dict[str, Any]:
+    """The fields of `SamplingParams` that a directory's generation_config.json gives, and what it gives them. None with
+    the source "weft", or where there is no such file. Raises `ModelError` for values that no request may have.
+
+    A file that says `do_sample: false` is greedy, whatever else it says; one that says true, without a temperature,
+    samples at 1, as transformers does.
+    """
+    if source not in ("auto", "weft"):
+        raise InputError(f'generation_config is {source!r}; it must be "auto" (the model\'s file) or "weft"')
+    path = directory / "generation_config.json"
+    if source == "weft" or not path.is_file():
+        return {}
+    data = read_json(path)
+    found = {field: data[key] for key, field in FIELDS.items() if data.get(key) is not None}
+    if data.get("do_sample") is False:
+        found["temperature"] = 0.0
+    elif data.get("do_sample") is True:
+        found.setdefault("temperature", 1.0)
+    try:
+        SamplingParams(**found)
+    except InputError as error:
+        raise ModelError(f'{path}: {error}; mend the file, or give generation_config="weft"') from None
+    return found

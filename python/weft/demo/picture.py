@@ -1,0 +1,101 @@
+"""A trace of an answer, and a picture of a few of its iterations that says how much lay beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from weft.core import SamplingParams
+from weft.demo.breaks import guide_of
+from weft.errors import InterfaceError
+from weft.llm import LLM
+from weft.runtime import cpu
+from weft.tiny.records import Record
+from weft.trace import Slice, record_on, write_chrome
+from weft.trace.overlap import Overlap, overlap
+from weft.trace.plot import plot
+from weft.trace.slice import begins_of
+
+SAMPLING = SamplingParams(max_tokens=192)
+SHOWN = 2
+"""Iterations in the picture."""
+
+INLINE = "both streams in turn, as weft runs them on a CPU"
+THREADS = "the same graph with a thread for each stream"
+DEVICE = "on the device (its profiler shows no grammar work)"
+
+
+def show(console: Console, llm: LLM, record: Record, out: Path) -> None:
+    """Record an answer, on a CPU under both schedules; write the trace and the picture, and say what they show."""
+    console.rule("what ran when", characters="-")
+    runs = recorded(llm, record)
+    trace, image = out / "demo-trace.json", out / "demo-trace.svg"
+    write_chrome(next(iter(runs.values())), trace)
+    for name, slices in runs.items():
+        if name != DEVICE:
+            console.print(f"{name[0].upper()}{name[1:]}: {told(overlap(slices))}")
+    console.print(f"\ntrace    {trace}  (open it in Perfetto)", soft_wrap=True, markup=False)
+    try:
+        plot(
+            {titled(name, slices): middle(slices) for name, slices in runs.items()},
+            image,
+            f"{SHOWN} iterations",
+        )
+    except InterfaceError as error:
+        console.print(f"no picture: {error}", soft_wrap=True, markup=False)
+    else:
+        console.print(f"picture  {image}", soft_wrap=True, markup=False)
+
+
+def recorded(llm: LLM, record: Record) -> dict[str, list[Slice]]:
+    """The slices of one answer, by what they were recorded under."""
+    if llm.runtime.device.type != "cpu":
+        return {DEVICE: answered(llm, record)}
+    runs = {INLINE: answered(llm, record)}
+    with a_thread_for_each_stream():
+        runs[THREADS] = answered(llm, record)
+    return runs
+
+
+@contextmanager
+def a_thread_for_each_stream() -> Iterator[None]:
+    """The CPU runtime's streams run beside each other, as a device's do."""
+    cpu.set_schedule("threads")
+    try:
+        yield
+    finally:
+        cpu.set_schedule("inline")
+
+
+def answered(llm: LLM, record: Record) -> list[Slice]:
+    """What ran for one answer; another one before it, so that nothing is made or met for the first time."""
+    guide = guide_of(record.schema)
+    llm.generate(record.prompt, guide=guide, sampling=SAMPLING)
+    with record_on(llm.runtime) as slices:
+        llm.generate(record.prompt, guide=guide, sampling=SAMPLING)
+    return slices
+
+
+def told(found: Overlap) -> str:
+    """How much of the grammar's work lay beside the model's, in words."""
+    if found.share < 0.005:
+        return f"no overlap, the grammar's {found.grammar_us:.0f} us stand in gaps of the model's stream"
+    return f"{found.share:.0%} of the grammar's {found.grammar_us:.0f} us lie beside the model's work"
+
+
+def titled(name: str, slices: Sequence[Slice]) -> str:
+    """The heading of a panel."""
+    if name == DEVICE:
+        return name
+    return f"{name}: {told(overlap(middle(slices)))}"
+
+
+def middle(slices: Sequence[Slice]) -> list[Slice]:
+    """Some iterations from the middle of an answer."""
+    starts = [s.begin_us for s in begins_of(slices, "target_forward")]
+    first = len(starts) // 2
+    begin, end = starts[first], starts[min(first + SHOWN, len(starts) - 1)]
+    return [s for s in slices if begin <= s.begin_us < end]

