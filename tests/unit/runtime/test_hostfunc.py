@@ -122,9 +122,10 @@ def test_eager_launches_leak_nothing() -> None:
                 launch_hostfunc(id, token)
         cuda.synchronize()
 
-    launch(20_000)
+    launch(2_000)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    launch(80_000)
+    for _ in range(49):  # what waits is memory, too: of few at a time, whatever else the machine does
+        launch(2_000)
     after = _core.hostfunc_stats()
     assert after["run"] - before["run"] == after["freed"] - before["freed"] == 100_000
     assert after["live"] == before["live"]

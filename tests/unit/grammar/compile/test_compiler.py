@@ -170,7 +170,7 @@ def test_the_end_of_the_program_survives_compiles_that_end_with_it() -> None:
         import threading
         import time
         import xgrammar
-        import weft.grammar
+        import weft.grammar.compile.compiler
         info = xgrammar.TokenizerInfo([b""] + [bytes([b]) for b in range(1, 256)], stop_token_ids=[0])
         compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
