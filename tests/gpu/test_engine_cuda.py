@@ -129,7 +129,7 @@ def test_a_broken_guide_ends_its_own_request(half: LLM, records: list[Record]) -
 
 
 def test_the_captured_graph_has_host_nodes(half: LLM) -> None:
-    pytest.importorskip("cuda.bindings", reason="needs weft[cuda]")
+    pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
     dump = half.engine.graphs.dump(Plan(1, 3, Guides.DRAFTS))
     kinds = [kind for kind, _ in dump.nodes]
     assert kinds.count("host") == 5  # fetch, extend(3), commit, extend(1), extend(2)

@@ -7,7 +7,7 @@ not know each other. Files of one room may know each other, but not in a circle.
 from __future__ import annotations
 
 PYTHON_FLOORS = [
-    "_core errors lazy version",
+    "_core errors extras lazy version",
     "forks files registry tiny",
     "config core tokenizer",
     "environment runtime stop_words",

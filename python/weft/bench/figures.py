@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from weft.errors import InterfaceError
+from weft.extras import install_hint
 
 UNGUIDED = " unguided"
 Points = Sequence[tuple[float, float]]
@@ -15,7 +16,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str, x: str, y: str) -> None:
-    """A panel for each entry, a line for each of its entries, saved to `path` (svg or png). Needs `weft[plot]`.
+    """A panel for each entry, a line for each of its entries, saved to `path` (svg or png). Needs matplotlib.
 
     A line whose name is another's and " unguided" has the colour of that one, dashed. More names than `COLOURS` raise
     `InterfaceError`: two would look alike.
@@ -25,9 +26,7 @@ def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str,
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise InterfaceError(
-            'the figure needs matplotlib; install it with pip install "weft[plot]"'
-        ) from error
+        raise InterfaceError(f"the figure needs matplotlib: {install_hint('plot')}") from error
     figure = Figure(figsize=(5.2 * len(panels), 4.6))
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]

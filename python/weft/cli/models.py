@@ -79,7 +79,7 @@ def convert(
         str, typer.Option(metavar="NAME", help="Keep weights in float32, float16 or bfloat16.")
     ] = "bfloat16",
 ) -> None:
-    """Make a model directory of a GGUF file; packed weights are unpacked. It needs the package gguf (weft[gguf])."""
+    """Make a model directory of a GGUF file; packed weights are unpacked. It needs the package gguf."""
     if not file.is_file():
         raise InputError(f"{file}: there is no such file")
     if directory.exists() and any(directory.iterdir()):

@@ -14,6 +14,7 @@ from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
 from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided, HostTasks
 from weft.errors import InputError, InterfaceError
+from weft.extras import install_hint
 
 if TYPE_CHECKING:
     from weft.server.config_file import ConfigFile
@@ -120,9 +121,7 @@ def serve(
     try:
         from weft.server import config_file, logs, models, run, settings
     except ImportError as error:
-        raise InterfaceError(
-            f'weft serve needs {error.name}; install it with pip install "weft[serve]"'
-        ) from error
+        raise InterfaceError(f"weft serve needs {error.name}: {install_hint('serve')}") from error
     from dataclasses import replace
 
     from weft.config import EngineConfig, Speculation

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft import _core
 from weft.errors import DriverError, GraphError, InterfaceError
+from weft.extras import install_hint
 from weft.runtime.cpu import CpuRuntime, CUDAGraph, Stream
 from weft.runtime.cuda import CudaRuntime, CudaStream, capture_kept
 from weft.runtime.current import CPU, context
@@ -71,7 +72,7 @@ def _dump_cuda(stream: CudaStream, issue: Callable[[], None]) -> GraphDump:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise InterfaceError('listing a CUDA graph needs cuda-python; pip install "weft[cuda]"') from error
+        raise InterfaceError(f"listing a CUDA graph needs cuda-bindings: {install_hint('cuda')}") from error
     graph = capture_kept(stream, issue)
     raw = driver.CUgraph(graph.raw_cuda_graph())
     count = _call(driver.cuGraphGetNodes(raw, 0))[-1]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import InterfaceError
+from weft.extras import install_hint
 from weft.trace.chrome import track_names
 from weft.trace.slice import Slice
 
@@ -31,7 +32,7 @@ def colour(label: str) -> str:
 
 def plot(panels: Mapping[str, Sequence[Slice]], path: Path, title: str) -> None:
     """Draw recordings below each other, each from its own 0 and with a row for each stream, and save them to `path`
-    (svg or png). A panel's key is its heading. Needs `weft[plot]`.
+    (svg or png). A panel's key is its heading. Needs matplotlib.
     """
     try:
         from matplotlib import rc_context
@@ -39,9 +40,7 @@ def plot(panels: Mapping[str, Sequence[Slice]], path: Path, title: str) -> None:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise InterfaceError(
-            'the picture needs matplotlib; install it with pip install "weft[plot]"'
-        ) from error
+        raise InterfaceError(f"the picture needs matplotlib: {install_hint('plot')}") from error
     figure = Figure(figsize=(12, 1.2 + 1.9 * len(panels)))
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(panels), 1, squeeze=False)[:, 0]

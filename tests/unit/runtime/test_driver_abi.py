@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-cuda = pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'weft[cuda]'")
+cuda = pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
 HEADER = (Path(__file__).parents[3] / "csrc" / "driver" / "driver.h").read_text()
 ENUMS = {

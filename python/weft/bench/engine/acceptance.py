@@ -108,7 +108,7 @@ def column(k: int) -> str:
 
 
 def plot(report: Report, path: Path) -> None:
-    """Acceptance length against the number of drafts, a panel for each set of prompts. Needs `weft[plot]`."""
+    """Acceptance length against the number of drafts, a panel for each set of prompts. Needs matplotlib."""
     from weft.bench.figures import lines
 
     ks = range(1, len(report.rows[0]) - 1)

@@ -97,7 +97,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 def plot(report: Report, path: Path) -> None:
     """Throughput against the speed that one user sees, a line for each share of guided requests, a point for each
-    number of clients. Needs `weft[plot]`."""
+    number of clients. Needs matplotlib."""
     from weft.bench.figures import lines
 
     drawn: dict[str, list[tuple[float, float]]] = {}

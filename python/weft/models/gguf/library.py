@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.errors import InterfaceError
+from weft.extras import install_hint
 
 
 def gguf_library() -> Any:
@@ -13,7 +14,5 @@ def gguf_library() -> Any:
         import gguf
         import gguf.quants
     except ImportError as error:
-        raise InterfaceError(
-            'GGUF files need the package gguf; install it with pip install "weft[gguf]"'
-        ) from error
+        raise InterfaceError(f"GGUF files need the package gguf: {install_hint('gguf')}") from error
     return gguf
