@@ -236,6 +236,17 @@ def test_a_chat_goes_on(tab: Tab) -> None:
     assert tab.page.locator(".turn").count() == 0
 
 
+def test_thinking_is_shown_as_such(tab: Tab) -> None:
+    tab.page.click("#modes label:has([value=chat])")
+    tab.page.select_option("#model", "plain")
+    tab.guide("none")
+    tab.page.fill("#prompt", "Text: Ada Berg. <think>")  # the template ends with it: the model goes on within
+    tab.run()
+    assert tab.tokens(".thought").count() == tab.tokens().count() > 0
+    tab.tokens(".thought").first.hover()
+    assert "Thinking" in tab.text("#tip")
+
+
 def test_the_key_is_asked_for(open_tab: Callable[..., Tab]) -> None:
     tab = open_tab(key=None)
     for key in ("a wrong one", KEY):

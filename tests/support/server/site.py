@@ -29,6 +29,7 @@ max_batch = 4
 regex = "[0-9]{{3}}"
 [[models]]
 name = "plain"
+thinking = ["<think>", "</think>"]
 [models.engine]
 max_batch = 2
 """

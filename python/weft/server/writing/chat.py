@@ -27,6 +27,7 @@ from weft.server.writing.common import (
 )
 from weft.server.writing.increments import Increment
 from weft.server.writing.prompt_logprobs import prompt_logprobs, vllm_form
+from weft.server.writing.thought import tokens_through
 
 
 @dataclass
@@ -39,7 +40,6 @@ class Choice:
     reasoning: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
     num_tokens: int = 0
-    num_reasoning: int = 0
     held_origins: list[str] = field(default_factory=list)
 
 
@@ -153,8 +153,6 @@ class ChatWriter:
         parts = choice.parser.feed(text) if text else []
         if one.output is not None:
             parts = [*parts, *choice.parser.finish()]
-        if parts and all(isinstance(part, Reasoning) for part in parts):
-            choice.num_reasoning += len(one.token_ids)
         return parts
 
     def _delta(self, choice: Choice, part: Part) -> dict[str, Any] | None:
@@ -231,7 +229,11 @@ class ChatWriter:
 
     def _usage(self) -> dict[str, Any]:
         ended = [self._outputs[index] for index in sorted(self._outputs)]
-        return usage(self._job, ended, sum(choice.num_reasoning for choice in self._choices))
+        return usage(self._job, ended, sum(map(self._num_reasoning, self._outputs)))
+
+    def _num_reasoning(self, index: int) -> int:
+        pieces = map(self._job.served.tokens.bytes_of, self._outputs[index].token_ids)
+        return tokens_through(pieces, self._choices[index].reasoning)
 
     def _extras(self) -> dict[str, Any]:
         return extras([self._outputs[index] for index in sorted(self._outputs)])

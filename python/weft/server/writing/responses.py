@@ -14,6 +14,7 @@ from weft.server.reading.jobs import Job
 from weft.server.writing.common import TokenJson, extras, usage
 from weft.server.writing.increments import Increment
 from weft.server.writing.response_items import ResponseItems
+from weft.server.writing.thought import tokens_through
 
 Keep = Callable[[dict[str, Any], list[dict[str, Any]]], None]
 """Called with a response that has ended, and its items."""
@@ -27,7 +28,8 @@ class ResponsesWriter:
         self._items = ResponseItems()
         self._tokens = TokenJson(job.served.tokens)
         self._output: Output | None = None
-        self._num_events = self._num_reasoning = 0
+        self._num_events = 0
+        self._thought = ""
         self._held: list[dict[str, Any]] = []
 
     def chunks(self, increments: Sequence[Increment]) -> bytes:
@@ -63,12 +65,13 @@ class ResponsesWriter:
         if one.logprobs is not None and one.token_ids:
             self._held += self._tokens.chat(one.token_ids, one.logprobs, one.origins)["content"]
         events: list[dict[str, Any]] = []
-        parts = self._parts(one)
-        if parts and all(isinstance(part, Reasoning) for part in parts):
-            self._num_reasoning += len(one.token_ids)
-        for part in parts:
+        for part in self._parts(one):
             events += self._items.add(part, self._held if isinstance(part, Content) else None)
-            self._held = []  # those of what is no text are nobody's
+            if isinstance(part, Reasoning):  # whose log-probabilities are nobody's; those of text may follow
+                self._thought += part.text
+                self._held = self._held[tokens_through((bytes(e["bytes"]) for e in self._held), part.text) :]
+            else:
+                self._held = []
         if one.output is not None:
             self._output = one.output
             events += self._items.close("completed" if self._status == "completed" else "incomplete")
@@ -91,7 +94,8 @@ class ResponsesWriter:
             is_late = self._output is not None and self._output.finish_reason == "timeout"
             response["incomplete_details"] = {"reason": "timeout" if is_late else "max_output_tokens"}
         assert self._output is not None
-        spent = usage(self._job, [self._output], self._num_reasoning)
+        pieces = map(self._job.served.tokens.bytes_of, self._output.token_ids)
+        spent = usage(self._job, [self._output], tokens_through(pieces, self._thought))
         response["usage"] = {
             "input_tokens": spent["prompt_tokens"],
             "input_tokens_details": {**spent["prompt_tokens_details"], "cache_write_tokens": 0},
