@@ -1,0 +1,76 @@
+"""How the server's log is written: beside the event loop, and bounded."""
+
+from __future__ import annotations
+
+import io
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from weft.server.logs import LineWriter
+
+
+def record(message: str, level: int = logging.INFO) -> logging.LogRecord:
+    return logging.LogRecord("weft", level, __file__, 1, message, (), None)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+class Stuck(io.StringIO):
+    """A pipe that is full until `free` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.free = threading.Event(), threading.Event()
+
+    def write(self, text: str) -> int:
+        self.entered.set()
+        assert self.free.wait(30)
+        return super().write(text)
+
+
+def test_lines_come_in_their_order() -> None:
+    stream = io.StringIO()
+    writer = LineWriter(stream)
+    for number in range(50):
+        writer.emit(record(str(number)))
+    wait_until(lambda: stream.getvalue().count("\n") == 50)
+    assert stream.getvalue().split() == [str(number) for number in range(50)]
+
+
+def test_a_log_that_nobody_reads_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.server.logs.MOST_LINES", 10)
+    stream = Stuck()
+    writer = LineWriter(stream)
+    writer.emit(record("first", logging.WARNING))
+    assert stream.entered.wait(10)
+    began = time.monotonic()
+    for number in range(25):
+        writer.emit(record(str(number)))
+    assert time.monotonic() - began < 5  # while the stream takes nothing
+    stream.free.set()
+    wait_until(lambda: "dropped" in stream.getvalue())
+    lines = stream.getvalue().splitlines()
+    assert lines[:11] == ["first", *map(str, range(10))]
+    assert lines[11] == "15 lines were dropped: the log is read too slowly"
+
+
+def test_the_last_lines_are_written_when_the_process_ends() -> None:
+    program = """
+import logging
+from weft.server import logs
+logs.set_up("text", "info")
+logging.getLogger("weft.server").info("the last line")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.endswith("INFO weft.server: the last line\n")
