@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,16 @@ TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
+_REPR.maxlevel = 1
+
+
+def quoted(value: object) -> str:
+    """What a client sent, as a message may repeat it: as Python writes it, and at most some 100 letters of a text."""
+    return _REPR.repr(value)
 
 
 class ApiError(Exception):
