@@ -2,10 +2,11 @@
 
     python benchmarks/server_load.py [--minutes 10] [--rounds 6] [--seconds 20] [--out benchmarks/results]
 
-First the mix, for `--minutes`: 64 clients, of which 6 read slowly, 6 leave in the middle and 4 send nonsense; every
-other prompt is guided. No error may come that is not the client's own; memory is sampled each second. Then 64 reading
-clients and the same prompts through `LLM.stream` on 64 threads take turns (server, LLM, LLM, server), so that drift
-cancels: `ratio` is the median of the rounds. `loop_us_per_token` is the processor time of the server's event loop.
+First the mix, for `--minutes`: 64 clients, of which 4 read slowly, 2 stall for longer than the server waits, 6 leave
+in the middle and 4 send nonsense, dribble or never read; every other prompt is guided. No error may come that is not
+the client's own; memory is sampled each second. Then 64 reading clients and the same prompts through `LLM.stream` on
+64 threads take turns (server, LLM, LLM, server), so that drift cancels: `ratio` is the median of the rounds.
+`loop_us_per_token` is the processor time of the server's event loop.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import threading
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
@@ -27,18 +29,26 @@ from server.prompts import MAX_TOKENS, Asked, prompts
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.bench.report import Report
 
-CLIENTS, SLOW, LEAVING, HOSTILE = 64, 6, 6, 4
+CLIENTS, SLOW, STALLING, LEAVING, HOSTILE = 64, 4, 2, 6, 4
 BATCH = 32
+SLOW_READER_S = 2.0
 OPTIONS = ("--max-batch", str(BATCH), "--trust-guides")
+
+
+def patience(folder: Path) -> str:
+    """A configuration whose server does not wait long for slow readers."""
+    path = folder / "server.toml"
+    path.write_text(f"[server]\nslow_reader_s = {SLOW_READER_S}\n")
+    return str(path)
 
 
 def soak(server: Server, asked: list[Asked], minutes: float) -> dict[str, Any]:
     """The mix, and what it did to memory."""
     clients, memory = Clients(server.port, asked), list[float]()
-    readers = CLIENTS - SLOW - LEAVING - HOSTILE
+    readers = CLIENTS - SLOW - STALLING - LEAVING - HOSTILE
 
     async def watched() -> None:
-        running = asyncio.create_task(clients.run(minutes * 60, readers, SLOW, LEAVING, HOSTILE))
+        running = asyncio.create_task(clients.run(minutes * 60, readers, SLOW, STALLING, LEAVING, HOSTILE))
         while not running.done():
             memory.append(server.memory_mib)
             await asyncio.wait({running}, timeout=1.0)
@@ -51,6 +61,8 @@ def soak(server: Server, asked: list[Asked], minutes: float) -> dict[str, Any]:
         "minutes": minutes,
         "requests": counts.requests,
         "left": counts.left,
+        "stalled": counts.stalled,
+        "given_up": counts.given_up,
         "refused": counts.refused,
         "errors": len(counts.errors),
         "first_errors": counts.errors[:5],
@@ -117,7 +129,10 @@ def main() -> None:
         ("eagle3", Speculation.eagle3(num_draft_tokens=3)),
         ("none", Speculation.none()),
     ):
-        with serving(*OPTIONS, "--speculation", name) as server:
+        with (
+            TemporaryDirectory() as folder,
+            serving(*OPTIONS, "--speculation", name, "--config", patience(Path(folder))) as server,
+        ):
             if name == "eagle3" and args.minutes:
                 summary["mix"] = soak(server, asked, args.minutes)
             with LLM(speculation=speculation, engine=EngineConfig(max_batch=BATCH)) as llm:

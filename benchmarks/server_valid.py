@@ -1,11 +1,12 @@
 """Guided requests over HTTP at temperature 1: whether what finished is valid, by jsonschema.
 
-    python benchmarks/server_valid.py SCHEMAS [--requests 2000] [--max-tokens 400] [--out benchmarks/results]
+    python benchmarks/server_valid.py SCHEMAS [--requests 2000] [--max-tokens 400] [--least 0.75]
 
 SCHEMAS is a folder of JSON schemas with instances in MaskBench's layout, or a .jsonl file of them. Requests take the
 schemas in turn, by each name that the API has for a guide; half of them stream. A schema that can't be enforced whole
 is refused with a 400 that says so. An answer that ended by its guide (`finish_reason` "stop") must be valid; one that
-was cut by `--max-tokens` is not looked at.
+was cut by `--max-tokens` is not looked at. The exit status is 1 where an answer is invalid or a request failed, and
+where fewer than `--least` of the requests have an answer that is valid.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("schemas", type=Path)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--max-tokens", type=int, default=400)
+    parser.add_argument("--least", type=float, default=0.75)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     schemas = [one.schema for one in read(args.schemas) if not one.problem]
@@ -120,7 +122,10 @@ def main() -> None:
     report.show(Console())
     if args.out is not None:
         report.write(args.out)
-    if wrong:
+    share = found["valid"] / args.requests if args.requests else 0.0
+    if share < args.least:
+        print(f"{share:.0%} of the requests have a valid answer; {args.least:.0%} must")
+    if wrong or share < args.least:
         raise SystemExit(1)
 
 

@@ -126,7 +126,7 @@ def test_a_prediction_is_drafted(client: Any) -> None:
     predicted = chat(client, prediction={"type": "content", "content": plain.choices[0].message.content})
     assert predicted.choices[0].message.content == plain.choices[0].message.content
     assert predicted.weft["origins"].get("given", 0) > 5
-    with pytest.raises(openai.BadRequestError, match="weft serve --given"):
+    with pytest.raises(openai.BadRequestError, match="leave prediction out"):
         chat(client, model="plain", prediction={"type": "content", "content": "x"})
 
 

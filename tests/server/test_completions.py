@@ -11,6 +11,8 @@ import torch
 
 from support.server.asking import ANSWER, PROMPT, ask
 from support.server.running import Running
+from weft.server.reading import jobs
+from weft.server.writing import prompt_logprobs
 
 
 def complete(client: Any, **more: Any) -> Any:
@@ -60,6 +62,64 @@ def test_echo_with_log_probabilities_of_the_prompt(client: Any, server: Running)
     assert len(longer.choices[0].logprobs.tokens) == len(prompt) + longer.usage.completion_tokens - 1
 
 
+def test_a_prompt_alone_costs_no_answer(client: Any, server: Running) -> None:
+    """The engine gives a token, which nobody asked for."""
+    asked: dict[str, Any] = {"echo": True, "max_tokens": 0, "n": 2}
+    whole = complete(client, **asked, extra_body={"return_token_ids": True})
+    assert (whole.usage.completion_tokens, whole.usage.total_tokens) == (0, whole.usage.prompt_tokens)
+    assert whole.weft["origins"] == {} and all(choice.token_ids == [] for choice in whole.choices)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(complete(client, **asked, stream=True, stream_options=options))
+    assert [chunk.usage.completion_tokens for chunk in chunks] == [0, 0, 0]
+    found = {chunk.choices[0].index: chunk.choices[0] for chunk in chunks[:-1]}
+    assert {index: (one.text, one.finish_reason) for index, one in found.items()} == dict.fromkeys(
+        range(2), (PROMPT, "length")
+    )
+
+
+def test_log_probabilities_of_prompts_are_read_once(
+    client: Any, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each prompt, and told of each choice, as vLLM tells them."""
+    read: list[int] = []
+
+    def counted(*given: Any) -> Any:
+        read.append(1)
+        return found_of(*given)
+
+    found_of = prompt_logprobs.prompt_logprobs
+    monkeypatch.setattr(prompt_logprobs, "prompt_logprobs", counted)
+    short = "Text: Ada"
+    answer = complete(client, prompt=[PROMPT, short], n=2, max_tokens=2, extra_body={"prompt_logprobs": 1})
+    assert len(read) == 2
+    told = [choice.prompt_logprobs for choice in answer.choices]
+    assert told[0] == told[1] and told[2] == told[3] and told[0] != told[2]
+    prompt = server.state.models["tiny"].text.prompt(PROMPT)
+    assert told[0][0] is None and len(told[0]) == len(prompt)
+    for token, entry, value in zip(prompt[1:], told[0][1:], expected_logprobs(server, prompt), strict=True):
+        own, *others = entry.items()
+        assert own[0] == str(token) and own[1]["logprob"] == pytest.approx(value, abs=1e-4)
+        assert (own[1]["rank"] == 1) == (not others)
+        assert own[1]["rank"] >= 1 and [one["rank"] for _, one in others] in ([], [1])
+    chat = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": PROMPT}], extra_body={"prompt_logprobs": 1}
+    )
+    assert chat.prompt_logprobs == told[0]
+
+
+def test_what_is_the_same_of_all_prompts_is_made_once(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(*given: Any) -> Any:
+        made.append(1)
+        return allowed(*given)
+
+    allowed = jobs._allowed
+    monkeypatch.setattr(jobs, "_allowed", counted)
+    answer = complete(client, prompt=["a", "b", "c"], max_tokens=3, extra_body={"allowed_token_ids": [70]})
+    assert len(answer.choices) == 3 and len(made) == 1
+
+
 def expected_logprobs(server: Running, prompt: tuple[int, ...]) -> list[float]:
     """By transformers."""
     from transformers import AutoModelForCausalLM
@@ -105,11 +165,19 @@ def test_what_is_wrong_is_named(client: Any) -> None:
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
         ({"logprobs": 21}, "logprobs"),
+        ({"extra_body": {"top_k": -2}}, "top_k"),
         ({"echo": True, "logprobs": 1, "stream": True}, "stream"),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
             complete(client, **more)
         assert param is None or caught.value.param == param, more
+
+
+def test_all_of_the_vocabulary(client: Any) -> None:
+    for top_k in (-1, 0):
+        assert (
+            complete(client, extra_body={"top_k": top_k}).choices[0].text == complete(client).choices[0].text
+        )
 
 
 def test_tokenize_and_back(server: Running) -> None:

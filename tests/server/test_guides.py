@@ -89,6 +89,21 @@ def test_answers_obey(client: Any, name: str, stream: bool) -> None:
     assert obeys(text, form), text
 
 
+GRAMMARS = {
+    "lark with the sign in a text": ('start: "a ::= b"', "a ::= b"),
+    "lark with the sign in a comment": ('// root ::= "a"\nstart: "yes" // root ::= "a"\n', "yes"),
+    "ebnf whose first line is a comment": ('# start: "a"\n  root ::= "yes"', "yes"),
+    "ebnf with a name on a line of its own": ('root\n  ::= "start: yes"', "start: yes"),
+}
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_a_grammar_is_what_its_rules_look_like(client: Any, name: str) -> None:
+    grammar, text = GRAMMARS[name]
+    answer = client.completions.create(model="tiny", prompt="x", extra_body={"guided_grammar": grammar})
+    assert answer.choices[0].text == text
+
+
 def test_the_older_structural_tag(client: Any) -> None:
     """Free text with tags in it."""
     answer = client.chat.completions.create(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import urllib.parse
 from typing import Any
 
 import openai
 import pytest
+from openai.types.responses import ResponseInputMessageItem, ResponseOutputMessage
+from openai.types.responses.response_item_list import ResponseItemList
 
 from support.server.asking import ANSWER, PROMPT, SCHEMA, ask
 from support.server.running import Running
@@ -56,20 +59,87 @@ def test_events_come_in_order(client: Any) -> None:
     assert text == final.output_text and json.loads(text) == ANSWER
 
 
-def test_a_conversation_goes_on(client: Any, server: Running) -> None:
+def test_a_conversation_goes_on(client: Any) -> None:
     first = respond(client)
     again = respond(client, input=f"\n{PROMPT}", previous_response_id=first.id)
     assert again.previous_response_id == first.id
     assert again.usage.input_tokens > 2 * first.usage.input_tokens
     assert client.responses.retrieve(first.id).output_text == first.output_text
-    items = ask(f"{server.url}/v1/responses/{first.id}/input_items")[1]["data"]
-    assert [item["role"] for item in items] == ["user", "assistant"]
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         respond(client, previous_response_id=first.id)
     unkept = respond(client, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(unkept.id)
+
+
+def listed(server: Running, number: str, **query: Any) -> ResponseItemList:
+    """A page of a response's input, every field of which is what OpenAI's client expects."""
+    asked = urllib.parse.urlencode(query)
+    status, answer = ask(f"{server.url}/v1/responses/{number}/input_items?{asked}")
+    assert status == 200, answer
+    return ResponseItemList.model_validate(answer)
+
+
+def test_the_input_of_a_response_is_listed(client: Any, server: Running) -> None:
+    """Without its answer, and without instructions, which are not carried over."""
+    first = respond(client, instructions="Be brief.")
+    (item,) = listed(server, first.id).data
+    assert isinstance(item, ResponseInputMessageItem) and item.id.startswith("msg_")
+    assert item.role == "user" and [part.to_dict()["text"] for part in item.content] == [PROMPT]
+    again = respond(client, input=f"\n{PROMPT}", previous_response_id=first.id)
+    items = listed(server, again.id, order="asc").data
+    assert items[0] == item and items[1].id == first.output[0].id
+    assert [type(one) for one in items] == [
+        ResponseInputMessageItem,
+        ResponseOutputMessage,
+        ResponseInputMessageItem,
+    ]
+    ids = [one.id for one in items]
+    page = listed(server, again.id, limit=2)
+    assert [one.id for one in page.data] == [page.first_id, page.last_id] == [ids[2], ids[1]]
+    assert page.has_more and not listed(server, again.id, limit=1, after=ids[1]).has_more
+    for order, expected in (("asc", ids), ("desc", ids[::-1])):
+        found = client.responses.input_items.list(again.id, limit=1, order=order)
+        assert [one.id for one in found] == expected  # page by page, by `after`
+    for query, param in (
+        ({"limit": 0}, "limit"),
+        ({"limit": 101}, "limit"),
+        ({"order": "up"}, "order"),
+        ({"after": "x" * 5000}, "after"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.input_items.list(again.id, **query)
+        assert caught.value.param == param and len(caught.value.message) < 400
+
+
+def test_calls_and_their_results_are_listed(client: Any, server: Running) -> None:
+    given: list[Any] = [
+        {"role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
+        {"role": "user", "content": PROMPT},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"role": "assistant", "content": "Let me see."},
+        {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "find_person", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "found"},
+    ]
+    response = respond(client, input=given, max_output_tokens=4)
+    items = listed(server, response.id, order="asc").data
+    kinds = [one.type for one in items]
+    assert kinds == ["message", "message", "reasoning", "message", "function_call", "function_call_output"]
+    assert [items[2].id, items[4].id] == ["rs_1", "fc_1"] and len({one.id for one in items}) == 6
+    again = respond(client, input=given, previous_response_id=response.id, max_output_tokens=4)
+    ids = [one.id for one in listed(server, again.id, limit=100).data]
+    assert len(ids) == len(set(ids)) == 6 + len(response.output) + 6
+
+
+def test_instructions_are_not_carried_over(client: Any) -> None:
+    plain, told = respond(client), respond(client, instructions="Answer.")
+    after = [respond(client, previous_response_id=one.id, max_output_tokens=2) for one in (plain, told)]
+    spent = [
+        one.usage.input_tokens - first.usage.output_tokens
+        for one, first in zip(after, (plain, told), strict=True)
+    ]
+    assert spent[0] == spent[1]
 
 
 def test_tools_are_called_and_answered(client: Any) -> None:
@@ -93,6 +163,8 @@ def test_what_is_wrong_is_named(client: Any) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"include": ["file_search_call.results"]}, "include"),
         ({"input": [{"type": "computer_call"}]}, "input"),
+        ({"input": [{"type": ["x"]}]}, "input"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input"),
         ({"previous_response_id": "resp_0"}, "previous_response_id"),
     ):
         with pytest.raises(openai.APIStatusError) as caught:

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
 from starlette.types import ASGIApp
 
+from weft.errors import brief
 from weft.server.errors import ApiError, api_error
 from weft.server.guard import Guard
 from weft.server.routes import controllers, generation, operating, responses, timeline, tokens
@@ -72,7 +73,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = request.scope["path"]
+    path = brief(request.scope["path"], 100)
     said = {404: f"there is no route {path}", 405: f"{path} does not take {request.scope['method']}"}
     told = ApiError(said.get(error.status_code, str(error.detail)), error.status_code)
     return await _api_error(request, told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +16,9 @@ from weft.errors import (
     InputError,
     RequestError,
     WeftError,
+    shortened,
 )
+from weft.server.wording import for_clients
 
 TYPES = {
     400: "invalid_request_error",
@@ -26,6 +29,20 @@ TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
+_REPR.maxlevel = 1
+
+
+def quoted(value: object) -> str:
+    """What a client sent, as a message may repeat it: as Python writes it, and at most some 100 letters of a text."""
+    return _REPR.repr(value)
+
+
+MAX_MESSAGE = 1000
+"""Letters of a message, which may quote what a client sent."""
 
 
 class ApiError(Exception):
@@ -74,19 +91,24 @@ def api_error(error: BaseException, fields: Iterable[str] = (), *, is_submitting
         return error
     if not isinstance(error, WeftError):
         return ApiError(f"the server failed: {type(error).__name__}", 500, code="internal_error")
-    message = str(error)
+    message = told(error)
     if isinstance(error, ExecutorError):
         return ApiError(message, 503, code="engine_stopped")
     if isinstance(error, CapacityError) and is_submitting:
         return ApiError(message, 503, code="engine_full", retry_after_s=1)
     if isinstance(error, CapacityError):
-        code = "context_length_exceeded" if "max_seq_len" in message else "too_large"
+        code = "context_length_exceeded" if "max_model_len" in message else "too_large"
         return ApiError(message, 400, param=named_field(message, fields), code=code)
     if isinstance(error, GuideError | GuideStateError):
         return ApiError(message, 400, code="guide_error")
     if isinstance(error, InputError):
         return ApiError(message, 400, param=named_field(message, fields))
     return ApiError(message, 500 if isinstance(error, RequestError) else 400)
+
+
+def told(error: WeftError) -> str:
+    """What a client reads of it."""
+    return shortened(for_clients(str(error)), MAX_MESSAGE)
 
 
 def named_field(message: str, fields: Iterable[str]) -> str | None:

@@ -8,15 +8,20 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.server.errors import ApiError
+from weft.server.errors import ApiError, quoted
 
 
 @dataclass(frozen=True)
 class Kept:
-    """An answer, and the conversation that it ends."""
+    """An answer, and the items of the conversation that it ends, without its own."""
 
     response: dict[str, Any]
-    messages: list[dict[str, Any]]
+    items: list[dict[str, Any]]
+
+    @property
+    def conversation(self) -> list[dict[str, Any]]:
+        """All items, its own among them."""
+        return [*self.items, *self.response["output"]]
 
 
 @dataclass
@@ -35,9 +40,9 @@ class KeptResponses:
         self._lock = threading.Lock()
         self._shelves: dict[str, Shelf] = {}
 
-    def keep(self, tenant: str, response: dict[str, Any], messages: list[dict[str, Any]]) -> None:
+    def keep(self, tenant: str, response: dict[str, Any], items: list[dict[str, Any]]) -> None:
         """Keep one; the tenant's oldest go for it."""
-        content = json.dumps([response, messages]).encode()
+        content = json.dumps([response, items]).encode()
         with self._lock:
             shelf = self._shelves.setdefault(tenant, Shelf())
             shelf.kept[response["id"]] = content
@@ -64,5 +69,5 @@ class KeptResponses:
             raise self._missing(number, None)
 
     def _missing(self, number: str, param: str | None) -> ApiError:
-        said = f"there is no response {number[:100]!r}; the last {self._most} are kept"
+        said = f"there is no response {quoted(number)}; the last {self._most} are kept"
         return ApiError(said, 404, param=param, code="response_not_found")

@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from weft.grammar.guide import Guide
-from weft.server.errors import ApiError
+from weft.server.errors import ApiError, quoted
 
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -94,7 +94,9 @@ class Programs:
         number = self._number(shelf, number)
         for tag in tags:
             if not TAG.fullmatch(tag):
-                raise ApiError(f"{tag!r} is no tag; it has letters, digits, '.', '_' and '-'", param="tags")
+                raise ApiError(
+                    f"{quoted(tag)} is no tag; it has letters, digits, '.', '_' and '-'", param="tags"
+                )
         if len({*shelf.tags, *tags}) > self._limits.max_tags:
             raise ApiError(f"at most {self._limits.max_tags} tags are kept; delete one", 413, param="tags")
         for tag in tags:
@@ -144,7 +146,7 @@ class Programs:
     def _number(self, shelf: Shelf, number: str) -> str:
         if number not in shelf.modules:
             raise ApiError(
-                f"there is no program {number[:100]!r}; upload it to /v1/controllers",
+                f"there is no program {quoted(number)}; upload it to /v1/controllers",
                 404,
                 code="program_not_found",
             )

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 
-from weft.server.errors import ApiError
+from weft.server.errors import ApiError, quoted
 from weft.server.kept import KeptResponses
 from weft.server.metrics import Metrics
 from weft.server.programs import Programs
@@ -41,7 +41,7 @@ class ServerState:
             return next(iter(self.models.values()))
         if name not in self.models:
             raise ApiError(
-                f"there is no model {name[:200]!r}; there is {', '.join(self.models)}",
+                f"there is no model {quoted(name)}; there is {', '.join(self.models)}",
                 404,
                 param="model",
                 code="model_not_found",

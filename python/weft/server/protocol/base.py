@@ -8,11 +8,13 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from weft.errors import readable
-from weft.server.errors import ApiError
+from weft.errors import brief
+from weft.server.errors import ApiError, quoted
 
 REFUSAL = "unsupported_parameter"
 MOST_ENTRIES = 10_000
+MOST_LETTERS = 100
+"""Of a field's name that is repeated."""
 T = TypeVar("T")
 
 
@@ -76,13 +78,15 @@ def _api_error(error: ValidationError, names: list[str]) -> ApiError:
     first = error.errors(include_url=False)[0]
     place = [str(part) for part in first["loc"]]
     if first["type"] == REFUSAL:
-        param = ".".join([*place, first["ctx"]["name"]])
+        param = brief(".".join([*place, first["ctx"]["name"]]), MOST_LETTERS)
         return ApiError(first["msg"], param=param, code="unsupported_parameter")
-    path = ".".join(place)
+    path = brief(".".join(place), MOST_LETTERS)
     if first["type"] == "extra_forbidden":
         known = names if len(place) == 1 else []
-        near = difflib.get_close_matches(place[-1], known, 1)
+        near = difflib.get_close_matches(place[-1][:MOST_LETTERS], known, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        return ApiError(readable(f"unknown field {path!r}{hint}"), param=path[:200], code="unknown_parameter")
+        return ApiError(
+            f"unknown field {quoted('.'.join(place))}{hint}", param=path, code="unknown_parameter"
+        )
     said = first["msg"].removeprefix("Value error, ")
-    return ApiError(readable(f"{path}: {said}" if path else said), param=path[:200] or None)
+    return ApiError(f"{path}: {said}" if path else said, param=path or None)

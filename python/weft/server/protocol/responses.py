@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from weft.server.errors import ApiError
+from weft.server.errors import ApiError, quoted
 from weft.server.protocol.base import Body, Few, Object
 from weft.server.protocol.chat import ChatBody
 from weft.server.protocol.guides import GuideFields
+from weft.server.protocol.items import messages_of
 from weft.server.protocol.sampling import Metadata
 
 SAME = (
@@ -108,16 +109,17 @@ class ResponsesBody(GuideFields):
         """Whether log-probabilities of the text are wanted."""
         return "message.output_text.logprobs" in (self.include or []) or bool(self.top_logprobs)
 
-    def chat(self, before: list[dict[str, Any]]) -> ChatBody:
-        """The same as a chat that goes on after the messages `before`. Raises `ApiError`."""
+    def chat(self, items: list[dict[str, Any]]) -> ChatBody:
+        """The same as a chat of these items, after this request's own instructions. Raises `ApiError`."""
         unknown = set(self.include or []) - {"message.output_text.logprobs", "reasoning.encrypted_content"}
         if unknown:
-            raise ApiError(f"include has {min(unknown)!r}, which weft does not have", param="include")
+            raise ApiError(f"include has {quoted(min(unknown))}, which weft does not have", param="include")
         data = {name: value for name in SAME if (value := getattr(self, name)) is not None}
         for name in ("structured_outputs", "guide"):
             if name in data:
                 data[name] = data[name].model_dump(exclude_unset=True, by_alias=True)
-        data |= {"messages": [*before, *self.messages()], "max_completion_tokens": self.max_output_tokens}
+        told = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        data |= {"messages": [*told, *messages_of(items)], "max_completion_tokens": self.max_output_tokens}
         if self.tools:
             data |= {"tools": [_tool(tool) for tool in self.tools], "tool_choice": _choice(self.tool_choice)}
         if self.wants_logprobs:
@@ -129,43 +131,11 @@ class ResponsesBody(GuideFields):
             data["response_format"] = _format(form)
         return ChatBody.read(data)
 
-    def messages(self) -> list[dict[str, Any]]:
-        """What this request adds to the conversation."""
-        given = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        if isinstance(self.input, str):
-            return [*given, {"role": "user", "content": self.input}]
-        return [*given, *messages_of(self.input)]
-
-
-def messages_of(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Items of the Responses API as a chat's messages: calls in a row are one message's."""
-    messages: Few[Object] = []
-    for number, item in enumerate(items):
-        kind = item.get("type", "message")
-        if kind == "message":
-            messages.append({"role": item.get("role"), "content": item.get("content")})
-        elif kind == "function_call":
-            call = {
-                "id": item.get("call_id"),
-                "type": "function",
-                "function": {"name": item.get("name"), "arguments": item.get("arguments", "{}")},
-            }
-            if not (messages and messages[-1].get("tool_calls")):
-                messages.append({"role": "assistant", "content": None, "tool_calls": []})
-            messages[-1]["tool_calls"].append(call)
-        elif kind == "function_call_output":
-            messages.append(
-                {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
-            )
-        elif kind != "reasoning":
-            raise ApiError(f"input.{number} is of type {kind!r}, which weft does not take", param="input")
-    return messages
-
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
         raise ApiError(
-            f"tools has one of type {tool.get('type')!r}; only functions can be called", param="tools"
+            f"tools has one of type {quoted(tool.get('type'))}; only functions can be called", param="tools"
         )
     return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 

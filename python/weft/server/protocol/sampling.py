@@ -53,7 +53,7 @@ class SamplingFields(GuideFields):
     min_tokens: int = 0
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: int | None = Field(None, ge=-1)
     min_p: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from weft.client.chat import ChatOptions, chat_text
 from weft.client.model_text import ModelText
 from weft.errors import InputError
-from weft.server.errors import ApiError
+from weft.server.errors import ApiError, quoted, told
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 RESERVED = (
@@ -36,7 +36,7 @@ def rendered(text: ModelText, messages: Sequence[Mapping[str, Any]], options: Ch
     try:
         return chat_text(tokenizer, read, options)
     except InputError as error:
-        raise ApiError(str(error), param="messages") from None
+        raise ApiError(told(error), param="messages") from None
 
 
 def _message(message: Mapping[str, Any], place: int) -> dict[str, Any]:
@@ -44,6 +44,6 @@ def _message(message: Mapping[str, Any], place: int) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
         raise ApiError(
-            f"messages.{place}.role is {role!r}; it must be one of {', '.join(ROLES)}", param="messages"
+            f"messages.{place}.role is {quoted(role)}; it must be one of {', '.join(ROLES)}", param="messages"
         )
     return {**message, "role": "system" if role == "developer" else role}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from weft.grammar.guide import Guide
-from weft.server.errors import ApiError
+from weft.server.errors import ApiError, quoted
 from weft.server.protocol.guides import GuideFields, OwnGuide, ResponseFormat, StructuredOutputs
 
 ANY_OBJECT = '{"type": "object"}'
 COMPACT = (", ", ": ")
+EBNF_RULE = re.compile(r"^[ \t]*<?[A-Za-z_][\w.-]*>?\s*::=", re.MULTILINE)
 
 Programs = Callable[[str, str], Guide]
 """The guide of an uploaded program, by its name and its argument."""
@@ -54,8 +56,8 @@ def _schema(schema: Any, **options: Any) -> Guide:
 
 
 def _grammar(text: str) -> Guide:
-    """vLLM's `grammar`: EBNF, whose rules are written with ::=, or Lark."""
-    return Guide.ebnf(text) if "::=" in text else Guide.lark(text)
+    """vLLM's `grammar`: EBNF, a rule of which begins a line with its name and ::=, or Lark."""
+    return Guide.ebnf(text) if EBNF_RULE.search(text) else Guide.lark(text)
 
 
 def _of_format(form: ResponseFormat | None) -> Guide | None:
@@ -63,7 +65,7 @@ def _of_format(form: ResponseFormat | None) -> Guide | None:
     needs = {"json_schema": "json_schema", "structural_tag": None, "text": None, "json_object": None}
     if form.type not in needs:
         raise ApiError(
-            f"response_format.type is {form.type!r}; it must be one of {', '.join(needs)}",
+            f"response_format.type is {quoted(form.type)}; it must be one of {', '.join(needs)}",
             param="response_format",
         )
     for name in ("json_schema", "format", "structures", "triggers"):
@@ -174,5 +176,5 @@ def _argument(given: Any) -> str:
 def _handle(name: str, handles: Mapping[str, Guide]) -> Guide:
     if name not in handles:
         known = ", ".join(sorted(handles)) or "none"
-        raise ApiError(f"there is no guide {name!r}; the server has {known}", 404, param="guide")
+        raise ApiError(f"there is no guide {quoted(name)}; the server has {known}", 404, param="guide")
     return handles[name]

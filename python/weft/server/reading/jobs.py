@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from weft.client.engine_requests import PreparedRequest
 from weft.client.request import GenerationRequest
+from weft.core import SamplingParams
 from weft.engine.beam_params import BeamParams
 from weft.engine.device.tensors import NOTHING, Gather
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
-from weft.server.errors import ApiError, api_error
+from weft.server.errors import ApiError, api_error, quoted
 from weft.server.protocol.sampling import SamplingFields
 from weft.server.served import ServedModel
 
@@ -69,7 +71,7 @@ def prepared_job(
     _check_logits(served, body, prompts, asked)
     wants_answer = asked.max_tokens != 0
     try:
-        requests = [_request(served, body, prompt, asked) for prompt in prompts]
+        requests = _requests(served, body, prompts, asked)
         prepared = served.client.prepare(requests)
     except WeftError as error:
         raise api_error(error, type(body).model_fields) from error
@@ -78,37 +80,56 @@ def prepared_job(
     )
 
 
-def _request(
-    served: ServedModel, body: SamplingFields, prompt: Sequence[int], asked: Asked
-) -> GenerationRequest:
+def _requests(
+    served: ServedModel, body: SamplingFields, prompts: Sequence[Sequence[int]], asked: Asked
+) -> list[GenerationRequest]:
+    """One for each prompt; what is the same of all is made once, since the engine reads it once then."""
+    beam, bias = _beam(served, body), _allowed(served, body.allowed_token_ids)
+
+    @cache
+    def sampling(max_tokens: int) -> SamplingParams:
+        return body.sampling(served.defaults, max_tokens, asked.logprobs)
+
+    return [
+        GenerationRequest(
+            prompt,
+            sampling(_max_tokens(served, asked, len(prompt))),
+            guide=asked.guide,
+            beam=beam,
+            priority=body.engine_priority,
+            timeout_s=body.timeout_s,
+            client_id=asked.client_id,
+            cache_salt=asked.salt,
+            max_drafts=body.max_drafts,
+            given=asked.given,
+            gather=Gather(context_logits=True) if _wants_logits(body, asked) else NOTHING,
+            end_ids=frozenset() if body.ignore_eos else None,
+            bias=bias,
+            streams=body.stream,
+        )
+        for prompt in prompts
+    ]
+
+
+def _max_tokens(served: ServedModel, asked: Asked, num_prompt: int) -> int:
     most = asked.max_tokens
     if most is None:
-        most = max(served.max_model_len - len(prompt), 1)
+        most = max(served.max_model_len - num_prompt, 1)
         most = min(most, served.default_max_tokens or most)
-    sampling = body.sampling(served.defaults, max(most, 1), asked.logprobs)
-    return GenerationRequest(
-        prompt,
-        sampling,
-        guide=asked.guide,
-        beam=_beam(body),
-        priority=body.engine_priority,
-        timeout_s=body.timeout_s,
-        client_id=asked.client_id,
-        cache_salt=asked.salt,
-        max_drafts=body.max_drafts,
-        given=asked.given,
-        gather=Gather(context_logits=True) if _wants_logits(body, asked) else NOTHING,
-        end_ids=frozenset() if body.ignore_eos else None,
-        bias=_allowed(served, body.allowed_token_ids),
-        streams=body.stream,
-    )
+    return max(most, 1)
 
 
-def _beam(body: SamplingFields) -> BeamParams | None:
+def _beam(served: ServedModel, body: SamplingFields) -> BeamParams | None:
     if not body.use_beam_search:
         return None
     penalty = 1.0 if body.length_penalty is None else body.length_penalty
-    width = max(body.num_answers, 2)
+    width, most = max(body.num_answers, 2), served.client.built.config.max_beam_width
+    if most < 2:
+        raise ApiError(
+            "this model is served without beams; leave out use_beam_search", param="use_beam_search"
+        )
+    if width > most:
+        raise ApiError(f"n is {width}; this model is served with {most} beams at most", param="n")
     return BeamParams(
         width,
         body.num_answers,
@@ -143,7 +164,9 @@ def _allowed(served: ServedModel, tokens: Sequence[int] | None) -> torch.Tensor 
     size = served.text.vocab_size
     bad = next((token for token in tokens if not 0 <= token < size), None)
     if bad is not None:
-        raise ApiError(f"allowed_token_ids has {bad}; ids are 0 to {size - 1}", param="allowed_token_ids")
+        raise ApiError(
+            f"allowed_token_ids has {quoted(bad)}; ids are 0 to {size - 1}", param="allowed_token_ids"
+        )
     bias = torch.full((size,), float("-inf"))
     bias[list(tokens)] = 0
     return bias

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from weft.grammar.guide import Guide
-from weft.server.errors import ApiError
+from weft.server.errors import ApiError, quoted
 from weft.server.protocol.chat import ChatBody
 from weft.server.reading.thinking import Thinking
 
@@ -92,5 +92,7 @@ def _named(tools: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[s
     known = {name: tool for tool in tools if isinstance(name := _function(tool).get("name"), str)}
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
-        raise ApiError(f"tool_choice names {missing!r}, which is none of the tools", param="tool_choice")
+        raise ApiError(
+            f"tool_choice names {quoted(missing)}, which is none of the tools", param="tool_choice"
+        )
     return [known[name] for name in names]

@@ -101,7 +101,7 @@ def _predicted(served: ServedModel, body: ChatBody) -> str:
         return ""
     if "given" not in served.client.built.speculation.drafters:
         raise ApiError(
-            "prediction is drafted by a model that is served with given text (weft serve --given); leave it out",
+            "this model is served without drafts of what is predicted; leave prediction out",
             param="prediction",
             code="unsupported_parameter",
         )

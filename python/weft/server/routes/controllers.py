@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 
 from weft.errors import WeftError
 from weft.server.errors import ApiError, api_error
-from weft.server.protocol.base import Body
+from weft.server.protocol.base import Body, Few
 from weft.server.routes.bodies import json_body, raw_body, state_of, tenant_of
 
 router = APIRouter()
@@ -21,7 +21,7 @@ class TagsBody(Body):
     """Names for a module."""
 
     module_id: str
-    tags: list[str]
+    tags: Few[str]
 
 
 @router.post("/v1/controllers")

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from weft.config import package_model_path
 from weft.errors import ExecutorError
-from weft.server.errors import ApiError
+from weft.server.errors import ApiError, quoted
 from weft.server.routes.bodies import state_of
 from weft.server.served import ServedModel
 
@@ -29,7 +29,7 @@ async def model(request: Request, name: str) -> dict[str, Any]:
     """One of them."""
     found = state_of(request).models.get(name)
     if found is None:
-        raise ApiError(f"there is no model {name[:200]!r}", 404, param="model", code="model_not_found")
+        raise ApiError(f"there is no model {quoted(name)}", 404, param="model", code="model_not_found")
     return _model(found)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from weft.server.protocol.responses import ResponsesBody, messages_of
+from weft.server.protocol.items import input_items, page
+from weft.server.protocol.responses import ResponsesBody
 from weft.server.responding import AnswerResponse
 from weft.server.routes.bodies import beside, json_body, state_of, tenant_of
 from weft.server.routes.chat import chat_request
@@ -33,10 +34,16 @@ async def response(request: Request, number: str) -> dict[str, Any]:
 
 
 @router.get("/v1/responses/{number}/input_items")
-async def input_items(request: Request, number: str) -> dict[str, Any]:
-    """What it answered."""
+async def listed_items(
+    request: Request,
+    number: str,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> dict[str, Any]:
+    """What it answered: the items of the conversation before it, the latest first unless `order` is "asc"."""
     kept = state_of(request).responses.get(tenant_of(request).name, number)
-    return {"object": "list", "data": kept.messages, "has_more": False}
+    return page(kept.items, limit, order, after)
 
 
 @router.delete("/v1/responses/{number}")
@@ -50,13 +57,13 @@ def _response(state: ServerState, tenant: Tenant, data: Any) -> Response:
     body = ResponsesBody.read(data)
     before: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
-        before = state.responses.get(tenant.name, body.previous_response_id, "previous_response_id").messages
-    chat = body.chat(before)
-    job, writer = chat_request(state, tenant, chat, "resp_")
-    messages = chat.messages
+        kept = state.responses.get(tenant.name, body.previous_response_id, "previous_response_id")
+        before = kept.conversation
+    items = [*before, *input_items(body.input, before)]
+    job, writer = chat_request(state, tenant, body.chat(items), "resp_")
 
-    def keep(told: dict[str, Any], items: list[dict[str, Any]]) -> None:
-        state.responses.keep(tenant.name, told, [*messages, *messages_of(items)])
+    def keep(told: dict[str, Any]) -> None:
+        state.responses.keep(tenant.name, told, items)
 
     own = ResponsesWriter(job, body, writer.parser, keep)
     return AnswerResponse(job, own, tenant, state.services)

@@ -26,7 +26,7 @@ from weft.server.writing.common import (
     usage_of,
 )
 from weft.server.writing.increments import Increment
-from weft.server.writing.prompt_logprobs import prompt_logprobs, vllm_form
+from weft.server.writing.prompt_logprobs import reader
 from weft.server.writing.thought import tokens_through
 
 
@@ -194,9 +194,8 @@ class ChatWriter:
         top = self._body.prompt_logprobs
         first = self._outputs[0]
         if top is not None and first.context_logits is not None:
-            prompt = first.prompt_token_ids
-            entries = prompt_logprobs(prompt, first.context_logits, top)
-            found["prompt_logprobs"] = vllm_form(prompt, entries, self._tokens)
+            read = reader(self._outputs, self._job.num_each)
+            found["prompt_logprobs"] = read(0, top).vllm_form(self._tokens)
         if self._body.return_token_ids:
             found["prompt_token_ids"] = list(first.prompt_token_ids)
         return found

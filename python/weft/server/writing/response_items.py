@@ -7,6 +7,7 @@ import secrets
 from typing import Any
 
 from weft.parsing import CallArguments, CallBegin, CallEnd, Content, Part, Reasoning
+from weft.server.protocol.items import new_item_id
 
 Events = list[dict[str, Any]]
 
@@ -26,8 +27,13 @@ class ResponseItems:
             case Reasoning(text):
                 return self._text("reasoning", text, None)
             case CallBegin(_, name):
-                call = {"id": _id("fc"), "type": "function_call", "status": "in_progress", "arguments": ""}
-                return self._open({**call, "call_id": _id("call"), "name": name})
+                call = {
+                    "id": new_item_id("function_call"),
+                    "type": "function_call",
+                    "status": "in_progress",
+                    "arguments": "",
+                }
+                return self._open({**call, "call_id": f"call_{secrets.token_hex(12)}", "name": name})
             case CallArguments(_, text):
                 item = self.items[-1]
                 item["arguments"] += text
@@ -63,17 +69,13 @@ class ResponseItems:
         )
         return events
 
-    def messages(self) -> list[dict[str, Any]]:
-        """The same as items of an input, for a conversation that goes on."""
-        return [_copy(item) for item in self.items if item["type"] != "reasoning"]
-
     def _text(self, kind: str, text: str, logprobs: list[dict[str, Any]] | None) -> Events:
         events: Events = []
         if not (self._is_open and self.items[-1]["type"] == kind):
             if kind == "message":
                 events += self._open(
                     {
-                        "id": _id("msg"),
+                        "id": new_item_id(kind),
                         "type": kind,
                         "status": "in_progress",
                         "role": "assistant",
@@ -85,7 +87,13 @@ class ResponseItems:
                 events.append(self._event("response.content_part.added", content_index=0, part=_copy(part)))
             else:
                 events += self._open(
-                    {"id": _id("rs"), "type": kind, "status": "in_progress", "summary": [], "content": []}
+                    {
+                        "id": new_item_id(kind),
+                        "type": kind,
+                        "status": "in_progress",
+                        "summary": [],
+                        "content": [],
+                    }
                 )
                 self.items[-1]["content"].append({"type": "reasoning_text", "text": ""})
         content = self.items[-1]["content"][0]
@@ -107,10 +115,6 @@ class ResponseItems:
 
     def _event(self, kind: str, **data: Any) -> dict[str, Any]:
         return {"type": kind, "item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, **data}
-
-
-def _id(kind: str) -> str:
-    return f"{kind}_{secrets.token_hex(16)}"
 
 
 def _copy(item: dict[str, Any]) -> dict[str, Any]:

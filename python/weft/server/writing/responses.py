@@ -16,8 +16,8 @@ from weft.server.writing.increments import Increment
 from weft.server.writing.response_items import ResponseItems
 from weft.server.writing.thought import tokens_through
 
-Keep = Callable[[dict[str, Any], list[dict[str, Any]]], None]
-"""Called with a response that has ended, and its items."""
+Keep = Callable[[dict[str, Any]], None]
+"""Called with a response that has ended."""
 
 
 class ResponsesWriter:
@@ -107,7 +107,7 @@ class ResponsesWriter:
         }
         response["weft"] = extras([self._output])
         if self._body.store:
-            self._keep(response, self._items.messages())
+            self._keep(response)
         return response
 
     def _response(self, status: str) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""What no client should do, and what a server must bear: nonsense, headers that dribble, answers that nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+from server.connection import Connection
+
+NONSENSE: list[tuple[bytes, int]] = [
+    (b"{", 400),
+    (b'{"messages": []}', 400),
+    (b'{"messages": [{"role": "user", "content": "x"}], "guided_json": {"type": "objct"}}', 400),
+    (b'{"messages": [{"role": "user", "content": "x"}], "guided_regex": "(((("}', 400),
+    (b'{"messages": [{"role": "user", "content": "x"}], "model": "nope"}', 404),
+    (b'{"messages": [{"role": "user", "content": "x"}], "guided_jsn": {}}', 400),
+    (b'{"messages": [{"role": "user", "content": "' + b"x " * 20_000 + b'"}]}', 400),
+    (b'{"messages": ' + b"[" * 50_000, 400),
+    (b"x" * (5 << 20), 413),
+    (b'{"messages": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", 400),
+    (b'{"messages": [' + b"{}," * 300_000 + b"{}]}", 400),
+    (b'{"messages": [{"role": "user", "content": "x"}], "stop": [' + b"1," * 300_000 + b"1]}", 400),
+    (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
+    (b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}', 400),
+]
+HOLD_S = 15.0
+"""So long a reader stalls: a server's buffers fill meanwhile, and then its `slow_reader_s` pass."""
+UNREAD_S = 3.0
+MESSAGES = [{"role": "user", "content": "Text: "}]
+LARGE: dict[str, Any] = {
+    "messages": MESSAGES, "stream": True, "ignore_eos": True, "max_tokens": 900, "temperature": 1.0, "n": 2,
+    "logprobs": True, "top_logprobs": 20,
+}  # fmt: skip
+"""Asks for some megabytes, more than the buffers of two sockets hold."""
+
+
+async def nonsense(connection: Connection, draw: random.Random) -> None:
+    """A body that must be refused. Raises `ValueError` where it is not."""
+    content, status = draw.choice(NONSENSE)
+    await connection.ask(content, b"}", 1)
+    said = connection.head.partition(b"\r\n")[0]
+    if str(status).encode() not in said:
+        raise ValueError(f"nonsense was answered with {said!r}, not {status}")
+
+
+async def dribble(connection: Connection, draw: random.Random) -> None:
+    """A head that comes letter by letter, and never ends."""
+    for letter in b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * draw.randrange(40):
+        if not connection.is_open:
+            return
+        connection.wire.write(bytes([letter]))
+        await asyncio.sleep(0.05)
+
+
+async def unread(connection: Connection, draw: random.Random) -> None:
+    """A request, streamed or not, of whose answer nothing is read."""
+    connection.wire.pause_reading()
+    connection.ask(json.dumps({**LARGE, "stream": draw.random() < 0.5, "max_tokens": 200}).encode(), b"")
+    await asyncio.sleep(UNREAD_S)
+
+
+async def stall(connection: Connection) -> bool:
+    """A long answer that is read after a long pause; whether the server has given it up."""
+    connection.wire.pause_reading()
+    done = connection.ask(json.dumps(LARGE).encode(), b"\r\n0\r\n\r\n")
+    await asyncio.sleep(HOLD_S)
+    connection.wire.resume_reading()
+    await done
+    return b"[DONE]" not in connection.tail

@@ -1,0 +1,163 @@
+"""Messages that a client over HTTP reads: in its own names, and as long as a line or two."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.server.asking import MESSAGES, PROMPT, SCHEMA, ask
+from support.server.running import Running
+from weft.server.wording import for_clients
+
+WEFT = Path(__file__).parents[2] / "python" / "weft"
+HEARD = (
+    "client",
+    "core/sampling.py",
+    "core/values.py",
+    "engine/admission.py",
+    "engine/beam",
+    "engine/scheduling",
+    "grammar",
+)
+"""What reads and checks requests."""
+UNHEARD = {
+    # How an engine, a vocabulary or a guide is made in Python, and what only Python or an executor can ask.
+    "client/builder.py", "client/model_text.py", "client/options.py", "engine/beam/checks.py", "grammar/wasm_limits.py",
+    "grammar/vocabulary/hugging_face.py", "grammar/vocabulary/tokenizer.py", "grammar/wasm/source.py",
+}  # fmt: skip
+UNHEARD_WORDS = (
+    "max_beam_width", "return_generation_logits", "additional_outputs", "is no guide; use", "give Guide.tools",
+    "a linker's --import-memory", "import sys;",
+)  # fmt: skip
+PYTHON = re.compile(
+    r"[A-Z]\w*(?:Config|Limits|Params)\b|Speculation\.|Guide\.|strict=|--[a-z]|or None\b|of an executor|max_seq_len"
+    r"|embedding_bias|beam width"
+)
+
+
+def messages(path: Path) -> Iterator[str]:
+    """The texts of a file's messages; what they fill in is 9."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Raise | ast.Return | ast.Assign):
+            parts = list(ast.walk(node))
+            inner = {id(one) for part in parts if isinstance(part, ast.JoinedStr) for one in part.values}
+            for part in parts:
+                if isinstance(part, ast.JoinedStr):
+                    yield "".join(
+                        str(one.value) if isinstance(one, ast.Constant) else "9" for one in part.values
+                    )
+                elif isinstance(part, ast.Constant) and isinstance(part.value, str) and id(part) not in inner:
+                    yield part.value
+
+
+def heard() -> Iterator[tuple[str, str]]:
+    for room in HEARD:
+        place = WEFT / room
+        for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            name = str(file.relative_to(WEFT))
+            if name not in UNHEARD:
+                yield from ((name, text) for text in messages(file) if " " in text.strip())
+
+
+def test_no_message_speaks_of_what_python_alone_has() -> None:
+    texts = [(name, text) for name, text in heard() if not any(word in text for word in UNHEARD_WORDS)]
+    assert sum(bool(PYTHON.search(text)) for _, text in texts) > 15  # what is translated
+    assert [(name, text) for name, text in texts if PYTHON.search(for_clients(text))] == []
+
+
+def test_what_is_left_reads_well() -> None:
+    for said, told in (
+        (
+            "max_seq_len is 8 (prompt and answer); shorten the prompt or raise max_seq_len (of an executor: "
+            "ExecutorConfig.max_seq_len)",
+            "max_model_len is 8 (prompt and answer); shorten the prompt",
+        ),
+        (
+            "the queue is full: 4 wait; try again when requests have ended, or raise ExecutorConfig.max_pending_bytes",
+            "the queue is full: 4 wait; try again when requests have ended",
+        ),
+        (
+            "a request may have 8 (EngineConfig.max_words; of an executor: ExecutorConfig.max_words)",
+            "a request may have 8",
+        ),
+        (
+            "lower max_tokens or raise EngineConfig.num_pages (of an executor: KvCacheConfig.max_tokens, to 9)",
+            "lower max_tokens",
+        ),
+    ):
+        assert for_clients(said) == told
+
+
+LONG = "x" * 20_000
+CHAT = "v1/chat/completions"
+
+
+def function(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
+
+
+ECHOED: dict[str, tuple[str, dict[str, Any]]] = {
+    "field": (CHAT, {"messages": MESSAGES, LONG: 1}),
+    "field within": (CHAT, {"messages": MESSAGES, "guide": {LONG: 1}}),
+    "token": (CHAT, {"messages": MESSAGES, "logit_bias": {LONG: 1}}),
+    "token id": (CHAT, {"messages": MESSAGES, "allowed_token_ids": [10**4000]}),
+    "model": (CHAT, {"messages": MESSAGES, "model": LONG}),
+    "role": (CHAT, {"messages": [{"role": LONG, "content": "x"}]}),
+    "role that is a list": (CHAT, {"messages": [{"role": [[LONG]] * 500, "content": "x"}]}),
+    "part": (CHAT, {"messages": [{"role": "user", "content": [{"type": LONG}]}]}),
+    "handle": (CHAT, {"messages": MESSAGES, "guide": {"handle": LONG}}),
+    "format": (CHAT, {"messages": MESSAGES, "response_format": {"type": LONG}}),
+    "function": (CHAT, {"messages": MESSAGES, "tools": [function(LONG)]}),
+    "choice": (CHAT, {"messages": MESSAGES, "tools": [function("a")], "tool_choice": function(LONG)}),
+    "tag": ("v1/controllers/tags", {"module_id": LONG, "tags": ["a"]}),
+    "response": ("v1/responses", {"input": PROMPT, "previous_response_id": LONG}),
+    "item": ("v1/responses", {"input": [{"type": LONG}]}),
+    "include": ("v1/responses", {"input": PROMPT, "include": [LONG]}),
+    "tool": ("v1/responses", {"input": PROMPT, "tools": [{"type": LONG}]}),
+    "route": (f"v1/{LONG}", {}),
+}
+
+
+@pytest.mark.parametrize("name", ECHOED)
+def test_what_is_repeated_is_cut(server: Running, name: str) -> None:
+    path, body = ECHOED[name]
+    status, answer = ask(f"{server.url}/{path}", body)
+    assert 400 <= status < 500
+    told = answer["error"]
+    assert len(told["message"]) < 1100 and len(told["param"] or "") <= 100
+    if name not in ("part", "function"):  # weft's own words, of which an end says what to do
+        assert len(told["message"]) < 400
+
+
+UNIQUE: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+TOLD: dict[str, tuple[dict[str, Any], str]] = {
+    "a schema": ({"guided_json": UNIQUE}, "give strict: false"),
+    "a long prompt": ({"prompt": "a b c " * 1000}, "max_model_len"),
+    "many words": ({"stop": ["x"] * 5000}, "stop has 5000 entries"),
+    "no drafts": ({"max_drafts": 99}, "or null for the engine's"),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_client_is_told_of_its_own_fields(server: Running, name: str) -> None:
+    body, words = TOLD[name]
+    status, answer = ask(f"{server.url}/v1/completions", {"prompt": "x", "max_tokens": 4, **body})
+    message = answer["error"]["message"]
+    assert status == 400 and words in message and not PYTHON.search(message), message
+
+
+def test_beams_of_a_model_that_has_none(server: Running) -> None:
+    body = {"model": "tiny", "prompt": "x", "use_beam_search": True}
+    status, answer = ask(f"{server.url}/v1/completions", body)
+    assert (status, answer["error"]["param"]) == (400, "use_beam_search")
+    status, answer = ask(f"{server.url}/v1/completions", {**body, "model": "plain", "n": 5})
+    assert (status, answer["error"]["param"]) == (400, "n")
+    status, answer = ask(
+        f"{server.url}/v1/completions", {**body, "model": "plain", "temperature": 0, "logprobs": 2}
+    )
+    assert status == 400 and "leave out use_beam_search" in answer["error"]["message"]
