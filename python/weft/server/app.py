@@ -25,11 +25,11 @@ PAGE = Path(__file__).with_name("page.html")
 
 
 def create_app(state: ServerState) -> ASGIApp:
-    """The ASGI application of a server. It watches slow readers while it runs, and closes nothing at its end."""
+    """The ASGI application of a server. It watches its connections while it runs, and closes nothing at its end."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        watching = asyncio.create_task(state.slow_readers.watch())
+        watching = asyncio.create_task(state.connections.watch())
         yield
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):

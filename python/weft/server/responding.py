@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -29,6 +27,10 @@ STREAM_HEADERS = [
 ]
 
 
+PART_BYTES = 64 << 10
+"""Of a whole answer so much is sent at once: what the client has not taken yet is held once, not twice."""
+
+
 class Writer(Protocol):
     """Writes what a route answers."""
 
@@ -43,36 +45,6 @@ class Writer(Protocol):
 
     def whole(self, increments: Sequence[Increment]) -> dict[str, Any]:
         """The answer, of all that came."""
-
-
-class SlowReaders:
-    """Ends streams whose reader has taken nothing for a while. Each is watched while it sends."""
-
-    def __init__(self, most_s: float) -> None:
-        self._most_s = most_s
-        self._sending: dict[asyncio.Task[Any], float] = {}
-
-    async def send(self, send: Send, body: bytes, more_body: bool = True) -> None:
-        """Send a part of a body, and be watched meanwhile."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._sending[task] = time.monotonic()
-        try:
-            await send({"type": "http.response.body", "body": body, "more_body": more_body})
-        finally:
-            del self._sending[task]
-
-    async def watch(self) -> None:
-        """Look again and again, for ever."""
-        while True:
-            await asyncio.sleep(min(self._most_s / 4, 5.0))
-            limit = time.monotonic() - self._most_s
-            for task, since in list(self._sending.items()):
-                if since < limit:
-                    _log.warning(
-                        "a client has read nothing for %.0f s: its request is cancelled", self._most_s
-                    )
-                    task.cancel()
 
 
 class AnswerResponse(Response):
@@ -99,6 +71,7 @@ class AnswerResponse(Response):
 
     async def _run(self, scope: Scope, send: Send) -> None:
         metrics, job, started = self._services.metrics, self._job, False
+        part_to: Send = scope.get("weft.send", send)
         scope["weft.job"] = job
         try:
             with (
@@ -110,7 +83,6 @@ class AnswerResponse(Response):
                     if not job.body.stream:
                         await self._answer(send, answers, watched)
                         return
-                    send_part = partial(self._services.slow_readers.send, scope.get("weft.send", send))
                     while more := await answers.next():
                         watched.came(more)
                         content = self._writer.chunks(more)
@@ -120,10 +92,10 @@ class AnswerResponse(Response):
                                 {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
                             )
                         if content:
-                            await send_part(content)
+                            await _send_part(part_to, content)
                 finally:
                     answers.close()
-                await self._send_part(send, self._writer.last(), is_last=True)
+                await _send_part(part_to, self._writer.last(), is_last=True)
         except Exception as error:
             await self._fail(scope, send, error, started)
 
@@ -139,16 +111,13 @@ class AnswerResponse(Response):
     def _whole(self, came: list[Increment]) -> bytes:
         return json.dumps(self._writer.whole(came), ensure_ascii=False).encode()
 
-    async def _send_part(self, send: Send, content: bytes, is_last: bool = False) -> None:
-        await self._services.slow_readers.send(send, content, not is_last)
-
     async def _fail(self, scope: Scope, send: Send, error: Exception, started: bool) -> None:
         told = api_error(error)
         scope["weft.error"] = told
         if told.status >= 500 and not isinstance(error, ApiError):
             _log.error("a request failed: %s", error, exc_info=error)
         if started:
-            await self._send_part(send, self._writer.failed(told), is_last=True)
+            await _send_part(send, self._writer.failed(told), is_last=True)
         else:
             await _send_whole(send, told.status, told.content, told.headers)
 
@@ -156,17 +125,20 @@ class AnswerResponse(Response):
 class Services:
     """What every answer needs of the server."""
 
-    def __init__(
-        self, tenants: Tenants, metrics: Metrics, slow_readers: SlowReaders, interval_s: float
-    ) -> None:
-        self.tenants, self.metrics, self.slow_readers = tenants, metrics, slow_readers
-        self.interval_s = interval_s
+    def __init__(self, tenants: Tenants, metrics: Metrics, interval_s: float) -> None:
+        self.tenants, self.metrics, self.interval_s = tenants, metrics, interval_s
 
 
 async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    for start in range(0, len(body) - PART_BYTES, PART_BYTES):
+        await _send_part(send, body[start : start + PART_BYTES])
+    await _send_part(send, body[max(len(body) - 1, 0) // PART_BYTES * PART_BYTES :], is_last=True)
+
+
+async def _send_part(send: Send, content: bytes, is_last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": content, "more_body": not is_last})
 
 
 async def _left(receive: Receive) -> None:

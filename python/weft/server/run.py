@@ -73,6 +73,24 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
+def uvicorn_config(state: ServerState, port: int | None = None) -> uvicorn.Config:
+    """How uvicorn runs a server; at another port than the configuration's where one is given."""
+    config = state.config
+    return uvicorn.Config(
+        create_app(state),
+        host=config.host,
+        port=config.port if port is None else port,
+        http=state.connections.protocol(),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=config.max_connections,
+    )
+
+
 def serve(
     config: ServerConfig, models: Mapping[str, ServedModel], programs: Mapping[str, bytes] | None = None
 ) -> None:
@@ -83,19 +101,8 @@ def serve(
         _log.warning("anybody who reaches %s may ask: there is no API key", config.host)
     for name, module in (programs or {}).items():
         state.programs.add(name, module)
-    settings = uvicorn.Config(
-        create_app(state),
-        host=config.host,
-        port=config.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=1,
-        limit_concurrency=config.max_connections,
-    )
     try:
-        server = DrainingServer(settings, state)
+        server = DrainingServer(uvicorn_config(state), state)
         server.run()
     finally:
         state.close()

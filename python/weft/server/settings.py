@@ -14,11 +14,12 @@ class ServerConfig:
     """How a server is run.
 
     It listens at `host` and `port`. `api_keys` are keys by the names of who has them; without any nobody is asked for
-    one. A body may have `max_body_bytes`, and take `max_body_s` seconds to come. `max_requests` are under way at most,
-    `max_requests_per_key` of each key (None: as many), with `max_answers_per_key` answers (of `n` and of several
-    prompts) together; and `max_connections` are open. Tokens of a stream that come within `stream_interval_ms` are one
-    event. A client that takes nothing for `slow_reader_s` seconds is given up. Told to end, the server takes nothing
-    new, and waits `drain_s` seconds for what is under way.
+    one. The line and headers of a request may have `max_head_bytes`, and take `max_head_s` seconds to come; a body
+    `max_body_bytes` and `max_body_s`. `max_requests` are under way at most, `max_requests_per_key` of each key (None:
+    as many), with `max_answers_per_key` answers (of `n` and of several prompts) together; and `max_connections` are
+    open. Tokens of a stream that come within `stream_interval_ms` are one event. A client that takes nothing for
+    `slow_reader_s` seconds loses its connection. Told to end, the server takes nothing new, and waits `drain_s` seconds
+    for what is under way.
 
     `allow_priority` lets requests say their priority, which goes before the turns of tenants (None: where nobody has a
     key). `allowed_origins` are web pages' that may ask ("*": all). `has_page` serves the playground at /. /v1/responses
@@ -28,6 +29,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: Mapping[str, str] = field(default_factory=dict)
+    max_head_bytes: int = 64 << 10
+    max_head_s: float = 10.0
     max_body_bytes: int = 4 << 20
     max_body_s: float = 30.0
     max_requests: int = 512
@@ -46,6 +49,8 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         for name in (
+            "max_head_bytes",
+            "max_head_s",
             "max_body_bytes",
             "max_body_s",
             "max_requests",

@@ -6,11 +6,12 @@ import secrets
 import time
 from collections.abc import Mapping
 
+from weft.server.connections import ConnectionLimits, Connections
 from weft.server.errors import ApiError
 from weft.server.kept import KeptResponses
 from weft.server.metrics import Metrics
 from weft.server.programs import Programs
-from weft.server.responding import Services, SlowReaders
+from weft.server.responding import Services
 from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.tenants import Tenants
@@ -28,9 +29,15 @@ class ServerState:
         self.metrics = Metrics()
         self.programs = Programs(config.programs)
         self.responses = KeptResponses(config.max_kept_responses, config.max_kept_bytes)
-        self.slow_readers = SlowReaders(config.slow_reader_s)
-        self.services = Services(
-            self.tenants, self.metrics, self.slow_readers, config.stream_interval_ms / 1000
+        self.services = Services(self.tenants, self.metrics, config.stream_interval_ms / 1000)
+        self.connections = Connections(
+            ConnectionLimits(
+                config.max_head_bytes,
+                config.max_head_s,
+                config.slow_reader_s,
+                max_ahead_bytes=config.max_head_bytes + config.max_body_bytes,
+            ),
+            lambda: None,
         )
         for name, model in models.items():
             model.client.observe(self.metrics.of(name).step)
