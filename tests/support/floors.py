@@ -38,7 +38,7 @@ PYTHON_FLOORS = [
     "server/protocol",
     "server/reading",
     "server/writing",
-    "server/metrics server/models",
+    "server/metrics server/models server/origins",
     "server/responding server/config_file",
     "server/state",
     "server/routes",

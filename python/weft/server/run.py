@@ -13,6 +13,7 @@ import uvicorn
 
 from weft.errors import ExecutorError
 from weft.server.app import create_app
+from weft.server.origins import is_loopback
 from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
@@ -20,7 +21,6 @@ from weft.server.state import ServerState
 _log = logging.getLogger("weft.server")
 
 POLL_S, TICKS = 0.05, 10
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class DrainingServer(uvicorn.Server):
@@ -87,7 +87,6 @@ def uvicorn_config(state: ServerState, port: int | None = None) -> uvicorn.Confi
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=1,
-        limit_concurrency=config.max_connections,
     )
 
 
@@ -97,7 +96,7 @@ def serve(
     """Serve until a signal ends it. Raises `ExecutorError` where an engine failed. `programs` are everybody's, by name.
     The models are closed at the end."""
     state = ServerState(config, models)
-    if not config.api_keys and config.host not in LOOPBACK:
+    if not config.api_keys and not is_loopback(config.host):
         _log.warning("anybody who reaches %s may ask: there is no API key", config.host)
     for name, module in (programs or {}).items():
         state.programs.add(name, module)

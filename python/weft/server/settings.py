@@ -22,8 +22,10 @@ class ServerConfig:
     for what is under way.
 
     `allow_priority` lets requests say their priority, which goes before the turns of tenants (None: where nobody has a
-    key). `allowed_origins` are web pages' that may ask ("*": all). `has_page` serves the playground at /. /v1/responses
-    keeps the last `max_kept_responses`, of `max_kept_bytes` together. `programs` bounds what clients upload.
+    key). `allowed_origins` are web pages' that may ask ("*": all), and `allowed_hosts` are names that a server without
+    keys may be called by where it listens on this machine alone (addresses always may). `has_page` serves the
+    playground at /. /v1/responses keeps the last `max_kept_responses`, of `max_kept_bytes` together. `programs` bounds
+    what clients upload.
     """
 
     host: str = "127.0.0.1"
@@ -42,6 +44,7 @@ class ServerConfig:
     drain_s: float = 30.0
     allow_priority: bool | None = None
     allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     has_page: bool = True
     max_kept_responses: int = 1000
     max_kept_bytes: int = 64 << 20
@@ -62,6 +65,12 @@ class ServerConfig:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InputError(f"{name} is {value}; it must be above 0")
+        for name in ("allowed_origins", "allowed_hosts"):
+            if isinstance(getattr(self, name), str):
+                raise InputError(f"{name} is a text; it must be a list of them")
+        for host in self.allowed_hosts:
+            if "/" in host or ":" in host:
+                raise InputError(f"allowed_hosts has {host!r}; give names, without a scheme or a port")
         if not 0 <= self.port < 65536:
             raise InputError(f"port is {self.port}; it must be 0 (any that is free) to 65535")
         for name in ("drain_s", "stream_interval_ms"):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from weft.server.connections import ConnectionLimits, Connections
 from weft.server.errors import ApiError
 from weft.server.kept import KeptResponses
-from weft.server.metrics import Metrics
+from weft.server.metrics import BAD_HEAD, Metrics
 from weft.server.programs import Programs
 from weft.server.responding import Services
 from weft.server.served import ServedModel
@@ -37,7 +37,7 @@ class ServerState:
                 config.slow_reader_s,
                 max_ahead_bytes=config.max_head_bytes + config.max_body_bytes,
             ),
-            lambda: None,
+            lambda: self.metrics.refuse("", BAD_HEAD),
         )
         for name, model in models.items():
             model.client.observe(self.metrics.of(name).step)

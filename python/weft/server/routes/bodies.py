@@ -30,16 +30,25 @@ async def raw_body(request: Request) -> bytes:
         raise ApiError(f"the body did not come within {seconds:g} s", 408, code="body_too_slow") from None
 
 
-async def json_body(request: Request) -> tuple[Any, int]:
-    """The JSON of a body, and its bytes."""
+async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any, int]:
+    """The JSON of a body, and its bytes. `is_of_model` where it may name a model, whose refusals are counted."""
     raw = await raw_body(request)
+    data = _data(raw)
+    if is_of_model and isinstance(data, dict):
+        models, name = state_of(request).models, data.get("model")
+        known = name is None or (isinstance(name, str) and name in models)
+        request.scope["weft.model"] = (name or next(iter(models))) if known else ""
+    return data, len(raw)
+
+
+def _data(raw: bytes) -> Any:
     if not raw:
         raise ApiError("the body is empty; send a JSON object")
     try:
         data = json.loads(raw)
         if SURROGATE in raw.lower():
             json.dumps(data, ensure_ascii=False).encode()
-        return data, len(raw)
+        return data
     except RecursionError:
         raise ApiError("the body is not JSON that can be read: its brackets nest too deep") from None
     except UnicodeEncodeError:

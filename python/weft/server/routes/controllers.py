@@ -40,7 +40,7 @@ async def upload(request: Request) -> dict[str, Any]:
 @router.post("/v1/controllers/tags")
 async def tag(request: Request) -> dict[str, Any]:
     """Name a module."""
-    data, _ = await json_body(request)
+    data, _ = await json_body(request, is_of_model=False)
     body = TagsBody.read(data)
     return state_of(request).programs.tag(tenant_of(request).name, body.module_id, body.tags)
 
