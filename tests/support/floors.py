@@ -33,7 +33,7 @@ PYTHON_FLOORS = [
     "client replay executor/types",
     "executor llm",
     "server/errors server/served server/logs",
-    "server/tenants server/programs server/kept server/connections",
+    "server/tenants server/programs server/kept server/connections server/workers",
     "server/settings",
     "server/protocol",
     "server/reading",

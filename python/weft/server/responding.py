@@ -7,15 +7,20 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from weft.client.client import EngineClient
+from weft.client.handles import RequestHandle
+from weft.errors import WeftError
 from weft.server.errors import ApiError, api_error
 from weft.server.metrics import Metrics, Watched
 from weft.server.reading.jobs import Job
 from weft.server.tenants import Tenant, Tenants
+from weft.server.workers import Workers, on
 from weft.server.writing.increments import Answers, Increment
 
 _log = logging.getLogger("weft.server")
@@ -29,6 +34,9 @@ STREAM_HEADERS = [
 
 PART_BYTES = 64 << 10
 """Of a whole answer so much is sent at once: what the client has not taken yet is held once, not twice."""
+
+FEW = 64
+"""Sequences that are submitted on the event loop; a thousand would hold it for 10 ms, and 100 beside a busy engine."""
 
 
 class Writer(Protocol):
@@ -78,7 +86,8 @@ class AnswerResponse(Response):
                 self._services.tenants.admitted(self._tenant, len(job.prepared) * job.num_each),
                 metrics.request(job) as watched,
             ):
-                answers = Answers(job.served, job.prepared, job.num_each, self._services.interval_s)
+                handles = await self._submitted()
+                answers = Answers(job.served, handles, job.num_each, self._services.interval_s)
                 try:
                     if not job.body.stream:
                         await self._answer(send, answers, watched)
@@ -105,8 +114,23 @@ class AnswerResponse(Response):
         while more := await answers.next():
             watched.came(more)
             came += more
-        body = await asyncio.to_thread(self._whole, came)
+        body = await on(self._services.workers.writing, lambda: self._whole(came))
         await _send_whole(send, 200, body, [(b"content-type", b"application/json")])
+
+    async def _submitted(self) -> list[RequestHandle]:
+        """The job, submitted; many sequences on a thread. Raises `ApiError` where the engine takes no more."""
+        client, prepared = self._job.served.client, self._job.prepared
+        try:
+            if len(prepared) * self._job.num_each <= FEW:
+                return client.submit(prepared)
+            submitting = on(self._services.workers.reading, lambda: client.submit(prepared))
+            try:
+                return await asyncio.shield(submitting)
+            except asyncio.CancelledError:
+                submitting.add_done_callback(partial(_drop, client))
+                raise
+        except WeftError as error:
+            raise api_error(error, is_submitting=True) from error
 
     def _whole(self, came: list[Increment]) -> bytes:
         return json.dumps(self._writer.whole(came), ensure_ascii=False).encode()
@@ -125,8 +149,9 @@ class AnswerResponse(Response):
 class Services:
     """What every answer needs of the server."""
 
-    def __init__(self, tenants: Tenants, metrics: Metrics, interval_s: float) -> None:
-        self.tenants, self.metrics, self.interval_s = tenants, metrics, interval_s
+    def __init__(self, tenants: Tenants, metrics: Metrics, workers: Workers, interval_s: float) -> None:
+        self.tenants, self.metrics, self.workers = tenants, metrics, workers
+        self.interval_s = interval_s
 
 
 async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
@@ -139,6 +164,12 @@ async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[
 
 async def _send_part(send: Send, content: bytes, is_last: bool = False) -> None:
     await send({"type": "http.response.body", "body": content, "more_body": not is_last})
+
+
+def _drop(client: EngineClient, submitting: asyncio.Future[list[RequestHandle]]) -> None:
+    """Let go of requests whose client left while they were submitted."""
+    if not submitting.cancelled() and submitting.exception() is None:
+        client.drop(submitting.result())
 
 
 async def _left(receive: Receive) -> None:

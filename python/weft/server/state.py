@@ -15,6 +15,7 @@ from weft.server.responding import Services
 from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.tenants import Tenants
+from weft.server.workers import Workers
 
 
 class ServerState:
@@ -29,7 +30,8 @@ class ServerState:
         self.metrics = Metrics()
         self.programs = Programs(config.programs)
         self.responses = KeptResponses(config.max_kept_responses, config.max_kept_bytes)
-        self.services = Services(self.tenants, self.metrics, config.stream_interval_ms / 1000)
+        self.workers = Workers()
+        self.services = Services(self.tenants, self.metrics, self.workers, config.stream_interval_ms / 1000)
         self.connections = Connections(
             ConnectionLimits(
                 config.max_head_bytes,
@@ -66,7 +68,8 @@ class ServerState:
             )
 
     def close(self) -> None:
-        """End all engines."""
+        """End all engines, and what works beside them."""
+        self.workers.close()
         for model in self.models.values():
             model.close()
 

@@ -45,4 +45,5 @@ def running(models: Mapping[str, ServedModel], config: ServerConfig | None = Non
     finally:
         server.should_exit = True
         thread.join(30)
+        state.workers.close()
         assert not thread.is_alive(), "the server does not end"
