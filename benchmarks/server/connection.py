@@ -41,7 +41,8 @@ class Connection(asyncio.Protocol):
         self._restart()
         self._end, self._at_least = end, at_least
         self._done = asyncio.get_running_loop().create_future()
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        head += b"Content-Type: application/json\r\nContent-Length: "
         self.wire.write(head + str(len(content)).encode() + b"\r\n\r\n" + content)
         return self._done
 

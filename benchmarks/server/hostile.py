@@ -47,7 +47,9 @@ async def nonsense(connection: Connection, draw: random.Random) -> None:
 
 async def dribble(connection: Connection, draw: random.Random) -> None:
     """A head that comes letter by letter, and never ends."""
-    for letter in b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * draw.randrange(40):
+    for letter in (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * draw.randrange(40)
+    ):
         if not connection.is_open:
             return
         connection.wire.write(bytes([letter]))

@@ -144,7 +144,7 @@ def test_it_serves_and_drains_on_sigterm() -> None:
         )
         assert status == 200 and json.loads(answer["choices"][0]["message"]["content"]) == ANSWER
         body = json.dumps({"prompt": "Text:", "max_tokens": 900, "stream": True, "ignore_eos": True}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
             connection.sendall(head.encode() + body)
             received = connection.recv(100)
@@ -169,7 +169,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
         for key in ("one", "two"):
             assert ask(f"{server.url}/v1/models", headers={"Authorization": f"Bearer {key}"})[0] == 200
         body = json.dumps({"prompt": "Text:", "max_tokens": 1000, "n": 8, "ignore_eos": True}).encode()
-        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer two\r\n"
+        head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer two\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
             connection.sendall(head.encode() + body)

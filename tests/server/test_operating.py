@@ -91,7 +91,7 @@ def test_pages_of_other_origins_may_ask(keyed: Running) -> None:
 @pytest.mark.parametrize("chunked", [False, True])
 def test_bodies_are_bounded(keyed: Running, chunked: bool) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": "x" * 30_000}]}).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer key-of-ada\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer key-of-ada\r\n"
     head += "Transfer-Encoding: chunked\r\n\r\n" if chunked else f"Content-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", keyed.port), timeout=30) as connection:
         connection.sendall(head.encode())
@@ -135,18 +135,6 @@ def test_who_leaves_is_cancelled(server: Running) -> None:
         wait_for(lambda: not served.client.engine.running and not server.state.tenants.num_requests)
         assert served.client.responses.is_empty
     assert server.state.metrics.of("tiny").counters["weft:left_requests"] == left + 2
-
-
-def test_who_reads_slowly_holds_little_and_is_given_up(models: dict[str, ServedModel]) -> None:
-    """Its socket is full, its deltas are merged, and after a while its request is cancelled."""
-    served = models["tiny"]
-    with running(models, ServerConfig(slow_reader_s=1.0)) as slow:
-        many = {**ENDLESS, "n": 4, "logprobs": True, "top_logprobs": 20}
-        with raw(slow, many) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            wait_for(lambda: slow.state.tenants.num_requests == 1)
-            wait_for(lambda: slow.state.tenants.num_requests == 0, 60)
-        assert served.client.responses.is_empty
 
 
 # -- nonsense
@@ -265,7 +253,7 @@ def test_a_body_that_trickles_is_refused(models: dict[str, ServedModel]) -> None
     with running(models, ServerConfig(max_body_s=0.5)) as started:
         with socket.create_connection(("127.0.0.1", started.port), timeout=30) as connection:
             connection.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{"
             )
             assert b"408" in connection.recv(65536).split(b"\r\n")[0]
         assert ask(f"{started.url}/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2})[0] == 200

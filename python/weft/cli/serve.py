@@ -57,6 +57,14 @@ Origins = Annotated[
 ]
 
 
+Hosts = Annotated[
+    list[str] | None,
+    _server(
+        "--allow-host", metavar="NAME", help="A name that it may be called by without keys; again for each."
+    ),
+]
+
+
 def serve(
     model: Named = None,
     config: Annotated[
@@ -79,6 +87,7 @@ def serve(
         float | None, _server("--drain-s", help="Seconds for what is under way at the end (30).")
     ] = None,
     allow_origin: Origins = None,
+    allow_host: Hosts = None,
     page: Annotated[bool | None, _server("--page/--no-page", help="The playground at /.")] = None,
     log_format: Annotated[LogFormat, _server("--log-format", help="Lines, or JSON.")] = LogFormat.text,
     log_level: Annotated[LogLevel, _server("--log-level", help="What is logged.")] = LogLevel.info,
@@ -137,6 +146,7 @@ def serve(
         "stream_interval_ms": stream_interval_ms,
         "drain_s": drain_s,
         "allowed_origins": tuple(allow_origin) if allow_origin else None,
+        "allowed_hosts": tuple(allow_host) if allow_host else None,
         "has_page": page,
     }
     server = read.server if read is not None else settings.ServerConfig()

@@ -26,11 +26,11 @@ PAGE = Path(__file__).with_name("page.html")
 
 
 def create_app(state: ServerState) -> ASGIApp:
-    """The ASGI application of a server. It watches slow readers while it runs, and closes nothing at its end."""
+    """The ASGI application of a server. It watches its connections while it runs, and closes nothing at its end."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        watching = asyncio.create_task(state.slow_readers.watch())
+        watching = asyncio.create_task(state.connections.watch())
         yield
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -42,13 +42,13 @@ def create_app(state: ServerState) -> ASGIApp:
     for routes in (responses, tokens, operating, controllers, timeline):
         app.include_router(routes.router)
     if state.config.has_page:
-        app.add_api_route("/", _page, include_in_schema=False)
+        app.add_api_route("/", _page, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _own_error)
-    guarded: ASGIApp = Guard(app, state.tenants, state.config.max_body_bytes, lambda: state.is_draining)
+    guarded: ASGIApp = Guard(app, state)
     if state.config.allowed_origins:
         guarded = CORSMiddleware(
             guarded,

@@ -89,6 +89,12 @@ def api_error(error: BaseException, fields: Iterable[str] = (), *, is_submitting
     `is_submitting` a `CapacityError` says that the engine is full; else that the request is too large for it."""
     if isinstance(error, ApiError):
         return error
+    told = _told(error, fields, is_submitting)
+    told.__cause__ = error
+    return told
+
+
+def _told(error: BaseException, fields: Iterable[str], is_submitting: bool) -> ApiError:
     if not isinstance(error, WeftError):
         return ApiError(f"the server failed: {type(error).__name__}", 500, code="internal_error")
     message = told(error)

@@ -8,16 +8,18 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.server.errors import ApiError
-from weft.server.tenants import Tenants
+from weft.server.metrics import reason_of
+from weft.server.origins import Origins
+from weft.server.state import ServerState
 
 GUARDED = ("/v1", "/tokenize", "/detokenize")
+UPLOADS = "/v1/controllers"
 LINGER_S, LINGER_BODIES = 1.0, 4
 """Of a body that is too long so many times the limit are read and dropped, for so long."""
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -36,11 +38,9 @@ class Guard:
     """Pure ASGI: it wraps no body that goes out. Sets `scope["weft.tenant"]` and `scope["weft.request_id"]`; and
     `scope["weft.send"]`, which an answer sends its parts with: whoever stands between costs as much as the rest."""
 
-    def __init__(
-        self, app: ASGIApp, tenants: Tenants, most_bytes: int, is_draining: Callable[[], bool]
-    ) -> None:
-        self._app, self._tenants, self._most_bytes = app, tenants, most_bytes
-        self._is_draining = is_draining
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app, self._state, self._tenants = app, state, state.tenants
+        self._origins = Origins(state.config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass, or refuse it."""
@@ -52,7 +52,7 @@ class Guard:
         number = given.decode() if REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         scope["weft.request_id"] = number
         scope["weft.send"] = send
-        began, status = time.perf_counter(), 0
+        began, status, most_bytes = time.perf_counter(), 0, self._most_bytes(scope["path"])
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -63,21 +63,31 @@ class Guard:
 
         self._tenants.num_inside += 1
         try:
-            self._check(scope, headers)
-            await self._app(scope, _Limited(receive, self._most_bytes), noted)
+            self._check(scope, headers, most_bytes)
+            await self._app(scope, _Limited(receive, most_bytes), noted)
         except ApiError as error:
             scope["weft.error"] = error
             if status:
                 raise
             if error.status == 413 and b"expect" not in headers:
-                await _discard(receive, self._most_bytes)
+                await _discard(receive, most_bytes)
             await _refuse(noted, error)
         finally:
             self._tenants.num_inside -= 1
+            self._count(scope)
             _note(scope, status, time.perf_counter() - began)
 
-    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+    def _check(self, scope: Scope, headers: dict[bytes, bytes], most_bytes: int) -> None:
         path = scope["path"]
+        most = self._state.config.max_connections
+        if len(self._state.connections.open) > most:
+            raise ApiError(
+                f"{most} connections are open, as many as may be; try again later",
+                503,
+                code="too_many_connections",
+                retry_after_s=1,
+            )
+        self._origins.check(headers)
         if path.startswith(GUARDED) and scope["method"] != "OPTIONS":
             tenant = self._tenants.of(headers.get(b"authorization", b""))
             if tenant is None:
@@ -87,13 +97,24 @@ class Guard:
                     code="invalid_api_key",
                 )
             scope["weft.tenant"] = tenant
-            if self._is_draining() and scope["method"] == "POST":
+            if self._state.is_draining and scope["method"] == "POST":
                 raise ApiError(
                     "the server is about to end; ask another", 503, code="draining", retry_after_s=1
                 )
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._most_bytes:
-            raise TooLargeError(self._most_bytes)
+        if length.isdigit() and int(length) > most_bytes:
+            raise TooLargeError(most_bytes)
+
+    def _most_bytes(self, path: str) -> int:
+        config = self._state.config
+        return config.programs.max_module_bytes if path == UPLOADS else config.max_body_bytes
+
+    def _count(self, scope: Scope) -> None:
+        """Count a refusal, wherever it came from: whoever refuses leaves the error in the scope."""
+        error, job = scope.get("weft.error"), scope.get("weft.job")
+        if error is not None:
+            model = scope.get("weft.model", "") if job is None else job.served.name
+            self._state.metrics.refuse(model, reason_of(error))
 
 
 class _Limited:

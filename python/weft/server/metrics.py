@@ -5,6 +5,7 @@ Counting is plain Python, a few additions for each event; families are made when
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,8 @@ from prometheus_client.registry import Collector
 from weft.core import Output, OutputStats
 from weft.engine.request import Request
 from weft.engine.stats import StepRecord
-from weft.errors import CapacityError, GuideError, GuideStateError, InputError
+from weft.errors import CapacityError, GuideError, GuideStateError
+from weft.server.errors import ApiError
 from weft.server.reading.jobs import Job
 from weft.server.writing.increments import Increment
 
@@ -96,7 +98,6 @@ class ModelMetrics:
     counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0.0))
     ended: dict[str, int] = field(default_factory=dict)
     origins: dict[str, int] = field(default_factory=dict)
-    refusals: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
 
     def step(self, record: StepRecord | None, took: Sequence[Request]) -> None:
@@ -170,7 +171,6 @@ class ModelMetrics:
         for name, label, said, counts in (
             ("vllm:request_success", "finished_reason", "Answers that ended", self.ended),
             ("weft:tokens", "origin", "Tokens of answers, by how they came", self.origins),
-            ("weft:refusals", "reason", "Requests that failed", self.refusals),
         ):
             family = CounterMetricFamily(name, said, labels=[*names, label])
             for which, count in counts.items():
@@ -184,6 +184,7 @@ class Metrics(Collector):
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.models: dict[str, ModelMetrics] = {}
+        self.refusals: dict[tuple[str, str], int] = {}
         self.registry.register(self)
 
     def of(self, model: str) -> ModelMetrics:
@@ -191,7 +192,7 @@ class Metrics(Collector):
         return self.models.setdefault(model, ModelMetrics())
 
     def collect(self) -> Iterable[Metric]:
-        """Every model's; families of one name are one."""
+        """Every model's; families of one name are one. Refusals may be of no model."""
         found: dict[str, Metric] = {}
         for number, (name, model) in enumerate(self.models.items()):
             for family in model.families({"model_name": name, "engine": str(number)}):
@@ -199,7 +200,17 @@ class Metrics(Collector):
                     found[family.name].samples += family.samples
                 else:
                     found[family.name] = family
-        return found.values()
+        refusals = CounterMetricFamily(
+            "weft:refusals", "Requests that failed", labels=["model_name", "engine", "reason"]
+        )
+        engines = {name: str(number) for number, name in enumerate(self.models)}
+        for (name, reason), count in [*self.refusals.items()]:
+            refusals.add_metric([name, engines.get(name, ""), reason], count)
+        return [*found.values(), refusals]
+
+    def refuse(self, model: str, reason: str) -> None:
+        """A request was refused, or failed; `model` is "" where it named none that there is."""
+        self.refusals[model, reason] = self.refusals.get((model, reason), 0) + 1
 
     @contextmanager
     def request(self, job: Job) -> Iterator[Watched]:
@@ -213,11 +224,7 @@ class Metrics(Collector):
         watched = Watched(model, job.num_each)
         try:
             yield watched
-        except Exception as error:
-            reason = reason_of(error.__cause__ or error)
-            model.refusals[reason] = model.refusals.get(reason, 0) + 1
-            raise
-        except BaseException:
+        except asyncio.CancelledError:
             model.counters["weft:left_requests"] += 1
             raise
 
@@ -255,10 +262,24 @@ REASONS = (
     (GuideError, "guide"),
     (GuideStateError, "guide_at_run_time"),
     (CapacityError, "capacity"),
-    (InputError, "input"),
 )
+WORDS = {
+    400: "input",
+    401: "key",
+    403: "forbidden",
+    404: "not_found",
+    405: "method",
+    408: "slow",
+    413: "too_large",
+    429: "too_many",
+    503: "unavailable",
+}
+BAD_HEAD = "head"
+"""Of a request whose line or headers are not read."""
 
 
-def reason_of(error: BaseException) -> str:
-    """Why a request failed, in a word."""
-    return next((word for kind, word in REASONS if isinstance(error, kind)), type(error).__name__)
+def reason_of(error: ApiError) -> str:
+    """Why a request failed, in a word, of which there are few."""
+    cause = error.__cause__
+    word = next((word for kind, word in REASONS if isinstance(cause, kind)), None)
+    return word or WORDS.get(error.status, "input" if error.status < 500 else "internal")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from weft.errors import InputError
 from weft.grammar.guide import Guide
 from weft.server.errors import ApiError, quoted
 
@@ -33,13 +34,18 @@ def _locked(method: F) -> F:
 
 @dataclass(frozen=True)
 class ProgramLimits:
-    """What a tenant may keep: so many modules, of so many bytes together, and so many tags. Programs are untrusted
-    unless they are said to be `trusted`."""
+    """What a tenant may keep: so many modules, of so many bytes each and together, and so many tags. Programs are
+    untrusted unless they are said to be `trusted`."""
 
     max_modules: int = 64
+    max_module_bytes: int = 16 << 20
     max_bytes: int = 64 << 20
     max_tags: int = 256
     trusted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_module_bytes <= 0:
+            raise InputError(f"programs.max_module_bytes is {self.max_module_bytes}; it must be above 0")
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,10 +13,14 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from weft.client.client import EngineClient
+from weft.client.handles import RequestHandle
+from weft.errors import WeftError
 from weft.server.errors import ApiError, api_error
 from weft.server.metrics import Metrics, Watched
 from weft.server.reading.jobs import Job
 from weft.server.tenants import Tenant, Tenants
+from weft.server.workers import Workers, on
 from weft.server.writing.increments import Answers, Increment
 
 _log = logging.getLogger("weft.server")
@@ -27,6 +30,13 @@ STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+PART_BYTES = 64 << 10
+"""Of a whole answer so much is sent at once: what the client has not taken yet is held once, not twice."""
+
+FEW = 64
+"""Sequences that are submitted on the event loop; a thousand would hold it for 10 ms, and 100 beside a busy engine."""
 
 
 class Writer(Protocol):
@@ -43,36 +53,6 @@ class Writer(Protocol):
 
     def whole(self, increments: Sequence[Increment]) -> dict[str, Any]:
         """The answer, of all that came."""
-
-
-class SlowReaders:
-    """Ends streams whose reader has taken nothing for a while. Each is watched while it sends."""
-
-    def __init__(self, most_s: float) -> None:
-        self._most_s = most_s
-        self._sending: dict[asyncio.Task[Any], float] = {}
-
-    async def send(self, send: Send, body: bytes, more_body: bool = True) -> None:
-        """Send a part of a body, and be watched meanwhile."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._sending[task] = time.monotonic()
-        try:
-            await send({"type": "http.response.body", "body": body, "more_body": more_body})
-        finally:
-            del self._sending[task]
-
-    async def watch(self) -> None:
-        """Look again and again, for ever."""
-        while True:
-            await asyncio.sleep(min(self._most_s / 4, 5.0))
-            limit = time.monotonic() - self._most_s
-            for task, since in list(self._sending.items()):
-                if since < limit:
-                    _log.warning(
-                        "a client has read nothing for %.0f s: its request is cancelled", self._most_s
-                    )
-                    task.cancel()
 
 
 class AnswerResponse(Response):
@@ -99,18 +79,19 @@ class AnswerResponse(Response):
 
     async def _run(self, scope: Scope, send: Send) -> None:
         metrics, job, started = self._services.metrics, self._job, False
+        part_to: Send = scope.get("weft.send", send)
         scope["weft.job"] = job
         try:
             with (
                 self._services.tenants.admitted(self._tenant, len(job.prepared) * job.num_each),
                 metrics.request(job) as watched,
             ):
-                answers = Answers(job.served, job.prepared, job.num_each, self._services.interval_s)
+                handles = await self._submitted()
+                answers = Answers(job.served, handles, job.num_each, self._services.interval_s)
                 try:
                     if not job.body.stream:
                         await self._answer(send, answers, watched)
                         return
-                    send_part = partial(self._services.slow_readers.send, scope.get("weft.send", send))
                     while more := await answers.next():
                         watched.came(more)
                         content = self._writer.chunks(more)
@@ -120,10 +101,10 @@ class AnswerResponse(Response):
                                 {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
                             )
                         if content:
-                            await send_part(content)
+                            await _send_part(part_to, content)
                 finally:
                     answers.close()
-                await self._send_part(send, self._writer.last(), is_last=True)
+                await _send_part(part_to, self._writer.last(), is_last=True)
         except Exception as error:
             await self._fail(scope, send, error, started)
 
@@ -133,14 +114,26 @@ class AnswerResponse(Response):
         while more := await answers.next():
             watched.came(more)
             came += more
-        body = await asyncio.to_thread(self._whole, came)
+        body = await on(self._services.workers.writing, lambda: self._whole(came))
         await _send_whole(send, 200, body, [(b"content-type", b"application/json")])
+
+    async def _submitted(self) -> list[RequestHandle]:
+        """The job, submitted; many sequences on a thread. Raises `ApiError` where the engine takes no more."""
+        client, prepared = self._job.served.client, self._job.prepared
+        try:
+            if len(prepared) * self._job.num_each <= FEW:
+                return client.submit(prepared)
+            submitting = on(self._services.workers.reading, lambda: client.submit(prepared))
+            try:
+                return await asyncio.shield(submitting)
+            except asyncio.CancelledError:
+                submitting.add_done_callback(partial(_drop, client))
+                raise
+        except WeftError as error:
+            raise api_error(error, is_submitting=True) from error
 
     def _whole(self, came: list[Increment]) -> bytes:
         return json.dumps(self._writer.whole(came), ensure_ascii=False).encode()
-
-    async def _send_part(self, send: Send, content: bytes, is_last: bool = False) -> None:
-        await self._services.slow_readers.send(send, content, not is_last)
 
     async def _fail(self, scope: Scope, send: Send, error: Exception, started: bool) -> None:
         told = api_error(error)
@@ -148,7 +141,7 @@ class AnswerResponse(Response):
         if told.status >= 500 and not isinstance(error, ApiError):
             _log.error("a request failed: %s", error, exc_info=error)
         if started:
-            await self._send_part(send, self._writer.failed(told), is_last=True)
+            await _send_part(send, self._writer.failed(told), is_last=True)
         else:
             await _send_whole(send, told.status, told.content, told.headers)
 
@@ -156,17 +149,27 @@ class AnswerResponse(Response):
 class Services:
     """What every answer needs of the server."""
 
-    def __init__(
-        self, tenants: Tenants, metrics: Metrics, slow_readers: SlowReaders, interval_s: float
-    ) -> None:
-        self.tenants, self.metrics, self.slow_readers = tenants, metrics, slow_readers
+    def __init__(self, tenants: Tenants, metrics: Metrics, workers: Workers, interval_s: float) -> None:
+        self.tenants, self.metrics, self.workers = tenants, metrics, workers
         self.interval_s = interval_s
 
 
 async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    for start in range(0, len(body) - PART_BYTES, PART_BYTES):
+        await _send_part(send, body[start : start + PART_BYTES])
+    await _send_part(send, body[max(len(body) - 1, 0) // PART_BYTES * PART_BYTES :], is_last=True)
+
+
+async def _send_part(send: Send, content: bytes, is_last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": content, "more_body": not is_last})
+
+
+def _drop(client: EngineClient, submitting: asyncio.Future[list[RequestHandle]]) -> None:
+    """Let go of requests whose client left while they were submitted."""
+    if not submitting.cancelled() and submitting.exception() is None:
+        client.drop(submitting.result())
 
 
 async def _left(receive: Receive) -> None:

@@ -13,6 +13,7 @@ import uvicorn
 
 from weft.errors import ExecutorError
 from weft.server.app import create_app
+from weft.server.origins import is_loopback
 from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
@@ -20,7 +21,6 @@ from weft.server.state import ServerState
 _log = logging.getLogger("weft.server")
 
 POLL_S, TICKS = 0.05, 10
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class DrainingServer(uvicorn.Server):
@@ -73,29 +73,35 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
+def uvicorn_config(state: ServerState, port: int | None = None) -> uvicorn.Config:
+    """How uvicorn runs a server; at another port than the configuration's where one is given."""
+    config = state.config
+    return uvicorn.Config(
+        create_app(state),
+        host=config.host,
+        port=config.port if port is None else port,
+        http=state.connections.protocol(),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
+    )
+
+
 def serve(
     config: ServerConfig, models: Mapping[str, ServedModel], programs: Mapping[str, bytes] | None = None
 ) -> None:
     """Serve until a signal ends it. Raises `ExecutorError` where an engine failed. `programs` are everybody's, by name.
     The models are closed at the end."""
     state = ServerState(config, models)
-    if not config.api_keys and config.host not in LOOPBACK:
+    if not config.api_keys and not is_loopback(config.host):
         _log.warning("anybody who reaches %s may ask: there is no API key", config.host)
     for name, module in (programs or {}).items():
         state.programs.add(name, module)
-    settings = uvicorn.Config(
-        create_app(state),
-        host=config.host,
-        port=config.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=1,
-        limit_concurrency=config.max_connections,
-    )
     try:
-        server = DrainingServer(settings, state)
+        server = DrainingServer(uvicorn_config(state), state)
         server.run()
     finally:
         state.close()

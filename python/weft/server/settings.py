@@ -14,20 +14,25 @@ class ServerConfig:
     """How a server is run.
 
     It listens at `host` and `port`. `api_keys` are keys by the names of who has them; without any nobody is asked for
-    one. A body may have `max_body_bytes`, and take `max_body_s` seconds to come. `max_requests` are under way at most,
-    `max_requests_per_key` of each key (None: as many), with `max_answers_per_key` answers (of `n` and of several
-    prompts) together; and `max_connections` are open. Tokens of a stream that come within `stream_interval_ms` are one
-    event. A client that takes nothing for `slow_reader_s` seconds is given up. Told to end, the server takes nothing
-    new, and waits `drain_s` seconds for what is under way.
+    one. The line and headers of a request may have `max_head_bytes`, and take `max_head_s` seconds to come; a body
+    `max_body_bytes` and `max_body_s`. `max_requests` are under way at most, `max_requests_per_key` of each key (None:
+    as many), with `max_answers_per_key` answers (of `n` and of several prompts) together; and `max_connections` are
+    open. Tokens of a stream that come within `stream_interval_ms` are one event. A client that takes nothing for
+    `slow_reader_s` seconds loses its connection. Told to end, the server takes nothing new, and waits `drain_s` seconds
+    for what is under way.
 
     `allow_priority` lets requests say their priority, which goes before the turns of tenants (None: where nobody has a
-    key). `allowed_origins` are web pages' that may ask ("*": all). `has_page` serves the playground at /. /v1/responses
-    keeps the last `max_kept_responses`, of `max_kept_bytes` together. `programs` bounds what clients upload.
+    key). `allowed_origins` are web pages' that may ask ("*": all), and `allowed_hosts` are names that a server without
+    keys may be called by where it listens on this machine alone (addresses always may). `has_page` serves the
+    playground at /. /v1/responses keeps the last `max_kept_responses`, of `max_kept_bytes` together. `programs` bounds
+    what clients upload.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: Mapping[str, str] = field(default_factory=dict)
+    max_head_bytes: int = 64 << 10
+    max_head_s: float = 10.0
     max_body_bytes: int = 4 << 20
     max_body_s: float = 30.0
     max_requests: int = 512
@@ -39,6 +44,7 @@ class ServerConfig:
     drain_s: float = 30.0
     allow_priority: bool | None = None
     allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     has_page: bool = True
     max_kept_responses: int = 1000
     max_kept_bytes: int = 64 << 20
@@ -46,6 +52,8 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         for name in (
+            "max_head_bytes",
+            "max_head_s",
             "max_body_bytes",
             "max_body_s",
             "max_requests",
@@ -57,6 +65,12 @@ class ServerConfig:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InputError(f"{name} is {value}; it must be above 0")
+        for name in ("allowed_origins", "allowed_hosts"):
+            if isinstance(getattr(self, name), str):
+                raise InputError(f"{name} is a text; it must be a list of them")
+        for host in self.allowed_hosts:
+            if "/" in host or ":" in host:
+                raise InputError(f"allowed_hosts has {host!r}; give names, without a scheme or a port")
         if not 0 <= self.port < 65536:
             raise InputError(f"port is {self.port}; it must be 0 (any that is free) to 65535")
         for name in ("drain_s", "stream_interval_ms"):

@@ -6,14 +6,16 @@ import secrets
 import time
 from collections.abc import Mapping
 
+from weft.server.connections import ConnectionLimits, Connections
 from weft.server.errors import ApiError, quoted
 from weft.server.kept import KeptResponses
-from weft.server.metrics import Metrics
+from weft.server.metrics import BAD_HEAD, Metrics
 from weft.server.programs import Programs
-from weft.server.responding import Services, SlowReaders
+from weft.server.responding import Services
 from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.tenants import Tenants
+from weft.server.workers import Workers
 
 
 class ServerState:
@@ -28,9 +30,16 @@ class ServerState:
         self.metrics = Metrics()
         self.programs = Programs(config.programs)
         self.responses = KeptResponses(config.max_kept_responses, config.max_kept_bytes)
-        self.slow_readers = SlowReaders(config.slow_reader_s)
-        self.services = Services(
-            self.tenants, self.metrics, self.slow_readers, config.stream_interval_ms / 1000
+        self.workers = Workers()
+        self.services = Services(self.tenants, self.metrics, self.workers, config.stream_interval_ms / 1000)
+        self.connections = Connections(
+            ConnectionLimits(
+                config.max_head_bytes,
+                config.max_head_s,
+                config.slow_reader_s,
+                max_ahead_bytes=config.max_head_bytes + config.max_body_bytes,
+            ),
+            lambda: self.metrics.refuse("", BAD_HEAD),
         )
         for name, model in models.items():
             model.client.observe(self.metrics.of(name).step)
@@ -59,7 +68,8 @@ class ServerState:
             )
 
     def close(self) -> None:
-        """End all engines."""
+        """End all engines, and what works beside them."""
+        self.workers.close()
         for model in self.models.values():
             model.close()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from weft.server.app import create_app
+from weft.server.run import uvicorn_config
 from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
@@ -32,11 +32,7 @@ class Running:
 def running(models: Mapping[str, ServedModel], config: ServerConfig | None = None) -> Iterator[Running]:
     """Serve models, which stay open, at a port of the system's choice."""
     state = ServerState(config or ServerConfig(), models)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(state), port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1
-        )
-    )
+    server = uvicorn.Server(uvicorn_config(state, port=0))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     limit = time.monotonic() + 30
@@ -49,4 +45,5 @@ def running(models: Mapping[str, ServedModel], config: ServerConfig | None = Non
     finally:
         server.should_exit = True
         thread.join(30)
+        state.workers.close()
         assert not thread.is_alive(), "the server does not end"

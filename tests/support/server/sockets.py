@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from support.server.asking import MESSAGES
@@ -23,9 +23,33 @@ def wait_for(holds: Any, seconds: float = 20) -> None:
 @contextmanager
 def raw(server: Running, data: dict[str, Any], key: str = "") -> Iterator[socket.socket]:
     """A request on a socket of its own, with the server's answer unread."""
-    body = json.dumps({"messages": MESSAGES, "stream": True, **data}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-    head += f"Authorization: Bearer {key}\r\n\r\n" if key else "\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        connection.sendall(head.encode() + body)
+    with connected(server) as connection:
+        connection.sendall(chat({"stream": True, **data}, key))
         yield connection
+
+
+def chat(data: dict[str, Any], key: str = "") -> bytes:
+    """A request of a chat, head and body."""
+    body = json.dumps({"messages": MESSAGES, **data}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+    head += f"Authorization: Bearer {key}\r\n\r\n" if key else "\r\n"
+    return head.encode() + body
+
+
+def connected(server: Running, receive_bytes: int | None = None) -> socket.socket:
+    """A socket that nothing was sent on. `receive_bytes` of what nobody reads are held for it."""
+    connection = socket.socket()
+    if receive_bytes is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    connection.settimeout(30)
+    connection.connect(("127.0.0.1", server.port))
+    return connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server closes, or resets, the connection."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            received += part
+    return received

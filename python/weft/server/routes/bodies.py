@@ -12,12 +12,15 @@ from fastapi import Request
 from weft.server.errors import ApiError
 from weft.server.state import ServerState
 from weft.server.tenants import Tenant
+from weft.server.workers import on
 
 T = TypeVar("T")
 
 SURROGATE = b"\\ud"
-SMALL = 4 << 10
-"""Bytes of a body that is read at once."""
+SMALL, SMALL_JSON = 4 << 10, 64 << 10
+"""Bytes of a body that is read at once, and of one that is parsed at once. Python's parser holds the interpreter: a
+thread that parses 3 MB of a million objects keeps the event loop from running for 75 ms, as the loop itself would. But
+there the loop has its turn between this, the look for surrogates, and letting go of it all."""
 
 
 async def raw_body(request: Request) -> bytes:
@@ -30,16 +33,26 @@ async def raw_body(request: Request) -> bytes:
         raise ApiError(f"the body did not come within {seconds:g} s", 408, code="body_too_slow") from None
 
 
-async def json_body(request: Request) -> tuple[Any, int]:
-    """The JSON of a body, and its bytes."""
+async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any, int]:
+    """The JSON of a body, and its bytes. `is_of_model` where it may name a model, whose refusals are counted."""
     raw = await raw_body(request)
+    reading = state_of(request).workers.reading
+    data = await on(reading, lambda: _data(raw)) if len(raw) > SMALL_JSON else _data(raw)
+    if is_of_model and isinstance(data, dict):
+        models, name = state_of(request).models, data.get("model")
+        known = name is None or (isinstance(name, str) and name in models)
+        request.scope["weft.model"] = (name or next(iter(models))) if known else ""
+    return data, len(raw)
+
+
+def _data(raw: bytes) -> Any:
     if not raw:
         raise ApiError("the body is empty; send a JSON object")
     try:
         data = json.loads(raw)
         if SURROGATE in raw.lower():
             json.dumps(data, ensure_ascii=False).encode()
-        return data, len(raw)
+        return data
     except RecursionError:
         raise ApiError("the body is not JSON that can be read: its brackets nest too deep") from None
     except UnicodeEncodeError:
@@ -48,9 +61,9 @@ async def json_body(request: Request) -> tuple[Any, int]:
         raise ApiError(f"the body is not JSON: {error}") from None
 
 
-async def beside(size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
+async def beside(state: ServerState, size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
     """What `work` gives; of a large body it is done on another thread."""
-    return await asyncio.to_thread(work) if size > SMALL or is_heavy else work()
+    return await on(state.workers.reading, work) if size > SMALL or is_heavy else work()
 
 
 def state_of(request: Request) -> ServerState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,6 +10,7 @@ from weft.errors import WeftError
 from weft.server.errors import ApiError, api_error
 from weft.server.protocol.base import Body, Few
 from weft.server.routes.bodies import json_body, raw_body, state_of, tenant_of
+from weft.server.workers import on
 
 router = APIRouter()
 
@@ -32,7 +32,7 @@ async def upload(request: Request) -> dict[str, Any]:
         raise ApiError("the body is no WebAssembly module in binary form; send the .wasm file as it is")
     state, tenant = state_of(request), tenant_of(request)
     try:
-        return await asyncio.to_thread(state.programs.upload, tenant.name, module)
+        return await on(state.workers.reading, lambda: state.programs.upload(tenant.name, module))
     except WeftError as error:
         raise api_error(error) from error
 
@@ -40,7 +40,7 @@ async def upload(request: Request) -> dict[str, Any]:
 @router.post("/v1/controllers/tags")
 async def tag(request: Request) -> dict[str, Any]:
     """Name a module."""
-    data, _ = await json_body(request)
+    data, _ = await json_body(request, is_of_model=False)
     body = TagsBody.read(data)
     return state_of(request).programs.tag(tenant_of(request).name, body.module_id, body.tags)
 

@@ -20,7 +20,7 @@ async def chat(request: Request) -> Response:
     state, tenant = state_of(request), tenant_of(request)
     is_heavy = isinstance(data, dict) and (bool(data.get("tools")) or data.get("n") not in (None, 1))
     job, writer = await beside(
-        size, lambda: chat_request(state, tenant, ChatBody.read(data)), is_heavy=is_heavy
+        state, size, lambda: chat_request(state, tenant, ChatBody.read(data)), is_heavy=is_heavy
     )
     return AnswerResponse(job, writer, tenant, state.services)
 
@@ -33,7 +33,7 @@ async def completion(request: Request) -> Response:
         isinstance(data.get("prompt"), list) or data.get("n") not in (None, 1)
     )
     job, writer = await beside(
-        size, lambda: completion_request(state, tenant, CompletionBody.read(data)), is_heavy=is_heavy
+        state, size, lambda: completion_request(state, tenant, CompletionBody.read(data)), is_heavy=is_heavy
     )
     return AnswerResponse(job, writer, tenant, state.services)
 

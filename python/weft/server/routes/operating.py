@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -16,6 +17,7 @@ from weft.server.routes.bodies import state_of
 from weft.server.served import ServedModel
 
 router = APIRouter()
+_log = logging.getLogger("weft.server")
 
 
 @router.get("/v1/models")
@@ -33,18 +35,20 @@ async def model(request: Request, name: str) -> dict[str, Any]:
     return _model(found)
 
 
-@router.get("/health")
+@router.api_route("/health", methods=["GET", "HEAD"])
 async def health(request: Request) -> Response:
     """Whether the engines run: 200, or 503 where one has failed."""
     for served in state_of(request).models.values():
         try:
             served.client.check()
         except ExecutorError as error:
-            return JSONResponse({"status": "failed", "model": served.name, "error": str(error)}, 503)
+            # Whoever asks has shown no key: what is inside is for the log.
+            _log.error("the engine of %s has failed: %s", served.name, error)
+            return JSONResponse({"status": "failed", "model": served.name}, 503)
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/ready")
+@router.api_route("/ready", methods=["GET", "HEAD"])
 async def ready(request: Request) -> Response:
     """Whether new requests are taken: 503 where an engine has failed, or the server is about to end."""
     if state_of(request).is_draining:

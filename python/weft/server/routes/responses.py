@@ -24,7 +24,7 @@ async def respond(request: Request) -> Response:
     """Answer, and keep the answer unless `store` is false."""
     data, size = await json_body(request)
     state, tenant = state_of(request), tenant_of(request)
-    return await beside(size, lambda: _response(state, tenant, data), is_heavy=True)
+    return await beside(state, size, lambda: _response(state, tenant, data), is_heavy=True)
 
 
 @router.get("/v1/responses/{number}")

@@ -24,7 +24,7 @@ async def tokenize(request: Request) -> Response:
     """The tokens of a text or a conversation."""
     data, size = await json_body(request)
     state = state_of(request)
-    return await beside(size, lambda: JSONResponse(_tokenized(state, TokenizeBody.read(data))))
+    return await beside(state, size, lambda: JSONResponse(_tokenized(state, TokenizeBody.read(data))))
 
 
 @router.post("/detokenize")
@@ -32,7 +32,7 @@ async def detokenize(request: Request) -> Response:
     """The text of tokens."""
     data, size = await json_body(request)
     state = state_of(request)
-    return await beside(size, lambda: JSONResponse(_detokenized(state, DetokenizeBody.read(data))))
+    return await beside(state, size, lambda: JSONResponse(_detokenized(state, DetokenizeBody.read(data))))
 
 
 def _tokenized(state: ServerState, body: TokenizeBody) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.client.engine_requests import PreparedRequest
 from weft.client.following import Came
 from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
 from weft.client.unread import merged
@@ -31,18 +30,13 @@ class Increment:
 
 
 class Answers:
-    """The answers to prepared requests, which are submitted at once: choice p * n + i is sequence i of prompt p.
-    Increments come at most every `interval_s` seconds, and at the end. `close` when done: what has not ended is
-    cancelled. Raises `ApiError` where the engine takes no more."""
+    """The answers to requests that were submitted: choice p * n + i is sequence i of prompt p. Increments come at most
+    every `interval_s` seconds, and at the end. `close` when done: what has not ended is cancelled."""
 
     def __init__(
-        self, served: ServedModel, prepared: Sequence[PreparedRequest], num_each: int, interval_s: float = 0.0
+        self, served: ServedModel, handles: Sequence[RequestHandle], num_each: int, interval_s: float = 0.0
     ) -> None:
-        self.served = served
-        try:
-            self.handles = served.client.submit(prepared)
-        except WeftError as error:
-            raise api_error(error, is_submitting=True) from error
+        self.served, self.handles = served, handles
         self._num_each = num_each
         self._texts: dict[AnswerSequence, _SequenceText] = {}
         self._first = {handle.id: place * num_each for place, handle in enumerate(self.handles)}

@@ -1,0 +1,192 @@
+"""Connections: uvicorn's, by httptools, with what uvicorn does not bound: heads, readers, and who leaves while more of
+its requests wait."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+_log = logging.getLogger("weft.server")
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What a connection may do.
+
+    The head of a request (its line and its headers) has `max_head_bytes`, and comes within `max_head_s` seconds. A
+    client that takes nothing of what is written for `slow_reader_s` is given up. While it is answered it may send
+    `max_ahead_bytes` of further requests.
+    """
+
+    max_head_bytes: int
+    max_head_s: float
+    slow_reader_s: float
+    max_ahead_bytes: int
+
+
+class Connections:
+    """The open connections of a server. `refused` is called for each request that is refused here, before it is whole.
+    Used on the event loop alone."""
+
+    def __init__(self, limits: ConnectionLimits, refused: Callable[[], object]) -> None:
+        self.limits, self.refused = limits, refused
+        self.open: set[Connection] = set()
+
+    def protocol(self) -> type[Connection]:
+        """The class of these connections, for uvicorn's `http`."""
+        return type("Connection", (Connection,), {"all": self})
+
+    async def watch(self) -> None:
+        """Look again and again whether one is too slow, for ever."""
+        while True:
+            await asyncio.sleep(min(self.limits.max_head_s / 4, self.limits.slow_reader_s / 4, 1.0))
+            now = time.monotonic()
+            for connection in list(self.open):
+                connection.look(now)
+
+
+class Connection(HttpToolsProtocol):
+    """One of them."""
+
+    all: ClassVar[Connections]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._cycles: list[RequestResponseCycle] = []
+        self._is_in_head, self._is_too_long = False, False
+        self._num_head, self._num_ahead = 0, 0
+        self._head_since: float | None = None
+        self._num_taken, self._taken_at = 0, 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open, and its first head is awaited."""
+        self._written = _Counted(cast("asyncio.Transport", transport))
+        super().connection_made(cast("asyncio.Transport", self._written))
+        self._head_since = self._taken_at = time.monotonic()
+        self.all.open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has closed. Each of its requests is told: uvicorn tells only the last that came."""
+        self.all.open.discard(self)
+        self.pipeline.clear()
+        for cycle in self._under_way:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Something came."""
+        was_in_head = self._is_in_head
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._is_in_head and was_in_head:
+            # The parser keeps a header to itself until it is whole, so bytes are counted as they come.
+            self._num_head += len(data)
+            if self._num_head > self.all.limits.max_head_bytes:
+                self._is_too_long = True
+                self.send_400_response("")
+                return
+        if self.pipeline:
+            self._read_ahead(len(data))
+        elif not self._under_way and self._head_since is None:
+            self._head_since = time.monotonic()
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        self._is_in_head, self._num_head = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """A head is whole."""
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self.all.limits.max_head_bytes:
+            self._is_too_long = True
+            raise ValueError("the head is too long")  # httptools makes an error of it that uvicorn answers
+        super().on_headers_complete()
+        self._is_in_head, self._head_since = False, None
+        self._cycles = [*self._under_way, self.cycle]
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a head."""
+        most = self.all.limits.max_head_bytes
+        if self._is_too_long:
+            self._refuse(431, f"the request line and headers have more than {most} bytes")
+        else:
+            self._refuse(400, "this is no HTTP/1.1 request")
+
+    def look(self, now: float) -> None:
+        """Give it up where it is too slow."""
+        limits = self.all.limits
+        is_late = self._head_since is not None and now - self._head_since > limits.max_head_s
+        if is_late and not self.transport.is_closing():
+            self._head_since = None
+            if self._is_in_head:
+                self._refuse(408, f"the headers did not come within {limits.max_head_s:g} s")
+            else:
+                self.transport.close()
+        taken, is_all = self._written.taken
+        if is_all or taken != self._num_taken:
+            self._num_taken, self._taken_at = taken, now
+        elif now - self._taken_at > limits.slow_reader_s:
+            _log.warning("a client has read nothing for %g s: its connection is cut", limits.slow_reader_s)
+            self.transport.abort()
+
+    @property
+    def _under_way(self) -> list[RequestResponseCycle]:
+        """Requests that came and are not answered."""
+        return [cycle for cycle in self._cycles if not cycle.response_complete]
+
+    def _read_ahead(self, size: int) -> None:
+        """uvicorn stops reading while requests wait for those before them, and would not see that their client leaves;
+        so reading goes on, to a bound."""
+        self._num_ahead = self._num_ahead + size if len(self._under_way) > 1 else 0
+        if self._num_ahead > self.all.limits.max_ahead_bytes:
+            _log.warning("a client sends requests and does not wait for answers: its connection is cut")
+            self.transport.abort()
+        else:
+            self.flow.resume_reading()
+
+    def _refuse(self, status: int, message: str) -> None:
+        self.all.refused()
+        if self._under_way:
+            self.transport.abort()  # an answer is on its way, and a second would be read as a part of it
+            return
+        kind = "invalid_request_error"
+        body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
+        lines = (
+            f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            "connection: close",
+        )
+        self.transport.write(("\r\n".join(lines) + "\r\n\r\n" + body).encode())
+        self.transport.close()
+
+
+class _Counted:
+    """A transport that counts what is written to it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._num_bytes = transport, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._num_bytes += len(data)
+        self._transport.write(data)
+
+    @property
+    def taken(self) -> tuple[int, bool]:
+        """Bytes that the system took, and whether these are all."""
+        left = self._transport.get_write_buffer_size()
+        return self._num_bytes - left, not left
