@@ -17,7 +17,11 @@ MOST_JSON_BYTES = 256 << 20
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of a model directory. Raises `ModelError` where there is none."""
     if not path.exists():
-        raise ModelError(f"{path}: there is no such file; a model directory has config.json and safetensors")
+        packed = next(path.parent.glob("*.gguf"), None)
+        hint = "a model directory has config.json and safetensors"
+        if packed is not None:
+            hint += f"; weft convert {packed} DIR makes one of the GGUF file"
+        raise ModelError(f"{path}: there is no such file; {hint}")
     try:
         if not path.is_file() or path.stat().st_size > MOST_JSON_BYTES:
             raise ModelError(f"{path}: is no file, or longer than {MOST_JSON_BYTES >> 20} MiB")
@@ -45,10 +49,11 @@ def inside(directory: Path, name: object, where: Path) -> Path:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file. Raises `OSError` where that fails, and then leaves what was there before, and nothing else."""
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():  # /dev/stdout, a pipe
-        path.write_bytes(data)
+    if (path.is_absolute() and path.parts[1] == "dev") or (path.exists() and not path.is_file()):
+        with path.open("ab") as stream:  # /dev/stdout, whatever it leads to, or a pipe: what is there stays
+            stream.write(data)
         return
+    path = Path(os.path.realpath(path))
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(data)

@@ -28,6 +28,7 @@ from weft.client.options import RequestOptions, generation_requests
 from weft.client.request import GenerationRequest
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
+from weft.core.names import MODEL_ELSEWHERE, explaining
 from weft.engine.engine import Engine
 from weft.errors import ExecutorError, InputError, RequestError
 from weft.grammar.base import CompiledGuide
@@ -40,6 +41,7 @@ LEAST_FED, FED_BATCHES = 64, 4
 """Of a list of prompts as many are with the engine at a time, or as many batches, if that is more."""
 
 
+@explaining(MODEL_ELSEWHERE)
 class LLM:
     """A model that answers prompts, under guides and with speculation.
 

@@ -19,6 +19,8 @@ import pytest
 from support.server.asking import ANSWER, MESSAGES, ask
 from weft.errors import InputError
 from weft.server.config_file import read_config
+from weft.server.run import check_address
+from weft.server.settings import ServerConfig
 
 CONFIG = """
 [server]
@@ -198,6 +200,14 @@ def test_what_can_not_be_served_is_one_line(options: tuple[str, ...], said: str)
         timeout=60,
     )
     assert run.returncode == 2 and said in run.stderr.splitlines()[-1]
+
+
+def test_a_port_in_use_is_told_before_a_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=rf"127\.0\.0\.1, port {port}: .*--port"):
+            check_address(ServerConfig(port=port))
+    check_address(ServerConfig(port=0))
 
 
 def test_an_engine_that_is_gone_ends_the_server() -> None:

@@ -146,3 +146,20 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_bytes() == b"text"
     write_whole(Path("/dev/null"), b"text")
+
+
+def test_what_the_shell_gave_as_standard_output_is_added_to(tmp_path: Path) -> None:
+    """A pipe has no name that can be replaced, and of a file what was printed stays."""
+    program = "import sys; from pathlib import Path; from weft.files import write_whole; "
+    program += "print('first', flush=True); write_whole(Path('/dev/stdout'), b'second')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "first\nsecond"
+    with (tmp_path / "out").open("w") as stream:
+        subprocess.run([sys.executable, "-c", program], stdout=stream, check=True)
+    assert (tmp_path / "out").read_text() == "first\nsecond"
+
+
+def test_a_folder_of_a_gguf_file_is_told_to_be_converted(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match=r"weft convert .*model\.gguf DIR"):
+        read_json(tmp_path / "config.json")

@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs: help, the version and what is m
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +72,9 @@ def common(
 
 
 def main() -> None:
-    """Entry point: errors of weft are one line on stderr and exit code 2."""
+    """Entry point: errors of weft are one line on stderr and exit code 2; warnings are a line without their place."""
+    if not is_debug():
+        warnings.showwarning = _warn
     try:
         app()
     except (WeftError, OSError) as error:
@@ -79,3 +82,9 @@ def main() -> None:
             raise
         print(f"weft: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _warn(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
+) -> None:
+    print(f"weft: {escaped(str(message))}", file=sys.stderr)

@@ -164,6 +164,7 @@ def serve(
         drafts = Speculation.given(chosen) if given else chosen
         one = models.ModelConfig(model, name, device.value, dtype, drafts, engine, tool_style=tool_style)
         entries = [one, *entries]
+    run.check_address(server)
     served = [models.build(entry) for entry in entries]
     names = [one.name for one in served]
     if len(set(names)) < len(names):

@@ -9,7 +9,7 @@ PACKAGE_MODEL = "weft-tiny"
 
 PACKAGE_MODEL_NOTE = (
     "weft-tiny has 2 million parameters, for tests and demonstrations: it copies facts of a short text into JSON. "
-    "For a model that answers: weft models"
+    "For a model that answers: weft models get smollm2"
 )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
+from inspect import signature
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -21,12 +21,12 @@ def meant(name: str, known: Collection[str], elsewhere: Mapping[str, str]) -> st
 
 
 def explaining(elsewhere: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
-    """A dataclass whose constructor says of a name that it does not know which one was meant. It raises `TypeError`, as
+    """A class whose constructor says of a name that it does not know which one was meant. It raises `TypeError`, as
     constructors do."""
 
     def explained(cls: type[T]) -> type[T]:
         made: Any = cls.__init__
-        known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        known = [name for name in signature(made).parameters if name != "self"]
 
         @wraps(made)
         def init(self: T, *arguments: Any, **named: Any) -> None:
@@ -77,3 +77,28 @@ SAMPLING_ELSEWHERE = {
     ),
 }
 """Parameters of vLLM, OpenAI, transformers and llama.cpp that are called otherwise, or are elsewhere."""
+
+ENGINE_ELSEWHERE = {
+    "max_model_len": "it is called max_seq_len",
+    "max_num_seqs": "it is called max_batch",
+    "max_batch_size": "it is called max_batch",
+    "block_size": "it is called page_size",
+    "num_blocks": "it is called num_pages",
+}
+"""The same of an engine's configuration."""
+MODEL_ELSEWHERE = {
+    **{
+        name: f"{hint} of engine=EngineConfig(...)".replace("it is called", "it is")
+        for name, hint in ENGINE_ELSEWHERE.items()
+    },
+    **{
+        name: f"it is of engine=EngineConfig({name}=...)"
+        for name in ("max_batch", "max_seq_len", "num_pages", "page_size", "graphs", "overlap", "policy")
+    },
+    "speculative_config": "give speculation=Speculation.eagle3(...) or another",
+    "tensor_parallel_size": "one device runs a model",
+    "quantization": "weights are float32, float16 or bfloat16",
+    "trust_remote_code": "no code of a checkpoint is run",
+    "model_path": "it is called model",
+}
+"""The same of a model that is loaded."""

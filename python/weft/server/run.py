@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import time
 from collections.abc import Mapping
 from types import FrameType
 
 import uvicorn
 
-from weft.errors import ExecutorError
+from weft.errors import ExecutorError, InputError
 from weft.server.app import create_app
 from weft.server.origins import is_loopback
 from weft.server.served import ServedModel
@@ -71,6 +72,22 @@ class DrainingServer(uvicorn.Server):
         if self._num_requests:
             _log.warning("%d requests did not end in time and are cancelled", self._num_requests)
         self.should_exit = True
+
+
+def check_address(config: ServerConfig) -> None:
+    """Raise `InputError` where nobody can listen at a configuration's address: models take long to load."""
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(address)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(
+            f"can't listen at {config.host}, port {config.port}: {why}; give another --host or --port (0: any that is "
+            "free)"
+        ) from None
 
 
 def uvicorn_config(state: ServerState, port: int | None = None) -> uvicorn.Config:

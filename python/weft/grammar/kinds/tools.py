@@ -49,7 +49,9 @@ def of_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Gui
     tools, required, options = json.loads(guide.source)
     style = tool_style_of(chat_template)
     if style is None:
-        raise GuideError(f"{NO_STYLE}; give Guide.tools one of the styles {', '.join(tool_styles())}")
+        raise GuideError(
+            f"{NO_STYLE}; give the style (--tool-style, style= of Guide.tools): {', '.join(tool_styles())}"
+        )
     return make(tools, style, required, strict=guide.strict, **options)
 
 
