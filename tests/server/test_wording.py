@@ -31,7 +31,7 @@ UNHEARD = {
     "grammar/vocabulary/hugging_face.py", "grammar/vocabulary/tokenizer.py", "grammar/wasm/source.py",
 }  # fmt: skip
 UNHEARD_WORDS = (
-    "max_beam_width", "return_generation_logits", "additional_outputs", "is no guide; use", "give Guide.tools",
+    "max_beam_width", "return_generation_logits", "additional_outputs", "is no guide; use", "style= of Guide.tools",
     "a linker's --import-memory", "import sys;",
 )  # fmt: skip
 PYTHON = re.compile(
