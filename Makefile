@@ -29,6 +29,8 @@ TESTS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# One line for all that pip says, unless it fails.
+QUIETLY := $(BIN)/python tools/progress.py
 SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
 CPP_TESTS := $(shell find tests/cpp -type f)
 CPP_FILES := $(filter %.h %.cpp %.cu %.cuh,$(SOURCES) $(CPP_TESTS))
@@ -98,16 +100,17 @@ $(VENV)/bin/python:
 $(VENV)/.weft-packages: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "weft: 1 of 3, torch into $(VENV), once: 0.2 to 0.5 GB to download for the CPU, several GB for CUDA (see"
 	@echo "weft: TORCH_PIP_ARGS in the Makefile); 1 to 10 minutes, as the network is"
-	$(PIP) install $(TORCH_PIP_ARGS) "$(TORCH)"
+	@$(QUIETLY) $(PIP) install --progress-bar off $(TORCH_PIP_ARGS) "$(TORCH)"
 	@echo "weft: 2 of 3, what weft, its tests and its checks need, once: some 0.4 GB to download, 1 to 5 minutes;"
 	@echo "weft: $(VENV) then takes some 3 GB with torch for the CPU"
-	$(PIP) install -c constraints.txt scikit-build-core nanobind nlohmann-json cmake ninja
-	$(BIN)/python tools/print_requirements.py | $(PIP) install -c constraints.txt -r /dev/stdin
+	@$(QUIETLY) $(PIP) install --progress-bar off -c constraints.txt scikit-build-core nanobind nlohmann-json cmake ninja
+	@$(BIN)/python tools/print_requirements.py > $(VENV)/requirements.txt
+	@$(QUIETLY) $(PIP) install --progress-bar off -c constraints.txt -r $(VENV)/requirements.txt
 	@touch $@
 
 $(VENV)/.weft-built: $(VENV)/.weft-packages $(SOURCES)
 	@echo "weft: 3 of 3, compiling the extension: 1 to 5 minutes the first time"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -v --no-build-isolation --no-deps -e .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(QUIETLY) $(PIP) install -v --no-build-isolation --no-deps -e .
 	@touch $@
 
 # -- C++ tests of the CPU runtime: plainly, and under sanitizers
