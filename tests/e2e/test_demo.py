@@ -17,6 +17,7 @@ from rich.console import Console
 from weft import demo
 from weft.demo import breaks, picture
 from weft.demo.forms import FORMS
+from weft.errors import InputError
 from weft.llm import LLM
 from weft.trace import Slice
 from weft.trace.overlap import overlap
@@ -135,3 +136,9 @@ def test_the_command_writes_to_a_pipe(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stderr == "" and "\x1b" not in run.stdout
     assert "12 prompts, one at a time" in run.stdout
+
+
+def test_a_folder_that_can_not_be_made_is_told_first(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="give --out another folder"):
+        demo.run(tmp_path / "file" / "out", Console(file=StringIO()))

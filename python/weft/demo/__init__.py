@@ -13,6 +13,7 @@ from rich.console import Console
 
 from weft.config import EngineConfig, Speculation
 from weft.demo import breaks, picture, speed, streamed
+from weft.errors import InputError
 from weft.llm import LLM
 from weft.tiny.records import example
 
@@ -22,6 +23,12 @@ PROMPTS = 12
 def run(out: Path, console: Console | None = None) -> None:
     """Show it all; the trace and the picture are written to the folder `out`."""
     console = console or Console(highlight=False, markup=False)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{out}: can't be made to write to: {error.strerror}; give --out another folder"
+        ) from None
     rng = random.Random(5)
     records = [example(rng, "heldout") for _ in range(PROMPTS)]
     longest = max(records[:6], key=lambda record: len(record.completion))

@@ -41,14 +41,8 @@ def closed(**properties: Any) -> Schema:
 FORMS = (
     Form(
         "one word of three",
-        "The 9:40 to Lyon is late. Ada Berg boards with 2 bags.",
-        closed(mood={"enum": ["calm", "angry", "lost"]}, bags=COUNT),
-    ),
-    Form(
-        "a date as YYYY-MM-DD",
-        "Order 4711 was paid on 3 May 2026.",
-        closed(date={"type": "string", "pattern": DATE}, order=COUNT),
-        f"pattern {DATE}",
+        "Tom Lund is 52 and wears a green coat.",
+        closed(name=TEXT, age=COUNT, coat={"enum": ["red", "green", "blue"]}),
     ),
     Form(
         "a fixed unit",
@@ -56,15 +50,21 @@ FORMS = (
         closed(weight={"type": "number"}, unit={"const": "kg"}),
     ),
     Form(
-        "a list of two",
-        "Ada is 31. Bo is 7.",
-        {"type": "array", "items": closed(name=TEXT, age=COUNT), "minItems": 2, "maxItems": 2},
-        "minItems 2, maxItems 2",
+        "a number in quotes",
+        "Ada Berg is 31 years old.",
+        closed(name=TEXT, age={"type": "string", "pattern": "^[0-9]+$"}),
+        "pattern ^[0-9]+$",
+    ),
+    Form(
+        "a date, and yes",
+        "It was paid on 2026-05-03.",
+        closed(date={"type": "string", "pattern": DATE}, paid={"const": "yes"}),
+        f"pattern {DATE}",
     ),
     Form(
         "objects within objects",
         "Ada Berg lives in Lyon, France.",
-        closed(person=closed(name=closed(first=TEXT, last=TEXT), home=closed(city=TEXT, country=TEXT))),
+        closed(name=TEXT, home=closed(city=TEXT, country=TEXT, planet={"const": "Earth"})),
     ),
     Form(
         "a record of the kind that it was trained on",

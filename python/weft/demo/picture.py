@@ -36,13 +36,13 @@ def show(console: Console, llm: LLM, record: Record, out: Path) -> None:
     write_chrome(next(iter(runs.values())), trace)
     for name, slices in runs.items():
         if name != DEVICE:
-            console.print(f"{name[0].upper()}{name[1:]}: {told(overlap(slices))}")
+            console.print(f"{name[0].upper()}{name[1:]}, over the whole answer: {told(overlap(slices))}")
     console.print(f"\ntrace    {trace}  (open it in Perfetto)", soft_wrap=True, markup=False)
     try:
         plot(
             {titled(name, slices): middle(slices) for name, slices in runs.items()},
             image,
-            f"{SHOWN} iterations",
+            f"{SHOWN} iterations of an answer; the figures are theirs",
         )
     except InterfaceError as error:
         console.print(f"no picture: {error}", soft_wrap=True, markup=False)
