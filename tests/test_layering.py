@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -333,3 +334,9 @@ def test_a_long_file_beside_the_product_is_caught(tmp_path: Path, file: str) -> 
     assert too_long(files_beside(tmp_path), tmp_path, 350) == [
         f"{file.removesuffix('.py')} has 351 lines, more than 350"
     ]
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by their last name."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
