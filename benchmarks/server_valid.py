@@ -1,6 +1,6 @@
 """Guided requests over HTTP at temperature 1: whether what finished is valid, by jsonschema.
 
-    python benchmarks/server_valid.py SCHEMAS [--requests 2000] [--max-tokens 400] [--least 0.75]
+    python benchmarks/server_valid.py SCHEMAS [--requests 2000] [--max-tokens 400] [--least 0.6]
 
 SCHEMAS is a folder of JSON schemas with instances in MaskBench's layout, or a .jsonl file of them. Requests take the
 schemas in turn, by each name that the API has for a guide; half of them stream. A schema that can't be enforced whole
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("schemas", type=Path)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--max-tokens", type=int, default=400)
-    parser.add_argument("--least", type=float, default=0.75)
+    parser.add_argument("--least", type=float, default=0.6)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     schemas = [one.schema for one in read(args.schemas) if not one.problem]
