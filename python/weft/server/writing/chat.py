@@ -11,22 +11,11 @@ from typing import Any
 
 from weft.core import Output
 from weft.parsing import AnswerParser, CallArguments, CallBegin, Content, Part, Reasoning
-from weft.server.errors import ApiError
 from weft.server.protocol.chat import ChatBody
 from weft.server.reading.jobs import Job
-from weft.server.writing.common import (
-    DONE,
-    TokenJson,
-    event,
-    extras,
-    failed,
-    finish_reason,
-    stop_reason,
-    usage,
-    usage_of,
-)
+from weft.server.writing.choices import ChoicesWriter
+from weft.server.writing.common import finish_reason, stop_reason
 from weft.server.writing.increments import Increment
-from weft.server.writing.prompt_logprobs import reader
 from weft.server.writing.thought import tokens_through
 
 
@@ -43,21 +32,16 @@ class Choice:
     held_origins: list[str] = field(default_factory=list)
 
 
-class ChatWriter:
+class ChatWriter(ChoicesWriter):
     """Writes one body's answers. `parsers` are those of its choices."""
 
+    kind, chunk_kind = "chat.completion", "chat.completion.chunk"
+
     def __init__(self, job: Job, body: ChatBody, parsers: Sequence[AnswerParser | None]) -> None:
-        self._job, self._body = job, body
+        super().__init__(job, body)
+        self._body = body
         self._choices = [Choice(parser) for parser in parsers]
-        self._tokens = TokenJson(job.served.tokens, body.return_tokens_as_token_ids)
-        self._outputs: dict[int, Output] = {}
-        options = body.stream_options
-        self._wants_usage = options is not None and options.include_usage
-        self._counts = options is not None and options.continuous_usage_stats
         self._is_plain = not (self._counts or body.logprobs or body.return_token_ids)
-        head = {"id": job.request_id, "object": "chat.completion.chunk", "created": job.created}
-        head |= {"model": job.served.name}
-        self._head = json.dumps(head, separators=(",", ":"))[:-1]
 
     @property
     def parser(self) -> AnswerParser | None:
@@ -65,21 +49,6 @@ class ChatWriter:
         return self._choices[0].parser
 
     # -- in chunks
-
-    def chunks(self, increments: Sequence[Increment]) -> bytes:
-        """The events of what came."""
-        return b"".join(self._chunk(one) for one in increments)
-
-    def last(self) -> bytes:
-        """What follows the last event."""
-        if not self._wants_usage:
-            return DONE
-        data = json.loads(self._head + "}")
-        return event({**data, "choices": [], "usage": self._usage(), "weft": self._extras()}) + DONE
-
-    def failed(self, error: ApiError) -> bytes:
-        """What is sent where an answer fails after it has begun."""
-        return failed(error)
 
     def _chunk(self, one: Increment) -> bytes:
         choice = self._choices[one.choice]
@@ -99,14 +68,14 @@ class ChatWriter:
         if not deltas and logprobs is None and one.output is None and not self._body.return_token_ids:
             return b""  # its text is held back; its origins come with the text
         *before, last = deltas or [{}]
-        written = [self._event(one.choice, delta, "") for delta in before]
+        written = [self._delta_event(one.choice, delta, "") for delta in before]
         rest = f',"token_origins":{json.dumps(choice.held_origins)}'
         choice.held_origins = []
         if logprobs is not None:
             rest += f',"logprobs":{json.dumps(logprobs)}'
         if self._body.return_token_ids:
             rest += f',"token_ids":{json.dumps(one.token_ids)}'
-        written.append(self._event(one.choice, last, rest, one.output))
+        written.append(self._delta_event(one.choice, last, rest, one.output))
         return b"".join(written)
 
     def _plain_chunk(self, choice: Choice, one: Increment) -> bytes:
@@ -126,17 +95,15 @@ class ChatWriter:
             f'"token_origins":["{came}"]}}]}}\n\n'
         ).encode()
 
-    def _event(self, index: int, delta: dict[str, Any], rest: str, output: Output | None = None) -> bytes:
+    def _delta_event(
+        self, index: int, delta: dict[str, Any], rest: str, output: Output | None = None
+    ) -> bytes:
         reason = "null"
         if output is not None:
             reason = f'"{self._reason(index, output)}"'
             rest += f',"stop_reason":{json.dumps(stop_reason(output))}'
         said = json.dumps(delta, ensure_ascii=False)
-        text = f'data: {self._head},"choices":[{{"index":{index},"delta":{said},"finish_reason":{reason}{rest}}}]'
-        if self._counts:
-            num_tokens = sum(choice.num_tokens for choice in self._choices)
-            text += f',"usage":{json.dumps(usage_of(self._job.prompt_tokens, num_tokens))}'
-        return (text + "}\n\n").encode()
+        return self._event(f'{{"index":{index},"delta":{said},"finish_reason":{reason}{rest}}}')
 
     def _deltas(self, choice: Choice, one: Increment) -> list[dict[str, Any]]:
         """What the text adds to the message."""
@@ -145,9 +112,7 @@ class ChatWriter:
         )
 
     def _parts(self, choice: Choice, one: Increment) -> list[Part]:
-        text = one.text
-        if one.output is not None and self._body.include_stop_str_in_output:
-            text += one.output.stopped_by if isinstance(one.output.stopped_by, str) else ""
+        text = self._text(one)
         if choice.parser is None:
             return [Content(text)] if text else []
         parts = choice.parser.feed(text) if text else []
@@ -182,20 +147,11 @@ class ChatWriter:
                 self._delta(self._choices[one.choice], part)
             if one.output is not None:
                 self._outputs[one.choice] = one.output
-        found = {
-            "id": self._job.request_id,
-            "object": "chat.completion",
-            "created": self._job.created,
-            "model": self._job.served.name,
-            "choices": [self._whole_choice(index) for index in sorted(self._outputs)],
-            "usage": self._usage(),
-            "weft": self._extras(),
-        }
+        found = self._whole([self._whole_choice(index) for index in sorted(self._outputs)])
         top = self._body.prompt_logprobs
         first = self._outputs[0]
         if top is not None and first.context_logits is not None:
-            read = reader(self._outputs, self._job.num_each)
-            found["prompt_logprobs"] = read(0, top).vllm_form(self._tokens)
+            found["prompt_logprobs"] = self._read(0, top).vllm_form(self._tokens)
         if self._body.return_token_ids:
             found["prompt_token_ids"] = list(first.prompt_token_ids)
         return found
@@ -226,16 +182,17 @@ class ChatWriter:
         reason = finish_reason(output)
         return "tool_calls" if reason == "stop" and self._choices[index].calls else reason
 
-    def _usage(self) -> dict[str, Any]:
-        ended = [self._outputs[index] for index in sorted(self._outputs)]
-        return usage(self._job, ended, sum(map(self._num_reasoning, self._outputs)))
+    @property
+    def _num_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self._choices)
 
-    def _num_reasoning(self, index: int) -> int:
-        pieces = map(self._job.served.tokens.bytes_of, self._outputs[index].token_ids)
-        return tokens_through(pieces, self._choices[index].reasoning)
-
-    def _extras(self) -> dict[str, Any]:
-        return extras([self._outputs[index] for index in sorted(self._outputs)])
+    @property
+    def _num_reasoning(self) -> int:
+        bytes_of, choices = self._job.served.tokens.bytes_of, self._choices
+        return sum(
+            tokens_through(map(bytes_of, output.token_ids), choices[index].reasoning)
+            for index, output in self._outputs.items()
+        )
 
 
 def merged(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
