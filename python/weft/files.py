@@ -13,6 +13,9 @@ from weft.errors import ModelError
 MOST_JSON_BYTES = 256 << 20
 """No JSON file of a model directory is longer; the index of a model of thousands of shards has a few MiB."""
 
+STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
+"""Folders of what is open: /dev/stdout may lead to a file, which is written on and not replaced."""
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of a model directory. Raises `ModelError` where there is none."""
@@ -49,8 +52,8 @@ def inside(directory: Path, name: object, where: Path) -> Path:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file. Raises `OSError` where that fails, and then leaves what was there before, and nothing else."""
-    if (path.is_absolute() and path.parts[1] == "dev") or (path.exists() and not path.is_file()):
-        with path.open("ab") as stream:  # /dev/stdout, whatever it leads to, or a pipe: what is there stays
+    if path.parent in STREAMS or (path.exists() and not path.is_file()):
+        with path.open("ab") as stream:  # whatever it leads to: what is there stays
             stream.write(data)
         return
     path = Path(os.path.realpath(path))

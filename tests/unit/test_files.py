@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,15 @@ def test_what_the_shell_gave_as_standard_output_is_added_to(tmp_path: Path) -> N
     with (tmp_path / "out").open("w") as stream:
         subprocess.run([sys.executable, "-c", program], stdout=stream, check=True)
     assert (tmp_path / "out").read_text() == "first\nsecond"
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs /dev/shm")
+def test_files_in_shared_memory_are_files() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "file")
+        for text in (b"first and long", b"second"):
+            write_whole(path, text)
+        assert path.read_bytes() == b"second"
 
 
 def test_a_folder_of_a_gguf_file_is_told_to_be_converted(tmp_path: Path) -> None:
