@@ -78,22 +78,21 @@ SAMPLING_ELSEWHERE = {
 }
 """Parameters of vLLM, OpenAI, transformers and llama.cpp that are called otherwise, or are elsewhere."""
 
-ENGINE_ELSEWHERE = {
-    "max_model_len": "it is called max_seq_len",
-    "max_num_seqs": "it is called max_batch",
-    "max_batch_size": "it is called max_batch",
-    "block_size": "it is called page_size",
-    "num_blocks": "it is called num_pages",
+_OF_ENGINES = {
+    "max_model_len": "max_seq_len",
+    "max_num_seqs": "max_batch",
+    "max_batch_size": "max_batch",
+    "block_size": "page_size",
+    "num_blocks": "num_pages",
 }
+_OWN = ("max_batch", "max_seq_len", "num_pages", "page_size", "graphs", "overlap", "policy")
+
+ENGINE_ELSEWHERE = {name: f"it is called {own}" for name, own in _OF_ENGINES.items()}
 """The same of an engine's configuration."""
 MODEL_ELSEWHERE = {
     **{
-        name: f"{hint} of engine=EngineConfig(...)".replace("it is called", "it is")
-        for name, hint in ENGINE_ELSEWHERE.items()
-    },
-    **{
-        name: f"it is of engine=EngineConfig({name}=...)"
-        for name in ("max_batch", "max_seq_len", "num_pages", "page_size", "graphs", "overlap", "policy")
+        name: f"it is {own} of engine=EngineConfig({own}=...)"
+        for name, own in {**_OF_ENGINES, **dict(zip(_OWN, _OWN, strict=True))}.items()
     },
     "speculative_config": "give speculation=Speculation.eagle3(...) or another",
     "tensor_parallel_size": "one device runs a model",
