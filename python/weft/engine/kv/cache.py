@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from weft.engine.kv.eviction import EvictionOrder
 from weft.engine.kv.prefix_tree import CachedPage
@@ -320,5 +321,6 @@ class KvManager:
 
 
 def _salted(salt: str | None) -> tuple[int, ...]:
-    """What goes before the tokens of a salted text: a number of its own, which is no token."""
-    return () if salt is None else (-int.from_bytes(b"\1" + salt.encode()),)
+    """What goes before the tokens of a salted text: a number of its own, which is no token. Each page keeps its tokens
+    and compares them, so that it has one length however long the salt is."""
+    return () if salt is None else (-1 - int.from_bytes(sha256(salt.encode()).digest()),)
