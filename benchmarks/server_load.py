@@ -70,9 +70,12 @@ def soak(server: Server, asked: list[Asked], minutes: float) -> dict[str, Any]:
         "events_per_token": round(counts.events / max(counts.tokens, 1), 2),
         "first_token_p50_ms": round(1e3 * statistics.median(counts.first_s), 1),
         "loop_us_per_token": round((server.loop_s - before) / max(counts.tokens, 1) * 1e6, 1),
-        # The first tenth fills caches.
-        "memory_mib_after_a_tenth": round(statistics.median(memory[tenth : 2 * tenth]), 1),
-        "memory_mib_at_the_end": round(statistics.median(memory[-tenth:]), 1),
+        # The first fills caches; pages of keys and values become resident as they are first used.
+        "memory_mib_by_tenth": [
+            round(statistics.median(memory[begin : begin + tenth]), 1)
+            for begin in range(0, 10 * tenth, tenth)
+            if memory[begin:]
+        ],
         "memory_mib_max": round(max(memory), 1),
     }
 
