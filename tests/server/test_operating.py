@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from openai import OpenAI
@@ -18,6 +19,7 @@ from support.server.sockets import raw, wait_for
 from weft.errors import InputError
 from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
+from weft.server.state import ServerState
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +249,21 @@ def test_tokens_within_the_interval_are_one_event(models: dict[str, ServedModel]
         numbers.append(len(chunks))
         assert sum(len(one["choices"][0].get("token_origins", ())) for one in chunks) == 60
     assert texts[0] == texts[1] and numbers[0] > 20 > numbers[1]
+
+
+@pytest.mark.parametrize(("under_way", "pause_ms"), [(0, 20), (32, 20), (48, 30), (160, 100), (400, 100)])
+def test_tokens_gather_for_longer_while_many_are_under_way(under_way: int, pause_ms: int) -> None:
+    state = ServerState(ServerConfig(stream_interval_ms=20), {})
+    anybody = state.tenants.of(b"")
+    assert anybody is not None
+    try:
+        with ExitStack() as admitted:
+            for _ in range(under_way):
+                admitted.enter_context(state.tenants.admitted(anybody, 1))
+            assert state.services.pause_s() == pytest.approx(pause_ms / 1000)
+        assert state.services.pause_s() == pytest.approx(0.02)
+    finally:
+        state.close()
 
 
 def test_a_body_that_trickles_is_refused(models: dict[str, ServedModel]) -> None:

@@ -150,9 +150,11 @@ class EngineClient:
         finally:
             following.close()
 
-    def following(self, handles: Sequence[RequestHandle], interval_s: float = 0.0) -> Following:
-        """Some requests, to be followed in an event loop."""
-        return Following(self.responses, handles, self._cancel, interval_s)
+    def following(
+        self, handles: Sequence[RequestHandle], pause_s: Callable[[], float] | None = None
+    ) -> Following:
+        """Some requests, to be followed in an event loop; news of them comes at least `pause_s()` seconds apart."""
+        return Following(self.responses, handles, self._cancel, pause_s)
 
     # -- the engine's thread
 

@@ -56,18 +56,18 @@ class Wakes:
 
 class Following:
     """Some requests, followed to the end of each: `next` gives what came of them since the last time. But for a
-    request's end it does so at most every `interval_s`. `close` when done, or when nobody wants more: requests that
-    have not ended are dropped from the queue, and their sequences given to `cancel`."""
+    request's end it pauses `pause_s()` seconds between two times. `close` when done, or when nobody wants more:
+    requests that have not ended are dropped from the queue, and their sequences given to `cancel`."""
 
     def __init__(
         self,
         responses: ResponseQueue,
         handles: Sequence[RequestHandle],
         cancel: Callable[[Sequence[Request]], object],
-        interval_s: float = 0.0,
+        pause_s: Callable[[], float] | None = None,
     ) -> None:
         self._responses, self._handles, self._cancel = responses, handles, cancel
-        self._interval_s, self._is_paused = interval_s, False
+        self._pause_s, self._is_paused = pause_s, False
         self._waiting = {handle.id for handle in handles}
         self._told = list(handles)
         self._woken, self._wakes = asyncio.Event(), Wakes.of_running_loop()
@@ -111,9 +111,9 @@ class Following:
 
     def _pause(self) -> None:
         """Let what comes next gather for a while."""
-        if self._interval_s and self._waiting:
+        if self._waiting and self._pause_s is not None and (pause_s := self._pause_s()):
             self._is_paused = True
-            asyncio.get_running_loop().call_later(self._interval_s, self._resume)
+            asyncio.get_running_loop().call_later(pause_s, self._resume)
 
     def _resume(self) -> None:
         self._is_paused = False

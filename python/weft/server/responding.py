@@ -35,6 +35,10 @@ STREAM_HEADERS = [
 PART_BYTES = 64 << 10
 """Of a whole answer so much is sent at once: what the client has not taken yet is held once, not twice."""
 
+UNHURRIED, LONGEST = 32, 5
+"""Above so many requests under way the pauses between a stream's events grow in proportion, to so many times: a server
+whose events stay as frequent spends on sockets what its engine could compute with."""
+
 FEW = 64
 """Sequences that are submitted on the event loop; a thousand would hold it for 10 ms, and 100 beside a busy engine."""
 
@@ -87,7 +91,7 @@ class AnswerResponse(Response):
                 metrics.request(job) as watched,
             ):
                 handles = await self._submitted()
-                answers = Answers(job.served, handles, job.num_each, self._services.interval_s)
+                answers = Answers(job.served, handles, job.num_each, self._services.pause_s)
                 try:
                     if not job.body.stream:
                         await self._answer(send, answers, watched)
@@ -151,7 +155,11 @@ class Services:
 
     def __init__(self, tenants: Tenants, metrics: Metrics, workers: Workers, interval_s: float) -> None:
         self.tenants, self.metrics, self.workers = tenants, metrics, workers
-        self.interval_s = interval_s
+        self._interval_s = interval_s
+
+    def pause_s(self) -> float:
+        """How long a stream's tokens gather now before they are sent, in seconds."""
+        return self._interval_s * min(max(self.tenants.num_requests / UNHURRIED, 1.0), LONGEST)
 
 
 async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

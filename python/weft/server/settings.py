@@ -17,9 +17,9 @@ class ServerConfig:
     one. The line and headers of a request may have `max_head_bytes`, and take `max_head_s` seconds to come; a body
     `max_body_bytes` and `max_body_s`. `max_requests` are under way at most, `max_requests_per_key` of each key (None:
     as many), with `max_answers_per_key` answers (of `n` and of several prompts) together; and `max_connections` are
-    open. Tokens of a stream that come within `stream_interval_ms` are one event. A client that takes nothing for
-    `slow_reader_s` seconds loses its connection. Told to end, the server takes nothing new, and waits `drain_s` seconds
-    for what is under way.
+    open. Tokens of a stream that come within `stream_interval_ms` are one event; above 32 requests under way the time
+    grows with their number, to five times. A client that takes nothing for `slow_reader_s` seconds loses its
+    connection. Told to end, the server takes nothing new, and waits `drain_s` seconds for what is under way.
 
     `allow_priority` lets requests say their priority, which goes before the turns of tenants (None: where nobody has a
     key). `allowed_origins` are web pages' that may ask ("*": all), and `allowed_hosts` are names that a server without

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.client.following import Came
@@ -30,17 +30,21 @@ class Increment:
 
 
 class Answers:
-    """The answers to requests that were submitted: choice p * n + i is sequence i of prompt p. Increments come at most
-    every `interval_s` seconds, and at the end. `close` when done: what has not ended is cancelled."""
+    """The answers to requests that were submitted: choice p * n + i is sequence i of prompt p. Increments come at
+    least `pause_s()` seconds apart, and at the end. `close` when done: what has not ended is cancelled."""
 
     def __init__(
-        self, served: ServedModel, handles: Sequence[RequestHandle], num_each: int, interval_s: float = 0.0
+        self,
+        served: ServedModel,
+        handles: Sequence[RequestHandle],
+        num_each: int,
+        pause_s: Callable[[], float] | None = None,
     ) -> None:
         self.served, self.handles = served, handles
         self._num_each = num_each
         self._texts: dict[AnswerSequence, _SequenceText] = {}
         self._first = {handle.id: place * num_each for place, handle in enumerate(self.handles)}
-        self._following = served.client.following(self.handles, interval_s)
+        self._following = served.client.following(self.handles, pause_s)
 
     async def next(self) -> list[Increment]:
         """What came, once something did; nothing at the end. Raises `ApiError`."""
