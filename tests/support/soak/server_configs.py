@@ -86,18 +86,19 @@ def way(drafter: str = "none", num_drafts: int = 3, **given: Any) -> Way:
     return Way(drafter, num_drafts, settings=tuple(given.items()), **fields)
 
 
+# The few pages of some hold 160 tokens. The longest needs 156, and with more pages chance says who is preempted.
 WAYS = {
     "plain": way(max_batch_size=8, gather_generation_logits=True),
-    "plain, few pages": way(policy=UTILIZATION, page_size=8, pages=26, takes_any=True),
+    "plain, few pages": way(policy=UTILIZATION, page_size=8, pages=20, takes_any=True),
     "eagle3, few tokens": way("eagle3", max_num_tokens=64),
     "eagle3 unguided, split, few pages": way(
-        "eagle3-unguided", 2, policy=UTILIZATION, page_size=8, pages=26, graphs="split", overlap=False
+        "eagle3-unguided", 2, policy=UTILIZATION, page_size=8, pages=20, graphs="split", overlap=False
     ),
     "eagle3, threads": way("eagle3", schedule="threads", max_batch_size=3, gather_generation_logits=True),
     "mtp, eager, equal progress": way("mtp", graphs="none", equal_progress=True, max_num_tokens=64),
     "draft model, static": way("draft_model", 2, policy=STATIC, max_batch_size=4),
     "n-grams, few pages, no copies": way(
-        "ngram", 4, policy=UTILIZATION, page_size=4, pages=52, copies=False, takes_any=True
+        "ngram", 4, policy=UTILIZATION, page_size=4, pages=40, copies=False, takes_any=True
     ),
     "n-grams unguided, whole prompts, short queue": way(
         "ngram-unguided", enable_chunked_context=False, max_queue_size=8, overlap=False
@@ -106,14 +107,14 @@ WAYS = {
     "forced and eagle3, no prefixes": way("forced+eagle3", 5, reuse=False),
     "forced and n-grams, any order": way("forced+ngram", schedule="random", max_batch_size=3),
     "random eagle3, few pages, any order": way(
-        "random eagle3", policy=UTILIZATION, page_size=8, pages=22, schedule="random", max_batch_size=4
+        "random eagle3", policy=UTILIZATION, page_size=8, pages=20, schedule="random", max_batch_size=4
     ),
     "random mtp, split": way(
         "random mtp", graphs="split", overlap=False, takes_any=True, gather_generation_logits=True
     ),
     "random mtp chain": way("random mtp chain", 8, max_batch_size=4),
     "random draft model, few pages, in turn": way(
-        "random draft_model", policy=UTILIZATION, page_size=8, pages=26, overlap=False
+        "random draft_model", policy=UTILIZATION, page_size=8, pages=20, overlap=False
     ),
     "given": way("given", 8, max_batch_size=8),
     "given, n-grams, static": way(
@@ -124,7 +125,7 @@ WAYS = {
         "given+forced+eagle3",
         policy=UTILIZATION,
         page_size=8,
-        pages=26,
+        pages=20,
         equal_progress=True,
         max_num_tokens=64,
     ),
