@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from weft.engine.flight_recorder import FlightRecorder
     from weft.errors import (
         CapacityError,
+        DeadEndError,
         DriverError,
         ExecutorError,
         GraphError,
@@ -46,6 +47,7 @@ _logging.getLogger("weft").addHandler(_logging.NullHandler())
 __all__ = [
     "LLM",
     "CapacityError",
+    "DeadEndError",
     "DriverError",
     "EngineConfig",
     "ExecutorError",
@@ -89,6 +91,7 @@ _HOMES = {
     "SamplingParams": "weft.core",
     "FlightRecorder": "weft.engine.flight_recorder",
     "CapacityError": "weft.errors",
+    "DeadEndError": "weft.errors",
     "DriverError": "weft.errors",
     "ExecutorError": "weft.errors",
     "GraphError": "weft.errors",

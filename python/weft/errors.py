@@ -12,6 +12,7 @@ WeftError
 ├── ExecutorError          an executor that was shut down, or whose loop failed (also RuntimeError)
 └── RequestError           one request failed; its neighbours did not
     ├── GuideStateError    the grammar refused a token, reached a dead end, or its matcher failed
+    ├── DeadEndError       the request's bad words or biases forbid every token
     └── CapacityError      the request does not fit the engine's limits
 """
 
@@ -110,6 +111,10 @@ class RequestError(WeftError):
 
 class GuideStateError(RequestError):
     """The grammar refused a token, reached a dead end, or its matcher failed."""
+
+
+class DeadEndError(RequestError):
+    """The bad words or biases that a request asks for forbid every token."""
 
 
 class CapacityError(RequestError):

@@ -10,7 +10,7 @@ from weft.engine.beam.pages import BeamPages
 from weft.engine.beam.search import BeamEnds, BeamSearch, BeamWords, Continuation
 from weft.engine.device.results import StepResults
 from weft.engine.scheduling.running import Branching, BranchRow, Running
-from weft.errors import GuideStateError, RequestError
+from weft.errors import DeadEndError, GuideStateError, RequestError
 from weft.grammar.base import Matcher
 from weft.guided.clock import GuideClock
 from weft.guided.state import GuidedState
@@ -149,7 +149,7 @@ class BeamRun:
         place = f"token {len(self._running.request.output.token_ids) + 1}"
         if self._running.is_guided:
             return GuideStateError(f"no beam can go on: no token is left for {place} under the guide")
-        return RequestError(
+        return DeadEndError(
             f"no beam can go on: bad_words, logit_bias, embedding_bias or the model's own logits leave no token for "
             f"{place}"
         )

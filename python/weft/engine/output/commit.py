@@ -9,7 +9,7 @@ from weft.engine.device.results import StepResults
 from weft.engine.device.tensors import NOTHING
 from weft.engine.request import Request
 from weft.engine.scheduling.running import Running
-from weft.errors import GuideStateError, RequestError
+from weft.errors import DeadEndError, GuideStateError, RequestError
 from weft.guided.state import GuidedState
 
 DraftedBy = Callable[[Running, int], Sequence[str]]
@@ -36,7 +36,7 @@ def commit(
     drawn = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
     kept, reason = cut(running, tokens[:drawn], end_tokens)
     if drawn < len(tokens) and reason is None:
-        raise RequestError(nothing_left(running, grammar))
+        raise nothing_left(running, grammar)
     if grammar is not None:
         check_grammar(running, grammar, len(kept), is_last=reason is not None)
     num_drafted = min(count, len(kept))
@@ -150,7 +150,7 @@ def check_grammar(running: Running, grammar: GuidedState, new_tokens: int, is_la
         )
 
 
-def nothing_left(running: Running, grammar: GuidedState | None) -> str:
+def nothing_left(running: Running, grammar: GuidedState | None) -> RequestError:
     """Why no token could be drawn at the next position."""
     request = running.request
     sampling, bias = request.sampling, request.rules.bias
@@ -167,11 +167,12 @@ def nothing_left(running: Running, grammar: GuidedState | None) -> str:
     ]
     status, message = grammar.status(running.slot) if grammar is not None else ("", "")
     if status not in ("", "refused"):
-        return message
+        return GuideStateError(message)
     if forbidding:
         verb = "forbids every one" if len(forbidding) == 1 else "forbid every one together"
-        return (
+        kind = DeadEndError if grammar is None else GuideStateError
+        return kind(
             f"no token is left for {place} or one soon after: {' and '.join(forbidding)} {verb}; "
             "allow more tokens, or another guide"
         )
-    return f"the model's logits for {place} or one soon after are all NaN or -inf"
+    return RequestError(f"the model's logits for {place} or one soon after are all NaN or -inf")

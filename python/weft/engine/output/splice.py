@@ -12,7 +12,7 @@ from weft.engine.device.results import StepResults
 from weft.engine.device.tensors import NOTHING
 from weft.engine.output.commit import DraftedBy, commit, cut
 from weft.engine.scheduling.running import Running
-from weft.errors import RequestError
+from weft.errors import GuideStateError
 from weft.guided.state import Splice
 
 MAX_BARREN = 256
@@ -27,7 +27,7 @@ def commit_splice(
     drafted_by: DraftedBy,
 ) -> FinishReason | None:
     """Append the iteration's tokens up to the splice, and what the program put; why the answer ends, if it does. Where
-    it does not, the request is to be read again. Raises `RequestError` for what ends it."""
+    it does not, the request is to be read again. Raises `GuideStateError` for what ends it."""
     output, guide = running.request.output, running.request.guide
     assert guide is not None
     num_sampled = splice.committed - (len(output.token_ids) - running.resumed_at) - splice.backtrack
@@ -37,7 +37,7 @@ def commit_splice(
             return reason
     guide.num_barren = 0 if num_sampled or splice.tokens else guide.num_barren + 1
     if guide.num_barren > MAX_BARREN:
-        raise RequestError(
+        raise GuideStateError(
             f"the program took back {MAX_BARREN} tokens in a row and put none in their place; it should forbid what "
             "it takes back"
         )
@@ -50,7 +50,7 @@ def put(running: Running, tokens: list[int], end_tokens: frozenset[int]) -> Fini
     """Append tokens that nobody sampled. Their log-probability is 0, and nothing else is likely in their place."""
     request, output = running.request, running.request.output
     if request.gather is not NOTHING and tokens:
-        raise RequestError(
+        raise GuideStateError(
             "the program puts tokens of its own, of which the model has no logits or other tensors; ask for none"
         )
     kept, reason = cut(running, tokens, end_tokens)
