@@ -7,14 +7,15 @@ its own, which the registry names.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 from weft import registry
-from weft.errors import GuideError
+from weft.errors import GuideError, brief
 from weft.grammar.interfaces import PythonMatcher, Recognizer
 from weft.grammar.wasm_limits import WasmLimits
 
@@ -38,7 +39,7 @@ Kind = Literal[
 MAX_WHITESPACE = 8
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Guide:
     """What an answer must look like. Made by the class methods below; `print` shows its EBNF where it has
     one.
@@ -49,9 +50,9 @@ class Guide:
     """
 
     kind: Kind
-    source: str = field(repr=False)
+    source: str
     max_whitespace: int | None = None
-    payload: Any = field(default=None, repr=False)
+    payload: Any = None
     strict: bool = True
     any_order: bool = False
     separators: tuple[str, str] | None = None
@@ -316,6 +317,11 @@ class Guide:
         grammar.
         """
         return registry.load("guide views", "grammar")(self)
+
+    def __repr__(self) -> str:
+        own = [one for one in fields(self)[2:] if getattr(self, one.name) != one.default]
+        options = "".join(f", {one.name}={reprlib.repr(getattr(self, one.name))}" for one in own)
+        return f"Guide({self.kind!r}, {brief(repr(self.source))}{options})"
 
     def __str__(self) -> str:
         try:

@@ -54,7 +54,7 @@ class FormatReader:
         return tuple(node for element in form["elements"] for node in self.nodes(element, after))
 
     def _triggered(self, form: Format, after: Nodes) -> Nodes:
-        loop = Loop(True, (), after)
+        loop = Loop(True, (), after, tuple(form["triggers"]), bool(form.get("at_least_one")))
         loop.entries = self._tags(form["tags"], after if form.get("stop_after_first") else (loop,))
         return (loop,)
 

@@ -56,11 +56,14 @@ class Arguments:
 
 @dataclass(eq=False)
 class Loop:
-    """What comes any number of times. `has_text`: with text for the user between."""
+    """What comes any number of times. `has_text`: with text for the user between, in which one of `triggers` begins an
+    entry for sure; `is_needed`: the first entry comes before any text."""
 
     has_text: bool
     entries: Nodes
     next: Nodes
+    triggers: tuple[str, ...] = ()
+    is_needed: bool = False
 
 
 Node = Text | Marker | Expected | Blanks | Arguments | Loop

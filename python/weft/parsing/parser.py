@@ -13,7 +13,7 @@ from weft.parsing.functions import functions_of
 from weft.parsing.nodes import Loop, Marker, Nodes
 from weft.parsing.parts import Answer, Part
 from weft.parsing.spelling import spelled
-from weft.parsing.states import States
+from weft.parsing.states import Searching, States
 from weft.parsing.writer import PartWriter
 
 
@@ -63,8 +63,12 @@ class AnswerParser:
         """What more text settles."""
         return self._advance(text, False)
 
-    def finish(self) -> list[Part]:
-        """The rest, at the end of the answer."""
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
+        """The rest, at the end of the answer. Of one that `is_cut` where a call has begun and has no name yet, that
+        beginning is left out."""
+        held, state = self._text[self._at :], self._state
+        if is_cut and isinstance(state, Searching) and state.has_begun_entry(held, self._writer.num_calls):
+            self._at = len(self._text)
         parts = self._advance("", True)
         self._writer.end()
         return [*parts, *self._writer.take()]

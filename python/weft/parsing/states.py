@@ -48,6 +48,8 @@ class Searching:
         here = list(_reached(nodes, (Loop, Blanks)))
         text = [node for node in here if isinstance(node, Text) or (isinstance(node, Loop) and node.has_text)]
         soon = _reached(nodes, (Loop, Blanks, Expected))
+        self._loops = [node for node in text if isinstance(node, Loop)]
+        self._has_text = bool(text)
         self._is_reasoning = any(isinstance(node, Text) and node.is_reasoning for node in text)
         self._markers = Markers(marker for node in soon for marker in _markers(node))
         self._after_text = tuple(text) or nodes
@@ -71,6 +73,15 @@ class Searching:
             return at, None
         writer.marker()
         return at + found.length, _joined(found.meanings)
+
+    def has_begun_entry(self, held: str, num_calls: int) -> bool:
+        """Whether text that was held back, of an answer that was cut there, is the beginning of a call or the like, and
+        no text."""
+        if not held or isinstance(self._markers.at(held, 0, True), Found):
+            return False
+        return not self._has_text or any(
+            (loop.is_needed and not num_calls) or held.startswith(loop.triggers) for loop in self._loops
+        )
 
 
 class Expecting:

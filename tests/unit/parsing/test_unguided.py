@@ -146,3 +146,42 @@ def test_channels() -> None:
 def test_what_is_wrong_with_a_tag(tag: Guide, tools: list[object], text: str) -> None:
     with pytest.raises(GuideError, match=text):
         AnswerParser.of_tools(tag, tools)
+
+
+WRITTEN = {
+    "qwen_3": '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>',
+    "llama": '{"name": "f", "parameters": {"a": "x"}}',
+    "deepseek_v3_1": (
+        '<\uff5ctool▁calls▁begin\uff5c><\uff5ctool▁call▁begin\uff5c>f<\uff5ctool▁sep\uff5c>{"a": "x"}'
+        "<\uff5ctool▁call▁end\uff5c><\uff5ctool▁calls▁end\uff5c>"
+    ),
+    "qwen_3_coder": "<tool_call>\n<function=f>\n<parameter=a>x</parameter>\n</function>\n</tool_call>",
+    "glm_4_7": "<tool_call>f<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>",
+}
+
+
+@pytest.mark.parametrize("required", ["f", True], ids=["named", "required"])
+@pytest.mark.parametrize("style", WRITTEN)
+def test_a_call_that_was_cut_before_its_name_is_no_text(style: str, required: str | bool) -> None:
+    guide = Guide.tools(TOOLS, style=style, required=required)
+    for end in range(len(WRITTEN[style])):
+        parser = AnswerParser.of_tools(guide, TOOLS)
+        found = Answer.of([*parser.feed(WRITTEN[style][:end]), *parser.finish(is_cut=True)])
+        assert found.content == found.reasoning == "", end
+        assert all(call.name == "f" for call in found.calls)
+
+
+def test_what_may_be_text_stays_text_where_an_answer_was_cut() -> None:
+    guide = Guide.tools(TOOLS, style="qwen_3")
+    for text, content in (
+        ("1 <", "1 <"),
+        ("1 <tool", "1 <tool"),
+        ("1 <tool_call>", "1 "),
+        ('1 <tool_call>\n{"name": "f', "1 "),
+        ('1 <tool_call>\n{"name": "f", "arguments": ', "1 "),
+        ("<tool_call> is", "<tool_call> is"),
+    ):
+        parser = AnswerParser.of_tools(guide, TOOLS)
+        assert Answer.of([*parser.feed(text), *parser.finish(is_cut=True)]).content == content
+        whole = Answer.of([*(again := AnswerParser.of_tools(guide, TOOLS)).feed(text), *again.finish()])
+        assert whole.content == (content if whole.calls else text)

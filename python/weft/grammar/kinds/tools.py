@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import xgrammar as xgr
 
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
+from weft.grammar.kinds.tool_functions import function_of, of_objects
 from weft.grammar.kinds.tool_style import tool_style_of
-from weft.grammar.schema import structure as json_schema
 from weft.grammar.xgrammar.schema import opened_schema
 
 Reasoning = Literal["enabled", "disabled", "auto"]
 
-NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+STRICT = "x-weft-strict"
+"""Marks the parameters of a function that says `strict`, on their way through XGrammar's builder. The builder itself is
+told nothing of it: it would leave the arguments open where it is false."""
 
 
 def tool_styles() -> tuple[str, ...]:
@@ -40,7 +41,7 @@ def make(tools: Sequence[Any], style: str, required: bool | str, *, strict: bool
     if style != AUTO:
         return Guide("structural_tag", tools_tag(tools, style, required, **options), strict=bool(strict))
     tools_tag(tools, ANY, required, **options)  # what is wrong is said at once
-    plain = [_function(tool) for tool in tools]
+    plain = [function_of(tool) for tool in tools]
     return Guide("tools", json.dumps([plain, required, options]), strict=bool(strict))
 
 
@@ -71,21 +72,19 @@ def tools_tag(
         raise GuideError('tools needs a list of at least one {"type": "function", "function": {...}}')
     if style not in tool_styles():
         raise GuideError(f"style is {style!r}; it must be one of {', '.join(tool_styles())}")
-    functions = [_function(tool) for tool in tools]
+    functions = [function_of(tool) for tool in tools]
     names = [function["name"] for function in functions]
     if len(set(names)) < len(names):
         raise GuideError(f"tools has two functions of one name ({', '.join(names)})")
     if isinstance(required, str) and required not in names:
-        raise GuideError(f"required is {required!r}, but the tools are {', '.join(names)}")
-    for function in functions:
-        json_schema.check(function.get("parameters", {}))
+        raise GuideError(f"no tool is called {required!r}; the tools are {', '.join(names)}")
     choice: Any = "required" if required else "auto"
     if isinstance(required, str):
         choice = {"type": "function", "function": {"name": required}}
     try:
         tag = xgr.get_model_structural_tag(
             style,
-            [{"type": "function", "function": _opened(function, open_objects)} for function in functions],
+            [{"type": "function", "function": _built(function, open_objects)} for function in functions],
             choice,
             reasoning=reasoning,
             parallel_tool_calls=parallel,
@@ -95,6 +94,7 @@ def tools_tag(
     except (ValueError, AssertionError) as error:
         raise GuideError(f"tools in the style {style}: {error}") from None
     data = json.loads(tag.model_dump_json())
+    _finish(data["format"])
     if required:
         _require(data["format"], style, reasoning)
     return json.dumps(data)
@@ -110,25 +110,29 @@ def _require(form: dict[str, Any], style: str, reasoning: Reasoning) -> None:
         form["at_least_one"] = True
 
 
-def _function(tool: Any) -> dict[str, Any]:
-    """What a tool says of its function, which may also stand by itself."""
-    given = tool.model_dump() if hasattr(tool, "model_dump") else tool
-    if isinstance(given, dict) and given.get("type", "function") == "function":
-        function = given.get("function", given)
-        if isinstance(function, dict) and isinstance(function.get("name"), str):
-            if not NAME.fullmatch(function["name"]):
-                raise GuideError(
-                    f"a function is called {function['name']!r}; a name has letters, digits, _, -, . and :"
-                )
-            return {key: value for key, value in function.items() if value is not None and key != "type"}
-    raise GuideError(
-        f'{given!r} is no tool; it must be {{"type": "function", "function": {{"name": ..., "parameters": ...}}}}'
-    )
-
-
-def _opened(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:
+def _built(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:
     """The function with parameters that say what they leave open, as other schemas do."""
-    parameters = function.get("parameters")
-    if parameters is None:
-        return function
-    return {**function, "parameters": opened_schema(parameters, open_objects)}
+    parameters = opened_schema(function["parameters"], open_objects)
+    if function.get("strict"):
+        parameters[STRICT] = True
+    return {**{key: value for key, value in function.items() if key != "strict"}, "parameters": parameters}
+
+
+def _finish(form: Any) -> None:
+    """Have all schemas of arguments be of objects, and those that are marked be enforced whole."""
+    for node in _arguments(form):
+        schema = node["json_schema"]
+        if schema.pop(STRICT, False):
+            node["strict"] = True
+        node["json_schema"] = of_objects(schema, node.get("style", "json"))
+
+
+def _arguments(form: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(form, list):
+        for item in form:
+            yield from _arguments(item)
+    elif isinstance(form, dict):
+        if form.get("type") == "json_schema":
+            yield form
+        else:
+            yield from _arguments(list(form.values()))

@@ -6,13 +6,16 @@ import functools
 import re
 import warnings
 from collections.abc import Iterable
+from re import _parser as parser  # type: ignore[attr-defined]  # what `re` compiles from; its names have no types
+from typing import Any
+
+AT, AT_BEGINNING, BRANCH = parser.AT, parser.AT_BEGINNING, parser.BRANCH
+MAX_REPEAT, MIN_REPEAT, SUBPATTERN = parser.MAX_REPEAT, parser.MIN_REPEAT, parser.SUBPATTERN
 
 MAX_TEXT = 200
 MAX_PATTERN = 500
-# What one may be matched with by Python: no part of it can be tried in more ways than the text is long, to the square.
-REPEATS = re.compile(
-    r"\\.|\[(?:\\.|[^\]\\])*\]|(?P<repeat>[*+]|\{\d+(?:,\d*)?\})|(?P<open>\()|(?P<close>\))", re.DOTALL
-)
+MAX_WAYS = 100_000
+"""In so many ways Python may have to try a pattern on a text: it goes back and tries another for each."""
 # What means something else to Python than to the specification or to a library.
 DIALECT = re.compile(r"\\[bBAZzpPkuc1-9]|\(\?|\[\[|&&|\[:|\$.|[*+?}]\+|\[\^?\]", re.DOTALL)
 ANY = "[\\s\\S]"
@@ -21,15 +24,17 @@ ANY = "[\\s\\S]"
 @functools.lru_cache(maxsize=4096)
 def found(pattern: str, text: str) -> bool | None:
     """Whether the pattern is found in the text; None where that is not to be known."""
-    compiled = _compiled(pattern)
-    if compiled is None or len(text) > MAX_TEXT or not text.isascii():
+    if len(text) > MAX_TEXT or not text.isascii() or "\n" in text:
         return None
-    return compiled.search(text) is not None if "\n" not in text else None
+    compiled = _compiled(pattern)
+    if compiled is None or _ways_to_search(pattern, len(text)) > MAX_WAYS:
+        return None
+    return compiled.search(text) is not None
 
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    if len(pattern) > MAX_PATTERN or DIALECT.search(pattern) or not _is_simple(pattern):
+    if len(pattern) > MAX_PATTERN or DIALECT.search(pattern):
         return None
     try:
         with warnings.catch_warnings():
@@ -39,22 +44,29 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def _is_simple(pattern: str) -> bool:
-    """At most four repeats, none of them within another."""
-    count, inside, last_group = 0, [0], 0
-    for part in REPEATS.finditer(pattern):
-        if part["open"]:
-            inside.append(0)
-        elif part["close"] and len(inside) > 1:
-            last_group = inside.pop()
-            inside[-1] += last_group
-            follows = pattern[part.end() : part.end() + 1]
-            if last_group and follows and follows in "*+{":
-                return False
-        elif part["repeat"]:
-            count += 1
-            inside[-1] += 1
-    return count <= 4
+@functools.lru_cache(maxsize=1024)
+def _ways_to_search(pattern: str, length: int) -> int:
+    """In how many ways, at most, a pattern may be tried on a text of a length: where it begins, how often each part is
+    repeated, and which alternatives are taken. Above `MAX_WAYS` any number of them."""
+    parts = parser.parse(pattern, re.ASCII)
+    begins = 1 if len(parts) and parts[0] == (AT, AT_BEGINNING) else length + 1
+    return begins * _ways(parts, length)
+
+
+def _ways(parts: Iterable[tuple[Any, Any]], length: int) -> int:
+    ways = 1
+    for kind, content in parts:
+        if kind is BRANCH:
+            ways *= sum(_ways(alternative, length) for alternative in content[1])
+        elif kind is SUBPATTERN:
+            ways *= _ways(content[-1], length)
+        elif kind in (MAX_REPEAT, MIN_REPEAT):
+            least, most, repeated = content
+            most = min(most, max(least, length))
+            ways *= (most - least + 1) * _ways(repeated, length) ** min(most, MAX_WAYS.bit_length())
+        if ways > MAX_WAYS:
+            break
+    return ways
 
 
 def literal(text: str) -> str:

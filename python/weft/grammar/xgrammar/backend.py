@@ -18,6 +18,7 @@ from weft.grammar.xgrammar.least import check_least
 from weft.grammar.xgrammar.native import NEEDED, XGrammarMatcher, native_is_usable, native_matcher
 from weft.grammar.xgrammar.rules import byte_rules
 from weft.grammar.xgrammar.translate import (
+    insisted,
     not_enforced,
     parse_ebnf,
     serialised,
@@ -133,8 +134,7 @@ class XGrammarBackend:
         """The guide's grammar, as XGrammar writes it. Raises `GuideError`."""
         check_costs(guide, self._limits)  # before anything else reads it
         notes = Notes.of(not_enforced(guide))
-        if guide.strict:
-            refuse(words(guide), "XGrammar", notes)
+        refuse(words(guide), "XGrammar", notes if guide.strict else Notes.of(insisted(guide)))
         text = serialised(guide)
         check_least(text, self._limits)
         return Prepared(GRAMMAR, text, notes.told())

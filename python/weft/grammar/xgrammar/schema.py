@@ -84,6 +84,26 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
     return schema
 
 
+def without_barred(schema: Any, open_objects: bool = False) -> Any:
+    """The schema without properties that no value may have: XGrammar refuses the whole for one. Objects that are closed
+    have none of that name then, either."""
+    if not any(_barred(node) for _, node in json_schema.subschemas(schema)):
+        return schema
+    schema = json.loads(json.dumps(schema))
+    for _, node in json_schema.subschemas(schema):
+        for name in _barred(node):
+            del node["properties"][name]
+            if not open_objects:
+                node.setdefault("additionalProperties", False)
+    return schema
+
+
+def _barred(node: dict[str, Any]) -> list[str]:
+    """The properties that an object may not have, and need not have."""
+    required = node.get("required", ())
+    return [name for name, one in node.get("properties", {}).items() if one is False and name not in required]
+
+
 def _ignored(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
     yield from (f"{key} is not enforced" for key in node if key in IGNORED)
     if node.get("uniqueItems"):
@@ -152,6 +172,9 @@ def _ignored_of_objects(node: dict[str, Any], open_objects: bool) -> Iterator[st
         yield f"required {json_schema.shown(missing[0])} is not enforced, it is not among the properties"
     if (named or "patternProperties" in node) and node.get("propertyNames", True) not in (True, {}):
         yield "propertyNames is not enforced on the properties"
+    barred = _barred(node)
+    if barred and _is_open(node, open_objects):
+        yield f"property {json_schema.shown(barred[0])} is not kept out where others may come"
     if _is_open(node, open_objects) and node.get("minProperties", 0) > max(1, len(node.get("required", []))):
         yield "minProperties is not enforced where names may come twice"
     if "patternProperties" in node and (named or len(node["patternProperties"]) > 1):

@@ -19,13 +19,15 @@ MAX_BEGIN = 60
 
 @dataclass(frozen=True)
 class _Form:
-    """A schema inside a tag: where it is, what the tag around it begins with, and what is compiled for it."""
+    """A schema inside a tag: where it is, what the tag around it begins with, what is compiled for it, and whether it
+    is to be enforced whole though the guide may not be."""
 
     place: Place
     begin: str
     any_order: bool
     found: Rewritten
     is_open: bool
+    is_strict: bool
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,11 @@ class Tag:
         """Whether some object has schemas for names, and may have others."""
         return any(xgrammar_schema.names_and_others(form.found.schema, form.is_open) for form in self.forms)
 
-    def not_enforced(self) -> Found:
-        """What XGrammar does not enforce of the schemas inside, and where."""
+    def not_enforced(self, *, of_strict: bool = False) -> Found:
+        """What XGrammar does not enforce of the schemas inside, or of the strict ones alone, and where."""
         for form in self.forms:
+            if of_strict and not form.is_strict:
+                continue
             which = (
                 f" (in the tag that begins with {shortened(repr(form.begin), MAX_BEGIN)})"
                 if form.begin
@@ -74,7 +78,17 @@ def read(source: str, open_objects: bool) -> Tag:
                 raise GuideError(f"structural tag at {where(place)}: nothing can satisfy the schema")
         if is_plain or open_objects:
             node["json_schema"] = xgrammar_schema.opened_schema(found.schema, is_open)
-        forms.append(_Form(Place(place, "json_schema"), begin, bool(node.get("any_order")), found, is_open))
+        node["json_schema"] = xgrammar_schema.without_barred(node["json_schema"], is_open)
+        forms.append(
+            _Form(
+                Place(place, "json_schema"),
+                begin,
+                bool(node.get("any_order")),
+                found,
+                is_open,
+                node.pop("strict", None) is True,
+            )
+        )
     return Tag(json.dumps(tag), tuple(forms))
 
 

@@ -79,7 +79,8 @@ def parse_structural_tag(tag: str) -> xgr.Grammar:
 def parse_json_schema(guide: Guide) -> xgr.Grammar:
     """Raises `GuideError` for a schema that XGrammar can't express."""
     found = rewritten(guide)
-    opened = xgrammar_schema.opened_schema(found.schema, guide.open_objects or not found.reason)
+    is_open = guide.open_objects or not found.reason
+    opened = xgrammar_schema.without_barred(xgrammar_schema.opened_schema(found.schema, is_open), is_open)
     if guide.separators is None:
         blanks: dict[str, Any] = {"max_whitespace_cnt": guide.max_whitespace}
     else:
@@ -160,6 +161,13 @@ def not_enforced(guide: Guide) -> Found:
         return xgrammar_schema.not_enforced(found.schema, guide.any_order, is_open, places=found.places)
     if guide.kind == "structural_tag":
         return xgrammar_tags.read(guide.source, guide.open_objects).not_enforced()
+    return ()
+
+
+def insisted(guide: Guide) -> Found:
+    """What XGrammar does not enforce of the parts of a guide that are to be enforced whole in any case, and where."""
+    if guide.kind == "structural_tag":
+        return xgrammar_tags.read(guide.source, guide.open_objects).not_enforced(of_strict=True)
     return ()
 
 

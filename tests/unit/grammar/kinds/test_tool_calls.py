@@ -27,6 +27,7 @@ TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "description": "…", "parameters": WEATHER}},
     {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}},
 ]
+UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
 CALLS = {
     "llama": ('{"name": "get_weather", "parameters": %s}', '{"name": "stop", "parameters": {}}'),
     "qwen_3": (
@@ -35,6 +36,13 @@ CALLS = {
     ),
 }
 GOOD, BAD = '{"city": "Bonn", "days": 3}', '{"city": "Rome", "days": 3}'
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels // 2):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
 
 
 def start(guide: Guide) -> Matcher:
@@ -146,14 +154,81 @@ def test_parameters_are_read_as_schemas_are() -> None:
     """What a schema leaves open stays open, and what XGrammar does not enforce is told."""
     tool = {"name": "note", "parameters": {"type": "object"}}
     assert takes(start(Guide.tools([tool], style="llama")), '{"name": "note", "parameters": {"any": [1]}}')
-    anything = {"name": "note"}
-    assert takes(start(Guide.tools([anything], style="llama")), '{"name": "note", "parameters": {"any": 1}}')
-    ignored = {"name": "note", "parameters": {"type": "array", "uniqueItems": True}}
+    ignored = {"name": "note", "parameters": UNIQUE}
     (note,) = backend().compile(Guide.tools([ignored], style="llama", strict=False)).notes
-    assert note.startswith("#/format/tags/0/content/json_schema: uniqueItems is not enforced (in the tag")
+    assert note.startswith(
+        "#/format/tags/0/content/json_schema/properties/a: uniqueItems is not enforced (in"
+    )
     assert '"name": "note"' in note
-    with pytest.raises(GuideError, match=r"json_schema: uniqueItems is not enforced .*note"):
+    with pytest.raises(GuideError, match=r"properties/a: uniqueItems is not enforced .*note"):
         start(Guide.tools([ignored], style="llama"))
+
+
+@pytest.mark.parametrize("style", tool_styles())
+def test_a_function_that_is_not_strict_is_enforced_as_one_that_does_not_say(style: str) -> None:
+    tools = [{"name": "f", "parameters": WEATHER}]
+    loose = [{"name": "f", "parameters": WEATHER, "strict": False}]
+    assert Guide.tools(loose, style=style, required="f") == Guide.tools(tools, style=style, required="f")
+
+
+@pytest.mark.parametrize("parameters", [None, {}], ids=["absent", "empty"])
+def test_a_function_without_parameters_has_an_empty_object(parameters: Any) -> None:
+    tool = {"name": "f"} | ({} if parameters is None else {"parameters": parameters})
+    guide = Guide.tools([tool], style="llama", required="f")
+    assert takes(start(guide), '{"name": "f", "parameters": {}}')
+    for other in ('"x"', "3", "[]", '{"a": 1}'):
+        assert not takes(start(guide), f'{{"name": "f", "parameters": {other}}}')
+
+
+@pytest.mark.parametrize("style", ["llama", "qwen_3_5"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"city": {"enum": ["Bonn"]}}, "required": ["city"]},
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"properties": {"city": {"enum": ["Bonn"]}}, "required": ["city"]}},
+        },
+        {"type": ["object", "null"], "properties": {"city": {"enum": ["Bonn"]}}, "required": ["city"]},
+    ],
+    ids=["no type", "reference", "two types"],
+)
+def test_arguments_are_an_object(style: str, schema: Any) -> None:
+    text = walk(start(Guide.tools([{"name": "f", "parameters": schema}], style=style, required="f")), 1)
+    assert text is not None and "city" in text and "Bonn" in text
+
+
+@pytest.mark.parametrize("style", ["llama", "qwen_3_5"])
+def test_a_property_that_may_not_be_there(style: str) -> None:
+    """XGrammar would refuse the schema. Where other names may come, keeping it out is more than can be enforced."""
+    schema = {**WEATHER, "properties": {**WEATHER["properties"], "x": False}}  # type: ignore[dict-item]
+    guide = Guide.tools([{"name": "f", "parameters": schema}], style=style, required="f")
+    for seed in range(3):
+        text = walk(start(guide), seed)
+        assert text is not None and "city" in text and "x=" not in text and '"x"' not in text
+    if style == "llama":
+        text = '{"name": "f", "parameters": {"city": "Bonn", "days": 3%s}}'
+        assert takes(start(guide), text % "") and not takes(start(guide), text % ', "x": 1')
+    schema["additionalProperties"] = {"type": "integer"}
+    with pytest.raises(GuideError, match="property 'x' is not kept out where others may come"):
+        start(Guide.tools([{"name": "f", "parameters": schema}], style=style, required="f"))
+    lacks: dict[str, Any] = {**WEATHER, "not": {"required": ["x"]}}
+    if style == "llama":
+        start(Guide.tools([{"name": "f", "parameters": lacks}], style=style, required="f"))
+
+
+def test_a_strict_function_is_enforced_whole_among_others() -> None:
+    strict = {"name": "a", "parameters": UNIQUE, "strict": True}
+    other = {"name": "b", "parameters": UNIQUE}
+    for style in ("llama", "qwen_3_5"):
+        with pytest.raises(GuideError, match=r"uniqueItems is not enforced \(in the tag .*a"):
+            start(Guide.tools([strict, other], style=style, strict=False))
+    (note,) = (
+        backend()
+        .compile(Guide.tools([{**strict, "parameters": WEATHER}, other], style="llama", strict=False))
+        .notes
+    )
+    assert '"name": "b"' in note
 
 
 @pytest.mark.parametrize(
@@ -165,7 +240,7 @@ def test_parameters_are_read_as_schemas_are() -> None:
         ([{"type": "function", "function": {}}], {}, "is no tool"),
         ([{"name": 'a"b'}], {}, "a name has letters"),
         ([{"name": "a"}, {"name": "a"}], {}, "two functions of one name"),
-        ([{"name": "a"}], {"required": "b"}, "required is 'b', but the tools are a"),
+        ([{"name": "a"}], {"required": "b"}, "no tool is called 'b'; the tools are a"),
         ([{"name": "a"}], {"style": "gpt"}, "style is 'gpt'; it must be one of .*llama.*qwen_3"),
         ([{"name": "a", "parameters": {"type": "nothing"}}], {}, "type is 'nothing'"),
         (
@@ -174,6 +249,23 @@ def test_parameters_are_read_as_schemas_are() -> None:
             "can't require a call",
         ),
         ([{"name": "a"}], {"reasoning": "often"}, "reasoning"),
+        ([{"name": "a", "strict": "false"}], {}, "strict is 'false'; it must be true or false"),
+        ([{"name": "a", "strict": 0}], {}, "strict is 0; it must be true or false"),
+        (
+            [{"name": "a", "paramters": {}}],
+            {},
+            "has 'paramters', which is not known; did you mean 'parameters'",
+        ),
+        ([{"type": "function", "function": {"name": "a"}, "strict": True}], {}, "belongs into it"),
+        ([{"name": "a", "parameters": True}], {}, "parameters is True; it must be a JSON schema of objects"),
+        (
+            [{"name": "a", "parameters": {"type": "string"}}],
+            {},
+            "parameters.type is 'string'; it must be \"obj",
+        ),
+        ([{"name": "a", "description": 5}], {}, "description is 5; it must be a text"),
+        ([{"name": "a", "parameters": deep(300)}], {}, "nest more than 240 deep"),
+        ([{"name": "a", "parameters": deep(900)}], {}, "nest more than 240 deep"),
     ],
 )
 def test_what_is_wrong_with_tools(tools: Any, more: dict[str, Any], text: str) -> None:
