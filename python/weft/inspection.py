@@ -14,7 +14,7 @@ import torch
 from weft.config import EngineConfig, HostTasks, Speculation
 from weft.engine.step.step import Guides, Plan
 from weft.environment import processor, versions
-from weft.errors import WeftError
+from weft.errors import InterfaceError, WeftError
 from weft.runtime import get
 from weft.runtime.cuda import unavailable_reason
 
@@ -26,6 +26,7 @@ def report(model: Path) -> Iterator[str]:
     yield f"machine: {processor()}, {torch.get_num_threads()} torch threads, {platform.system()} {platform.machine()}"
     yield from cuda_lines()
     yield matcher_line()
+    yield llguidance_line()
     yield from model_lines(model)
 
 
@@ -53,6 +54,17 @@ def matcher_line() -> str:
     return f"XGrammar matchers: {'native, without the GIL' if native else f'through Python: {why}'}"
 
 
+def llguidance_line() -> str:
+    """Whether LLGuidance's matchers can be called, which weft does natively alone."""
+    from weft.grammar.llguidance.backend import check_interface
+
+    try:
+        check_interface()
+    except InterfaceError as error:
+        return f"LLGuidance matchers: none: {error}"
+    return "LLGuidance matchers: native, without the GIL"
+
+
 def model_lines(path: Path) -> Iterator[str]:
     """What a model directory holds."""
     from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -64,10 +76,11 @@ def model_lines(path: Path) -> Iterator[str]:
     try:
         model = load_model(path)
         config = model.config
+        window = " (of its sliding window)" if config.sliding_window is not None else ""
         yield (
             f"  model: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, "
             f"{config.num_heads} heads ({config.num_kv_heads} for keys), vocabulary {config.vocab_size}, "
-            f"{config.max_position_embeddings} positions, {config.dtype}"
+            f"{config.max_position_embeddings} positions{window}, {config.dtype}"
         )
         vocabulary = Vocabulary.from_huggingface(
             load_tokenizer(path), model_path=path, vocab_size=config.vocab_size
@@ -82,8 +95,9 @@ def model_lines(path: Path) -> Iterator[str]:
             yield "  EAGLE3 head: none (no eagle3/ in the directory)"
         for name, directory in (("MTP layers", "mtp"), ("draft model", "draft")):
             yield f"  {name}: {f'in {directory}/' if (path / directory).is_dir() else f'none (no {directory}/)'}"
-    except WeftError as error:
-        yield f"  {type(error).__name__}: {error}"
+    except WeftError:
+        yield "  weft can't run it:"
+        raise
 
 
 def graph_dump(

@@ -16,7 +16,7 @@ from weft import LLM, EngineConfig, SamplingParams, Speculation, WeftError, regi
 from weft.cli import app
 from weft.cli.inputs import choose_speculation, own_directory
 from weft.cli.options import DEFAULT, Drafter, Guided
-from weft.errors import GuideError, RequestError
+from weft.errors import GuideError, ModelError, RequestError
 from weft.tiny.records import example
 
 
@@ -100,6 +100,13 @@ def test_a_graph_whose_host_tasks_are_polled() -> None:
     assert not [line for line in lines if " host " in line and ("commit" in line or "extend(" in line)]
     assert len([line for line in lines if " batch_mem_op " in line and "weft.guided.commit" in line]) == 3
     assert [line for line in lines if " host " in line and "weft.guided.fetch" in line]
+
+
+def test_inspect_tells_a_model_that_does_not_load(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    result = CliRunner().invoke(app, ["inspect", "-m", str(tmp_path)])
+    assert isinstance(result.exception, ModelError) and "GPT2LMHeadModel" in str(result.exception)
+    assert "weft can't run it:" in result.output and "LLGuidance matchers: native" in result.output
 
 
 @pytest.mark.parametrize(

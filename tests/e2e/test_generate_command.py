@@ -53,6 +53,13 @@ def test_prompts_have_their_names(texts: dict[str, str], tmp_path: Path) -> None
     assert run("one", "-n", "4").stdout == texts["one"] + "\n"
 
 
+def test_a_pipe_has_the_answer_as_it_is() -> None:
+    answer = "a\tb\rc\fd\x07 :smile: [bold]e[/bold]" + " x" * 60
+    result = run("one", "--choice", answer, "-n", "200")
+    assert result.exit_code == 0, result.output
+    assert result.stdout_bytes.decode() == answer + "\n"
+
+
 def test_names_are_a_line_of_a_few_letters() -> None:
     (prompt,) = read_prompts(["\x1b[31m a\nlong " + "prompt " * 20], [])
     assert len(prompt.name) <= 40 and prompt.name.isprintable()

@@ -59,15 +59,14 @@ class Run:
         from weft.core import Output
         from weft.text import coloured
 
-        console = Console(highlight=False, soft_wrap=True)
+        console = Console(highlight=False, soft_wrap=True, emoji=False)
         output = Output(prompt_token_ids=[])  # what came before a failure
         try:
             for piece in self.llm.stream(prompt, self.sampling, guide=self.guide):
-                console.print(
-                    coloured(self.llm.tokenizer, piece) if console.is_terminal else piece.text,
-                    end="",
-                    markup=False,
-                )
+                if console.is_terminal:
+                    console.print(coloured(self.llm.tokenizer, piece), end="", markup=False)
+                else:
+                    _write(piece.text)  # as it is: rich has no tabs, nor other control characters
                 output.text += piece.text
                 output.token_ids += piece.token_ids
                 output.stats.output_tokens += len(piece.token_ids)
@@ -77,8 +76,13 @@ class Run:
                 output = error.output
             output.finish_reason, output.error = "error", error
         if output.text or output.error is None:
-            console.print()  # a line of its own for what follows
+            _write("\n")  # a line of its own for what follows
         return output
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def shown(prompts: Sequence[NamedPrompt], outputs: Sequence[Output]) -> Iterator[str]:

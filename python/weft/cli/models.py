@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated
@@ -41,7 +42,9 @@ def get(
         typer.echo(f"{name} is part of weft; there is nothing to get")
         return
     if name not in CATALOG:
-        raise InputError(f"there is no model {name!r}; the names are {', '.join(CATALOG)}")
+        close = get_close_matches(name, CATALOG, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the names are {', '.join(CATALOG)}"
+        raise InputError(f"there is no model {name!r}; {hint}")
     from weft.models.gguf.download import get_model
 
     get_model(CATALOG[name], typer.echo)
@@ -81,7 +84,11 @@ def convert(
 ) -> None:
     """Make a model directory of a GGUF file; packed weights are unpacked. It needs the package gguf."""
     if not file.is_file():
-        raise InputError(f"{file}: there is no such file")
+        raise InputError(
+            f"{file}: {'is a directory; name a GGUF file' if file.is_dir() else 'there is no such file'}"
+        )
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"{directory}: is a file; name a directory that is still to be made")
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"{directory}: is not empty; name a directory that is still to be made")
     from weft.models.gguf import gguf_to_directory

@@ -194,7 +194,7 @@ MaxFreeTokens = Annotated[
         "--max-free-tokens",
         metavar="N",
         panel=GUIDE,
-        help="After so many tokens of free text nothing but --after's may come.",
+        help="The most tokens of free text; then --after's text must follow.",
     ),
 ]
 Library = Annotated[

@@ -13,7 +13,7 @@ import typer
 from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
 from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided, HostTasks
-from weft.errors import InputError, InterfaceError
+from weft.errors import GuideError, InputError, InterfaceError
 from weft.extras import install_hint
 
 if TYPE_CHECKING:
@@ -60,13 +60,17 @@ Origins = Annotated[
 Hosts = Annotated[
     list[str] | None,
     _server(
-        "--allow-host", metavar="NAME", help="A name that it may be called by without keys; again for each."
+        "--allow-host",
+        metavar="NAME",
+        help="Without keys: a further host name for this server; again for each.",
     ),
 ]
 
 
 def serve(
+    context: typer.Context,
     model: Named = None,
+    same_model: o.Model = None,
     config: Annotated[
         Path | None, _server("--config", "-c", metavar="FILE", help="Settings in TOML, see docs/server.md.")
     ] = None,
@@ -81,7 +85,7 @@ def serve(
         int | None, _server("--max-body-bytes", help="The longest body (4 MiB).")
     ] = None,
     stream_interval_ms: Annotated[
-        float | None, _server("--stream-interval-ms", help="A stream's tokens of so long are one event (20).")
+        float | None, _server("--stream-interval-ms", help="The least time between a stream's events (20).")
     ] = None,
     drain_s: Annotated[
         float | None, _server("--drain-s", help="Seconds for what is under way at the end (30).")
@@ -135,7 +139,7 @@ def serve(
 
     from weft.config import EngineConfig, Speculation
 
-    logs.set_up(log_format.value, log_level.value)
+    context.call_on_close(logs.set_up(log_format.value, log_level.value).flush)  # why it ends comes last
     read = config_file.read_config(config) if config is not None else None
     own: dict[str, Any] = {
         "host": host,
@@ -152,8 +156,15 @@ def serve(
     server = read.server if read is not None else settings.ServerConfig()
     own["api_keys"] = {**server.api_keys, **_keys(api_key)}
     server = replace(server, **{key: value for key, value in own.items() if value is not None})
+    if model is not None and same_model is not None:
+        raise InputError(
+            f"two models: {model!r}, and {same_model!r} of --model; give one, and others in --config FILE"
+        )
+    model = model or same_model
     entries: list[ModelConfig] = read.models if read is not None else []
-    if model is not None or not entries:
+    if model is None and entries:
+        _refuse_model_options(context)
+    else:
         chosen = choose_speculation(speculation, head, num_draft_tokens, Guided.auto, forced, model)
         engine = EngineConfig(
             max_batch=max_batch,
@@ -164,12 +175,24 @@ def serve(
         drafts = Speculation.given(chosen) if given else chosen
         one = models.ModelConfig(model, name, device.value, dtype, drafts, engine, tool_style=tool_style)
         entries = [one, *entries]
-    run.check_address(server)
-    served = [models.build(entry) for entry in entries]
-    names = [one.name for one in served]
+    names = [models.name_of(entry) for entry in entries]
     if len(set(names)) < len(names):
         raise InputError(f"two models are called {max(names, key=names.count)!r}; give names")
-    run.serve(server, {one.name: one for one in served}, _programs(read))
+    programs = _programs(read)
+    run.check_address(server)
+    served = {name: models.build(entry) for name, entry in zip(names, entries, strict=True)}
+    run.serve(server, served, programs)
+
+
+def _refuse_model_options(context: typer.Context) -> None:
+    """Raise `InputError` for an option of a model where the configuration has them all."""
+    for parameter in context.command.params:
+        is_of_model = getattr(parameter, "rich_help_panel", None) in (MODEL, DRAFTS)
+        source = context.get_parameter_source(parameter.name or "")
+        if is_of_model and source is not None and source.name == "COMMANDLINE":
+            raise InputError(
+                f"{parameter.opts[0]} is for a model of the command line; the configuration's have theirs in [[models]]"
+            )
 
 
 def _keys(given: list[str] | None) -> dict[str, str]:
@@ -188,10 +211,15 @@ def _keys(given: list[str] | None) -> dict[str, str]:
 
 def _programs(read: ConfigFile | None) -> dict[str, bytes]:
     """Programs that a configuration brings along."""
+    from weft.grammar.guide import Guide
+
     found = {}
     for name, path in (read.programs if read is not None else {}).items():
         try:
             found[name] = path.read_bytes()
+            Guide.wasm(found[name])  # its form
+        except GuideError as error:
+            raise InputError(f"programs.{name}: {path}: {error}") from None
         except OSError as error:
             raise InputError(f"programs.{name}: {path} can't be read: {error.strerror}") from None
     return found

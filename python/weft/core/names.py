@@ -99,5 +99,9 @@ MODEL_ELSEWHERE = {
     "quantization": "weights are float32, float16 or bfloat16",
     "trust_remote_code": "no code of a checkpoint is run",
     "model_path": "it is called model",
+    "enforce_eager": 'it is graphs="none" of engine=EngineConfig(graphs="none")',
+    "gpu_memory_utilization": "num_pages of engine=EngineConfig(num_pages=...) says how much is cached",
+    "seed": "it is a parameter of each request: SamplingParams(seed=...)",
+    "enable_prefix_caching": "prefixes are cached always",
 }
 """The same of a model that is loaded."""

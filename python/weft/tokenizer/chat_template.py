@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -25,6 +26,8 @@ MARK = "\ue000weft: the last message goes on here\ue001 "
 template trims what it shows."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """What a message's reasoning is called; templates read the first, and gpt-oss's the second."""
+
+MAX_DEPTH = 250
 
 PARTS = re.compile(r"""\bfor\s+\w+\s+in\s+(?:[\w.]+(?:\.content\b|\[['"]content['"]\])|content\b)""")
 
@@ -73,8 +76,9 @@ def render(
     if continue_final_message:
         _mark(chat)
     try:
-        text = _compiled(template).render(
-            messages=chat,
+        text = _rendered(
+            template,
+            chat,
             tools=plain(tools),
             add_generation_prompt=add_generation_prompt,
             **{"documents": None, **plain(arguments)},
@@ -86,13 +90,17 @@ def render(
     return _until_mark(text) if continue_final_message else text
 
 
+@lru_cache(maxsize=16)
 def takes_parts(template: str) -> bool:
     """Whether a template reads the parts of a message's content, so that it is shown a list of them."""
     return PARTS.search(template) is not None
 
 
-def plain(value: Any) -> Any:
-    """The same data in the types of JSON: a template calls no methods of anything else. Raises `InputError`."""
+def plain(value: Any, depth: int = 0) -> Any:
+    """The same data in the types of JSON: a template calls no methods of anything else. Raises `InputError`, also for
+    data that nests too deep for what goes through it."""
+    if depth > MAX_DEPTH:
+        raise InputError(f"a conversation nests more than {MAX_DEPTH} deep")
     match value:
         case None | bool():
             return value
@@ -103,11 +111,11 @@ def plain(value: Any) -> Any:
         case float():
             return float.__float__(value)
         case Mapping():
-            return {plain(key): plain(item) for key, item in value.items()}
+            return {plain(key, depth): plain(item, depth + 1) for key, item in value.items()}
         case list() | tuple():
-            return [plain(item) for item in value]
+            return [plain(item, depth + 1) for item in value]
     if callable(getattr(value, "model_dump", None)):  # pydantic's, as OpenAI's client returns
-        return plain(value.model_dump())
+        return plain(value.model_dump(), depth)
     raise InputError(f"a conversation holds a {type(value).__name__}; it may hold what JSON has")
 
 
@@ -116,6 +124,20 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in message.items() if value is not None}
     reasoning = next((kept[name] for name in REASONING if name in kept), None)
     return kept if reasoning is None else {"thinking": reasoning, **kept, "reasoning_content": reasoning}
+
+
+def _rendered(template: str, chat: list[dict[str, Any]], /, **variables: Any) -> str:
+    """The text, also under a template that wants a content of every message, which calls of tools need not have."""
+    compiled = _compiled(template)
+    try:
+        return compiled.render(messages=chat, **variables)
+    except Exception:
+        filled = [{"content": "", **message} for message in chat]
+        if filled == chat:
+            raise
+        with suppress(Exception):
+            return compiled.render(messages=filled, **variables)
+        raise
 
 
 def _mark(chat: list[dict[str, Any]]) -> None:

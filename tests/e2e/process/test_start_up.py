@@ -88,7 +88,8 @@ def cpu_seconds(*command: str) -> float:
 @pytest.mark.serial
 @pytest.mark.parametrize("arguments", [*QUICK[:4], ["genrate"], ["--helo"]], ids=" ".join)
 def test_help_and_mistakes_take_a_moment(arguments: list[str]) -> None:
-    assert cpu_seconds("-m", "weft.cli", *arguments) < 0.3
+    """0.14 to 0.22 s where importing typer, which reads the command line, takes 0.06; a busy machine slows both."""
+    assert cpu_seconds("-m", "weft.cli", *arguments) < 5 * cpu_seconds("-c", "import typer")
 
 
 @pytest.mark.serial

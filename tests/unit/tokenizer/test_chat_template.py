@@ -187,3 +187,14 @@ def test_a_tokenizer_has_one_template_or_several_by_name() -> None:
     for templates, message in ((None, "are: none"), ({"own": "x"}, "none named default, but own")):
         with pytest.raises(InputError, match=message):
             Tokenizer(tiny.backend_tokenizer, chat_template=templates).apply_chat_template(chat)
+
+
+def test_a_message_without_content_is_shown_to_templates_that_want_one() -> None:
+    """SmolLM2's does; others tell a call of tools by what is left out, and see it so."""
+    calls = [{"type": "function", "function": {"name": "f", "arguments": {}}}]
+    chat = [*CHATS["one"], {"role": "assistant", "content": None, "tool_calls": calls}]
+    wants = "{% for m in messages %}{{ '<' + m['role'] + ':' + m['content'] + '>' }}{% endfor %}"
+    assert render(wants, chat, {}).endswith("<assistant:>")
+    assert render("{{ messages[-1].content is defined }}", chat, {}) == "False"
+    with pytest.raises(InputError, match="no attribute 'nothing'"):
+        render("{{ messages[-1]['nothing'].x }}", chat, {})

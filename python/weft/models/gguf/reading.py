@@ -53,8 +53,10 @@ def _open(file: Path) -> Any:
     gguf = gguf_library()
     try:
         return gguf.GGUFReader(file)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: can't be read as GGUF: {error}") from error
+    except OSError as error:
+        raise ModelError(f"{file}: can't be read: {error.strerror or error}") from error
+    except (ValueError, IndexError, KeyError, OverflowError) as error:  # it checks little of what it reads
+        raise ModelError(f"{file}: can't be read as GGUF; is it one, and not cut short? ({error})") from error
 
 
 def _weights(

