@@ -125,7 +125,11 @@ def test_a_prediction_is_drafted(client: Any) -> None:
     plain = chat(client)
     predicted = chat(client, prediction={"type": "content", "content": plain.choices[0].message.content})
     assert predicted.choices[0].message.content == plain.choices[0].message.content
-    assert predicted.weft["origins"].get("given", 0) > 5
+    given = predicted.weft["origins"].get("given", 0)
+    assert given > 5 and predicted.usage.completion_tokens_details.accepted_prediction_tokens == given
+    assert plain.weft["speculative_decoding"]["num_accepted_tokens"] > 0  # which nobody predicted
+    details = plain.usage.completion_tokens_details
+    assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (0, 0)
     with pytest.raises(openai.BadRequestError, match="leave prediction out"):
         chat(client, model="plain", prediction={"type": "content", "content": "x"})
 

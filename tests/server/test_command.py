@@ -11,14 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from support.server.asking import ANSWER, MESSAGES, ask
+from support.server.sockets import rest, wait_for
 from weft.errors import InputError
 from weft.server.config_file import read_config
+from weft.server.models import ModelConfig, build
 from weft.server.run import check_address
 from weft.server.settings import ServerConfig
 
@@ -70,6 +72,9 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
     assert read.programs == {"year": tmp_path / "year.wasm"}
 
 
+DRAFTING = "[[models]]\n[models.speculation]\ndrafter = 'eagle3'\n"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -82,6 +87,26 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
         ("[[models]]\n[models.speculation]\ndrafter = 'eagel3'\n", "eagel3"),
         ("[[models]]\n[models.guides.a]\nregx = 'x'\n", r"models\[0\].guides.a"),
         ("models = 3\n", "models"),
+        ("programs = 3\n", "programs is no table"),
+        ("[server]\nport = '80'\n", "server.port is wrong: it should be a valid integer"),
+        ("[server]\nhas_page = 'false'\n", "server.has_page is wrong: it should be a valid boolean"),
+        ("[server]\nmax_head_s = nan\n", "server.max_head_s is nan"),
+        ("[server]\nmax_kept_bytes = -1\n", "max_kept_bytes is -1"),
+        ("[server]\napi_keys = 'abc'\n", "server.api_keys is wrong"),
+        ("[server]\napi_keys = {ada = 5}\n", "server.api_keys.ada is wrong: it should be a valid string"),
+        ("[server]\nallowed_origins = 'https://a'\n", "allowed_origins is wrong: it should be a valid list"),
+        ("[server.programs]\ntrusted = 'false'\n", "server.programs.trusted is wrong"),
+        ("[server.programs]\nmax_tags = -1\n", "programs.max_tags is -1"),
+        ("[[models]]\nmax_queue_size = '5'\n", r"models\[0\].max_queue_size is wrong"),
+        ("[[models]]\ngeneration_config = 'no'\n", r"models\[0\].generation_config is wrong"),
+        ("[[models]]\n[models.engine]\nmax_batch = '5'\n", r"models\[0\].engine.max_batch is wrong"),
+        (
+            "[[models]]\n[models.speculation]\nforced = 'false'\n",
+            "forced is 'false'; it must be true or false",
+        ),
+        (DRAFTING + "path = 3\n", "speculation.path must be a text"),
+        (DRAFTING + "num_draft_tokens = {x = 3}\n", "has 'x', which is no batch size"),
+        (f"[[models]]\n[models.guides]\na = {{json_schema = '{'x' * 300}'}}\n", "not valid JSON"),
     ],
 )
 def test_what_is_wrong_with_one_is_named(tmp_path: Path, text: str, said: str) -> None:
@@ -90,6 +115,20 @@ def test_what_is_wrong_with_one_is_named(tmp_path: Path, text: str, said: str) -
     with pytest.raises(InputError, match=said) as caught:
         read_config(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_guide_that_does_not_compile_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text("[[models]]\nname = 'tiny'\n[models.guides]\nyear = {regex = '[0-9'}\n")
+    (config,) = read_config(path).models
+    with pytest.raises(InputError) as caught:
+        build(config)
+    assert str(caught.value).startswith(f"{path}: models[0] (tiny): guides.year: ")
+    with pytest.raises(InputError, match=r"^weft-tiny: tool_style is 'x'"):
+        build(ModelConfig(tool_style="x"))
+    path.write_text("[[models]]\nhandles = {}\n")
+    with pytest.raises(InputError, match=r"no setting models.0..handles; there is path, .*, guides"):
+        read_config(path)
 
 
 class Serving:
@@ -151,10 +190,7 @@ def test_it_serves_and_drains_on_sigterm() -> None:
             connection.sendall(head.encode() + body)
             received = connection.recv(100)
             server.process.send_signal(signal.SIGTERM)
-            limit = time.monotonic() + 10
-            while (status := ask(f"{server.url}/ready")[0]) == 200:
-                assert time.monotonic() < limit
-            assert status == 503
+            wait_for(lambda: ask(f"{server.url}/ready")[0] == 503)
             assert ask(f"{server.url}/v1/completions", {"prompt": "x"})[0] == 503
             while part := connection.recv(65536):
                 received += part
@@ -177,9 +213,34 @@ def test_a_second_signal_ends_it_at_once() -> None:
             connection.sendall(head.encode() + body)
             time.sleep(0.2)
             server.process.send_signal(signal.SIGINT)
-            time.sleep(0.2)
+            wait_for(lambda: ask(f"{server.url}/ready")[0] == 503)
             server.process.send_signal(signal.SIGINT)
-            server.end(10)
+            assert b"choices" not in rest(connection)  # nobody waited for the answers
+        server.end(10)
+
+
+@pytest.mark.process
+def test_who_is_not_answered_in_time_is_told() -> None:
+    """What takes longer than the server waits for ends with an error, whole or streamed."""
+    with serving("--drain-s", "0") as server:
+        asked = {"prompt": "Text:", "max_tokens": 1000, "n": 2, "ignore_eos": True, "max_drafts": 0}
+        with ExitStack() as stack:
+            connections = []
+            for stream in (False, True):
+                body = json.dumps({**asked, "stream": stream}).encode()
+                head = (
+                    f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+                )
+                connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+                connections.append(stack.enter_context(connection))
+                connection.sendall(head.encode() + body)
+            begun = connections[1].recv(100)
+            server.process.send_signal(signal.SIGTERM)
+            whole, streamed = rest(connections[0]), begun + rest(connections[1])
+        assert server.end() == 0
+    assert whole.startswith(b"HTTP/1.1 503 ") and b"retry-after" in whole and b'"code": "draining"' in whole
+    assert streamed.startswith(b"HTTP/1.1 200 ") and b"the server ended before the answer did" in streamed
+    assert not any("Traceback" in line for line in server.lines)
 
 
 @pytest.mark.process
@@ -187,12 +248,37 @@ def test_a_second_signal_ends_it_at_once() -> None:
     ("options", "said"),
     [
         (("no/such/model",), "no such directory"),
+        (("-m", "no/such/model"), "no such directory"),
+        (("weft-tiny", "-m", "smollm2"), "two models: 'weft-tiny', and 'smollm2' of --model"),
         (("--config", "no/such/file.toml"), "can't be read"),
         (("--tool-style", "nope"), "tool_style is 'nope'"),
         (("--api-key", "a=x", "--api-key", "a=y"), "two keys of the name 'a'"),
     ],
 )
 def test_what_can_not_be_served_is_one_line(options: tuple[str, ...], said: str) -> None:
+    told(options, said)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("[[models]]\n", ("--tool-style", "hermes"), "--tool-style is for a model of the command line"),
+        ("[[models]]\n", ("--speculation", "mtp"), "--speculation is for a model of the command line"),
+        ("[[models]]\n[models.guides]\na = {regex = '('}\n", (), "guides.a: "),
+        ("[[models]]\n[[models]]\n", (), "two models are called 'weft-tiny'"),
+        ("[programs]\na = 'server.toml'\n", (), "programs.a: "),
+        ("[server.api_keys]\na = 'x'\nb = 'x'\n", (), "two API keys are the same"),
+    ],
+)
+def test_what_a_configuration_can_not_have_is_one_line(
+    tmp_path: Path, text: str, options: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "server.toml").write_text(text)
+    told(("--config", str(tmp_path / "server.toml"), *options), said)
+
+
+def told(options: tuple[str, ...], said: str) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "weft.cli", "serve", "--port", "0", *options],
         capture_output=True,

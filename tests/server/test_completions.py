@@ -54,12 +54,43 @@ def test_echo_with_log_probabilities_of_the_prompt(client: Any, server: Running)
     assert len(choice.logprobs.tokens) == len(prompt) and choice.logprobs.token_logprobs[0] is None
     expected = expected_logprobs(server, prompt)
     assert choice.logprobs.token_logprobs[1:] == pytest.approx(expected, abs=1e-4)
-    assert all(len(top) == 2 for top in choice.logprobs.top_logprobs[1:])
+    for text, top in zip(choice.logprobs.tokens[1:], choice.logprobs.top_logprobs[1:], strict=True):
+        assert text in top and 2 <= len(top) <= 3
     for text, offset in zip(choice.logprobs.tokens[1:], choice.logprobs.text_offset[1:], strict=True):
         assert PROMPT[offset:].startswith(text)
     longer = complete(client, echo=True, logprobs=0)
     assert longer.choices[0].text == PROMPT + complete(client).choices[0].text
     assert len(longer.choices[0].logprobs.tokens) == len(prompt) + longer.usage.completion_tokens - 1
+
+
+SPLIT = "é日本😀 x"
+"""Characters of several tokens."""
+
+
+def begins(texts: list[str], offsets: list[int], text: str) -> None:
+    """Whether each token that is text by itself stands where it begins."""
+    for token, offset in zip(texts, offsets, strict=True):
+        assert 0 <= offset <= len(text)
+        assert not token or "\ufffd" in token or token == "<s>" or text[offset:].startswith(token), (
+            token,
+            offset,
+        )
+
+
+def test_offsets_are_in_characters(client: Any) -> None:
+    told = complete(client, prompt=SPLIT, echo=True, logprobs=0, max_tokens=0).choices[0].logprobs
+    begins(told.tokens, told.text_offset, SPLIT)
+    assert SPLIT[told.text_offset[-1] :] == told.tokens[-1] == " x"
+    more: dict[str, Any] = {"logprobs": 0, "max_tokens": 40, "extra_body": {"guide": {"choice": [SPLIT * 2]}}}
+    (choice,) = complete(client, **more).choices
+    begins(choice.logprobs.tokens, choice.logprobs.text_offset, choice.text)
+    assert choice.text == SPLIT * 2 and max(choice.logprobs.text_offset) < len(choice.text)
+    assert all(
+        list(top) == [text]
+        for text, top in zip(choice.logprobs.tokens, choice.logprobs.top_logprobs, strict=True)
+    )
+    chunks = [chunk.choices[0].logprobs for chunk in complete(client, stream=True, **more)]
+    assert [at for one in chunks if one for at in one.text_offset] == choice.logprobs.text_offset
 
 
 def test_a_prompt_alone_costs_no_answer(client: Any, server: Running) -> None:
@@ -184,8 +215,44 @@ def test_tokenize_and_back(server: Running) -> None:
     status, found = ask(f"{server.url}/tokenize", {"prompt": PROMPT, "return_token_strs": True})
     assert status == 200 and found["count"] == len(found["tokens"]) and found["max_model_len"] == 1024
     assert "".join(found["token_strs"]).removeprefix("<s>") == PROMPT
-    assert ask(f"{server.url}/detokenize", {"tokens": found["tokens"]}) == (200, {"prompt": PROMPT})
+    back = ask(f"{server.url}/detokenize", {"tokens": found["tokens"]})
+    assert back == (
+        200,
+        {"prompt": "".join(found["token_strs"])},
+    )  # with the special tokens, as vLLM has them
     messages = [{"role": "user", "content": PROMPT}]
     assert ask(f"{server.url}/tokenize", {"messages": messages})[1]["tokens"] == found["tokens"]
     assert ask(f"{server.url}/detokenize", {"tokens": [99999]})[0] == 400
-    assert ask(f"{server.url}/tokenize", {})[1]["error"]["param"] == "prompt"
+    long = "a b " * 400_000
+    for asked, param in (
+        ({}, "prompt"),
+        ({"prompt": long}, "prompt"),
+        ({"messages": [{"role": "user", "content": long}]}, "messages"),
+    ):
+        assert ask(f"{server.url}/tokenize", asked)[1]["error"]["param"] == param
+
+
+def test_tokenize_reads_a_conversation_as_the_chat_does(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = server.state.models["tiny"].text.tokenizer_for("a test")
+    shown = "{{ messages[0].content }}{{ documents }}{{ reasoning_effort }}{{ enable_thinking }}{{ tools }}"
+    monkeypatch.setattr(tokenizer, "chat_template", shown)
+    deep: Any = {}
+    for _ in range(900):
+        deep = {"a": deep}
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
+    more = {"documents": [{"text": "y"}], "reasoning_effort": "none"}
+    found = ask(f"{server.url}/tokenize", {**asked, **more})[1]
+    assert ask(f"{server.url}/detokenize", {"tokens": found["tokens"]})[1]["prompt"] == (
+        "x[{'text': 'y'}]noneFalseNone"
+    )
+    chat = ask(f"{server.url}/v1/chat/completions", {**asked, **more, "max_tokens": 1})[1]
+    assert chat["usage"]["prompt_tokens"] == found["count"]
+    for wrong, param in (
+        ({"continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": deep}}]}, "tools"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+    ):
+        status, told = ask(f"{server.url}/tokenize", {**asked, **wrong})
+        assert (status, told["error"]["param"]) == (400, param)

@@ -12,6 +12,10 @@ import pytest
 
 from support.server.asking import ANSWER, MESSAGES, SCHEMA, ask
 from support.server.running import Running
+from weft import Guide
+from weft.server.errors import ApiError
+from weft.server.protocol.guides import GuideFields, OwnGuide
+from weft.server.reading.guides import GuideSources, guide_of
 
 TAG = {
     "type": "structural_tag",
@@ -27,6 +31,7 @@ OLD_TAG = {
     "structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}],
     "triggers": ["<a>"],
 }
+OLDER = {name: value for name, value in OLD_TAG.items() if name != "type"}
 EBNF = 'root ::= "yes" | "no"'
 LARK = 'start: "yes" | "no"'
 PERSON, YES_NO, DIGITS = "person", "(yes|no)", "[0-9]{3}"
@@ -61,6 +66,10 @@ GUIDES: dict[str, tuple[dict[str, Any], str]] = {
     "own ebnf": ({"guide": {"ebnf": EBNF}}, YES_NO),
     "own lark": ({"guide": {"lark": LARK}}, YES_NO),
     "own choice": ({"guide": {"choice": ["yes", "no"]}}, YES_NO),
+    "structured older tag": ({"structured_outputs": {"structural_tag": OLDER}}, PERSON),
+    "structured older tag text": ({"structured_outputs": {"structural_tag": json.dumps(OLD_TAG)}}, PERSON),
+    "own tag": ({"guide": {"structural_tag": TAG}}, "<a>.*</a>"),
+    "own older tag": ({"guide": {"structural_tag": OLDER}}, PERSON),
     "own handle": ({"guide": {"handle": "digits"}}, DIGITS),
     "own after": ({"guide": {"regex": DIGITS, "after": "=", "max_free_tokens": 3}}, "[^=]*=" + DIGITS),
     "text with guide": ({"response_format": {"type": "text"}, "guide": {"regex": DIGITS}}, DIGITS),
@@ -130,6 +139,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "guided_decoding_backend",
         "library",
     ),
+    "free text of nothing": ({"guide": {"regex": "a", "max_free_tokens": 3}}, "guide", "guide.after"),
+    "blanks of a regex": (
+        {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+        "structured_outputs",
+        "beside regex",
+    ),
+    "blanks of a tag": (
+        {"structured_outputs": {"structural_tag": TAG, "disable_any_whitespace": True}},
+        "structured_outputs",
+        "beside structural_tag",
+    ),
+    "extra of format beside a guide": (
+        {"response_format": {"type": "text", "json_schema": {"schema": {}}}, "guided_regex": "a"},
+        "response_format",
+        "not for",
+    ),
     "argument": ({"guide": {"regex": "a", "arg": 1}}, "guide", "guide.wasm"),
     "extra of format": (
         {"response_format": {"type": "text", "json_schema": {"schema": {}}}},
@@ -137,6 +162,62 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "not for",
     ),
 }
+
+
+def test_options_of_a_guide_reach_structural_tags(client: Any) -> None:
+    unique = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "maxItems": 2}
+    form = {
+        "type": "tag",
+        "begin": "<a>",
+        "content": {"type": "json_schema", "json_schema": unique},
+        "end": "",
+    }
+    given = {"structural_tag": {"format": form}, "strict": False}
+    answer = client.completions.create(
+        model="tiny", prompt="x", temperature=0, max_tokens=60, extra_body={"guide": given}
+    )
+    assert answer.choices[0].text.startswith("<a>[") and "uniqueItems" in str(answer.weft["guide_notes"])
+
+
+class Fields(GuideFields):
+    """A body of nothing but guides."""
+
+
+def read(**guide: Any) -> Guide | None:
+    return guide_of(Fields.read({"guide": guide}), GuideSources({}, lambda name, arg: Guide.regex("a")))
+
+
+def test_a_guide_has_the_options_that_were_asked_for() -> None:
+    for more in ({}, {"strict": False}, {"open_objects": True}):
+        for kind, value in (("structural_tag", TAG), ("json_schema", SCHEMA)):
+            guide = read(**{kind: value}, **more)
+            assert guide is not None and guide.kind == kind
+            assert (guide.strict, guide.open_objects) == ("strict" not in more, "open_objects" in more)
+
+
+IDLE: dict[str, Any] = {"strict": False, "any_order": True, "open_objects": True, "max_whitespace": None}
+KINDS: dict[str, Any] = {
+    "regex": "a",
+    "ebnf": EBNF,
+    "lark": LARK,
+    "choice": ["a"],
+    "wasm": "x",
+    "handle": "x",
+    "structural_tag": TAG,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("option", IDLE)
+def test_options_that_change_nothing_are_refused(kind: str, option: str) -> None:
+    if kind == "structural_tag" and option in ("strict", "open_objects"):
+        return
+    with pytest.raises(ApiError, match=f"guide.{option} is for .* beside {kind}") as caught:
+        read(**{kind: KINDS[kind], option: IDLE[option]})
+    assert caught.value.param == "guide"
+    if kind != "handle":
+        default = OwnGuide.model_fields[option].default
+        assert read(**{kind: KINDS[kind], option: default}) is not None
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -37,6 +37,23 @@ def test_metrics_add_up(server: Running) -> None:
     assert any('origin="sampled"' in name for name in origins)
 
 
+def test_who_leaves_is_counted(server: Running) -> None:
+    """Those that waited longest leave, and figures without them would be too good."""
+    before = samples(server)
+    with raw(server, {**ENDLESS, "n": 2}) as connection:
+        connection.recv(100)
+    wait_for(lambda: not server.state.tenants.num_inside)
+    after = samples(server)
+    labels = 'engine="0",model_name="tiny"'
+    for name, count in (
+        (f"weft:left_requests_total{{{labels}}}", 1),
+        ('vllm:request_success_total{engine="0",finished_reason="abort",model_name="tiny"}', 2),
+    ):
+        assert after[name] - before.get(name, 0) == count
+    first = f"vllm:time_to_first_token_seconds_count{{{labels}}}"
+    assert after[first] > before[first]
+
+
 def samples(server: Running) -> dict[str, float]:
     """What Prometheus would read, with labels in order."""
     found = {}
@@ -72,7 +89,7 @@ def test_the_access_log_says_who_asked_what(server: Running, caplog: pytest.LogC
 
 
 def test_a_timeline_has_both_streams(server: Running) -> None:
-    with raw(server, {**ENDLESS, "guided_regex": "[a-z ]{2000}"}):
+    with raw(server, {**ENDLESS, "ignore_eos": False, "guided_regex": "[a-z ]{2000}"}):
         wait_for(lambda: server.state.models["tiny"].client.engine.running)
         status, found = ask(f"{server.url}/v1/timeline?ms=60")
     assert status == 200 and {"grammar stream", "model stream"} <= {

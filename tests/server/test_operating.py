@@ -230,10 +230,10 @@ def test_wakes_lose_nothing() -> None:
 
 
 def test_tokens_within_the_interval_are_one_event(models: dict[str, ServedModel]) -> None:
-    """Fewer events, the same text; the end comes at once."""
+    """Fewer events, the same text; the end comes at once. A busy machine makes events of several tokens, too."""
     asked = {
         "messages": MESSAGES,
-        "max_tokens": 60,
+        "max_tokens": 200,
         "ignore_eos": True,
         "stream": True,
         "temperature": 0,
@@ -244,14 +244,14 @@ def test_tokens_within_the_interval_are_one_event(models: dict[str, ServedModel]
         with running(models, ServerConfig(stream_interval_ms=interval)) as started:
             began = time.monotonic()
             chunks = events(ask(f"{started.url}/v1/chat/completions", asked)[1])
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 8
         texts.append("".join(one["choices"][0]["delta"].get("content", "") for one in chunks))
         numbers.append(len(chunks))
-        assert sum(len(one["choices"][0].get("token_origins", ())) for one in chunks) == 60
-    assert texts[0] == texts[1] and numbers[0] > 20 > numbers[1]
+        assert sum(len(one["choices"][0].get("token_origins", ())) for one in chunks) == 200
+    assert texts[0] == texts[1] and numbers[0] > 2 * numbers[1]
 
 
-@pytest.mark.parametrize(("under_way", "pause_ms"), [(0, 20), (32, 20), (48, 30), (160, 100), (400, 100)])
+@pytest.mark.parametrize(("under_way", "pause_ms"), [(0, 20), (16, 20), (24, 30), (80, 100), (400, 100)])
 def test_tokens_gather_for_longer_while_many_are_under_way(under_way: int, pause_ms: int) -> None:
     state = ServerState(ServerConfig(stream_interval_ms=20), {})
     anybody = state.tenants.of(b"")
@@ -259,7 +259,7 @@ def test_tokens_gather_for_longer_while_many_are_under_way(under_way: int, pause
     try:
         with ExitStack() as admitted:
             for _ in range(under_way):
-                admitted.enter_context(state.tenants.admitted(anybody, 1))
+                admitted.enter_context(state.tenants.admitted(anybody))
             assert state.services.pause_s() == pytest.approx(pause_ms / 1000)
         assert state.services.pause_s() == pytest.approx(0.02)
     finally:
@@ -274,3 +274,24 @@ def test_a_body_that_trickles_is_refused(models: dict[str, ServedModel]) -> None
             )
             assert b"408" in connection.recv(65536).split(b"\r\n")[0]
         assert ask(f"{started.url}/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2})[0] == 200
+
+
+def test_a_key_may_have_any_name(models: dict[str, ServedModel]) -> None:
+    """Also that of everybody where there are no keys: what one reads, others with keys do not find."""
+    config = ServerConfig(api_keys={"anybody": "a", "zoe": "z"})
+    with running(models, config) as server:
+        body = {"prompt": "Text: a prefix that is long enough for pages of its own. " * 3, "max_tokens": 1}
+
+        def cached(key: str, salt: str | None) -> int:
+            headers = {"Authorization": f"Bearer {key}"}
+            answer = ask(f"{server.url}/v1/completions", {**body, "cache_salt": salt}, headers=headers)[1]
+            return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        assert cached("z", None) < 5 and cached("z", None) > 20
+        assert all(cached("a", salt) < 5 for salt in ("1", "0"))
+
+
+@pytest.mark.parametrize("key", ["", " ", "secret\n", " secret"])
+def test_a_key_that_no_header_carries_is_refused(key: str) -> None:
+    with pytest.raises(InputError, match="blanks around it"):
+        ServerConfig(api_keys={"ada": key})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.parse
 from typing import Any
 
@@ -13,6 +14,7 @@ from openai.types.responses.response_item_list import ResponseItemList
 
 from support.server.asking import ANSWER, PROMPT, SCHEMA, ask
 from support.server.running import Running
+from weft.server.protocol.responses import SAME, ResponsesBody
 
 TOOL: Any = {"type": "function", "name": "find_person", "parameters": SCHEMA, "strict": True}
 FORMAT: Any = {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA, "strict": True}}
@@ -57,6 +59,17 @@ def test_events_come_in_order(client: Any) -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert text == final.output_text and json.loads(text) == ANSWER
+
+
+def test_events_tell_how_tokens_came(client: Any) -> None:
+    events = list(respond(client, stream=True))
+    told = [(event.type, event.model_extra.get("token_origins", [])) for event in events]
+    origins = [origin for _, some in told for origin in some]
+    assert len(origins) == events[-1].response.usage.output_tokens and {"sampled", "eagle3"} <= set(origins)
+    assert {kind for kind, some in told if some} <= {
+        "response.output_text.delta",
+        "response.output_item.done",
+    }
 
 
 def test_a_conversation_goes_on(client: Any) -> None:
@@ -156,11 +169,53 @@ def test_tools_are_called_and_answered(client: Any) -> None:
     assert after.usage.input_tokens > response.usage.input_tokens
 
 
+@pytest.mark.parametrize(
+    ("guide", "form"),
+    [
+        ({"guided_regex": "[0-9]{3}"}, "[0-9]{3}"),
+        ({"guided_choice": ["yes", "no"]}, "yes|no"),
+        ({"guided_grammar": 'start: "yes" | "no"'}, "yes|no"),
+        ({"guided_json": {"const": "a"}}, '"a"'),
+        ({"guided_json": {"const": 7}, "text": {"format": {"type": "text"}}}, "7"),
+        ({"structured_outputs": {"regex": "[0-9]{3}"}}, "[0-9]{3}"),
+        ({"guide": {"regex": "[0-9]{3}"}}, "[0-9]{3}"),
+    ],
+)
+def test_answers_obey_a_guide(client: Any, guide: dict[str, Any], form: str) -> None:
+    assert re.fullmatch(form, respond(client, extra_body=guide).output_text)
+
+
+def test_a_tool_may_come_as_a_chat_has_it(server: Running) -> None:
+    """The answer tells of it in its own form."""
+    function = {"name": "f", "description": "of x"}
+    asked = {"input": PROMPT, "max_output_tokens": 1, "tools": [{"type": "function", "function": function}]}
+    status, answer = ask(f"{server.url}/v1/responses", asked)
+    assert status == 200 and answer["tools"] == [{"type": "function", **function}]
+    for tool, said in (
+        ({"function": function, "name": "f"}, "has 'name' beside 'function'"),
+        ({"function": 5}, "has a function that is 5"),
+        ({}, "has no name that is a text"),
+    ):
+        status, answer = ask(f"{server.url}/v1/responses", {**asked, "tools": [{"type": "function", **tool}]})
+        message = answer["error"]["message"]
+        assert status == 400 and message.startswith(f"tools.0: {said}; a tool here is "), message
+        assert '{"type": "function", "name": ...' in message
+
+
+def test_no_field_of_a_response_is_dropped() -> None:
+    """Each is a chat's, and passed on as it is, or has code of its own."""
+    own = {
+        "input", "instructions", "previous_response_id", "max_output_tokens", "text", "tools", "tool_choice",
+        "reasoning", "include", "top_logprobs", "store", "stream_options", "response_format",
+    }  # fmt: skip
+    assert {*ResponsesBody.model_fields} == {*SAME} | own and not own & {*SAME}
+
+
 def test_what_is_wrong_is_named(client: Any) -> None:
     for more, param in (
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"include": ["file_search_call.results"]}, "include"),
         ({"input": [{"type": "computer_call"}]}, "input"),
         ({"input": [{"type": ["x"]}]}, "input"),

@@ -87,6 +87,8 @@ def test_reasoning_can_be_left_out(thinker: Any) -> None:
 def test_what_never_ends_its_thinking_is_all_reasoning(thinker: Any) -> None:
     message = thinker.create(**asked(max_tokens=8, extra_body=FREE)).choices[0].message
     assert message.reasoning_content and not message.content
+    goes_on = [*INSIDE, message.model_dump(exclude_unset=True), {"role": "user", "content": "And then?"}]
+    assert thinker.create(**asked(messages=goes_on, max_tokens=2, extra_body=FREE)).choices
 
 
 def test_a_prompt_that_ended_the_thinking_gets_content_alone(thinker: Any) -> None:
@@ -96,6 +98,19 @@ def test_a_prompt_that_ended_the_thinking_gets_content_alone(thinker: Any) -> No
     )
     assert json.loads(message.content).keys() == ANSWER.keys()
     assert getattr(message, "reasoning_content", None) is None
+
+
+@pytest.mark.parametrize("budget", [0, 3])
+def test_thinking_that_the_model_did_not_open_is_no_content(thinker: Any, budget: int) -> None:
+    body = asked(
+        messages=INSIDE[:1],
+        extra_body={"guide": {"regex": "[0-9]{3}"}, "thinking_token_budget": budget},
+    )
+    message = thinker.create(**body).choices[0].message
+    assert message.content.isdigit() and len(message.content) == 3
+    assert bool(getattr(message, "reasoning_content", None)) == (budget > 0)
+    streamed = [event.choices[0].delta for event in thinker.create(**body, stream=True)]
+    assert "".join(delta.content or "" for delta in streamed) == message.content
 
 
 def test_a_budget_without_a_guide_is_refused(thinker: Any) -> None:

@@ -13,6 +13,18 @@ from support.server.asking import ANSWER, MESSAGES, TOOLS
 NAMED = {"type": "function", "function": {"name": "find_person"}}
 
 
+def function(**members: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "f", **members}}]
+
+
+def deep(levels: int) -> dict[str, Any]:
+    """Data that is a schema, as much as matters."""
+    data: dict[str, Any] = {}
+    for _ in range(levels):
+        data = {"default": data}
+    return data
+
+
 def chat(client: Any, **more: Any) -> Any:
     asked: dict[str, Any] = {
         "model": "tiny",
@@ -88,10 +100,32 @@ def test_a_turn_after_a_tool_call(client: Any) -> None:
 
 
 def test_a_call_that_is_cut_is_as_far_as_it_came(client: Any) -> None:
-    answer = chat(client, tools=TOOLS, tool_choice=NAMED, max_tokens=24)
+    whole = chat(client, tools=TOOLS, tool_choice=NAMED).choices[0].message.tool_calls[0].function
+    answer = chat(client, tools=TOOLS, tool_choice=NAMED, max_tokens=36)
     (chosen,) = answer.choices
-    assert chosen.finish_reason == "length"
-    assert chosen.message.tool_calls is None or chosen.message.tool_calls[0].function.name == "find_person"
+    (call,) = chosen.message.tool_calls
+    assert chosen.finish_reason == "length" and call.function.name == "find_person"
+    assert whole.arguments.startswith(call.function.arguments) and call.function.arguments != whole.arguments
+
+
+def test_a_call_that_is_cut_before_its_name_is_no_content(client: Any) -> None:
+    for choice in ("required", NAMED):
+        for count in (1, 3, 6):
+            answer = chat(client, tools=TOOLS, tool_choice=choice, max_tokens=count)
+            (chosen,) = answer.choices
+            assert (chosen.finish_reason, chosen.message.tool_calls) == ("length", None)
+            assert not chosen.message.content
+            chunks = list(chat(client, tools=TOOLS, tool_choice=choice, max_tokens=count, stream=True))
+            assert not any(chunk.choices[0].delta.content for chunk in chunks)
+
+
+def test_a_stop_word_within_a_call_is_why_it_ended(client: Any) -> None:
+    for stream in (False, True):
+        answer = chat(client, tools=TOOLS, tool_choice=NAMED, stop=['name": "Ada'], stream=stream)
+        reasons = [one.choices[0].finish_reason for one in (answer if stream else [answer])]
+        assert reasons[-1] == "stop"
+    (call,) = chat(client, tools=TOOLS, tool_choice=NAMED, stop=['name": "Ada']).choices[0].message.tool_calls
+    assert call.function.arguments == '{"'
 
 
 REFUSED = {
@@ -101,6 +135,27 @@ REFUSED = {
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nope"}}},
         "tool_choice",
     ),
+    "unknown mode": (
+        {
+            "tools": TOOLS,
+            "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "requird", "tools": [NAMED]}},
+        },
+        "tool_choice",
+    ),
+    "unknown member of a choice": (
+        {"tools": TOOLS, "tool_choice": {**NAMED, "mode": "required"}},
+        "tool_choice",
+    ),
+    "unknown member of a function": ({"tools": function(paramters={})}, "tools"),
+    "unknown member of one that is not called": (
+        {"tools": function(paramters={}), "tool_choice": "none"},
+        "tools",
+    ),
+    "strict is a text": ({"tools": function(strict="false")}, "tools"),
+    "strict is a number": ({"tools": function(strict=0)}, "tools"),
+    "parameters are no object": ({"tools": function(parameters=True)}, "tools"),
+    "parameters nest deep": ({"tools": function(parameters=deep(255))}, "tools"),
+    "parameters nest too deep": ({"tools": function(parameters=deep(900))}, "tools"),
     "two guides": ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "tools"),
     "functions": ({"extra_body": {"functions": [{"name": "f"}]}}, "functions"),
 }
@@ -118,3 +173,48 @@ def test_parameters_that_are_no_schema(client: Any) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "objct"}}}]
     with pytest.raises(openai.BadRequestError, match="objct"):
         chat(client, tools=tools)
+
+
+UNIQUE: Any = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}},
+    "required": ["a"],
+}
+NUMBER: Any = {"type": "object", "properties": {"n": {"enum": [31]}}, "required": ["n"]}
+
+
+def arguments(client: Any, tools: Any) -> Any:
+    answer = chat(client, tools=tools, tool_choice="required", parallel_tool_calls=False)
+    return json.loads(answer.choices[0].message.tool_calls[0].function.arguments)
+
+
+def test_a_function_that_is_not_strict_is_guided(client: Any) -> None:
+    for strict in ({}, {"strict": None}, {"strict": False}):
+        assert arguments(client, function(parameters=NUMBER, **strict)) == {"n": 31}
+
+
+def test_a_function_without_parameters_gets_none(client: Any) -> None:
+    for parameters in ({}, {"parameters": None}, {"parameters": {}}):
+        assert arguments(client, function(**parameters)) == {}
+
+
+def test_a_schema_without_a_type_is_of_objects(client: Any) -> None:
+    assert arguments(client, function(parameters={k: NUMBER[k] for k in ("properties", "required")})) == {
+        "n": 31
+    }
+
+
+def test_strictness_is_each_function_s(client: Any) -> None:
+    strict = {"name": "a", "parameters": UNIQUE, "strict": True}
+    loose = {"name": "b", "parameters": UNIQUE}
+    both = [{"type": "function", "function": one} for one in (strict, loose)]
+    with pytest.raises(openai.BadRequestError, match="uniqueItems is not enforced"):
+        chat(client, tools=both)
+    answer = chat(client, tools=both[1:], tool_choice="required", max_tokens=8)
+    assert any("uniqueItems" in note for note in answer.model_extra["weft"]["guide_notes"])
+
+
+def test_arguments_of_an_earlier_call_that_nest_too_deep(client: Any) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": deep(900)}}
+    with pytest.raises(openai.BadRequestError, match="nests more than"):
+        chat(client, messages=[*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]}])

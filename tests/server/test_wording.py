@@ -12,6 +12,16 @@ import pytest
 
 from support.server.asking import MESSAGES, PROMPT, SCHEMA, ask
 from support.server.running import Running
+from weft.errors import (
+    CapacityError,
+    DeadEndError,
+    ExecutorError,
+    GraphError,
+    GuideStateError,
+    InputError,
+    RequestError,
+)
+from weft.server.errors import api_error
 from weft.server.wording import for_clients
 
 WEFT = Path(__file__).parents[2] / "python" / "weft"
@@ -161,3 +171,21 @@ def test_beams_of_a_model_that_has_none(server: Running) -> None:
         f"{server.url}/v1/completions", {**body, "model": "plain", "temperature": 0, "logprobs": 2}
     )
     assert status == 400 and "leave out use_beam_search" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (InputError("x"), 400, None),
+        (DeadEndError("x"), 400, None),
+        (GuideStateError("x"), 400, "guide_error"),
+        (CapacityError("x"), 400, "too_large"),
+        (RequestError("the model's logits are all NaN"), 500, "internal_error"),
+        (GraphError("x"), 500, "internal_error"),
+        (ExecutorError("x"), 503, "engine_stopped"),
+        (KeyError("x"), 500, "internal_error"),
+    ],
+)
+def test_whose_fault_it_is_has_a_status(error: Exception, status: int, code: str | None) -> None:
+    told = api_error(error)
+    assert (told.status, told.code) == (status, code)

@@ -14,11 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from weft.errors import brief
 from weft.server.errors import ApiError, api_error
 from weft.server.guard import Guard
+from weft.server.protocol.field_errors import in_words
 from weft.server.routes import controllers, generation, operating, responses, timeline, tokens
 from weft.server.state import ServerState
 
@@ -74,9 +76,24 @@ async def _api_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = brief(request.scope["path"], 100)
-    said = {404: f"there is no route {path}", 405: f"{path} does not take {request.scope['method']}"}
+    near = _near_route(request) if error.status_code == 404 else None
+    hint = f"; it is {brief(near, 100)}" if near is not None else ""
+    said = {404: f"there is no route {path}{hint}", 405: f"{path} does not take {request.scope['method']}"}
     told = ApiError(said.get(error.status_code, str(error.detail)), error.status_code)
-    return await _api_error(request, told)
+    answer = await _api_error(request, told)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def _near_route(request: Request) -> str | None:
+    """The route that is meant where /v1 is missing, or is there once too often."""
+    path = request.scope["path"]
+    for near in (f"/v1{path}", path.removeprefix("/v1")):
+        scope = {**request.scope, "path": near}
+        routes = request.app.router.routes
+        if len(near) > 1 and any(route.matches(scope)[0] is not Match.NONE for route in routes):
+            return str(near)
+    return None
 
 
 async def _own_error(request: Request, error: Exception) -> Response:
@@ -88,7 +105,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     return await _api_error(
-        request, ApiError(f"{first['loc'][-1]}: {first['msg']}", param=str(first["loc"][-1]))
+        request, ApiError(f"{first['loc'][-1]}: {in_words(first)}", param=str(first["loc"][-1]))
     )
 
 

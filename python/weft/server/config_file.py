@@ -21,11 +21,14 @@ json_schema = "person.json"       # a file beside this one, or the schema itself
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from weft import registry
 from weft.config import EngineConfig, Speculation
@@ -36,6 +39,8 @@ from weft.server.programs import ProgramLimits
 from weft.server.settings import ServerConfig
 
 T = TypeVar("T")
+MODEL_SETTINGS = [field.name for field in fields(ModelConfig) if field.name not in ("handles", "place")]
+MODEL_SETTINGS.append("guides")
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,13 @@ def read_config(path: Path) -> ConfigFile:
         entries = data.get("models", [])
         if not isinstance(entries, list):
             raise InputError("models is no list of tables; write [[models]] for each")
-        models = [_model(entry, path.parent, f"models[{i}].") for i, entry in enumerate(entries)]
+        models = [
+            replace(_model(entry, path.parent, f"models[{i}]."), place=f"{path}: models[{i}]")
+            for i, entry in enumerate(entries)
+        ]
         programs = {
             name: path.parent / _text(file, f"programs.{name}")
-            for name, file in data.get("programs", {}).items()
+            for name, file in _table(data.get("programs", {}), "programs").items()
         }
     except WeftError as error:
         raise InputError(f"{path}: {error}") from None
@@ -74,12 +82,13 @@ def read_config(path: Path) -> ConfigFile:
 def _server(data: Mapping[str, Any]) -> ServerConfig:
     limits = _made(ProgramLimits, data.get("programs", {}), "server.programs.")
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return _made(ServerConfig, {**given, "programs": limits}, "server.")
+    return _made(ServerConfig, given, "server.", programs=limits)
 
 
 def _model(data: Any, folder: Path, where: str) -> ModelConfig:
     if not isinstance(data, dict):
         raise InputError(f"{where[:-1]} is no table")
+    _check(data, MODEL_SETTINGS, where)
     given = dict(data)
     engine = {"untrusted_guides": True, **_table(given.pop("engine", {}), where + "engine")}
     speculation = _speculation(
@@ -89,12 +98,8 @@ def _model(data: Any, folder: Path, where: str) -> ModelConfig:
     handles = {name: _guide(guide, folder, f"{where}guides.{name}") for name, guide in guides.items()}
     if isinstance(given.get("thinking"), list):
         given["thinking"] = tuple(given["thinking"])
-    own = {
-        "engine": _made(EngineConfig, engine, where + "engine."),
-        "speculation": speculation,
-        "handles": handles,
-    }
-    return _made(ModelConfig, {**given, **own}, where)
+    own = {"engine": _made(EngineConfig, engine, where + "engine."), "speculation": speculation}
+    return _made(ModelConfig, given, where, handles=handles, **own)
 
 
 def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
@@ -104,16 +109,19 @@ def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
         raise InputError(f"{where}drafter is {name!r}; it must be one of {', '.join(known)}")
     count = data.get("num_draft_tokens", 3)
     if isinstance(count, dict):
+        wrong = next((batch for batch in count if not batch.isdecimal()), None)
+        if wrong is not None:
+            raise InputError(f"{where}num_draft_tokens has {wrong!r}, which is no batch size")
         count = {int(batch): number for batch, number in count.items()}
     chosen = Speculation.none()
     if name != "none":
-        path = Path(data["path"]) if "path" in data else None
+        path = Path(_text(data["path"], where + "path")) if "path" in data else None
         chosen = Speculation.named(
             name, path, num_draft_tokens=count, guide_drafts=data.get("guide_drafts", "auto")
         )
-    if data.get("forced"):
+    if _switch(data, "forced", where):
         chosen = Speculation.forced(chosen) if name != "none" else Speculation.forced(num_draft_tokens=count)
-    return Speculation.given(chosen) if data.get("given") else chosen
+    return Speculation.given(chosen) if _switch(data, "given", where) else chosen
 
 
 def _guide(data: Any, folder: Path, where: str) -> Guide:
@@ -132,25 +140,41 @@ def _guide(data: Any, folder: Path, where: str) -> Guide:
     if len(kinds) != 1 or len(data) != 1:
         raise InputError(f"{where} must have one of {', '.join(makers)} or wasm")
     value = data[kinds[0]]
-    if isinstance(value, str) and kinds[0] != "regex" and (folder / value).is_file():
-        value = (folder / value).read_text(encoding="utf-8")
+    if isinstance(value, str) and kinds[0] != "regex":
+        value = _content(folder / value) or value
     if kinds[0] == "json_schema" and isinstance(value, dict):
         value = json.dumps(value)
     return makers[kinds[0]](value)
 
 
-def _made(kind: type[T], data: Mapping[str, Any], where: str) -> T:
+def _made(kind: type[T], data: Mapping[str, Any], where: str, **made: Any) -> T:
+    """Settings of what the file says, and of what is `made` of it already."""
     settings = fields(cast("Any", kind))
     names = [field.name for field in settings]
     _check(data, names, where)
     required = [f.name for f in settings if f.default is MISSING and f.default_factory is MISSING]
-    missing = [name for name in required if name not in data]
+    missing = [name for name in required if name not in data and name not in made]
     if missing:
         raise InputError(f"{where}{missing[0]} is missing")
+    hints = get_type_hints(kind)
+    said = {name: value for name, value in data.items() if name not in made}
+    for name, value in said.items():
+        _check_type(value, hints[name], where + name)
+    return kind(**said, **made)
+
+
+def _check_type(value: Any, hint: Any, where: str) -> None:
+    """Raise `InputError` where a value is none of a type, without reading one as another: "false" would be true."""
     try:
-        return kind(**data)
-    except TypeError as error:
-        raise InputError(f"{where[:-1]}: {error}") from None
+        TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join([where, *(str(part) for part in first["loc"] if isinstance(part, str))])
+        raise InputError(
+            f"{place} is wrong: {first['msg'].replace('Input', 'it').replace('tuple', 'list')}"
+        ) from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where} is {value}; it must be finite")
 
 
 def _check(data: Mapping[str, Any], names: Any, where: str) -> None:
@@ -159,6 +183,21 @@ def _check(data: Mapping[str, Any], names: Any, where: str) -> None:
     unknown = [name for name in data if name not in names]
     if unknown:
         raise InputError(f"there is no setting {where}{unknown[0]}; there is {', '.join(names)}")
+
+
+def _switch(data: Mapping[str, Any], name: str, where: str) -> bool:
+    value = data.get(name, False)
+    if not isinstance(value, bool):
+        raise InputError(f"{where}{name} is {value!r}; it must be true or false")
+    return value
+
+
+def _content(path: Path) -> str | None:
+    """What a file holds; None where a text names none. One that is no name may be longer than names are."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    except (OSError, ValueError):
+        return None
 
 
 def _table(data: Any, where: str) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 _log = logging.getLogger("weft.server")
 
+MOST_WAITING = 4096
+"""Larger parts are written at once."""
+
 
 @dataclass(frozen=True)
 class ConnectionLimits:
@@ -173,17 +176,33 @@ class Connection(HttpToolsProtocol):
 
 
 class _Counted:
-    """A transport that counts what is written to it."""
+    """A transport that counts what is written to it. What is written in one turn of the loop, such as a head and the
+    first part of a body, it gives to the system at once: a call of the system costs as much as making an event."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._num_bytes = transport, 0
+        self._waiting: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        self._num_bytes += len(data)
-        self._transport.write(data)
+        self._waiting.append(data)
+        if len(data) > MOST_WAITING:
+            self._write_waiting()  # a slow reader's pauses must be seen before more is written
+        elif len(self._waiting) == 1:
+            self._loop.call_soon(self._write_waiting)
+
+    def close(self) -> None:
+        self._write_waiting()
+        self._transport.close()
+
+    def _write_waiting(self) -> None:
+        data, self._waiting = b"".join(self._waiting), []
+        if data and not self._transport.is_closing():
+            self._num_bytes += len(data)
+            self._transport.write(data)
 
     @property
     def taken(self) -> tuple[int, bool]:

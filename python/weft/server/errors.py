@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from weft.errors import (
     CapacityError,
+    DeadEndError,
     ExecutorError,
     GuideError,
     GuideStateError,
     InputError,
-    RequestError,
     WeftError,
     shortened,
 )
@@ -31,14 +31,31 @@ TYPES = {
 }
 
 
-_REPR = reprlib.Repr()
+class _Repr(reprlib.Repr):
+    """A text as Python writes it; of what JSON writes otherwise, as JSON does."""
+
+    def repr_NoneType(self, value: None, level: int) -> str:
+        return "null"
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        return "true" if value else "false"
+
+
+_REPR = _Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
 _REPR.maxlevel = 1
 
 
 def quoted(value: object) -> str:
-    """What a client sent, as a message may repeat it: as Python writes it, and at most some 100 letters of a text."""
+    """What a client sent, as a message may repeat it: at most some 100 letters of a text."""
     return _REPR.repr(value)
+
+
+def kind_of(value: object) -> str:
+    """The same; of what has entries only that it is a list or an object."""
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else quoted(value)
 
 
 MAX_MESSAGE = 1000
@@ -84,17 +101,24 @@ class ApiError(Exception):
         return headers
 
 
-def api_error(error: BaseException, fields: Iterable[str] = (), *, is_submitting: bool = False) -> ApiError:
-    """What a client is told of an error of weft's. `fields` are names that its message may begin with. With
-    `is_submitting` a `CapacityError` says that the engine is full; else that the request is too large for it."""
+def api_error(
+    error: BaseException,
+    fields: Collection[str] = (),
+    *,
+    guide: str | None = None,
+    is_submitting: bool = False,
+) -> ApiError:
+    """What a client is told of an error of weft's. `fields` are the body's, whose names its message may begin with, and
+    `guide` is the one that says the guide. With `is_submitting` a `CapacityError` says that the engine is full; else
+    that the request is too large for it."""
     if isinstance(error, ApiError):
         return error
-    told = _told(error, fields, is_submitting)
+    told = _told(error, fields, guide, is_submitting)
     told.__cause__ = error
     return told
 
 
-def _told(error: BaseException, fields: Iterable[str], is_submitting: bool) -> ApiError:
+def _told(error: BaseException, fields: Collection[str], guide: str | None, is_submitting: bool) -> ApiError:
     if not isinstance(error, WeftError):
         return ApiError(f"the server failed: {type(error).__name__}", 500, code="internal_error")
     message = told(error)
@@ -106,10 +130,12 @@ def _told(error: BaseException, fields: Iterable[str], is_submitting: bool) -> A
         code = "context_length_exceeded" if "max_model_len" in message else "too_large"
         return ApiError(message, 400, param=named_field(message, fields), code=code)
     if isinstance(error, GuideError | GuideStateError):
-        return ApiError(message, 400, code="guide_error")
+        return ApiError(message, 400, param=guide, code="guide_error")
     if isinstance(error, InputError):
         return ApiError(message, 400, param=named_field(message, fields))
-    return ApiError(message, 500 if isinstance(error, RequestError) else 400)
+    if isinstance(error, DeadEndError):
+        return ApiError(message, 400)
+    return ApiError(message, 500, code="internal_error")  # a model or an engine that fails
 
 
 def told(error: WeftError) -> str:
@@ -117,7 +143,9 @@ def told(error: WeftError) -> str:
     return shortened(for_clients(str(error)), MAX_MESSAGE)
 
 
-def named_field(message: str, fields: Iterable[str]) -> str | None:
-    """The field that a message begins with; None if it is none of these."""
+def named_field(message: str, fields: Collection[str]) -> str | None:
+    """The field that a message begins with, also by the words for a prompt; None if it is none of these."""
+    if message.startswith("the prompt "):
+        return next((name for name in ("messages", "prompt") if name in fields), None)
     first = re.match(r"[a-z_]+", message)
-    return first[0] if first is not None and first[0] in set(fields) else None
+    return first[0] if first is not None and first[0] in fields else None

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
-import secrets
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from weft.server.body_limits import LimitedBody, TooLargeError
 from weft.server.errors import ApiError
+from weft.server.ids import new_hex
 from weft.server.metrics import reason_of
 from weft.server.origins import Origins
 from weft.server.state import ServerState
 
 GUARDED = ("/v1", "/tokenize", "/detokenize")
 UPLOADS = "/v1/controllers"
-LINGER_S, LINGER_BODIES = 1.0, 4
-"""Of a body that is too long so many times the limit are read and dropped, for so long."""
+WATCHED = ("/health", "/ready")
+"""Asked by supervisors, which start a server anew that does not answer."""
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 _log = logging.getLogger("weft.server.access")
-
-
-class TooLargeError(ApiError):
-    """The body is longer than the server reads."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(f"the body has more than the {most} bytes that are read", 413, code="body_too_large")
 
 
 class Guard:
@@ -49,10 +42,11 @@ class Guard:
             return
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
-        number = given.decode() if REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        number = given.decode() if REQUEST_ID.fullmatch(given) else new_hex()
         scope["weft.request_id"] = number
         scope["weft.send"] = send
-        began, status, most_bytes = time.perf_counter(), 0, self._most_bytes(scope["path"])
+        began, status = time.perf_counter(), 0
+        body = LimitedBody(receive, self._most_bytes(scope["path"]), self._state.bodies)
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -63,14 +57,15 @@ class Guard:
 
         self._tenants.num_inside += 1
         try:
-            self._check(scope, headers, most_bytes)
-            await self._app(scope, _Limited(receive, most_bytes), noted)
+            self._check(scope, headers, body.most_bytes)
+            with body, self._admitted(scope):
+                await self._app(scope, body, noted)
         except ApiError as error:
             scope["weft.error"] = error
             if status:
                 raise
-            if error.status == 413 and b"expect" not in headers:
-                await _discard(receive, most_bytes)
+            if b"expect" not in headers:
+                await body.discard()
             await _refuse(noted, error)
         finally:
             self._tenants.num_inside -= 1
@@ -80,7 +75,7 @@ class Guard:
     def _check(self, scope: Scope, headers: dict[bytes, bytes], most_bytes: int) -> None:
         path = scope["path"]
         most = self._state.config.max_connections
-        if len(self._state.connections.open) > most:
+        if len(self._state.connections.open) > most and path not in WATCHED:
             raise ApiError(
                 f"{most} connections are open, as many as may be; try again later",
                 503,
@@ -105,6 +100,13 @@ class Guard:
         if length.isdigit() and int(length) > most_bytes:
             raise TooLargeError(most_bytes)
 
+    def _admitted(self, scope: Scope) -> AbstractContextManager[None]:
+        """Counts what computes: it is under way from before its body comes, which takes room, too."""
+        tenant = scope.get("weft.tenant")
+        if tenant is None or scope["method"] != "POST":
+            return nullcontext()
+        return self._tenants.admitted(tenant)
+
     def _most_bytes(self, path: str) -> int:
         config = self._state.config
         return config.programs.max_module_bytes if path == UPLOADS else config.max_body_bytes
@@ -115,32 +117,6 @@ class Guard:
         if error is not None:
             model = scope.get("weft.model", "") if job is None else job.served.name
             self._state.metrics.refuse(model, reason_of(error))
-
-
-class _Limited:
-    """A body in parts, up to the limit: chunked bodies tell no length."""
-
-    def __init__(self, receive: Receive, most_bytes: int) -> None:
-        self._receive, self._most_bytes, self._num_bytes = receive, most_bytes, 0
-
-    async def __call__(self) -> Message:
-        message = await self._receive()
-        self._num_bytes += len(message.get("body", b""))
-        if self._num_bytes > self._most_bytes:
-            raise TooLargeError(self._most_bytes)
-        return message
-
-
-async def _discard(receive: Receive, most_bytes: int) -> None:
-    """Read on for a while: a client that still sends when its connection closes does not get to see the answer."""
-    num_bytes = 0
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LINGER_S):
-            while num_bytes < LINGER_BODIES * most_bytes:
-                message = await receive()
-                num_bytes += len(message.get("body", b""))
-                if not message.get("more_body"):
-                    return
 
 
 async def _refuse(send: Send, error: ApiError) -> None:

@@ -13,10 +13,11 @@ from weft.server.errors import ApiError, quoted
 
 @dataclass(frozen=True)
 class Kept:
-    """An answer, and the items of the conversation that it ends, without its own."""
+    """An answer, and the items of the conversation that it ends, without its own; `num_bytes` as JSON."""
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
+    num_bytes: int
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
@@ -41,13 +42,15 @@ class KeptResponses:
         self._shelves: dict[str, Shelf] = {}
 
     def keep(self, tenant: str, response: dict[str, Any], items: list[dict[str, Any]]) -> None:
-        """Keep one; the tenant's oldest go for it."""
+        """Keep one; the tenant's oldest go for it, unless it is longer than all may be."""
         content = json.dumps([response, items]).encode()
+        if len(content) > self._most_bytes:
+            return
         with self._lock:
             shelf = self._shelves.setdefault(tenant, Shelf())
             shelf.kept[response["id"]] = content
             shelf.num_bytes += len(content)
-            while shelf.kept and (len(shelf.kept) > self._most or shelf.num_bytes > self._most_bytes):
+            while len(shelf.kept) > self._most or shelf.num_bytes > self._most_bytes:
                 _, gone = shelf.kept.popitem(last=False)
                 shelf.num_bytes -= len(gone)
 
@@ -57,7 +60,8 @@ class KeptResponses:
             content = self._shelves.get(tenant, Shelf()).kept.get(number)
         if content is None:
             raise self._missing(number, param)
-        return Kept(*json.loads(content))
+        response, items = json.loads(content)
+        return Kept(response, items, len(content))
 
     def delete(self, tenant: str, number: str) -> None:
         """Let go of one."""

@@ -78,8 +78,9 @@ class LineWriter(logging.Handler):
             self.flush()
 
 
-def set_up(form: LogFormat, level: str) -> None:
-    """Write the records of weft and uvicorn to standard error."""
+def set_up(form: LogFormat, level: str) -> LineWriter:
+    """Write the records of weft and uvicorn to standard error. `flush` what is returned before anything else is written
+    there."""
     handler = LineWriter(sys.stderr)
     if form == "json":
         handler.setFormatter(JsonFormatter())
@@ -90,3 +91,4 @@ def set_up(form: LogFormat, level: str) -> None:
         logger.addHandler(handler)
         logger.setLevel(level.upper())
         logger.propagate = False
+    return handler

@@ -128,6 +128,14 @@ class ModelMetrics:
         self.counters["vllm:prefix_cache_queries"] += stats.prompt_tokens
         self.counters["vllm:prefix_cache_hits"] += stats.reused_tokens
 
+    def begin(self, stats: OutputStats) -> None:
+        """An answer has its first token. Those whose clients leave count, too."""
+        self.histograms["vllm:time_to_first_token_seconds"].observe(stats.time_to_first_token_s)
+
+    def abort(self, count: int) -> None:
+        """So many answers did not end."""
+        self.ended["abort"] = self.ended.get("abort", 0) + count
+
     def end(self, output: Output, is_first: bool) -> None:
         """An answer has ended; the first of a prompt counts its prompt."""
         stats, histograms = output.stats, self.histograms
@@ -144,7 +152,6 @@ class ModelMetrics:
         if stats.scheduled_at is None or stats.first_token_at is None or stats.last_token_at is None:
             return
         decoding = stats.last_token_at - stats.first_token_at
-        histograms["vllm:time_to_first_token_seconds"].observe(stats.time_to_first_token_s)
         histograms["vllm:request_queue_time_seconds"].observe(stats.scheduled_at - stats.submitted_at)
         histograms["vllm:request_inference_time_seconds"].observe(stats.last_token_at - stats.scheduled_at)
         histograms["vllm:request_prefill_time_seconds"].observe(stats.first_token_at - stats.scheduled_at)
@@ -226,6 +233,7 @@ class Metrics(Collector):
             yield watched
         except asyncio.CancelledError:
             model.counters["weft:left_requests"] += 1
+            model.abort(len(job.prepared) * job.num_each - watched.num_ended)
             raise
 
 
@@ -237,6 +245,7 @@ class Watched:
     ) -> None:
         self._model, self._num_each, self._clock = model, num_each, clock
         self._last: dict[int, float] = {}
+        self.num_ended = 0
 
     def came(self, increments: Sequence[Increment]) -> None:
         """Note increments that just came."""
@@ -247,15 +256,18 @@ class Watched:
             if one.choice not in self._last and one.choice % self._num_each == 0 and count:
                 self._model.note_prompt(one.stats)
             before = self._last.get(one.choice)
-            if count and before is not None:
+            if count and before is None:
+                self._model.begin(one.stats)
+            elif count and before is not None:
                 gaps.observe((now - before) / count, count)
             if count:
                 self._last[one.choice] = now
             if one.output is not None:
+                self.num_ended += 1
                 self._model.end(one.output, one.choice % self._num_each == 0)
 
 
-FINISHED = {"stop": "stop", "length": "length", "timeout": "length", "cancelled": "abort"}
+FINISHED = {"stop": "stop", "length": "length", "timeout": "length"}
 """vLLM's words for why answers end."""
 
 REASONS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,8 @@ from weft.client.client import EngineClient
 from weft.client.generation_config import Source, sampling_defaults
 from weft.config import EngineConfig, Speculation
 from weft.core import SamplingParams
-from weft.errors import InputError
+from weft.errors import GuideError, InputError
+from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.kinds.tool_style import tool_style_of
 from weft.grammar.kinds.tools import tool_styles
@@ -20,6 +22,8 @@ from weft.parsing import reasoning_markers
 from weft.server.served import Family, ServedModel
 from weft.tokenizer.tokenizer import ChatTemplate
 
+TOOLS = re.compile(r"\btools\b")
+"""The variable by which a template tells a model of tools."""
 UNREAD_RESPONSES = 64
 """Of a client that reads slowly so many increments are kept before they are merged."""
 
@@ -27,7 +31,8 @@ UNREAD_RESPONSES = 64
 @dataclass(frozen=True)
 class ModelConfig:
     """A model to serve: `path` is a directory or a name. `tool_style` and `thinking` (two markers, or () for a model
-    that does not think) stand in for what its chat template tells."""
+    that does not think) stand in for what its chat template tells. `place` is where a file says all this, as errors
+    name it."""
 
     path: str | Path | None = None
     name: str | None = None
@@ -41,13 +46,20 @@ class ModelConfig:
     tool_style: str | None = None
     thinking: tuple[str, ...] | None = None
     handles: Mapping[str, Guide] = field(default_factory=dict)
+    place: str = ""
+
+
+def name_of(config: ModelConfig) -> str:
+    """What clients call a model. Raises `ModelError`."""
+    return config.name or ModelSource.of(config.path).path.name
 
 
 def build(config: ModelConfig) -> ServedModel:
     """Load a model and start its engine. Raises `ModelError`, `TokenizerError` or `InputError`."""
     source = ModelSource.of(config.path)
     if config.tool_style is not None and config.tool_style not in tool_styles():
-        raise InputError(f"tool_style is {config.tool_style!r}; it must be one of {', '.join(tool_styles())}")
+        known = ", ".join(tool_styles())
+        raise _wrong(config, f"tool_style is {config.tool_style!r}; it must be one of {known}")
     defaults = sampling_defaults(source.path, config.generation_config)
     limits = ClientLimits(
         max_sequences=128,
@@ -58,9 +70,10 @@ def build(config: ModelConfig) -> ServedModel:
     built = BuiltEngine.build(source, config.device, config.dtype, config.speculation, config.engine)
     if built.compiler is not None:
         built.compiler.warm_up()  # rather than in the first guided request
+        _compile(built.compiler, config)
     client = EngineClient(built, limits)
     return ServedModel(
-        config.name or source.path.name,
+        name_of(config),
         client,
         SamplingParams(**{"temperature": 1.0, **defaults}),
         family_of(built.text.chat_template, config),
@@ -69,13 +82,37 @@ def build(config: ModelConfig) -> ServedModel:
     )
 
 
+def _compile(compiler: GuideCompiler, config: ModelConfig) -> None:
+    """Compile a configuration's guides, so that what is wrong with one is told before the server listens."""
+    for name, guide in config.handles.items():
+        try:
+            compiler.compile(guide)
+        except GuideError as error:
+            raise _wrong(config, f"guides.{name}: {error}") from None
+
+
+def _wrong(config: ModelConfig, message: str) -> InputError:
+    """An error of a model's configuration, which says whose it is."""
+    name = name_of(config)
+    return InputError(f"{config.place} ({name}): {message}" if config.place else f"{name}: {message}")
+
+
 def family_of(template: ChatTemplate | None, config: ModelConfig) -> Family:
     """What a chat template tells of a family, and what the config says instead."""
-    style = config.tool_style or tool_style_of(template) or Family.tool_style
+    own = tool_style_of(template)
+    style = config.tool_style or own or Family.tool_style
+    for_tools = (
+        (template.get("tool_use") or template.get("default")) if isinstance(template, dict) else template
+    )
     plain = template.get("default") if isinstance(template, dict) else template
     thinking = reasoning_markers(plain) if plain else None
     if config.thinking is not None:
         if len(config.thinking) not in (0, 2):
-            raise InputError("thinking is two markers, or none")
+            raise _wrong(config, "thinking is two markers, or none")
         thinking = (config.thinking[0], config.thinking[1]) if config.thinking else None
-    return Family(style, thinking)
+    return Family(
+        style,
+        thinking,
+        is_style_guessed=config.tool_style is None and own is None,
+        is_told_of_tools=for_tools is not None and TOOLS.search(for_tools) is not None,
+    )

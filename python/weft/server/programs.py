@@ -46,6 +46,9 @@ class ProgramLimits:
     def __post_init__(self) -> None:
         if self.max_module_bytes <= 0:
             raise InputError(f"programs.max_module_bytes is {self.max_module_bytes}; it must be above 0")
+        for name in ("max_modules", "max_bytes", "max_tags"):
+            if getattr(self, name) < 0:
+                raise InputError(f"programs.{name} is {getattr(self, name)}; it must be 0 or more")
 
 
 @dataclass
@@ -135,14 +138,17 @@ class Programs:
             shelf.tags = {tag: one for tag, one in shelf.tags.items() if one["module_id"] != number}
         return {"deleted": name}
 
-    @_locked
     def guide(self, tenant: str, name: str, argument: str) -> Guide:
-        """The guide of a program, by its tag or its number."""
+        """The guide of a program, by its tag or its number. Its form is read again, which takes its time."""
+        return Guide.wasm(self._module(tenant, name), argument, trusted=self._limits.trusted)
+
+    @_locked
+    def _module(self, tenant: str, name: str) -> bytes:
         shelf = self._shelves.get(tenant, Shelf())
         if name in self._own and name not in shelf.tags:
-            return Guide.wasm(self._own[name], argument, trusted=self._limits.trusted)
+            return self._own[name]
         number = shelf.tags[name]["module_id"] if name in shelf.tags else self._number(shelf, name)
-        return Guide.wasm(shelf.modules[number], argument, trusted=self._limits.trusted)
+        return shelf.modules[number]
 
     def add(self, name: str, module: bytes) -> None:
         """Keep a program of the server's own, which every tenant may name. Raises `GuideError`."""

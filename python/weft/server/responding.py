@@ -35,7 +35,7 @@ STREAM_HEADERS = [
 PART_BYTES = 64 << 10
 """Of a whole answer so much is sent at once: what the client has not taken yet is held once, not twice."""
 
-UNHURRIED, LONGEST = 32, 5
+UNHURRIED, LONGEST = 16, 5
 """Above so many requests under way the pauses between a stream's events grow in proportion, to so many times: a server
 whose events stay as frequent spends on sockets what its engine could compute with."""
 
@@ -69,6 +69,7 @@ class AnswerResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client leaves before."""
         working = asyncio.ensure_future(self._run(scope, send))
+        self._services.answering.add(working)
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -80,6 +81,7 @@ class AnswerResponse(Response):
         finally:
             leaving.cancel()
             working.cancel()
+            self._services.answering.discard(working)
 
     async def _run(self, scope: Scope, send: Send) -> None:
         metrics, job, started = self._services.metrics, self._job, False
@@ -87,7 +89,7 @@ class AnswerResponse(Response):
         scope["weft.job"] = job
         try:
             with (
-                self._services.tenants.admitted(self._tenant, len(job.prepared) * job.num_each),
+                self._services.tenants.answering(self._tenant, len(job.prepared) * job.num_each),
                 metrics.request(job) as watched,
             ):
                 handles = await self._submitted()
@@ -109,6 +111,10 @@ class AnswerResponse(Response):
                 finally:
                     answers.close()
                 await _send_part(part_to, self._writer.last(), is_last=True)
+        except asyncio.CancelledError:
+            if not self._services.has_ended or scope.get("weft.left"):
+                raise
+            await self._fail(scope, send, ended(), started)
         except Exception as error:
             await self._fail(scope, send, error, started)
 
@@ -127,7 +133,9 @@ class AnswerResponse(Response):
         try:
             if len(prepared) * self._job.num_each <= FEW:
                 return client.submit(prepared)
-            submitting = on(self._services.workers.reading, lambda: client.submit(prepared))
+            submitting = asyncio.ensure_future(
+                self._services.workers.read(self._tenant.number, lambda: client.submit(prepared))
+            )
             try:
                 return await asyncio.shield(submitting)
             except asyncio.CancelledError:
@@ -140,7 +148,7 @@ class AnswerResponse(Response):
         return json.dumps(self._writer.whole(came), ensure_ascii=False).encode()
 
     async def _fail(self, scope: Scope, send: Send, error: Exception, started: bool) -> None:
-        told = api_error(error)
+        told = self._job.told(error)
         scope["weft.error"] = told
         if told.status >= 500 and not isinstance(error, ApiError):
             _log.error("a request failed: %s", error, exc_info=error)
@@ -156,10 +164,25 @@ class Services:
     def __init__(self, tenants: Tenants, metrics: Metrics, workers: Workers, interval_s: float) -> None:
         self.tenants, self.metrics, self.workers = tenants, metrics, workers
         self._interval_s = interval_s
+        self.answering: set[asyncio.Future[None]] = set()
+        self.has_ended = False
+
+    def end(self) -> None:
+        """Cancel all answers; their clients are told."""
+        self.has_ended = True
+        for answer in self.answering:
+            answer.cancel()
 
     def pause_s(self) -> float:
         """How long a stream's tokens gather now before they are sent, in seconds."""
         return self._interval_s * min(max(self.tenants.num_requests / UNHURRIED, 1.0), LONGEST)
+
+
+def ended() -> ApiError:
+    """What those hear whose answers take longer than a server that ends waits for."""
+    return ApiError(
+        "the server ended before the answer did; ask another", 503, code="draining", retry_after_s=1
+    )
 
 
 async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

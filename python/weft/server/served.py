@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,16 +16,21 @@ from weft.core import SamplingParams
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
+_log = logging.getLogger("weft.server")
+
 NO_GUIDES: Mapping[str, Guide] = {}
 
 
 @dataclass(frozen=True)
 class Family:
     """What a model's family writes: the format of its tool calls (one of `tool_styles()`), and what its thinking stands
-    between (None: it does not think)."""
+    between (None: it does not think). The format is guessed where neither the chat template shows one nor the
+    configuration names one, and a template that does not read `tools` tells the model of none."""
 
     tool_style: str = "qwen_3"
     thinking: tuple[str, str] | None = None
+    is_style_guessed: bool = False
+    is_told_of_tools: bool = True
 
 
 @dataclass(eq=False)
@@ -39,6 +46,7 @@ class ServedModel:
     default_max_tokens: int | None = None
     handles: Mapping[str, Guide] = field(default_factory=lambda: NO_GUIDES)
     created: int = field(default_factory=lambda: int(time.time()))
+    _has_warned: bool = False
 
     @property
     def text(self) -> ModelText:
@@ -65,6 +73,23 @@ class ServedModel:
         assert self.text.vocabulary is not None
         return TokenTexts(self.text.vocabulary)
 
+    def warn_of_tools(self) -> None:
+        """Log, at the first request with tools, why calls may be poor: not at the start, since models without tools are
+        served, too."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        family = self.family
+        if family.is_style_guessed:
+            _log.warning(
+                "%s: the chat template shows no format of tool calls; calls are asked for in the form of %s, and "
+                "--tool-style (tool_style in a configuration) sets another",
+                self.name,
+                family.tool_style,
+            )
+        if not family.is_told_of_tools:
+            _log.warning("%s: the chat template does not read tools; the model is told of none", self.name)
+
     def close(self) -> None:
         """End its engine."""
         self.client.close()
@@ -86,10 +111,28 @@ class TokenTexts:
         """Whether it is no part of text."""
         return not self._tokens[token]
 
-    def width(self, token: int) -> int:
-        """How many characters of text it is about; special ones are not in it."""
-        return len(self._tokens[token].decode(errors="replace"))
-
     def text(self, token: int) -> str:
         """Its text; bytes that are no UTF-8 by themselves are replaced."""
         return self.bytes_of(token).decode(errors="replace")
+
+
+class TextOffsets:
+    """Where tokens begin in the text that they make, in characters. One that begins within a character begins where
+    that does; special ones are not in the text."""
+
+    def __init__(self, tokens: TokenTexts) -> None:
+        self._tokens = tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at = 0
+
+    def next(self, token: int) -> int:
+        """Where the next token begins."""
+        at = self._at
+        if not self._tokens.is_special(token):
+            self._at += len(self._decoder.decode(self._tokens.bytes_of(token)))
+        return at
+
+    def end(self) -> None:
+        """The text ends here, and what follows is another, after it."""
+        self._at += len(self._decoder.decode(b"", final=True))
+        self._decoder.reset()

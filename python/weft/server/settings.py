@@ -15,11 +15,12 @@ class ServerConfig:
 
     It listens at `host` and `port`. `api_keys` are keys by the names of who has them; without any nobody is asked for
     one. The line and headers of a request may have `max_head_bytes`, and take `max_head_s` seconds to come; a body
-    `max_body_bytes` and `max_body_s`. `max_requests` are under way at most, `max_requests_per_key` of each key (None:
-    as many), with `max_answers_per_key` answers (of `n` and of several prompts) together; and `max_connections` are
-    open. Tokens of a stream that come within `stream_interval_ms` are one event; above 32 requests under way the time
-    grows with their number, to five times. A client that takes nothing for `slow_reader_s` seconds loses its
-    connection. Told to end, the server takes nothing new, and waits `drain_s` seconds for what is under way.
+    `max_body_bytes` and `max_body_s`, and all that are held `max_bodies_bytes`. `max_requests` are under way at most,
+    from when their headers came, `max_requests_per_key` of each key (None: as many), with `max_answers_per_key` answers
+    (of `n` and of several prompts; a single request may have more) together; and `max_connections` are open. Tokens of
+    a stream that come within `stream_interval_ms` are one event; above 16 requests under way the time grows with their
+    number, to five times. A client that takes nothing for `slow_reader_s` seconds loses its connection. Told to end,
+    the server takes nothing new, and waits `drain_s` seconds for what is under way.
 
     `allow_priority` lets requests say their priority, which goes before the turns of tenants (None: where nobody has a
     key). `allowed_origins` are web pages' that may ask ("*": all), and `allowed_hosts` are names that a server without
@@ -35,6 +36,7 @@ class ServerConfig:
     max_head_s: float = 10.0
     max_body_bytes: int = 4 << 20
     max_body_s: float = 30.0
+    max_bodies_bytes: int = 256 << 20
     max_requests: int = 512
     max_requests_per_key: int | None = None
     max_answers_per_key: int = 512
@@ -51,11 +53,17 @@ class ServerConfig:
     programs: ProgramLimits = field(default_factory=ProgramLimits)
 
     def __post_init__(self) -> None:
+        keys = [*self.api_keys.values()]
+        if len(set(keys)) < len(keys):
+            raise InputError("two API keys are the same; give each name a key of its own")
+        if any(key != key.strip() or not key for key in keys):
+            raise InputError("an API key is empty, or has blanks around it, which a header can't carry")
         for name in (
             "max_head_bytes",
             "max_head_s",
             "max_body_bytes",
             "max_body_s",
+            "max_bodies_bytes",
             "max_requests",
             "max_requests_per_key",
             "max_answers_per_key",
@@ -73,6 +81,6 @@ class ServerConfig:
                 raise InputError(f"allowed_hosts has {host!r}; give names, without a scheme or a port")
         if not 0 <= self.port < 65536:
             raise InputError(f"port is {self.port}; it must be 0 (any that is free) to 65535")
-        for name in ("drain_s", "stream_interval_ms"):
+        for name in ("drain_s", "stream_interval_ms", "max_kept_responses", "max_kept_bytes"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be 0 or more")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping
 
+from weft.server.body_limits import HeldBodies
 from weft.server.connections import ConnectionLimits, Connections
 from weft.server.errors import ApiError, quoted
+from weft.server.ids import new_hex
 from weft.server.kept import KeptResponses
 from weft.server.metrics import BAD_HEAD, Metrics
 from weft.server.programs import Programs
@@ -27,6 +28,7 @@ class ServerState:
         self.tenants = Tenants(
             config.api_keys, config.max_requests, config.max_requests_per_key, config.max_answers_per_key
         )
+        self.bodies = HeldBodies(config.max_bodies_bytes)
         self.metrics = Metrics()
         self.programs = Programs(config.programs)
         self.responses = KeptResponses(config.max_kept_responses, config.max_kept_bytes)
@@ -76,4 +78,4 @@ class ServerState:
 
 def new_id(kind: str, given: str | None = None) -> tuple[str, int]:
     """The id of an answer, which begins with `kind` and has the id that its request was given, and the time."""
-    return f"{kind}{given or secrets.token_hex(16)}", int(time.time())
+    return f"{kind}{given or new_hex()}", int(time.time())

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from weft.errors import InputError
 from weft.server.errors import ApiError
 
 ANYBODY = "anybody"
@@ -17,16 +16,18 @@ ANYBODY = "anybody"
 
 @dataclass(eq=False)
 class Tenant:
-    """Somebody with a key. `number` is the engine's client: clients take turns."""
+    """Somebody with a key, or everybody where no key is asked for. `number` is the engine's client: clients take
+    turns."""
 
     name: str
     number: int
+    has_key: bool = True
     num_requests: int = 0
     num_sequences: int = 0
 
     def salted(self, salt: str | None) -> str | None:
         """The salt of a request's prefixes: tenants with keys do not find each other's, whose reuse could be timed."""
-        if self.name == ANYBODY:
+        if not self.has_key:
             return salt
         return f"{self.number}" if salt is None else f"{self.number}/{salt}"
 
@@ -38,16 +39,12 @@ class Tenants:
     def __init__(
         self, keys: Mapping[str, str], most_requests: int, most_each: int | None, most_sequences: int
     ) -> None:
-        if len(set(keys.values())) < len(keys):
-            raise InputError("two API keys are the same; give each name a key of its own")
-        if not all(keys.values()):
-            raise InputError("an API key is empty")
         self._most, self._most_each, self._most_sequences = most_requests, most_each, most_sequences
         self._keys = [
             (_digest(key.encode()), Tenant(name, number))
             for number, (name, key) in enumerate(sorted(keys.items()))
         ]
-        self._anybody = Tenant(ANYBODY, 0)
+        self._anybody = Tenant(ANYBODY, 0, has_key=False)
         self.num_requests = 0
         self.num_inside = 0
 
@@ -69,8 +66,8 @@ class Tenants:
         return found
 
     @contextmanager
-    def admitted(self, tenant: Tenant, num_sequences: int) -> Iterator[None]:
-        """A request of so many sequences under way. Raises `ApiError` where there are too many."""
+    def answering(self, tenant: Tenant, num_sequences: int) -> Iterator[None]:
+        """So many answers under way. Raises `ApiError` where there are others and all are too many."""
         if tenant.num_sequences and tenant.num_sequences + num_sequences > self._most_sequences:
             raise ApiError(
                 f"{tenant.num_sequences} answers of this key are under way; {num_sequences} more would be above "
@@ -79,6 +76,16 @@ class Tenants:
                 code="too_many_answers",
                 retry_after_s=1,
             )
+        tenant.num_sequences += num_sequences
+        try:
+            yield
+        finally:
+            tenant.num_sequences -= num_sequences
+
+    @contextmanager
+    def admitted(self, tenant: Tenant) -> Iterator[None]:
+        """A request under way, from its headers to the end of its answer. Raises `ApiError` where there are too
+        many."""
         if self._most_each is not None and tenant.num_requests >= self._most_each:
             raise ApiError(
                 f"{tenant.num_requests} requests of this key are under way, as many as one may have; try again when "
@@ -95,13 +102,11 @@ class Tenants:
                 retry_after_s=1,
             )
         tenant.num_requests += 1
-        tenant.num_sequences += num_sequences
         self.num_requests += 1
         try:
             yield
         finally:
             tenant.num_requests -= 1
-            tenant.num_sequences -= num_sequences
             self.num_requests -= 1
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,6 +21,11 @@ class Workers:
     def __init__(self) -> None:
         self.reading = ThreadPoolExecutor(READERS, "weft-reading")
         self.writing = ThreadPoolExecutor(WRITERS, "weft-writing")
+        self._turns = Turns(self.reading, READERS)
+
+    async def read(self, client: int, work: Callable[[], T]) -> T:
+        """What `work` gives, once a reading thread has done it; of those who wait, clients take turns."""
+        return await self._turns.run(client, work)
 
     def close(self) -> None:
         """Begin no more."""
@@ -29,3 +36,50 @@ class Workers:
 def on(pool: Executor, work: Callable[[], T]) -> asyncio.Future[T]:
     """What `work` gives, once a thread of a pool has done it."""
     return asyncio.get_running_loop().run_in_executor(pool, work)
+
+
+class Turns:
+    """Work of several clients on `count` threads of a pool: one that asks for much waits for itself. Used on the event
+    loop alone."""
+
+    def __init__(self, pool: Executor, count: int) -> None:
+        self._pool, self._free = pool, count
+        self._waiting: OrderedDict[int, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def run(self, client: int, work: Callable[[], T]) -> T:
+        """What `work` gives, on a thread, when it is the client's turn."""
+        loop = asyncio.get_running_loop()
+        if self._free:
+            self._free -= 1
+        else:
+            turn = loop.create_future()
+            self._waiting.setdefault(client, deque()).append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()  # it came, and nobody uses it
+                raise
+        try:
+            working = self._pool.submit(work)
+        except RuntimeError:  # the pool has ended
+            self._next()
+            raise
+        working.add_done_callback(lambda _: self._ended(loop))
+        return await asyncio.wrap_future(working)
+
+    def _ended(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and everybody with it
+            loop.call_soon_threadsafe(self._next)
+
+    def _next(self) -> None:
+        """Give a thread that is free to the client that has waited longest for a turn."""
+        while self._waiting:
+            client, turns = self._waiting.popitem(last=False)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[client] = turns
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from collections.abc import Mapping
+from inspect import isclass
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from weft.errors import brief
-from weft.server.errors import ApiError, quoted
+from weft.server.errors import ApiError, kind_of
+from weft.server.protocol.field_errors import REFUSAL, field_error
 
-REFUSAL = "unsupported_parameter"
 MOST_ENTRIES = 10_000
-MOST_LETTERS = 100
-"""Of a field's name that is repeated."""
+MOST_COUNTED = 2**31 - 1
+"""Of tokens before a guide, or blanks: numbers of the engine and of the grammar libraries have 32 bits."""
+MOST_EXACT = 2**53
+"""Floats below are exact integers where they are whole."""
 T = TypeVar("T")
 
 
@@ -39,54 +43,80 @@ Object = Annotated[dict[str, Any], BeforeValidator(_few)]
 
 class Body(BaseModel):
     """A body. `REFUSED` names fields that other servers know and weft does not honour: a reason, and the values that
-    ask for nothing, which are accepted."""
+    ask for nothing, which are accepted. `OTHER_NAMES` are fields by what they are called elsewhere. A field that is
+    null is left out, unless null is a value of its own.
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    Values are of the type that a field has: "5" is no number, and 1 is not true; 5.0 is 5."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
     REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {}
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {}
+    _unset: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose default null stands for."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        cls._unset = frozenset(
+            field.alias or name
+            for name, field in cls.model_fields.items()
+            if not field.is_required() and field.annotation is not Any and not _takes_null(field.annotation)
+        )
 
     @classmethod
     def read(cls, data: Any) -> Self:
         """The body that JSON `data` says. Raises `ApiError`, naming the field."""
         if not isinstance(data, dict):
-            raise ApiError(f"the body is a JSON {type(data).__name__}; it must be an object")
+            raise ApiError(f"the body is {kind_of(data)}; it must be an object")
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise _api_error(error, [*cls.model_fields, *cls.REFUSED]) from None
+            raise field_error(error, data, cls) from None
+
+    @classmethod
+    def within(cls, name: str) -> type[Body] | None:
+        """What a field's members are, where it is an object whose members are known."""
+        annotation = next(
+            (field.annotation for own, field in cls.model_fields.items() if (field.alias or own) == name),
+            None,
+        )
+        kinds = (annotation, *get_args(annotation))
+        return next((one for one in kinds if isclass(one) and issubclass(one, Body)), None)
+
+    @classmethod
+    def meant_by(cls, name: str) -> str | None:
+        """The field that is likely meant by a name that none has."""
+        if name in cls.OTHER_NAMES:
+            return cls.OTHER_NAMES[name]
+        known = [*(field.alias or own for own, field in cls.model_fields.items()), *cls.REFUSED]
+        return next(iter(difflib.get_close_matches(name, known, 1)), None)
 
     @model_validator(mode="before")
     @classmethod
-    def _without_refused(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or cls.REFUSED.keys().isdisjoint(data):
+    def _prepared(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
             return data
         for name, (reason, inert) in cls.REFUSED.items():
             if name in data and not _is_inert(data[name], inert):
                 raise PydanticCustomError(
                     REFUSAL, "{name} is not supported: {reason}", {"name": name, "reason": reason}
                 )
-        return {name: value for name, value in data.items() if name not in cls.REFUSED}
+        left_out = {name for name in cls._unset if name in data and data[name] is None}
+        left_out |= cls.REFUSED.keys() & data.keys()
+        return {name: _number(value) for name, value in data.items() if name not in left_out}
+
+
+def _takes_null(annotation: Any) -> bool:
+    return NoneType in get_args(annotation)
+
+
+def _number(value: Any) -> Any:
+    """JSON has one kind of number: some clients write 5 as 5.0."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < MOST_EXACT
+    return int(value) if is_whole else value
 
 
 def _is_inert(value: Any, inert: tuple[Any, ...]) -> bool:
     """Whether a value asks for nothing: None, or one of those, and True is not 1."""
     return value is None or any(value == one and type(value) is type(one) for one in inert)
-
-
-def _api_error(error: ValidationError, names: list[str]) -> ApiError:
-    """What is wrong first, in one line."""
-    first = error.errors(include_url=False)[0]
-    place = [str(part) for part in first["loc"]]
-    if first["type"] == REFUSAL:
-        param = brief(".".join([*place, first["ctx"]["name"]]), MOST_LETTERS)
-        return ApiError(first["msg"], param=param, code="unsupported_parameter")
-    path = brief(".".join(place), MOST_LETTERS)
-    if first["type"] == "extra_forbidden":
-        known = names if len(place) == 1 else []
-        near = difflib.get_close_matches(place[-1][:MOST_LETTERS], known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return ApiError(
-            f"unknown field {quoted('.'.join(place))}{hint}", param=path, code="unknown_parameter"
-        )
-    said = first["msg"].removeprefix("Value error, ")
-    return ApiError(f"{path}: {said}" if path else said, param=path or None)

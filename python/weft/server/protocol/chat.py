@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from weft.server.errors import ApiError
-from weft.server.protocol.base import Few, Object
+from weft.server.errors import ApiError, quoted
+from weft.server.protocol import other_names
+from weft.server.protocol.base import MOST_COUNTED, Few, Object
 from weft.server.protocol.sampling import SamplingFields
+from weft.server.protocol.template import TemplateFields
 
 
-class ChatBody(SamplingFields):
+def _prediction(value: Any) -> Any:
+    if isinstance(value, dict):
+        unknown = next((name for name in value if name not in ("type", "content")), None)
+        if unknown is not None:
+            raise ValueError(f"has {quoted(unknown)}, which is not known; it has type and content")
+    return value
+
+
+class ChatBody(SamplingFields, TemplateFields):
     """OpenAI's chat request, with vLLM's fields."""
 
     messages: Few[Object] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    tools: Few[Object] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    prediction: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
-    thinking_token_budget: int | None = Field(None, ge=0)
+    prediction: Annotated[dict[str, Any] | None, BeforeValidator(_prediction)] = None
+    thinking_token_budget: int | None = Field(None, ge=0, le=MOST_COUNTED)
     include_reasoning: bool = True
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] | None = None
-    documents: Few[Object] | None = None
 
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.CHAT
     REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
         **SamplingFields.REFUSED,
         "echo": ("a conversation is not repeated; use /v1/completions", (False,)),
@@ -49,15 +55,15 @@ class ChatBody(SamplingFields):
         super().check_together()
         if self.top_logprobs and not self.logprobs:
             raise ApiError("top_logprobs needs logprobs to be true", param="top_logprobs")
+        if self.max_completion_tokens not in (None, self.max_tokens) and self.max_tokens is not None:
+            raise ApiError(
+                f"max_tokens is {self.max_tokens} and max_completion_tokens {self.max_completion_tokens}; give one of "
+                "them",
+                param="max_completion_tokens",
+            )
         if self.max_tokens == 0:
             raise ApiError("max_tokens is 0; a chat's answer has 1 token at least", param="max_tokens")
-        if self.continue_final_message and "add_generation_prompt" not in self.model_fields_set:
-            self.add_generation_prompt = False
-        if self.continue_final_message and self.add_generation_prompt:
-            raise ApiError(
-                "continue_final_message goes on with the last message; leave out add_generation_prompt",
-                param="add_generation_prompt",
-            )
+        self.check_goes_on()
 
     @property
     def most_tokens(self) -> int | None:

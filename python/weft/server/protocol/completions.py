@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
 from weft.server.errors import ApiError
+from weft.server.protocol import other_names
 from weft.server.protocol.sampling import SamplingFields
 
 MAX_PROMPTS = 1024
@@ -39,6 +41,8 @@ class CompletionBody(SamplingFields):
     echo: bool = False
     token_details: bool = False
     add_special_tokens: bool = True
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.COMPLETIONS
 
     @property
     def prompts(self) -> list[str | list[int]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import Field
 
-from weft.server.protocol.base import Body, Few, Object
+from weft.server.protocol import other_names
+from weft.server.protocol.base import MOST_COUNTED, Body, Few, Object
 
 Schema = dict[str, Any] | bool | str
 
@@ -19,6 +21,8 @@ class JsonSchemaFormat(Body):
     schema_: Schema = Field(alias="schema")
     strict: bool | None = None
 
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.JSON_SCHEMA_FORMAT
+
 
 class ResponseFormat(Body):
     """`response_format`: text, json_object, json_schema or structural_tag (of XGrammar's form, or vLLM's older one)."""
@@ -28,6 +32,8 @@ class ResponseFormat(Body):
     format: dict[str, Any] | None = None
     structures: Few[Object] | None = None
     triggers: Few[str] | None = None
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.RESPONSE_FORMAT
 
 
 class StructuredOutputs(Body):
@@ -42,6 +48,7 @@ class StructuredOutputs(Body):
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
 
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.STRUCTURED_OUTPUTS
     REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
         "whitespace_pattern": ("blanks are bounded, or none with disable_any_whitespace", ()),
     }
@@ -63,9 +70,11 @@ class OwnGuide(Body):
     strict: bool = True
     any_order: bool = False
     open_objects: bool = False
-    max_whitespace: int | None = Field(8, ge=0)
+    max_whitespace: int | None = Field(8, ge=1, le=MOST_COUNTED)
     after: str | int | None = None
-    max_free_tokens: int | None = Field(None, ge=0)
+    max_free_tokens: int | None = Field(None, ge=0, le=MOST_COUNTED)
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.GUIDE
 
 
 class GuideFields(Body):

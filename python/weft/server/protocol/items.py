@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from weft.server.errors import ApiError, quoted
+from weft.server.ids import new_hex
+from weft.server.protocol.messages import TEXTS, check_content, check_message
 
 Item = dict[str, Any]
 PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
@@ -17,7 +18,7 @@ MAX_ID = 128
 
 def new_item_id(kind: str) -> str:
     """An id for an item of a type."""
-    return f"{PREFIXES[kind]}_{secrets.token_hex(16)}"
+    return f"{PREFIXES[kind]}_{new_hex()}"
 
 
 def input_items(given: str | Iterable[Item], before: Sequence[Item]) -> list[Item]:
@@ -43,7 +44,8 @@ def input_items(given: str | Iterable[Item], before: Sequence[Item]) -> list[Ite
 
 def _read(kind: str, item: Item, place: str) -> Item:
     if kind == "message":
-        return {"role": item.get("role"), "content": _parts(item)}
+        check_message(item, place)
+        return {"role": item["role"], "content": _parts(item)}
     if kind == "reasoning":
         return {"summary": item.get("summary") or [], "content": item.get("content")}
     names = ("call_id", "name") if kind == "function_call" else ("call_id",)
@@ -52,6 +54,7 @@ def _read(kind: str, item: Item, place: str) -> Item:
     if wrong is not None:
         raise ApiError(f"{place}.{wrong} is missing; a {kind} has {' and '.join(names)}", param="input")
     if kind == "function_call_output":
+        check_content(item, place, "output")
         return {**found, "output": item.get("output")}
     arguments = item.get("arguments", "{}")
     return {**found, "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)}
@@ -69,7 +72,7 @@ def _parts(item: Item) -> Any:
 
 
 def _part(part: Any, is_answer: bool) -> Any:
-    if not isinstance(part, dict) or part.get("type", "text") not in ("text", "input_text", "output_text"):
+    if not isinstance(part, dict) or part.get("type", "text") not in TEXTS:
         return part
     own = {"type": "output_text", "annotations": [], "logprobs": []} if is_answer else {"type": "input_text"}
     return {**part, **own}

@@ -2,23 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from weft.server.errors import ApiError, quoted
+from weft.server.errors import ApiError, kind_of, quoted
+from weft.server.protocol import other_names
 from weft.server.protocol.base import Body, Few, Object
 from weft.server.protocol.chat import ChatBody
 from weft.server.protocol.guides import GuideFields
 from weft.server.protocol.items import messages_of
 from weft.server.protocol.sampling import Metadata
+from weft.server.protocol.template import Effort
 
 SAME = (
     "model", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "frequency_penalty",
     "presence_penalty", "logit_bias", "stop_token_ids", "bad_words", "stop", "min_tokens", "ignore_eos", "stream",
     "parallel_tool_calls", "priority", "cache_salt", "metadata", "user", "safety_identifier", "prompt_cache_key",
-    "structured_outputs", "guide", "chat_template_kwargs", "max_drafts", "timeout_s", "on_length",
+    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "guide",
+    "chat_template_kwargs", "max_drafts", "timeout_s", "on_length",
 )  # fmt: skip
+OWN_NAMES = {
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+}
+"""What a chat's fields are called here."""
+CHAT_NAME = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, OWN_NAMES))})(?!\w)")
+
+
+TOOL_FORM = 'a tool here is {"type": "function", "name": ..., "parameters": ...}'
+
+
+def _flat_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool in this route's form, which may also come in a chat's."""
+    if tool.get("type") != "function":
+        raise ValueError(f"is of type {quoted(tool.get('type'))}; only functions can be called")
+    function = tool.get("function")
+    if function is not None:
+        given = (name for name, value in tool.items() if value is not None)
+        beside = next((name for name in given if name not in ("type", "function")), None)
+        if beside is not None:
+            raise ValueError(f"has {quoted(beside)} beside 'function'; {TOOL_FORM}")
+        if not isinstance(function, dict):
+            raise ValueError(f"has a function that is {kind_of(function)}; {TOOL_FORM}")
+        tool = {"type": "function", **function}
+    if not isinstance(tool.get("name"), str):
+        raise ValueError(f"has no name that is a text; {TOOL_FORM}")
+    return tool
 
 
 class TextSettings(Body):
@@ -34,7 +70,7 @@ class TextSettings(Body):
 class ReasoningSettings(Body):
     """`reasoning`: how much of it. There are no summaries."""
 
-    effort: str | None = None
+    effort: Effort | None = None
 
     REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
         "summary": ("reasoning is given as it is", ("auto",)),
@@ -59,7 +95,7 @@ class ResponsesBody(GuideFields):
     previous_response_id: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     text: TextSettings | None = None
-    tools: Few[Object] | None = None
+    tools: Few[Annotated[Object, AfterValidator(_flat_tool)]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningSettings | None = None
@@ -93,6 +129,7 @@ class ResponsesBody(GuideFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.RESPONSES
     REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
         **GuideFields.REFUSED,
         "background": ("answers are waited for", (False,)),
@@ -121,7 +158,9 @@ class ResponsesBody(GuideFields):
         told = [{"role": "system", "content": self.instructions}] if self.instructions else []
         data |= {"messages": [*told, *messages_of(items)], "max_completion_tokens": self.max_output_tokens}
         if self.tools:
-            data |= {"tools": [_tool(tool) for tool in self.tools], "tool_choice": _choice(self.tool_choice)}
+            data["tools"] = [_as_chat(tool) for tool in self.tools]
+        if self.tool_choice is not None:
+            data["tool_choice"] = _choice(self.tool_choice)
         if self.wants_logprobs:
             data |= {"logprobs": True, "top_logprobs": self.top_logprobs or 0}
         if self.reasoning is not None and self.reasoning.effort is not None:
@@ -132,11 +171,19 @@ class ResponsesBody(GuideFields):
         return ChatBody.read(data)
 
 
-def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    if tool.get("type") != "function":
-        raise ApiError(
-            f"tools has one of type {quoted(tool.get('type'))}; only functions can be called", param="tools"
-        )
+def in_own_names(error: ApiError) -> ApiError:
+    """The same error of a chat, as who asked for a response reads it."""
+    error.message = _in_own_names(error.message)
+    if error.param is not None:
+        error.param = _in_own_names(error.param)
+    return error
+
+
+def _in_own_names(text: str) -> str:
+    return CHAT_NAME.sub(lambda found: OWN_NAMES[found[0]], text)
+
+
+def _as_chat(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 
@@ -150,6 +197,11 @@ def _format(form: Any) -> dict[str, Any]:
     if not isinstance(form, dict):
         raise ApiError("text.format must be an object", param="text")
     if form.get("type") != "json_schema":
+        alien = next((name for name in ("schema", "json_schema", "strict") if name in form), None)
+        if alien is not None:
+            raise ApiError(
+                f"text.format has {alien}, which goes with the type 'json_schema'", param="text.format"
+            )
         return form
     inner = {key: value for key, value in form.items() if key != "type"}
     return {"type": "json_schema", "json_schema": inner}

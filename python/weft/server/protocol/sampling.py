@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, Strict
 
 from weft.core import SamplingParams
 from weft.core.sampling import MAX_LOGIT_BIAS
 from weft.server.errors import ApiError
+from weft.server.protocol import other_names
 from weft.server.protocol.base import Body, Few
 from weft.server.protocol.guides import GuideFields
 
@@ -31,6 +33,8 @@ def _few_notes(value: Any) -> Any:
     return value
 
 
+TokenId = Annotated[int, Strict(False)]
+"""As the name of an entry, which JSON has as a text."""
 Metadata = Annotated[dict[str, Any], BeforeValidator(_few_notes)]
 
 
@@ -58,7 +62,7 @@ class SamplingFields(GuideFields):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: Annotated[dict[int, float], BeforeValidator(_few_biases)] | None = None
+    logit_bias: Annotated[dict[TokenId, float], BeforeValidator(_few_biases)] | None = None
     allowed_token_ids: Few[int] | None = Field(None, min_length=1)
     bad_words: Few[str | Few[int]] | None = None
     seed: int | None = None
@@ -89,6 +93,7 @@ class SamplingFields(GuideFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.SAMPLING
     REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
         **GuideFields.REFUSED,
         "skip_special_tokens": ("text has no special tokens; ask for return_token_ids", (True,)),
@@ -115,7 +120,9 @@ class SamplingFields(GuideFields):
     def check_together(self) -> None:
         """Raise `ApiError` for fields that contradict each other."""
         if self.best_of not in (None, self.num_answers):
-            raise ApiError(f"best_of is {self.best_of}; it must be n, {self.num_answers}", param="best_of")
+            raise ApiError(
+                f"best_of is {self.best_of}; it must equal n, which is {self.num_answers}", param="best_of"
+            )
         if self.use_beam_search and self.stream:
             raise ApiError("beams are not streamed, since they change; leave out stream", param="stream")
         beam_only = {"length_penalty": (None, 1.0), "early_stopping": (None, False)}
@@ -149,7 +156,7 @@ class SamplingFields(GuideFields):
             repetition_penalty=chosen("repetition_penalty"),
             logit_bias=self.logit_bias,
             bad_words=self.bad_words or (),
-            stop=self.stop or (),
+            stop=() if self.stop is None else self.stop,
             stop_token_ids=self.stop_token_ids or (),
             seed=self.seed,
             logprobs=logprobs,

@@ -8,9 +8,10 @@ from typing import Any
 from weft.client.chat import ChatOptions, chat_text
 from weft.client.model_text import ModelText
 from weft.errors import InputError
-from weft.server.errors import ApiError, quoted, told
+from weft.server.errors import ApiError, told
+from weft.server.protocol.messages import check_message
+from weft.server.protocol.template import TemplateFields
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 RESERVED = (
     "self",
     "tools",
@@ -23,7 +24,18 @@ RESERVED = (
 """What other fields say, and not `chat_template_kwargs`."""
 
 
-def rendered(text: ModelText, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> str:
+def prompt_of(text: ModelText, messages: Sequence[Mapping[str, Any]], fields: TemplateFields) -> str:
+    """The prompt's text for messages and what else a body tells the template. Raises `ApiError`."""
+    options: ChatOptions = {
+        "tools": fields.tools or None,
+        "chat_template_kwargs": fields.template_arguments,
+        "add_generation_prompt": fields.add_generation_prompt,
+        "continue_final_message": fields.continue_final_message,
+    }
+    return _rendered(text, messages, options)
+
+
+def _rendered(text: ModelText, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> str:
     """The prompt's text. Raises `ApiError` for messages that can't be read, and for what the template refuses."""
     given = options.get("chat_template_kwargs") or {}
     wrong = next((name for name in given if name in RESERVED), None)
@@ -41,9 +53,5 @@ def rendered(text: ModelText, messages: Sequence[Mapping[str, Any]], options: Ch
 
 def _message(message: Mapping[str, Any], place: int) -> dict[str, Any]:
     """A message whose role templates know."""
-    role = message.get("role")
-    if role not in ROLES:
-        raise ApiError(
-            f"messages.{place}.role is {quoted(role)}; it must be one of {', '.join(ROLES)}", param="messages"
-        )
-    return {**message, "role": "system" if role == "developer" else role}
+    check_message(message, f"messages.{place}")
+    return {**message, "role": "system" if message["role"] == "developer" else message["role"]}

@@ -8,10 +8,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.grammar.guide import Guide
-from weft.server.errors import ApiError, quoted
+from weft.errors import GuideError
+from weft.grammar.guide import MAX_WHITESPACE, Guide
+from weft.server.errors import ApiError, api_error, quoted
 from weft.server.protocol.guides import GuideFields, OwnGuide, ResponseFormat, StructuredOutputs
+from weft.server.protocol.structural_tags import TAG, tag_text
 
+KINDS = (
+    "json", "json_schema", "json_object", "regex", "choice", "ebnf", "lark", "grammar", "structural_tag", "wasm",
+    "handle",
+)  # fmt: skip
+"""Members of `structured_outputs` and `guide` that say what an answer looks like."""
+SCHEMAS = ("json_schema", "json_object")
+OPTIONS = {
+    "strict": (*SCHEMAS, "structural_tag"),
+    "open_objects": (*SCHEMAS, "structural_tag"),
+    "any_order": SCHEMAS,
+    "max_whitespace": SCHEMAS,
+}
+"""Options of `guide`, and the kinds that each of them changes."""
 ANY_OBJECT = '{"type": "object"}'
 COMPACT = (", ", ": ")
 EBNF_RULE = re.compile(r"^[ \t]*<?[A-Za-z_][\w.-]*>?\s*::=", re.MULTILINE)
@@ -28,8 +43,28 @@ class GuideSources:
     program: Programs
 
 
+FIELDS = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guide",
+)
+"""All that may say a guide."""
+
+
+def guide_field(fields: GuideFields) -> str | None:
+    """The field that says the guide of a request that has one guide: where none of these does, tools do."""
+    given = _given(fields)
+    if given:
+        return given[0]
+    return "tools" if getattr(fields, "tools", None) else None
+
+
 def guide_of(fields: GuideFields, sources: GuideSources) -> Guide | None:
-    """The guide of a request, or None. Raises `ApiError` for two of them, and `GuideError`."""
+    """The guide of a request, or None. Raises `ApiError` that names the field, also for two of them."""
     makers: dict[str, Callable[[], Guide | None]] = {
         "response_format": lambda: _of_format(fields.response_format),
         "structured_outputs": lambda: _of_structured(fields.structured_outputs),
@@ -39,12 +74,28 @@ def guide_of(fields: GuideFields, sources: GuideSources) -> Guide | None:
         "guided_grammar": lambda: _grammar(fields.guided_grammar or ""),
         "guide": lambda: _own(fields.guide, sources),
     }
-    given = [name for name in makers if getattr(fields, name) is not None]
-    if len(given) > 1 and fields.response_format is not None and fields.response_format.type == "text":
-        given.remove("response_format")  # it asks for nothing
+    given = _given(fields)
     if len(given) > 1:
         raise ApiError(f"{' and '.join(given)} were given; an answer has one guide", param=given[1])
-    return makers[given[0]]() if given else None
+    if fields.response_format is not None and "response_format" not in given:
+        _of_format(fields.response_format)  # what it has beside its type is wrong
+    if not given:
+        return None
+    try:
+        return makers[given[0]]()
+    except GuideError as error:
+        raise api_error(error, guide=given[0]) from error
+    except ApiError as error:
+        error.param = error.param or given[0]
+        raise
+
+
+def _given(fields: GuideFields) -> list[str]:
+    """The fields that say a guide. A format that is text asks for nothing."""
+    given = [name for name in FIELDS if getattr(fields, name) is not None]
+    if fields.response_format is not None and fields.response_format.type == "text":
+        given.remove("response_format")
+    return given
 
 
 def _schema(schema: Any, **options: Any) -> Guide:
@@ -77,7 +128,8 @@ def _of_format(form: ResponseFormat | None) -> Guide | None:
     if form.type == "json_object":
         return _schema(ANY_OBJECT)
     if form.type == "structural_tag":
-        return _tag(form)
+        given = {name: value for name in TAG if (value := getattr(form, name)) is not None}
+        return _structural_tag(given, "response_format")
     if form.type == "text":
         return None
     if form.json_schema is None:
@@ -86,44 +138,32 @@ def _of_format(form: ResponseFormat | None) -> Guide | None:
     return _schema(form.json_schema.schema_, strict=bool(form.json_schema.strict))
 
 
-def _tag(form: ResponseFormat) -> Guide:
-    if form.format is not None:
-        return Guide.unread("structural_tag", json.dumps({"type": "structural_tag", "format": form.format}))
-    if form.structures is None or form.triggers is None:
-        raise ApiError("a structural tag has format, or structures and triggers", param="response_format")
-    tags = [
-        {
-            "type": "tag",
-            "begin": one.get("begin", ""),
-            "content": {"type": "json_schema", "json_schema": one.get("schema", {})},
-            "end": one.get("end", ""),
-        }
-        for one in form.structures
-    ]
-    triggered = {"type": "triggered_tags", "triggers": form.triggers, "tags": tags}
-    return Guide.unread("structural_tag", json.dumps({"type": "structural_tag", "format": triggered}))
-
-
 def _of_structured(given: StructuredOutputs | None) -> Guide | None:
     assert given is not None
-    separators = {"separators": COMPACT} if given.disable_any_whitespace else {}
+    separators = {}
+    if given.disable_any_whitespace:
+        separators["separators"] = COMPACT
+        _check_beside(given, "structured_outputs.disable_any_whitespace", ("json", "json_object"))
     makers: dict[str, Callable[[], Guide]] = {
-        "json_": lambda: _schema(given.json_, **separators),
+        "json": lambda: _schema(given.json_, **separators),
         "regex": lambda: Guide.regex(given.regex or ""),
         "choice": lambda: Guide.choice(given.choice or []),
         "grammar": lambda: _grammar(given.grammar or ""),
         "json_object": lambda: _schema(ANY_OBJECT, **separators),
-        "structural_tag": lambda: _structural_tag(given.structural_tag),
+        "structural_tag": lambda: _structural_tag(given.structural_tag, "structured_outputs.structural_tag"),
     }
     return _one(given, makers, "structured_outputs")
 
 
 def _own(given: OwnGuide | None, sources: GuideSources) -> Guide | None:
     assert given is not None
+    for name, kinds in OPTIONS.items():
+        if getattr(given, name) != OwnGuide.model_fields[name].default:
+            _check_beside(given, f"guide.{name}", kinds)
     schema_options: dict[str, Any] = {"strict": given.strict}
     if given.open_objects:
         schema_options["open_objects"] = True
-    if given.any_order or given.max_whitespace != 8:
+    if given.any_order or given.max_whitespace != MAX_WHITESPACE:
         schema_options |= {"any_order": given.any_order, "max_whitespace": given.max_whitespace}
     makers: dict[str, Callable[[], Guide]] = {
         "json_object": lambda: _schema(ANY_OBJECT, **schema_options),
@@ -132,11 +172,20 @@ def _own(given: OwnGuide | None, sources: GuideSources) -> Guide | None:
         "ebnf": lambda: Guide.ebnf(given.ebnf or ""),
         "lark": lambda: Guide.lark(given.lark or ""),
         "choice": lambda: Guide.choice(given.choice or []),
-        "structural_tag": lambda: _structural_tag(given.structural_tag),
+        "structural_tag": lambda: _structural_tag(
+            given.structural_tag,
+            "guide.structural_tag",
+            strict=given.strict,
+            open_objects=given.open_objects,
+        ),
         "wasm": lambda: sources.program(given.wasm or "", _argument(given.arg)),
         "handle": lambda: _handle(given.handle or "", sources.handles),
     }
     guide = _one(given, makers, "guide")
+    if given.max_free_tokens is not None and given.after is None:
+        raise ApiError(
+            "guide.max_free_tokens is of the text before a guide; give guide.after, too", param="guide"
+        )
     if given.arg is not None and given.wasm is None:
         raise ApiError("guide.arg is the argument of a program; give guide.wasm, too", param="guide")
     if guide is None or given.after is None:
@@ -148,23 +197,47 @@ def _own(given: OwnGuide | None, sources: GuideSources) -> Guide | None:
 
 def _one(given: Any, makers: Mapping[str, Callable[[], Guide]], field: str) -> Guide | None:
     """What the one member that is there makes."""
-    there = [name for name in makers if getattr(given, name) not in (None, False)]
-    if getattr(given, "json_schema", None) is False or getattr(given, "json_", None) is False:
-        there = ["json_schema" if field == "guide" else "json_"]  # the schema that takes nothing
+    there = _kinds(given)
     if len(there) > 1:
-        names = " and ".join(name.rstrip("_") for name in there)
-        raise ApiError(f"{field} has {names}; it must have one of them", param=field)
+        raise ApiError(f"{field} has {' and '.join(there)}; it must have one of them", param=field)
     if not there:
-        raise ApiError(
-            f"{field} says nothing; give one of {', '.join(n.rstrip('_') for n in makers)}", param=field
-        )
+        raise ApiError(f"{field} says nothing; give one of {', '.join(makers)}", param=field)
     return makers[there[0]]()
 
 
-def _structural_tag(tag: str | dict[str, Any] | None) -> Guide:
-    if isinstance(tag, dict) and tag.get("type") == "structural_tag" and "structures" in tag:
-        return _tag(ResponseFormat.read(tag))
-    return Guide.unread("structural_tag", tag if isinstance(tag, str) else json.dumps(tag))
+def _kinds(given: OwnGuide | StructuredOutputs) -> list[str]:
+    """The members that say a guide. False is a schema that takes nothing, and else says no."""
+    values = {name: getattr(given, "json_" if name == "json" else name, None) for name in KINDS}
+    schemas = ("json", "json_schema")
+    return [
+        name
+        for name, value in values.items()
+        if value is not None and (value is not False or name in schemas)
+    ]
+
+
+def _check_beside(given: Any, option: str, kinds: tuple[str, ...]) -> None:
+    """Raise `ApiError` where an option that is for these kinds stands beside another one, which it does not change."""
+    beside = next((name for name in _kinds(given) if name not in kinds), None)
+    if beside is not None:
+        raise ApiError(
+            f"{option} is for {' and '.join(kinds)}; leave it out beside {beside}",
+            param=option.partition(".")[0],
+        )
+
+
+def _structural_tag(tag: str | dict[str, Any] | None, place: str, **options: bool) -> Guide:
+    given: Any = tag
+    if isinstance(tag, str):
+        try:
+            given = json.loads(tag)
+        except (ValueError, RecursionError):
+            given = None
+    if not isinstance(given, dict):
+        return Guide.unread(
+            "structural_tag", str(tag), **options
+        )  # what is wrong is told when it is compiled
+    return Guide.unread("structural_tag", tag_text(given, place), **options)
 
 
 def _argument(given: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,10 +17,15 @@ from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import ApiError, api_error, quoted
 from weft.server.protocol.sampling import SamplingFields
+from weft.server.reading.guides import guide_field
 from weft.server.served import ServedModel
 
 MAX_PROMPT_LOGITS = 256 << 20
 """Bytes of logits that a prompt's log-probabilities may need."""
+
+
+def _as_it_is(error: ApiError) -> ApiError:
+    return error
 
 
 @dataclass
@@ -36,11 +41,20 @@ class Job:
     guide: Guide | None = None
     wants_answer: bool = True
     """False where only the prompt is to be shown (max_tokens 0 with echo)."""
+    in_own_names: Callable[[ApiError], ApiError] = _as_it_is
+    """An error in the names of the route's fields, where those are not the body's."""
 
     @property
     def prompt_tokens(self) -> int:
         """Of all prompts."""
         return sum(len(one.prompt) for one in self.prepared)
+
+    def told(self, error: BaseException) -> ApiError:
+        """What the client is told of an error."""
+        found = api_error(error)
+        if found.code == "guide_error" and found.param is None:
+            found.param = guide_field(self.body)
+        return self.in_own_names(found)
 
 
 @dataclass(frozen=True)
@@ -69,12 +83,17 @@ def prepared_job(
     if body.truncate_prompt_tokens is not None:
         prompts = [prompt[-body.truncate_prompt_tokens :] for prompt in prompts]
     _check_logits(served, body, prompts, asked)
+    if body.ignore_eos and asked.guide is not None:
+        raise ApiError(
+            "a guide says where the answer may end, and tools have one; leave out ignore_eos",
+            param="ignore_eos",
+        )
     wants_answer = asked.max_tokens != 0
     try:
         requests = _requests(served, body, prompts, asked)
         prepared = served.client.prepare(requests)
     except WeftError as error:
-        raise api_error(error, type(body).model_fields) from error
+        raise api_error(error, type(body).model_fields, guide=guide_field(body)) from error
     return Job(
         served, body, prepared, *ids, num_each=body.num_answers, guide=asked.guide, wants_answer=wants_answer
     )

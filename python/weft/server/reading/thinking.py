@@ -37,9 +37,12 @@ def guide_after(
     return Guide.after(markers[1], guide, max_free_tokens=budget)
 
 
-def reasoning_parser(thinking: Thinking, markers: tuple[str, str] | None) -> AnswerParser | None:
-    """Splits an answer without calls; None where all of it is content."""
+def reasoning_parser(
+    thinking: Thinking, markers: tuple[str, str] | None, *, is_guided: bool
+) -> AnswerParser | None:
+    """Splits an answer without calls; None where all of it is content. A guide begins after the thinking, so that what
+    comes before it is thinking also where the model did not open it."""
     if markers is None or thinking in ("none", "closed"):
         return None
     begin, end = markers
-    return AnswerParser.of_reasoning(begin, end, starts_inside=thinking == "inside")
+    return AnswerParser.of_reasoning(begin, end, starts_inside=thinking == "inside" or is_guided)

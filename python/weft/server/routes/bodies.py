@@ -12,7 +12,6 @@ from fastapi import Request
 from weft.server.errors import ApiError
 from weft.server.state import ServerState
 from weft.server.tenants import Tenant
-from weft.server.workers import on
 
 T = TypeVar("T")
 
@@ -36,8 +35,8 @@ async def raw_body(request: Request) -> bytes:
 async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any, int]:
     """The JSON of a body, and its bytes. `is_of_model` where it may name a model, whose refusals are counted."""
     raw = await raw_body(request)
-    reading = state_of(request).workers.reading
-    data = await on(reading, lambda: _data(raw)) if len(raw) > SMALL_JSON else _data(raw)
+    is_large = len(raw) > SMALL_JSON
+    data = await beside(request, len(raw), lambda: _data(raw)) if is_large else _data(raw)
     if is_of_model and isinstance(data, dict):
         models, name = state_of(request).models, data.get("model")
         known = name is None or (isinstance(name, str) and name in models)
@@ -61,9 +60,11 @@ def _data(raw: bytes) -> Any:
         raise ApiError(f"the body is not JSON: {error}") from None
 
 
-async def beside(state: ServerState, size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
-    """What `work` gives; of a large body it is done on another thread."""
-    return await on(state.workers.reading, work) if size > SMALL or is_heavy else work()
+async def beside(request: Request, size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
+    """What `work` gives; of a large body it is done on another thread, where tenants take turns."""
+    if size <= SMALL and not is_heavy:
+        return work()
+    return await state_of(request).workers.read(tenant_of(request).number, work)
 
 
 def state_of(request: Request) -> ServerState:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.client.chat import ChatOptions
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.parsing import AnswerParser
 from weft.server.errors import ApiError, api_error
 from weft.server.protocol.chat import ChatBody
-from weft.server.reading.conversation import rendered
-from weft.server.reading.guides import GuideSources, guide_of
+from weft.server.reading.conversation import prompt_of
+from weft.server.reading.guides import GuideSources, guide_field, guide_of
 from weft.server.reading.jobs import Asked, Job, prepared_job
 from weft.server.reading.thinking import Thinking, guide_after, reasoning_parser, thinking_of
 from weft.server.reading.tools import ToolChoice
@@ -31,14 +30,16 @@ def chat_request(
     try:
         return _request(served, GuideSources(served.handles, _programs(state, tenant)), tenant, body, kind)
     except WeftError as error:
-        raise api_error(error, type(body).model_fields) from error
+        raise api_error(error, type(body).model_fields, guide=guide_field(body)) from error
 
 
 def _request(
     served: ServedModel, sources: GuideSources, tenant: Tenant, body: ChatBody, kind: str
 ) -> tuple[Job, ChatWriter]:
     choice = ToolChoice.of(body)
-    prompt = _prompt(served, body, choice)
+    prompt = prompt_of(served.text, body.messages, body)
+    if choice.told:
+        served.warn_of_tools()
     thinking = thinking_of(served.family.thinking, prompt)
     guide, parsers = _guide(served, sources, body, choice, thinking)
     asked = Asked(
@@ -56,23 +57,6 @@ def _request(
     return job, ChatWriter(job, body, [parsers() for _ in range(job.num_each)])
 
 
-def _prompt(served: ServedModel, body: ChatBody, choice: ToolChoice) -> str:
-    arguments = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        arguments.setdefault("reasoning_effort", body.reasoning_effort)
-        if body.reasoning_effort == "none":
-            arguments.setdefault("enable_thinking", False)
-    if body.documents is not None:
-        arguments.setdefault("documents", body.documents)
-    options: ChatOptions = {
-        "tools": choice.told or None,
-        "chat_template_kwargs": arguments,
-        "add_generation_prompt": body.add_generation_prompt,
-        "continue_final_message": body.continue_final_message,
-    }
-    return rendered(served.text, body.messages, options)
-
-
 def _guide(
     served: ServedModel, sources: GuideSources, body: ChatBody, choice: ToolChoice, thinking: Thinking
 ) -> tuple[Guide | None, Any]:
@@ -82,7 +66,7 @@ def _guide(
     called = choice.guide(served.family.tool_style, thinking, parallel)
     if called is None:
         guide = guide_after(own, thinking, markers, body.thinking_token_budget)
-        return guide, lambda: reasoning_parser(thinking, markers)
+        return guide, lambda: reasoning_parser(thinking, markers, is_guided=guide is not None)
     if own is not None:
         raise ApiError(
             "an answer has one guide: leave out the tools, or what else it is to look like; with tool_choice none, "

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Request
 from weft.errors import WeftError
 from weft.server.errors import ApiError, api_error
 from weft.server.protocol.base import Body, Few
-from weft.server.routes.bodies import json_body, raw_body, state_of, tenant_of
-from weft.server.workers import on
+from weft.server.routes.bodies import beside, json_body, raw_body, state_of, tenant_of
 
 router = APIRouter()
 
@@ -32,7 +31,9 @@ async def upload(request: Request) -> dict[str, Any]:
         raise ApiError("the body is no WebAssembly module in binary form; send the .wasm file as it is")
     state, tenant = state_of(request), tenant_of(request)
     try:
-        return await on(state.workers.reading, lambda: state.programs.upload(tenant.name, module))
+        return await beside(
+            request, len(module), lambda: state.programs.upload(tenant.name, module), is_heavy=True
+        )
     except WeftError as error:
         raise api_error(error) from error
 

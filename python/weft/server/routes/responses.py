@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from weft.server.errors import ApiError
+from weft.server.kept import Kept
 from weft.server.protocol.items import input_items, page
-from weft.server.protocol.responses import ResponsesBody
+from weft.server.protocol.responses import ResponsesBody, in_own_names
 from weft.server.responding import AnswerResponse
 from weft.server.routes.bodies import beside, json_body, state_of, tenant_of
 from weft.server.routes.chat import chat_request
@@ -24,13 +26,13 @@ async def respond(request: Request) -> Response:
     """Answer, and keep the answer unless `store` is false."""
     data, size = await json_body(request)
     state, tenant = state_of(request), tenant_of(request)
-    return await beside(state, size, lambda: _response(state, tenant, data), is_heavy=True)
+    return await beside(request, size, lambda: _response(state, tenant, data, size), is_heavy=True)
 
 
 @router.get("/v1/responses/{number}")
 async def response(request: Request, number: str) -> dict[str, Any]:
     """An answer that was kept."""
-    return state_of(request).responses.get(tenant_of(request).name, number).response
+    return (await _kept(request, number)).response
 
 
 @router.get("/v1/responses/{number}/input_items")
@@ -42,7 +44,7 @@ async def listed_items(
     after: str | None = None,
 ) -> dict[str, Any]:
     """What it answered: the items of the conversation before it, the latest first unless `order` is "asc"."""
-    kept = state_of(request).responses.get(tenant_of(request).name, number)
+    kept = await _kept(request, number)
     return page(kept.items, limit, order, after)
 
 
@@ -53,14 +55,31 @@ async def delete(request: Request, number: str) -> dict[str, Any]:
     return {"id": number, "object": "response", "deleted": True}
 
 
-def _response(state: ServerState, tenant: Tenant, data: Any) -> Response:
+async def _kept(request: Request, number: str) -> Kept:
+    responses, tenant = state_of(request).responses, tenant_of(request).name
+    return await beside(request, 0, lambda: responses.get(tenant, number), is_heavy=True)
+
+
+def _response(state: ServerState, tenant: Tenant, data: Any, size: int) -> Response:
     body = ResponsesBody.read(data)
     before: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
         kept = state.responses.get(tenant.name, body.previous_response_id, "previous_response_id")
+        if kept.num_bytes + size > state.config.max_body_bytes:
+            raise ApiError(
+                f"the conversation has more than the {state.config.max_body_bytes} bytes that a body may have; begin "
+                "another",
+                413,
+                param="previous_response_id",
+                code="conversation_too_large",
+            )
         before = kept.conversation
     items = [*before, *input_items(body.input, before)]
-    job, writer = chat_request(state, tenant, body.chat(items), "resp_")
+    try:
+        job, writer = chat_request(state, tenant, body.chat(items), "resp_")
+    except ApiError as error:
+        raise in_own_names(error) from error.__cause__
+    job.in_own_names = in_own_names
 
     def keep(told: dict[str, Any]) -> None:
         state.responses.keep(tenant.name, told, items)

@@ -10,11 +10,11 @@ from starlette.responses import JSONResponse, Response
 from weft.errors import WeftError
 from weft.server.errors import api_error
 from weft.server.protocol.tokens import DetokenizeBody, TokenizeBody
-from weft.server.reading.conversation import rendered
+from weft.server.reading.conversation import prompt_of
+from weft.server.reading.tools import functions_of
 from weft.server.routes.bodies import beside, json_body, state_of
 from weft.server.served import ServedModel
 from weft.server.state import ServerState
-from weft.text import decode
 
 router = APIRouter()
 
@@ -24,15 +24,15 @@ async def tokenize(request: Request) -> Response:
     """The tokens of a text or a conversation."""
     data, size = await json_body(request)
     state = state_of(request)
-    return await beside(state, size, lambda: JSONResponse(_tokenized(state, TokenizeBody.read(data))))
+    return await beside(request, size, lambda: JSONResponse(_tokenized(state, TokenizeBody.read(data))))
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
-    """The text of tokens."""
+    """The text of tokens, with the special ones by their names."""
     data, size = await json_body(request)
     state = state_of(request)
-    return await beside(state, size, lambda: JSONResponse(_detokenized(state, DetokenizeBody.read(data))))
+    return await beside(request, size, lambda: JSONResponse(_detokenized(state, DetokenizeBody.read(data))))
 
 
 def _tokenized(state: ServerState, body: TokenizeBody) -> dict[str, Any]:
@@ -40,20 +40,12 @@ def _tokenized(state: ServerState, body: TokenizeBody) -> dict[str, Any]:
     served = state.model(body.model)
     tokenizer = served.text.tokenizer_for("prompt")
     if body.messages is not None:
-        prompt = rendered(
-            served.text,
-            body.messages,
-            {
-                "tools": body.tools,
-                "chat_template_kwargs": body.chat_template_kwargs,
-                "add_generation_prompt": body.add_generation_prompt and not body.continue_final_message,
-                "continue_final_message": body.continue_final_message,
-            },
-        )
-        _check(served, prompt)
+        functions_of(body.tools or ())
+        prompt = prompt_of(served.text, body.messages, body)
+        _check(served, prompt, "messages")
         tokens = list(tokenizer.encode(prompt, add_special_tokens=False))
     else:
-        _check(served, body.prompt or "")
+        _check(served, body.prompt or "", "prompt")
         tokens = list(tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens))
     found: dict[str, Any] = {"count": len(tokens), "max_model_len": served.max_model_len, "tokens": tokens}
     found["token_strs"] = [served.tokens.text(token) for token in tokens] if body.return_token_strs else None
@@ -66,12 +58,12 @@ def _detokenized(state: ServerState, body: DetokenizeBody) -> dict[str, Any]:
         served.text.check("tokens", body.tokens)
     except WeftError as error:
         raise api_error(error, ["tokens"]) from error
-    return {"prompt": decode(served.text.tokenizer_for("tokens"), body.tokens)}
+    return {"prompt": served.text.tokenizer_for("tokens").decode(body.tokens)}
 
 
-def _check(served: ServedModel, text: str) -> None:
+def _check(served: ServedModel, text: str, field: str) -> None:
     """Raise `ApiError` for a text that no prompt could be: reading it takes a time that grows with its length."""
     try:
         served.text.check_text(text)
     except WeftError as error:
-        raise api_error(error) from error
+        raise api_error(error, [field]) from error

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any
 
 from weft.core import Output
-from weft.parsing import AnswerParser, CallArguments, CallBegin, Content, Part, Reasoning
+from weft.parsing import AnswerParser, CallArguments, CallBegin, CallEnd, Content, Part, Reasoning
+from weft.server.ids import new_hex
 from weft.server.protocol.chat import ChatBody
 from weft.server.reading.jobs import Job
 from weft.server.writing.choices import ChoicesWriter
-from weft.server.writing.common import finish_reason, stop_reason
+from weft.server.writing.common import finish_reason, stop_reason, was_cut
 from weft.server.writing.increments import Increment
 from weft.server.writing.thought import tokens_through
 
@@ -28,6 +28,7 @@ class Choice:
     content: str = ""
     reasoning: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
+    num_whole_calls: int = 0
     num_tokens: int = 0
     held_origins: list[str] = field(default_factory=list)
 
@@ -117,7 +118,7 @@ class ChatWriter(ChoicesWriter):
             return [Content(text)] if text else []
         parts = choice.parser.feed(text) if text else []
         if one.output is not None:
-            parts = [*parts, *choice.parser.finish()]
+            parts = [*parts, *choice.parser.finish(is_cut=was_cut(one.output))]
         return parts
 
     def _delta(self, choice: Choice, part: Part) -> dict[str, Any] | None:
@@ -129,12 +130,14 @@ class ChatWriter(ChoicesWriter):
                 choice.reasoning += text
                 return {"reasoning_content": text} if self._body.include_reasoning else None
             case CallBegin(index, name):
-                call = {"id": f"call_{secrets.token_hex(12)}", "type": "function"}
+                call = {"id": f"call_{new_hex()[:24]}", "type": "function"}
                 choice.calls.append({**call, "function": {"name": name, "arguments": ""}})
                 return {"tool_calls": [{"index": index, **call, "function": {"name": name, "arguments": ""}}]}
             case CallArguments(index, text):
                 choice.calls[index]["function"]["arguments"] += text
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+            case CallEnd():
+                choice.num_whole_calls += 1
         return None
 
     # -- as a whole
@@ -179,8 +182,9 @@ class ChatWriter(ChoicesWriter):
         return found
 
     def _reason(self, index: int, output: Output) -> str:
-        reason = finish_reason(output)
-        return "tool_calls" if reason == "stop" and self._choices[index].calls else reason
+        reason, choice = finish_reason(output), self._choices[index]
+        are_whole = 0 < len(choice.calls) == choice.num_whole_calls  # a stop word may stand within one
+        return "tool_calls" if reason == "stop" and are_whole else reason
 
     @property
     def _num_tokens(self) -> int:

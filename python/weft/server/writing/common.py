@@ -9,7 +9,7 @@ from typing import Any
 from weft.core import Output, TokenLogprob
 from weft.server.errors import ApiError
 from weft.server.reading.jobs import Job
-from weft.server.served import TokenTexts
+from weft.server.served import TextOffsets, TokenTexts
 
 LEAST_LOGPROB = -9999.0
 """What stands for the logarithm of 0, which JSON can't hold."""
@@ -33,6 +33,11 @@ def stop_reason(output: Output) -> int | str | None:
     return "timeout" if output.finish_reason == "timeout" else output.stopped_by
 
 
+def was_cut(output: Output) -> bool:
+    """Whether an answer ended where it did not end itself: at its length, or at a stop word."""
+    return output.finish_reason != "stop" or isinstance(output.stopped_by, str)
+
+
 def shown(logprob: float) -> float:
     """A log-probability that JSON can hold."""
     return max(logprob, LEAST_LOGPROB)
@@ -47,10 +52,9 @@ def usage(job: Job, outputs: Iterable[Output], num_reasoning: int = 0) -> dict[s
         sum(output.stats.reused_tokens for output in ended[:: job.num_each]),
         {
             "reasoning_tokens": num_reasoning,
-            "accepted_prediction_tokens": sum(output.stats.accepted_drafts for output in ended),
-            "rejected_prediction_tokens": sum(
-                output.stats.proposed_drafts - output.stats.accepted_drafts for output in ended
-            ),
+            # What was predicted is what the request gave; how much of it was drafted in vain is not known.
+            "accepted_prediction_tokens": sum(output.origins.count("given") for output in ended),
+            "rejected_prediction_tokens": 0,
         },
     )
 
@@ -118,9 +122,9 @@ class TokenJson:
         """How a token is written."""
         return f"token_id:{token}" if self._as_ids else self._tokens.text(token)
 
-    def width(self, tokens: Sequence[int]) -> int:
-        """How many characters of text they are about."""
-        return sum(map(self._tokens.width, tokens))
+    def offsets(self) -> TextOffsets:
+        """Where the tokens of one text begin."""
+        return TextOffsets(self._tokens)
 
     def entry(self, token: int, logprob: float) -> dict[str, Any]:
         """A token of the chat API, with its bytes."""
@@ -155,22 +159,26 @@ class TokenJson:
         self,
         tokens: Sequence[int],
         logprobs: Sequence[TokenLogprob | None],
-        offset: int = 0,
+        offsets: TextOffsets,
         num_prompt: int = 0,
     ) -> dict[str, Any]:
-        """`logprobs` of a completion's choice, whose first token begins at character `offset`. Of the first
+        """`logprobs` of a completion's choice; `top_logprobs` have the token itself, too, as OpenAI's do. Of the first
         `num_prompt` tokens special ones are there, too."""
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for place, (token, own) in enumerate(zip(tokens, logprobs, strict=True)):
+            if num_prompt and place == num_prompt:
+                offsets.end()
             if place >= num_prompt and self._tokens.is_special(token):
                 continue
-            top = own and {self.text(name): shown(value) for name, value in own.top.items()}
+            top = own and {**self._texts(own.top), self.text(token): shown(own.logprob)}
             found["tokens"].append(self.text(token))
             found["token_logprobs"].append(own and shown(own.logprob))
             found["top_logprobs"].append(top)
-            found["text_offset"].append(offset)
-            offset += self._tokens.width(token)
+            found["text_offset"].append(offsets.next(token))
         return found
+
+    def _texts(self, top: dict[int, float]) -> dict[str, float]:
+        return {self.text(name): shown(value) for name, value in top.items()}
 
 
 def event(data: dict[str, Any]) -> bytes:

@@ -26,7 +26,7 @@ class CompletionWriter(ChoicesWriter):
         num_choices = len(job.prepared) * job.num_each
         self._texts = [""] * num_choices
         self._counted = [0] * num_choices
-        self._offsets = [0] * num_choices
+        self._offsets = [self._tokens.offsets() for _ in range(num_choices)]
         self._held: list[list[str]] = [[] for _ in range(num_choices)]
 
     # -- in chunks
@@ -52,7 +52,6 @@ class CompletionWriter(ChoicesWriter):
             rest += ',"logprobs":null'
         else:
             found = self._tokens.completion(one.token_ids, one.logprobs, self._offsets[choice])
-            self._offsets[choice] += self._tokens.width(one.token_ids)
             rest += f',"logprobs":{json.dumps(found)}'
             if self._body.token_details:
                 details = self._tokens.chat(one.token_ids, one.logprobs, one.origins)
@@ -107,7 +106,7 @@ class CompletionWriter(ChoicesWriter):
             num_prompt = len(prompt)
             told = self._read(index // self._job.num_each, self._body.logprobs)
             tokens, logprobs = [*prompt, *tokens], [*told.entries, *logprobs]
-        return self._tokens.completion(tokens, logprobs, num_prompt=num_prompt)
+        return self._tokens.completion(tokens, logprobs, self._tokens.offsets(), num_prompt)
 
     @property
     def _num_tokens(self) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import secrets
 from typing import Any
 
 from weft.parsing import CallArguments, CallBegin, CallEnd, Content, Part, Reasoning
+from weft.server.ids import new_hex
 from weft.server.protocol.items import new_item_id
 
 Events = list[dict[str, Any]]
@@ -33,7 +33,7 @@ class ResponseItems:
                     "status": "in_progress",
                     "arguments": "",
                 }
-                return self._open({**call, "call_id": f"call_{secrets.token_hex(12)}", "name": name})
+                return self._open({**call, "call_id": f"call_{new_hex()[:24]}", "name": name})
             case CallArguments(_, text):
                 item = self.items[-1]
                 item["arguments"] += text
@@ -68,6 +68,11 @@ class ResponseItems:
             }
         )
         return events
+
+    def end(self, status: str) -> Events:
+        """The answer has ended. A call that is still open was cut."""
+        is_call = bool(self.items) and self.items[-1]["type"] == "function_call"
+        return self.close("incomplete" if is_call else status)
 
     def _text(self, kind: str, text: str, logprobs: list[dict[str, Any]] | None) -> Events:
         events: Events = []

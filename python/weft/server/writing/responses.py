@@ -11,7 +11,7 @@ from weft.parsing import AnswerParser, Content, Part, Reasoning
 from weft.server.errors import ApiError
 from weft.server.protocol.responses import ResponsesBody
 from weft.server.reading.jobs import Job
-from weft.server.writing.common import TokenJson, extras, usage
+from weft.server.writing.common import TokenJson, extras, usage, was_cut
 from weft.server.writing.increments import Increment
 from weft.server.writing.response_items import ResponseItems
 from weft.server.writing.thought import tokens_through
@@ -31,6 +31,7 @@ class ResponsesWriter:
         self._num_events = 0
         self._thought = ""
         self._held: list[dict[str, Any]] = []
+        self._origins: list[str] = []
 
     def chunks(self, increments: Sequence[Increment]) -> bytes:
         """The events of what came."""
@@ -74,14 +75,23 @@ class ResponsesWriter:
                 self._held = []
         if one.output is not None:
             self._output = one.output
-            events += self._items.close("completed" if self._status == "completed" else "incomplete")
+            events += self._items.end("completed" if self._status == "completed" else "incomplete")
+        self._tell_origins(one, events)
         return events
+
+    def _tell_origins(self, one: Increment, events: list[dict[str, Any]]) -> None:
+        """Say how the tokens came, with the last text of an increment. Those of text that is held back come with it."""
+        self._origins += one.origins
+        deltas = [event for event in events if event["type"].endswith(".delta")]
+        if deltas or (one.output is not None and events):
+            (deltas or events)[-1]["token_origins"] = self._origins
+            self._origins = []
 
     def _parts(self, one: Increment) -> list[Part]:
         if self._parser is None:
             return [Content(one.text)] if one.text else []
         parts = self._parser.feed(one.text) if one.text else []
-        return parts if one.output is None else [*parts, *self._parser.finish()]
+        return parts if one.output is None else [*parts, *self._parser.finish(is_cut=was_cut(one.output))]
 
     @property
     def _status(self) -> str:

@@ -1,0 +1,22 @@
+"""The kinds of bodies that routes read, and the least that each must have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.server.asking import MESSAGES
+from weft.server.protocol.base import Body
+from weft.server.protocol.chat import ChatBody
+from weft.server.protocol.completions import CompletionBody
+from weft.server.protocol.responses import ResponsesBody
+from weft.server.protocol.tokens import DetokenizeBody, TokenizeBody
+from weft.server.routes.controllers import TagsBody
+
+ASKED: dict[type[Body], dict[str, Any]] = {
+    ChatBody: {"messages": MESSAGES},
+    CompletionBody: {"prompt": "x"},
+    ResponsesBody: {"input": "x"},
+    TokenizeBody: {"prompt": "x"},
+    DetokenizeBody: {"tokens": [1]},
+    TagsBody: {"module_id": "x", "tags": []},
+}
