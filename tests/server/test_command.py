@@ -88,22 +88,33 @@ DRAFTING = "[[models]]\n[models.speculation]\ndrafter = 'eagle3'\n"
         ("[[models]]\n[models.guides.a]\nregx = 'x'\n", r"models\[0\].guides.a"),
         ("models = 3\n", "models"),
         ("programs = 3\n", "programs is no table"),
-        ("[server]\nport = '80'\n", "server.port is wrong: it should be a valid integer"),
-        ("[server]\nhas_page = 'false'\n", "server.has_page is wrong: it should be a valid boolean"),
+        ("[server]\nport = '80'\n", "server.port must be an integer, not '80'"),
+        ("[server]\nhas_page = 'false'\n", "server.has_page must be true or false, not 'false'"),
         ("[server]\nmax_head_s = nan\n", "server.max_head_s is nan"),
         ("[server]\nmax_kept_bytes = -1\n", "max_kept_bytes is -1"),
-        ("[server]\napi_keys = 'abc'\n", "server.api_keys is wrong"),
-        ("[server]\napi_keys = {ada = 5}\n", "server.api_keys.ada is wrong: it should be a valid string"),
-        ("[server]\nallowed_origins = 'https://a'\n", "allowed_origins is wrong: it should be a valid list"),
-        ("[server.programs]\ntrusted = 'false'\n", "server.programs.trusted is wrong"),
+        ("[server]\napi_keys = 'abc'\n", "server.api_keys must be an object, not 'abc'"),
+        ("[server]\napi_keys = {ada = 5}\n", "server.api_keys.ada must be a text, not 5"),
+        ("[server]\nallowed_origins = 'https://a'\n", "allowed_origins must be a list, not 'https://a'"),
+        (
+            "[server.programs]\ntrusted = 'false'\n",
+            "server.programs.trusted must be true or false, not 'false'",
+        ),
         ("[server.programs]\nmax_tags = -1\n", "programs.max_tags is -1"),
-        ("[[models]]\nmax_queue_size = '5'\n", r"models\[0\].max_queue_size is wrong"),
-        ("[[models]]\ngeneration_config = 'no'\n", r"models\[0\].generation_config is wrong"),
-        ("[[models]]\n[models.engine]\nmax_batch = '5'\n", r"models\[0\].engine.max_batch is wrong"),
+        ("[[models]]\nmax_queue_size = '5'\n", r"models\[0\].max_queue_size must be an integer, not '5'"),
+        (
+            "[[models]]\ngeneration_config = 'no'\n",
+            r"models\[0\].generation_config must be 'auto' or 'weft', not 'no'",
+        ),
+        (
+            "[[models]]\n[models.engine]\nmax_batch = '5'\n",
+            r"models\[0\].engine.max_batch must be an integer, not '5'",
+        ),
         (
             "[[models]]\n[models.speculation]\nforced = 'false'\n",
             "forced is 'false'; it must be true or false",
         ),
+        ("[[models]]\npath = 5\n", r"models\[0\].path must be a text, not 5"),
+        ("[[models]]\nthinking = ['<think>', 5]\n", r"models\[0\].thinking must be a text, not 5"),
         (DRAFTING + "path = 3\n", "speculation.path must be a text"),
         (DRAFTING + "num_draft_tokens = {x = 3}\n", "has 'x', which is no batch size"),
         (f"[[models]]\n[models.guides]\na = {{json_schema = '{'x' * 300}'}}\n", "not valid JSON"),
@@ -126,6 +137,8 @@ def test_a_guide_that_does_not_compile_is_named(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{path}: models[0] (tiny): guides.year: ")
     with pytest.raises(InputError, match=r"^weft-tiny: tool_style is 'x'"):
         build(ModelConfig(tool_style="x"))
+    with pytest.raises(InputError, match=r"^weft-tiny: thinking has 1 marker; it must have two, or none"):
+        build(ModelConfig(thinking=("<think>",)))
     path.write_text("[[models]]\nhandles = {}\n")
     with pytest.raises(InputError, match=r"no setting models.0..handles; there is path, .*, guides"):
         read_config(path)

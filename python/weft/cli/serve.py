@@ -178,6 +178,8 @@ def serve(
     names = [models.name_of(entry) for entry in entries]
     if len(set(names)) < len(names):
         raise InputError(f"two models are called {max(names, key=names.count)!r}; give names")
+    for entry in entries:
+        models.check(entry)
     programs = _programs(read)
     run.check_address(server)
     served = {name: models.build(entry) for name, entry in zip(names, entries, strict=True)}

@@ -36,6 +36,7 @@ from weft.errors import InputError, WeftError
 from weft.grammar.guide import Guide
 from weft.server.models import ModelConfig
 from weft.server.programs import ProgramLimits
+from weft.server.protocol.field_errors import wrong_value
 from weft.server.settings import ServerConfig
 
 T = TypeVar("T")
@@ -168,11 +169,8 @@ def _check_type(value: Any, hint: Any, where: str) -> None:
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join([where, *(str(part) for part in first["loc"] if isinstance(part, str))])
-        raise InputError(
-            f"{place} is wrong: {first['msg'].replace('Input', 'it').replace('tuple', 'list')}"
-        ) from None
+        place, said = wrong_value(error, value)
+        raise InputError(f"{'.'.join([where, *place])} {said}") from None
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{where} is {value}; it must be finite")
 

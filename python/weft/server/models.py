@@ -54,12 +54,20 @@ def name_of(config: ModelConfig) -> str:
     return config.name or ModelSource.of(config.path).path.name
 
 
-def build(config: ModelConfig) -> ServedModel:
-    """Load a model and start its engine. Raises `ModelError`, `TokenizerError` or `InputError`."""
-    source = ModelSource.of(config.path)
+def check(config: ModelConfig) -> None:
+    """Raise `InputError` for what can be told without the model."""
     if config.tool_style is not None and config.tool_style not in tool_styles():
         known = ", ".join(tool_styles())
         raise _wrong(config, f"tool_style is {config.tool_style!r}; it must be one of {known}")
+    if config.thinking is not None and len(config.thinking) not in (0, 2):
+        count = len(config.thinking)
+        raise _wrong(config, f"thinking has {count} marker{'s' * (count > 1)}; it must have two, or none")
+
+
+def build(config: ModelConfig) -> ServedModel:
+    """Load a model and start its engine. Raises `ModelError`, `TokenizerError` or `InputError`."""
+    check(config)
+    source = ModelSource.of(config.path)
     defaults = sampling_defaults(source.path, config.generation_config)
     limits = ClientLimits(
         max_sequences=128,
@@ -107,8 +115,6 @@ def family_of(template: ChatTemplate | None, config: ModelConfig) -> Family:
     plain = template.get("default") if isinstance(template, dict) else template
     thinking = reasoning_markers(plain) if plain else None
     if config.thinking is not None:
-        if len(config.thinking) not in (0, 2):
-            raise _wrong(config, "thinking is two markers, or none")
         thinking = (config.thinking[0], config.thinking[1]) if config.thinking else None
     return Family(
         style,

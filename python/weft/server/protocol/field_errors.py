@@ -16,6 +16,7 @@ MOST_LETTERS = 100
 """Of a field's name that is repeated."""
 KINDS = {
     "string_type": "a text",
+    "is_instance_of": "a text",  # a path, which TOML has as a text
     "int_type": "an integer",
     "int_from_float": "an integer",
     "int_parsing": "an integer",
@@ -26,6 +27,7 @@ KINDS = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "an object",
     "model_type": "an object",
     "model_attributes_type": "an object",
@@ -61,6 +63,12 @@ def field_error(error: ValidationError, data: Any, body: Fields) -> ApiError:
         return ApiError(unknown + _hint(body, place), param=path, code="unknown_parameter")
     said = in_words(first, others)
     return ApiError(f"{path}: {said}" if path else said, param=path or None)
+
+
+def wrong_value(error: ValidationError, value: Any) -> tuple[list[str], str]:
+    """What is wrong first with a value: its place within the value, and what is said of it."""
+    first, place, others = _first(error.errors(include_url=False), value)
+    return place, in_words(first, others)
 
 
 def in_words(error: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
