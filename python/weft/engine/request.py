@@ -141,6 +141,17 @@ class Request:
         )
 
     @property
+    def forbidding(self) -> list[str]:
+        """The parameters by which it forbids tokens, besides its guide."""
+        sampling, bias = self.sampling, self.rules.bias
+        forbids = {
+            "bad_words": bool(sampling.bad_words),
+            "logit_bias": bool(sampling.logit_bias),
+            "embedding_bias": bias is not None and bool(bias.isneginf().any()),
+        }
+        return [name for name, is_set in forbids.items() if is_set]
+
+    @property
     def is_finished(self) -> bool:
         """Whether its answer has ended, with an error or without."""
         return self.stage is Stage.FINISHED

@@ -11,7 +11,7 @@ from support.engine.beams import Beams, beam_request, beam_tokens
 from support.engine.references import Checkpoint
 from weft.engine.beam_params import BeamParams
 from weft.engine.request_guide import RequestGuide
-from weft.errors import GuideStateError, RequestError
+from weft.errors import DeadEndError, GuideStateError, RequestError
 from weft.grammar.base import NO_REQUEST, Opening, wrap_matcher
 from weft.grammar.guide import Guide
 
@@ -114,6 +114,17 @@ def test_a_guide_and_a_bias_that_leave_nothing_together_are_an_error(tiny: Check
     beams.assert_nothing_held()
 
 
+def test_biases_that_leave_nothing_are_an_error_of_the_request(tiny: Checkpoint) -> None:
+    beams = Beams(tiny.path)
+    everything = dict.fromkeys(range(len(beams.vocabulary.tokens)), -math.inf)
+    one = beam_request([5, 6], BeamParams(2), logit_bias=everything)
+    beams.start(one)
+    beams.step()
+    assert isinstance(one.output.error, DeadEndError)
+    assert "no token is left for token 1 under logit_bias" in str(one.output.error)
+    beams.assert_nothing_held()
+
+
 def test_logits_that_are_not_numbers_are_an_error_of_the_request(
     tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,8 +136,8 @@ def test_logits_that_are_not_numbers_are_an_error_of_the_request(
     logits = beams.engine.parts.model.logits
     monkeypatch.setattr(beams.engine.parts.model, "logits", lambda *args: logits(*args).mul_(math.nan))
     beams.step()
-    assert isinstance(one.output.error, RequestError) and not isinstance(one.output.error, GuideStateError)
-    assert "leave no token for token 3" in str(one.output.error)
+    assert type(one.output.error) is RequestError  # the engine's failure, not a dead end of the request's own
+    assert "the model's logits for token 3 are all NaN" in str(one.output.error)
     assert len(one.output.token_ids) == 2  # what came before stays
     beams.assert_nothing_held()
 

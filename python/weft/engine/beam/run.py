@@ -149,10 +149,12 @@ class BeamRun:
         place = f"token {len(self._running.request.output.token_ids) + 1}"
         if self._running.is_guided:
             return GuideStateError(f"no beam can go on: no token is left for {place} under the guide")
-        return DeadEndError(
-            f"no beam can go on: bad_words, logit_bias, embedding_bias or the model's own logits leave no token for "
-            f"{place}"
-        )
+        forbidding = self._running.request.forbidding
+        if forbidding:
+            return DeadEndError(
+                f"no beam can go on: no token is left for {place} under {' and '.join(forbidding)}"
+            )
+        return RequestError(f"no beam can go on: the model's logits for {place} are all NaN or -inf")
 
 
 def commit_search(running: Running, results: StepResults) -> FinishReason | None:

@@ -152,19 +152,8 @@ def check_grammar(running: Running, grammar: GuidedState, new_tokens: int, is_la
 
 def nothing_left(running: Running, grammar: GuidedState | None) -> RequestError:
     """Why no token could be drawn at the next position."""
-    request = running.request
-    sampling, bias = request.sampling, request.rules.bias
-    place = f"token {len(request.output.token_ids) + 1}"
-    forbidding = [
-        name
-        for name, is_set in (
-            ("the guide", grammar is not None),
-            ("bad_words", bool(sampling.bad_words)),
-            ("logit_bias", bool(sampling.logit_bias)),
-            ("embedding_bias", bias is not None and bool(bias.isneginf().any())),
-        )
-        if is_set
-    ]
+    place = f"token {len(running.request.output.token_ids) + 1}"
+    forbidding = [*(["the guide"] if grammar is not None else []), *running.request.forbidding]
     status, message = grammar.status(running.slot) if grammar is not None else ("", "")
     if status not in ("", "refused"):
         return GuideStateError(message)
