@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from support.engine.beams import Beams, beam_request, beam_tokens
 from support.engine.references import Checkpoint
@@ -116,12 +118,12 @@ def test_a_guide_and_a_bias_that_leave_nothing_together_are_an_error(tiny: Check
 
 def test_biases_that_leave_nothing_are_an_error_of_the_request(tiny: Checkpoint) -> None:
     beams = Beams(tiny.path)
-    everything = dict.fromkeys(range(len(beams.vocabulary.tokens)), -math.inf)
-    one = beam_request([5, 6], BeamParams(2), logit_bias=everything)
+    one = beam_request([5, 6], BeamParams(2))
+    one.rules = replace(one.rules, bias=torch.full((len(beams.vocabulary.tokens),), -math.inf))
     beams.start(one)
     beams.step()
     assert isinstance(one.output.error, DeadEndError)
-    assert "no token is left for token 1 under logit_bias" in str(one.output.error)
+    assert "no token is left for token 1 under embedding_bias" in str(one.output.error)
     beams.assert_nothing_held()
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,9 +38,18 @@ def interpreted(script: str) -> dict[str, Any]:
     return found
 
 
+def ordered_product(a: Any, b: Any, dtype: Any) -> Any:
+    """The product [M, N] of [M, K] and [K, N], each value summed in the order of K. NumPy's own sums as its library has
+    it for the processor, and at times otherwise for a block's first row than for its fourth."""
+    total = np.zeros((a.shape[0], b.shape[1]), dtype)
+    for column, row in zip(a.T.astype(dtype), b.astype(dtype), strict=True):
+        total += column[:, None] * row
+    return total
+
+
 def make_hostile(seed: int) -> None:
-    """From here on programs of a grid run in a random order, so that any may be the last, and memory that nothing wrote
-    is NaN."""
+    """From here on programs of a grid run in a random order, so that any may be the last, memory that nothing wrote is
+    NaN, and a value's bits depend on its own row and column alone, as on a GPU."""
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     from triton.runtime import interpreter
@@ -55,3 +65,10 @@ def make_hostile(seed: int) -> None:
         plain(builder, *order[(x * dim[1] + y) * dim[2] + z])
 
     builder.set_grid_idx = shuffled
+
+    def dot(a: Any, b: Any, d: Any, *_: object) -> Any:
+        return interpreter.TensorHandle(
+            ordered_product(a.data, b.data, d.data.dtype) + d.data, d.dtype.scalar
+        )
+
+    builder.create_dot = dot
