@@ -35,12 +35,12 @@ SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
 CPP_TESTS := $(shell find tests/cpp -type f)
 CPP_FILES := $(filter %.h %.cpp %.cu %.cuh,$(SOURCES) $(CPP_TESTS))
 
-.PHONY: demo test test-full test-clients lint format docs stubs bench gpu-carry gpu-smoke gpu-test gpu-bench no-cuda clean help
+.PHONY: demo test test-full test-every test-clients lint format docs stubs bench gpu-carry gpu-smoke gpu-test gpu-bench no-cuda clean help
 .PHONY: wheel test-wheel
 .PHONY: py-test cpp-test cpp-test-thread cpp-test-address
 
 help:
-	@echo "make demo | test | test-full | test-clients | lint | docs | bench | wheel | test-wheel | clean"
+	@echo "make demo | test | test-full | test-every | test-clients | lint | docs | bench | wheel | test-wheel | clean"
 	@echo "make gpu-carry | gpu-smoke | gpu-test | gpu-bench"
 
 demo: $(VENV)/.weft-built
@@ -57,10 +57,14 @@ test: cpp-test py-test
 py-test: $(VENV)/.weft-built
 	$(PYTEST) $(PARALLEL) -m "$(QUICK)" $(TESTS)
 
-# What CI runs: all of it. What depends on time comes last and alone.
-test-full: $(VENV)/.weft-built cpp-test cpp-test-thread cpp-test-address
-	$(PYTEST) $(PARALLEL) -m "not serial"
-	$(PYTEST) -m serial
+# What CI runs: every test, and of products the cases that `make test` runs. What depends on time comes last and alone.
+test-full: $(VENV)/.weft-built cpp-test-thread cpp-test-address
+	$(PYTEST) $(PARALLEL) -m "not serial and not full"
+	$(PYTEST) -m "serial and not full"
+
+# All cases of those products, besides: before a release.
+test-every: test-full
+	$(PYTEST) $(PARALLEL) -m full
 
 # Other projects' clients against the server, each in an environment of its own. Needs network.
 test-clients: $(VENV)/.weft-built

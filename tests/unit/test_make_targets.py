@@ -1,4 +1,4 @@
-"""`make test` leaves out declared marks alone, and `make test-full` nothing."""
+"""`make test` leaves out declared marks alone, `make test-full` cases of products, and `make test-every` nothing."""
 
 from __future__ import annotations
 
@@ -34,5 +34,6 @@ def test_what_is_left_out_is_declared() -> None:
     }
 
 
-def test_the_full_run_has_everything() -> None:
-    assert selections("test-full") == ["not serial", "serial"]
+def test_the_full_run_has_every_test_and_the_other_every_case() -> None:
+    assert selections("test-full") == ["not serial and not full", "serial and not full"]
+    assert selections("test-every")[-1] == "full"
