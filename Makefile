@@ -62,8 +62,8 @@ test-full: $(VENV)/.weft-built cpp-test-thread cpp-test-address
 	$(PYTEST) $(PARALLEL) -m "not serial and not full"
 	$(PYTEST) -m "serial and not full"
 
-# All cases of those products, besides: before a release.
-test-every: test-full
+# All there is: besides, the other cases of those products, and the C++ tests plainly. Before a release.
+test-every: test-full cpp-test
 	$(PYTEST) $(PARALLEL) -m full
 
 # Other projects' clients against the server, each in an environment of its own. Needs network.
