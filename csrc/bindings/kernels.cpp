@@ -17,6 +17,7 @@
 #include "kernels/layer/linear.h"
 #include "kernels/layer/rows.h"
 #include "kernels/sampling/inputs.h"
+#include "support/instruction_set.h"
 
 namespace nb = nanobind;
 
@@ -162,6 +163,8 @@ void bind_kernels(nb::module_ &m) {
         nb::arg("name"));
   m.def("linear_cpu", &linear);
   m.def("has_tiles", &has_tiles);
+  instruction_set_name();  // a wrong name in the environment ends the import, not a kernel
+  m.def("instruction_set", &instruction_set_name);
   m.def("rms_norm_cpu", &rms_norm);
   m.def("attend_cpu", &attend);
   m.def("embed_cpu", &embed);

@@ -6,6 +6,7 @@
 
 #include "kernels/floats.h"
 #include "kernels/logits.h"
+#include "support/instruction_set.h"
 #include "support/kernel_threads.h"
 #include "support/multiversion.h"
 
@@ -87,11 +88,8 @@ WEFT_INLINE T *row_of(const Call &call, std::int64_t i) {
     name##_any(call, begin, end);                                                                            \
   }                                                                                                          \
   auto best_##name##_rows() {                                                                                \
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&                          \
-        __builtin_cpu_supports("avx512dq")) {                                                                \
-      return name##_avx512;                                                                                  \
-    }                                                                                                        \
-    return __builtin_cpu_supports("avx2") ? name##_avx2 : name##_plain;                                      \
+    if (instruction_set() == InstructionSet::kAvx512) return name##_avx512;                                  \
+    return instruction_set() == InstructionSet::kAvx2 ? name##_avx2 : name##_plain;                          \
   }
 #else
 #define WEFT_BY_INSTRUCTION_SET(name, Call) \

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/vector_exp.h"
+#include "support/instruction_set.h"
 #include "support/multiversion.h"
 
 namespace weft {
@@ -12,68 +13,97 @@ namespace {
 
 constexpr std::int64_t kTogether = 4;  // queries at once
 
-typedef float Lanes __attribute__((vector_size(kKeyTile * sizeof(float))));
+// A vector is one register, never more: the compiler keeps wider ones in memory. A result does not depend on kLanes:
+// each is summed in an order of its own.
+template <int kLanes>
+struct Vector {
+  typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
+  typedef int Places __attribute__((vector_size(kLanes * sizeof(int))));
+};
+template <int kLanes>
+using Lanes = typename Vector<kLanes>::Lanes;
 
-WEFT_INLINE Lanes load(const float *from) {
-  Lanes lanes;
+template <int kLanes>
+WEFT_INLINE Lanes<kLanes> load(const float *from) {
+  Lanes<kLanes> lanes;
   std::memcpy(&lanes, from, sizeof lanes);
   return lanes;
 }
 
-WEFT_INLINE void store(float *to, const Lanes &lanes) { std::memcpy(to, &lanes, sizeof lanes); }
+template <class V>
+WEFT_INLINE void store(float *to, const V &lanes) {
+  std::memcpy(to, &lanes, sizeof lanes);
+}
 
-// Scores of kQueries queries from `m` on with a tile of turned keys. Several at once keep the processor busy while one
+// Scores of kQueries queries from `m` on with kLanes turned keys. Several at once keep the processor busy while one
 // waits for its sum; each is summed in the same order however many there are.
-template <int kQueries>
-WEFT_INLINE void score_tile(const Group &g, std::int64_t m, std::int64_t first, std::int64_t head_dim) {
-  Lanes even[kQueries] = {}, odd[kQueries] = {};
+template <int kLanes, int kQueries>
+WEFT_INLINE void score_keys(const Group &g, std::int64_t m, const float *keys, std::int64_t first,
+                            std::int64_t head_dim) {
+  Lanes<kLanes> even[kQueries] = {}, odd[kQueries] = {};
   for (std::int64_t d = 0; d + 1 < head_dim; d += 2) {
-    const Lanes keys = load(g.keys + d * kKeyTile), next = load(g.keys + (d + 1) * kKeyTile);
+    const auto these = load<kLanes>(keys + d * kKeyTile), next = load<kLanes>(keys + (d + 1) * kKeyTile);
     for (int k = 0; k < kQueries; ++k) {
-      even[k] += g.queries[m + k][d] * keys;
+      even[k] += g.queries[m + k][d] * these;
       odd[k] += g.queries[m + k][d + 1] * next;
     }
   }
   for (int k = 0; k < kQueries; ++k) {
-    if (head_dim % 2) even[k] += g.queries[m + k][head_dim - 1] * load(g.keys + (head_dim - 1) * kKeyTile);
+    if (head_dim % 2) even[k] += g.queries[m + k][head_dim - 1] * load<kLanes>(keys + (head_dim - 1) * kKeyTile);
     store(g.scores + (m + k) * g.stride + first, (even[k] + odd[k]) * g.scale);
   }
 }
 
-typedef int Places __attribute__((vector_size(kKeyTile * sizeof(int))));
+template <int kLanes, int kQueries>
+WEFT_INLINE void score_tile(const Group &g, std::int64_t m, std::int64_t first, std::int64_t head_dim) {
+  for (std::int64_t n = 0; n < kKeyTile; n += kLanes)
+    score_keys<kLanes, kQueries>(g, m, g.keys + n, first + n, head_dim);
+}
 
-// Transposes 16 x 16 in four stages, each of which swaps the off-diagonal halves of blocks.
-template <int kBlock>
-WEFT_INLINE void turn_stage(Lanes *rows) {
-  Places low, high;
-  for (int k = 0; k < kKeyTile; ++k) {
-    low[k] = k & kBlock ? 16 + (k ^ kBlock) : k;
-    high[k] = k & kBlock ? 16 + k : k ^ kBlock;
-  }
-  for (int r = 0; r < kKeyTile; ++r) {
-    if (r & kBlock) continue;
-    const Lanes a = rows[r], b = rows[r + kBlock];
-    rows[r] = __builtin_shuffle(a, b, low);
-    rows[r + kBlock] = __builtin_shuffle(a, b, high);
+// Transposes kLanes x kLanes in stages, each of which swaps the off-diagonal halves of blocks.
+template <int kLanes, int kBlock>
+WEFT_INLINE void turn(Lanes<kLanes> *rows) {
+  if constexpr (kBlock > 0) {
+    typename Vector<kLanes>::Places low, high;
+    for (int k = 0; k < kLanes; ++k) {
+      low[k] = k & kBlock ? kLanes + (k ^ kBlock) : k;
+      high[k] = k & kBlock ? kLanes + k : k ^ kBlock;
+    }
+    for (int r = 0; r < kLanes; ++r) {
+      if (r & kBlock) continue;
+      const Lanes<kLanes> a = rows[r], b = rows[r + kBlock];
+      rows[r] = __builtin_shuffle(a, b, low);
+      rows[r + kBlock] = __builtin_shuffle(a, b, high);
+    }
+    turn<kLanes, kBlock / 2>(rows);
   }
 }
 
-// Scores of all keys, a tile of them turned so that a vector holds one dimension of each.
+// A tile of keys turned, so that a vector holds one dimension of several.
+template <int kLanes>
+WEFT_INLINE void turn_keys(const Group &g, std::int64_t first, std::int64_t head_dim) {
+  const std::int64_t last = g.length - 1 - first;
+  std::int64_t d = 0;
+  for (; d + kLanes <= head_dim; d += kLanes) {
+    for (std::int64_t n = 0; n < kKeyTile; n += kLanes) {
+      Lanes<kLanes> rows[kLanes];
+      for (std::int64_t k = 0; k < kLanes; ++k) rows[k] = load<kLanes>(g.tokens[first + std::min(n + k, last)] + d);
+      turn<kLanes, kLanes / 2>(rows);
+      for (std::int64_t k = 0; k < kLanes; ++k) store(g.keys + (d + k) * kKeyTile + n, rows[k]);
+    }
+  }
+  for (; d < head_dim; ++d)
+    for (std::int64_t n = 0; n < kKeyTile; ++n) g.keys[d * kKeyTile + n] = g.tokens[first + std::min(n, last)][d];
+}
+
+// Scores of all keys.
+template <int kLanes>
 WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
   for (std::int64_t first = 0; first < g.length; first += kKeyTile) {
-    const std::int64_t last = g.length - 1 - first;
-    std::int64_t d = 0;
-    for (; d + kKeyTile <= head_dim; d += kKeyTile) {
-      Lanes rows[kKeyTile];
-      for (std::int64_t n = 0; n < kKeyTile; ++n) rows[n] = load(g.tokens[first + std::min(n, last)] + d);
-      turn_stage<8>(rows), turn_stage<4>(rows), turn_stage<2>(rows), turn_stage<1>(rows);
-      for (std::int64_t k = 0; k < kKeyTile; ++k) store(g.keys + (d + k) * kKeyTile, rows[k]);
-    }
-    for (; d < head_dim; ++d)
-      for (std::int64_t n = 0; n < kKeyTile; ++n) g.keys[d * kKeyTile + n] = g.tokens[first + std::min(n, last)][d];
+    turn_keys<kLanes>(g, first, head_dim);
     std::int64_t m = 0;
-    for (; m + kTogether <= g.count; m += kTogether) score_tile<kTogether>(g, m, first, head_dim);
-    for (; m < g.count; ++m) score_tile<1>(g, m, first, head_dim);
+    for (; m + kTogether <= g.count; m += kTogether) score_tile<kLanes, kTogether>(g, m, first, head_dim);
+    for (; m < g.count; ++m) score_tile<kLanes, 1>(g, m, first, head_dim);
   }
 }
 
@@ -95,35 +125,35 @@ WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
 }
 
 // kVectors vectors of the outputs of kQueries queries from `m` on, from dimension `first` on.
-template <int kQueries, int kVectors>
+template <int kLanes, int kQueries, int kVectors>
 WEFT_INLINE void weigh(const Group &g, std::int64_t m, std::int64_t first, const float *scales) {
-  Lanes sums[kQueries][kVectors] = {};
+  Lanes<kLanes> sums[kQueries][kVectors] = {};
   std::int64_t n = 0, shared = g.lengths[m];
   for (int k = 1; k < kQueries; ++k) shared = std::min(shared, g.lengths[m + k]);
   const float *weights = g.scores + m * g.stride;
   for (; n < shared; ++n) {
     const float *value = g.tokens[n] + g.values + first;
     for (int v = 0; v < kVectors; ++v) {
-      const Lanes values = load(value + v * kKeyTile);
+      const auto values = load<kLanes>(value + v * kLanes);
       for (int k = 0; k < kQueries; ++k) sums[k][v] += weights[k * g.stride + n] * values;
     }
   }
   for (int k = 0; k < kQueries; ++k) {
     for (std::int64_t rest = n; rest < g.lengths[m + k]; ++rest) {
       const float *value = g.tokens[rest] + g.values + first;
-      for (int v = 0; v < kVectors; ++v) sums[k][v] += weights[k * g.stride + rest] * load(value + v * kKeyTile);
+      for (int v = 0; v < kVectors; ++v) sums[k][v] += weights[k * g.stride + rest] * load<kLanes>(value + v * kLanes);
     }
-    for (int v = 0; v < kVectors; ++v) store(g.outs[m + k] + first + v * kKeyTile, sums[k][v] * scales[k]);
+    for (int v = 0; v < kVectors; ++v) store(g.outs[m + k] + first + v * kLanes, sums[k][v] * scales[k]);
   }
 }
 
-template <int kQueries>
+template <int kLanes, int kQueries>
 WEFT_INLINE void finish(const Group &g, std::int64_t m) {
   float scales[kQueries];
   for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate(g.scores + (m + k) * g.stride, g.lengths[m + k]);
   std::int64_t d = 0;
-  for (; d + 2 * kKeyTile <= g.head_dim; d += 2 * kKeyTile) weigh<kQueries, 2>(g, m, d, scales);
-  for (; d + kKeyTile <= g.head_dim; d += kKeyTile) weigh<kQueries, 1>(g, m, d, scales);
+  for (; d + 2 * kLanes <= g.head_dim; d += 2 * kLanes) weigh<kLanes, kQueries, 2>(g, m, d, scales);
+  for (; d + kLanes <= g.head_dim; d += kLanes) weigh<kLanes, kQueries, 1>(g, m, d, scales);
   for (; d < g.head_dim; ++d) {
     for (int k = 0; k < kQueries; ++k) {
       float sum = 0;
@@ -134,31 +164,30 @@ WEFT_INLINE void finish(const Group &g, std::int64_t m) {
   }
 }
 
+template <int kLanes>
 WEFT_INLINE void attend(const Group &g) {
-  score(g, g.head_dim);
+  score<kLanes>(g, g.head_dim);
   std::int64_t m = 0;
-  for (; m + kTogether <= g.count; m += kTogether) finish<kTogether>(g, m);
-  for (; m < g.count; ++m) finish<1>(g, m);
+  for (; m + kTogether <= g.count; m += kTogether) finish<kLanes, kTogether>(g, m);
+  for (; m < g.count; ++m) finish<kLanes, 1>(g, m);
 }
 
 using Attend = void (*)(const Group &);
 
-void attend_plain(const Group &g) { attend(g); }
+void attend_plain(const Group &g) { attend<4>(g); }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) void attend_avx2(const Group &g) { attend(g); }
+__attribute__((target("avx2,fma"))) void attend_avx2(const Group &g) { attend<8>(g); }
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512"))) void attend_avx512(
     const Group &g) {
-  attend(g);
+  attend<16>(g);
 }
 #endif
 
 Attend best_attend() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
-    return attend_avx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return attend_avx2;
+  if (instruction_set() == InstructionSet::kAvx512) return attend_avx512;
+  if (instruction_set() == InstructionSet::kAvx2) return attend_avx2;
 #endif
   return attend_plain;
 }

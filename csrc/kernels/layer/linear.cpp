@@ -12,26 +12,19 @@
 #include "kernels/floats.h"
 #include "kernels/vector_exp.h"
 #include "support/amx.h"
+#include "support/instruction_set.h"
 #include "support/kernel_threads.h"
 #include "support/multiversion.h"
 
 namespace weft {
 namespace {
 
-constexpr int kLanes = 16;
+constexpr std::int64_t kFloatsOfLine = 16;  // of a cache
 constexpr std::int64_t kMadeAgain = 16;  // up to so many rows every thread makes norms and parts: cheaper than a wait
 constexpr std::int64_t kLeastRows = 48;  // of a part of a call, and what its rows are a multiple of: whole tiles
 constexpr std::int64_t kMostRowsNear = 96;
 constexpr std::int64_t kNearInputs = 1024;  // of a panel, whose weights stay near while several tiles read them
 constexpr std::int64_t kFairUnits = 8;      // that a thread should have, so that all end at about one time
-
-typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
-
-WEFT_INLINE Lanes load(const float *from) {
-  Lanes lanes;
-  std::memcpy(&lanes, from, sizeof lanes);
-  return lanes;
-}
 
 // With tiles of AMX rows are in groups of one size, whose floats are split into parts.
 struct Rows {
@@ -61,22 +54,6 @@ struct Sink {
   const float *bias, *residual;  // or null
   std::int64_t residual_row;
 };
-
-WEFT_INLINE void put(const Sink &sink, std::int64_t row, std::int64_t place, Lanes sums) {
-  float *out = sink.out + row * sink.stride + place;
-  const float *residual = sink.residual ? sink.residual + row * sink.residual_row + place : nullptr;
-  const std::int64_t valid = sink.valid - place;
-  if (valid >= kLanes) {
-    if (sink.bias) sums += load(sink.bias + place);
-    if (residual) sums += load(residual);
-    std::memcpy(out, &sums, sizeof sums);
-    return;
-  }
-  for (std::int64_t n = 0; n < valid; ++n) {
-    const float value = sink.bias ? sums[n] + sink.bias[place + n] : sums[n];
-    out[n] = residual ? value + residual[n] : value;
-  }
-}
 
 WEFT_INLINE Sink sink_of(const LinearCall &call, std::int64_t unit) {
   const std::int64_t first = unit * kPanel;
@@ -135,6 +112,10 @@ namespace avx512 {
 #pragma GCC target( \
     "avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,avx512bf16,amx-tile,amx-int8,amx-bf16,prefer-vector-width=512")
 namespace amx {
+using avx512::kLanes;
+using avx512::Lanes;
+using avx512::load;
+using avx512::put;
 using avx512::units;
 #include "kernels/layer/amx_tiles.h"
 }  // namespace amx
@@ -144,10 +125,8 @@ using avx512::units;
 
 const Units &best_units() {
 #if defined(WEFT_HAS_TARGETS)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
-    return avx512::kUnits;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::kUnits;
+  if (instruction_set() == InstructionSet::kAvx512) return avx512::kUnits;
+  if (instruction_set() == InstructionSet::kAvx2) return avx2::kUnits;
 #endif
   return plain::kUnits;
 }
@@ -177,7 +156,7 @@ Way way_of(const LinearCall &call) {
 
 // To a cache line: lanes that lie in two take twice as long.
 float *aligned(float *begin) {
-  constexpr std::uintptr_t kLine = kLanes * sizeof(float);
+  constexpr std::uintptr_t kLine = kFloatsOfLine * sizeof(float);
   return reinterpret_cast<float *>((reinterpret_cast<std::uintptr_t>(begin) + kLine - 1) / kLine * kLine);
 }
 
@@ -217,7 +196,7 @@ struct Room {
 
   float *panels_of(std::int64_t rows, const Way &way) {
     const std::int64_t sums = way.tiles ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel;
-    panels.resize(size(2 * rows * kPanel + sums + kLanes));
+    panels.resize(size(2 * rows * kPanel + sums + kFloatsOfLine));
     return aligned(panels.data());
   }
 };

@@ -1,14 +1,49 @@
 // The inner loops of linear.cpp, which includes this once for each instruction set, inside a namespace of its own and
 // with WEFT_TARGET saying which: functions here are compiled for it. So there is no include guard.
 
-// Rows that are multiplied at once, and vectors of a panel: their sums and the weights fill the registers.
+// A vector is one register, never more: the compiler keeps wider ones in memory.
 #if WEFT_TARGET == 512
-constexpr int kMostRows = 6, kVectors = 4;
+constexpr int kLanes = 16;
 #elif WEFT_TARGET == 256
-constexpr int kMostRows = 3, kVectors = 2;
+constexpr int kLanes = 8;
 #else
-constexpr int kMostRows = 4, kVectors = 1;
+constexpr int kLanes = 4;
 #endif
+
+typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
+
+WEFT_INLINE Lanes load(const float *from) {
+  Lanes lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
+}
+
+// Rows that are multiplied at once, and vectors of a panel: their sums and the weights fill the registers, of which
+// AVX-512 has 32 and the others 16. Fewer rows take more vectors: a sum waits four cycles for the one before.
+constexpr int kMostRows = 6;
+constexpr int vectors_of(int rows) {
+#if WEFT_TARGET == 512
+  return rows > 0 ? 4 : 0;
+#else
+  return rows == 1 ? 8 : rows == 2 ? 4 : 2;
+#endif
+}
+
+WEFT_INLINE void put(const Sink &sink, std::int64_t row, std::int64_t place, Lanes sums) {
+  float *out = sink.out + row * sink.stride + place;
+  const float *residual = sink.residual ? sink.residual + row * sink.residual_row + place : nullptr;
+  const std::int64_t valid = sink.valid - place;
+  if (valid >= kLanes) {
+    if (sink.bias) sums += load(sink.bias + place);
+    if (residual) sums += load(residual);
+    std::memcpy(out, &sums, sizeof sums);
+    return;
+  }
+  for (std::int64_t n = 0; n < valid; ++n) {
+    const float value = sink.bias ? sums[n] + sink.bias[place + n] : sums[n];
+    out[n] = residual ? value + residual[n] : value;
+  }
+}
 
 WEFT_INLINE Lanes widened(const float *w) { return load(w); }
 
@@ -21,22 +56,12 @@ WEFT_INLINE Lanes widened(const BFloat16 *w) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 #elif WEFT_TARGET == 256
-WEFT_INLINE Lanes joined(__m256 low, __m256 high) {
-  Lanes lanes;
-  std::memcpy(&lanes, &low, sizeof low);
-  std::memcpy(reinterpret_cast<char *>(&lanes) + sizeof low, &high, sizeof high);
-  return lanes;
-}
-WEFT_INLINE __m256 half_of(const Half *w) {
+WEFT_INLINE Lanes widened(const Half *w) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(w)));
 }
-WEFT_INLINE __m256 half_of(const BFloat16 *w) {
+WEFT_INLINE Lanes widened(const BFloat16 *w) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(w)));
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
-}
-template <class W>
-WEFT_INLINE Lanes widened(const W *w) {
-  return joined(half_of(w), half_of(w + 8));
 }
 #else
 template <class W>
@@ -59,7 +84,7 @@ struct Part {
 template <class W, int kRows>
 WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const Part &part, float *partial,
                       const Sink &out) {
-  constexpr int kWidth = kVectors * kLanes;
+  constexpr int kVectors = vectors_of(kRows), kWidth = kVectors * kLanes;
   constexpr std::int64_t kLine = 64 / sizeof(W), kAhead = 2048 / sizeof(W);
   const float *x = in.x + row * in.stride;
   partial += row * kPanel;
@@ -165,17 +190,21 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t r = begin; r < end; ++r) {
     const float *x = call.x + r * call.x_row;
     float *out = call.out + r * call.out_row;
-    Lanes sums[4] = {};
+    // 64 sums, added up in one order whatever a vector holds.
+    constexpr int kQuarter = 16 / kLanes;
+    Lanes sums[4 * kQuarter] = {};
     std::int64_t i = 0;
-    for (; i + 4 * kLanes <= call.width; i += 4 * kLanes) {
-      for (int v = 0; v < 4; ++v) {
+    for (; i + 64 <= call.width; i += 64) {
+      for (int v = 0; v < 4 * kQuarter; ++v) {
         const Lanes values = load(x + i + v * kLanes);
         sums[v] += values * values;
       }
     }
-    const Lanes four = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     float squares = 0;
-    for (int k = 0; k < kLanes; ++k) squares += four[k];
+    for (int v = 0; v < kQuarter; ++v) {
+      const Lanes four = (sums[v] + sums[kQuarter + v]) + (sums[2 * kQuarter + v] + sums[3 * kQuarter + v]);
+      for (int k = 0; k < kLanes; ++k) squares += four[k];
+    }
     for (; i < call.width; ++i) squares += x[i] * x[i];
     const float scale = 1 / std::sqrt(squares / static_cast<float>(call.width) + call.eps);
     for (std::int64_t n = 0; n < call.width; ++n) out[n] = x[n] * scale * call.weight[n];

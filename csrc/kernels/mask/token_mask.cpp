@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "support/instruction_set.h"
 #include "support/kernel_threads.h"
 
 #if defined(__x86_64__)
@@ -146,8 +147,8 @@ WEFT_AVX512 void block_words_avx512(T *p, const std::uint32_t *allowed, std::int
 template <class T>
 BlockWords<T> best_block_words() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) return block_words_avx512<T>;
-  if (__builtin_cpu_supports("avx2")) return block_words_avx2<T>;
+  if (instruction_set() == InstructionSet::kAvx512) return block_words_avx512<T>;
+  if (instruction_set() == InstructionSet::kAvx2) return block_words_avx2<T>;
 #endif
   return block_words_plain<T>;
 }

@@ -1,0 +1,47 @@
+#include "support/instruction_set.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+namespace weft {
+namespace {
+
+constexpr const char *kNames[] = {"plain", "avx2", "avx512"};
+
+InstructionSet of_processor() {
+#if defined(__x86_64__)
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    return InstructionSet::kAvx512;
+  if (has_avx2) return InstructionSet::kAvx2;
+#endif
+  return InstructionSet::kPlain;
+}
+
+InstructionSet choose() {
+  const InstructionSet best = of_processor();
+  const char *wanted = std::getenv("WEFT_INSTRUCTION_SET");
+  if (!wanted || !*wanted) return best;
+  const auto *name = std::find_if(std::begin(kNames), std::end(kNames),
+                                  [wanted](const char *known) { return std::string(known) == wanted; });
+  if (name == std::end(kNames))
+    throw std::invalid_argument("WEFT_INSTRUCTION_SET is '" + std::string(wanted) +
+                                "'; it can be plain, avx2 or avx512, or not set");
+  return std::min(best, static_cast<InstructionSet>(name - std::begin(kNames)));
+}
+
+}  // namespace
+
+InstructionSet instruction_set() {
+  static const InstructionSet chosen = choose();
+  return chosen;
+}
+
+const char *instruction_set_name() { return kNames[static_cast<int>(instruction_set())]; }
+
+}  // namespace weft
