@@ -14,21 +14,8 @@ namespace {
 
 using namespace weft;
 
-bool has_avx2() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2");
-#else
-  return false;
-#endif
-}
-
-bool has_avx512() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-#else
-  return false;
-#endif
-}
+bool has_avx2() { return instruction_set() != InstructionSet::kPlain; }
+bool has_avx512() { return instruction_set() == InstructionSet::kAvx512; }
 
 template <class T>
 bool blocks_as_bit_by_bit(const char *name, BlockWords<T> block_words, T neg_inf) {

@@ -20,8 +20,8 @@ from typing import Any
 
 IDLE_S = 15
 """Whoever has not computed for so long waits for what never comes."""
-MOST_S = 120
-"""Whoever has computed for so long does not come to an end."""
+MOST_S = 10
+"""Whoever has computed in a run for so long, and four times what the whole program does, never comes to an end."""
 
 Run = Callable[[], Iterator[Any]]
 Change = tuple[str, Callable[[], object], Sequence[Run]]
@@ -37,23 +37,36 @@ class Noticed:
     seconds: float
 
 
-def expected(runs: Sequence[Run]) -> dict[Run, list[str]]:
+@dataclass(frozen=True)
+class Whole:
+    """What a run of the whole program yields, and what it takes of the processor."""
+
+    values: list[str]
+    cpu_s: float
+
+
+def expected(runs: Sequence[Run]) -> dict[Run, Whole]:
     """What each run yields, in a process of its own."""
-    job = ("the whole program", lambda: [[_seen(value) for value in run()] for run in runs])
-    ((_, answer),) = forked([job], 1)
+
+    def whole(run: Run) -> Whole:
+        began = time.process_time()
+        return Whole([_seen(value) for value in run()], time.process_time() - began)
+
+    ((_, answer),) = forked([("the whole program", lambda: [whole(run) for run in runs])], 1)
     if isinstance(answer, str):
         raise AssertionError(f"the whole program does not run: {answer}")
     return dict(zip(runs, answer, strict=True))
 
 
 def notice(
-    runs: Sequence[Run], whole: dict[Run, list[str]], change: Callable[[], object]
+    runs: Sequence[Run], whole: dict[Run, Whole], change: Callable[[], object]
 ) -> tuple[str | None, str]:
     """Change this process, and find the first run that shows it."""
     change()
     for run in runs:
+        _bound(MOST_S + 4 * whole[run].cpu_s)
         try:
-            for place, (value, found) in enumerate(zip(whole[run], map(_seen, run()), strict=True)):
+            for place, (value, found) in enumerate(zip(whole[run].values, map(_seen, run()), strict=True)):
                 if found != value:
                     return run.__name__, f"answer {place} is {_from_difference(found, value)}"
         except BaseException as error:
@@ -121,7 +134,6 @@ def _start(name: str, call: Callable[[], Any]) -> tuple[int, tuple[str, int]]:
         return reading, (name, pid)
     try:
         os.close(reading)
-        resource.setrlimit(resource.RLIMIT_CPU, (MOST_S, MOST_S))
         devnull = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(devnull, stream)
@@ -136,6 +148,12 @@ def _start(name: str, call: Callable[[], Any]) -> tuple[int, tuple[str, int]]:
         sys.stdout.flush()
     finally:
         os._exit(0)  # threads of weft may wait for what was never recorded
+
+
+def _bound(cpu_s: float) -> None:
+    """End this process (SIGXCPU) if it computes for so long from now on."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + cpu_s) + 1, most))
 
 
 def _seen(value: Any) -> str:
