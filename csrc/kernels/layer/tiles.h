@@ -21,13 +21,11 @@ WEFT_INLINE Lanes load(const float *from) {
 // Rows that are multiplied at once, and vectors of a panel: their sums and the weights fill the registers, of which
 // AVX-512 has 32 and the others 16. Fewer rows take more vectors: a sum waits four cycles for the one before.
 constexpr int kMostRows = 6;
-constexpr int vectors_of(int rows) {
 #if WEFT_TARGET == 512
-  return rows > 0 ? 4 : 0;
+constexpr int vectors_of(int) { return 4; }
 #else
-  return rows == 1 ? 8 : rows == 2 ? 4 : 2;
+constexpr int vectors_of(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 #endif
-}
 
 WEFT_INLINE void put(const Sink &sink, std::int64_t row, std::int64_t place, Lanes sums) {
   float *out = sink.out + row * sink.stride + place;
