@@ -20,6 +20,8 @@ from typing import Any
 
 IDLE_S = 15
 """Whoever has not computed for so long waits for what never comes."""
+WHOLE_S = 120
+"""A run of the whole program that has computed for so long does not come to an end."""
 MOST_S = 10
 """Whoever has computed in a run for so long, and four times what the whole program does, never comes to an end."""
 
@@ -49,6 +51,7 @@ def expected(runs: Sequence[Run]) -> dict[Run, Whole]:
     """What each run yields, in a process of its own."""
 
     def whole(run: Run) -> Whole:
+        _bound(WHOLE_S)
         began = time.process_time()
         return Whole([_seen(value) for value in run()], time.process_time() - began)
 
