@@ -16,7 +16,6 @@ from weft.executor import (
     LogitsPostProcessorConfig,
     OutputConfig,
     Request,
-    SpeculativeConfig,
 )
 
 
@@ -31,7 +30,7 @@ PROMPT = 'Text: Call 4455667788.\nSchema: {"phone": string}\nJSON: '
 
 config = ExecutorConfig(
     logits_post_processor_config=LogitsPostProcessorConfig({"never twice": never_twice}),
-    spec_dec_config=SpeculativeConfig(Speculation.eagle3(num_draft_tokens=3)),
+    speculation=Speculation.eagle3(num_draft_tokens=3),
 )
 with Executor(None, config) as executor:
     for name in (None, "never twice"):

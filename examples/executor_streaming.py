@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from weft import Speculation, load_tokenizer, package_model_path
-from weft.executor import Executor, ExecutorConfig, Request, SpeculativeConfig
+from weft.executor import Executor, ExecutorConfig, Request
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     tokenizer = load_tokenizer(arguments.model)
-    config = ExecutorConfig(spec_dec_config=SpeculativeConfig(Speculation.ngram()))
+    config = ExecutorConfig(speculation=Speculation.ngram())
     with Executor(arguments.model, config, device=arguments.device) as executor:
         prompt = tokenizer.encode("Text: Ada is a painter. Age 31.")
         number = executor.enqueue_request(Request(prompt, 40, streaming=True))

@@ -215,12 +215,13 @@ def test_shutdown_wakes_and_ends(make: Callable[..., Executor]) -> None:
         lambda: executor.cancel_request(number),
         lambda: executor.get_latest_iteration_stats(),
         lambda: executor.get_latest_request_stats(),
-        lambda: executor.can_enqueue_requests(),
+        lambda: executor.get_latest_debug_tensors(),
         lambda: executor.is_participant(),
         lambda: executor.register_guide("digits", Guide.regex("[0-9]+")),
     ):
         with pytest.raises(ExecutorError, match="shut down"):
             call()
+    assert not executor.can_enqueue_requests()
     executor.shutdown()
 
 

@@ -17,7 +17,6 @@ from weft.executor import (
     GuidedDecodingConfig,
     GuidedDecodingParams,
     Request,
-    SpeculativeConfig,
 )
 
 PROMPT = [0, 292, 28, 947, 28, 1143]
@@ -28,7 +27,7 @@ def test_a_failed_request_is_on_file(tmp_path: Path, overlap: bool) -> None:
     """Bad words and a guide together leave nothing; the file replays to the same status."""
     config = ExecutorConfig(
         guided_decoding_config=GuidedDecodingConfig(),
-        spec_dec_config=SpeculativeConfig(Speculation.eagle3(num_draft_tokens=2)),
+        speculation=Speculation.eagle3(num_draft_tokens=2),
         flight_recorder=FlightRecorderConfig(64, str(tmp_path / "made" / "here")),
         overlap=overlap,
     )

@@ -12,7 +12,7 @@ import pytest
 
 from support.executor import GUIDED, answer, request, until_final
 from weft import Guide, GuideError, InputError
-from weft.executor import Executor, GuidedDecodingParams, GuideType, SamplingConfig
+from weft.executor import Executor, FinishReason, GuidedDecodingParams, GuideType, SamplingConfig
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 TAG = {
@@ -88,7 +88,12 @@ def test_a_wrong_guide_is_its_requests_error(executor: Executor) -> None:
 def test_an_end_of_its_own_does_not_fit_a_guide(executor: Executor) -> None:
     params = GuidedDecodingParams(GuideType.REGEX, "[0-9]{4}")
     (end, *_) = executor.client.built.text.end_ids
-    assert answer(executor, request(9, end_id=end, guided_decoding_params=params))[-1] == end
+    for own in (end, None, -1):
+        (response,) = until_final(
+            executor, executor.enqueue_request(request(9, end_id=own, guided_decoding_params=params))
+        )
+        assert response.result.finish_reasons == [FinishReason.END_ID]
+        assert end not in response.result.output_token_ids[0]  # it ends the answer, and is no part of it
     number = executor.enqueue_request(request(9, end_id=77, guided_decoding_params=params))
     (response,) = until_final(executor, number)
     assert "leave end_id out" in response.error_msg

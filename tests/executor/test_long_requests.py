@@ -151,7 +151,7 @@ def test_bounds_say_why() -> None:
         Request([1], 10**12)
     for share in (1e-300, -1, 1.5):
         with pytest.raises(
-            InputError, match=rf"top_p is {share}; it must be 0 \(greedy\), or above 0 \(from 2"
+            InputError, match=rf"top_p is {share}; it must be 0 \(not asked for\), or above 0 \(from 2"
         ):
             SamplingConfig(top_p=share)
     assert SamplingConfig(top_p=0).is_greedy and SamplingConfig(top_p=2**-126).top_p == 2**-126

@@ -35,8 +35,8 @@ def test_a_request_keeps_its_own_tokens() -> None:
     request = Request(given, 5, bad_words=[given], embedding_bias=bias)
     given.append(4)
     bias[0] = 7.0
-    assert request.input_token_ids == (1, 2, 3)
-    assert request.bad_words == ((1, 2, 3),)
+    assert request.input_token_ids == [1, 2, 3]
+    assert request.bad_words == [[1, 2, 3]]
     assert request.embedding_bias is not None and not request.embedding_bias.any()
 
 
@@ -54,7 +54,7 @@ def test_retention_ranges_do_not_overlap(ranges: list[tuple[int, int | None]], i
     configs = [TokenRangeRetentionConfig(start, end) for start, end in ranges]
     assert {config.priority for config in configs} == {35}
     if is_right:
-        assert KvCacheRetentionConfig(configs).token_range_retention_configs == tuple(configs)
+        assert KvCacheRetentionConfig(configs).token_range_retention_configs == configs
     else:
         with pytest.raises(InputError, match="overlap; give ranges that do not"):
             KvCacheRetentionConfig(configs)
@@ -73,10 +73,15 @@ GREEDY = [
     ({"temperature": 0.0, "top_k": 5}, True),
     ({"top_k": 1, "temperature": 2.0}, True),
     ({"top_p": 0.0}, True),
-    ({"temperature": 0.7}, False),
+    ({"temperature": 0.7}, True),
+    ({"min_p": 0.5}, True),
+    ({"top_k": 0, "temperature": 2.0}, True),
+    ({"top_k": 1, "top_p": 0.9}, True),
     ({"top_k": 5}, False),
-    ({"min_p": 0.5}, False),
+    ({"top_k": 5, "top_p": 0.0}, False),
+    ({"top_k": 5, "temperature": 0.7, "min_p": 0.5}, False),
     ({"top_p": 1.0}, False),
+    ({"top_k": 0, "top_p": 0.5}, False),
 ]
 
 
@@ -89,7 +94,7 @@ def test_which_sampling_is_greedy(given: dict[str, Any], is_greedy: bool) -> Non
     assert (params.seed, params.presence_penalty, params.min_tokens) == (3, 1.0, 0)
     if not is_greedy:
         assert params.temperature == given.get("temperature", 1.0)
-        assert (params.top_k, params.top_p) == (given.get("top_k", 0), given.get("top_p", 1.0))
+        assert (params.top_k, params.top_p) == (given.get("top_k", 0), given.get("top_p", 1.0) or 1.0)
         assert params.min_p == given.get("min_p", 0.0)
 
 
@@ -147,7 +152,7 @@ def test_a_response_holds_a_result_or_an_error() -> None:
     with pytest.raises(RequestError, match="request 4 has no result: no such guide"):
         _ = bad.result
     for given in ({}, {"result": result, "error_msg": "both"}):
-        with pytest.raises(InputError, match="either a result or an error message"):
+        with pytest.raises(InputError, match="either a Result or an error message"):
             Response(1, **given)  # type: ignore[arg-type]
     for response in (good, bad):
         response.clear_context_logits()
@@ -156,8 +161,12 @@ def test_a_response_holds_a_result_or_an_error() -> None:
 
 
 def test_time_to_the_first_token_begins_at_the_arrival() -> None:
-    times = TimingMetrics(arrival_time=10.0, guide_ready_time=12.0, first_token_time=12.5)
+    times = TimingMetrics(
+        arrival_time=timedelta(seconds=10),
+        guide_ready_time=timedelta(seconds=12),
+        first_token_time=timedelta(seconds=12.5),
+    )
     assert (times.guide_compile_s, times.time_to_first_token_s) == (2.0, 2.5)
-    unguided = TimingMetrics(arrival_time=10.0, first_token_time=12.5)
+    unguided = TimingMetrics(arrival_time=timedelta(seconds=10), first_token_time=timedelta(seconds=12.5))
     assert (unguided.guide_compile_s, unguided.time_to_first_token_s) == (0.0, 2.5)
-    assert TimingMetrics(arrival_time=10.0).time_to_first_token_s is None
+    assert TimingMetrics(arrival_time=timedelta(seconds=10)).time_to_first_token_s is None

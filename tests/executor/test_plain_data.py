@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -34,8 +35,8 @@ from weft.executor.types import (
     KvCacheStats,
     LogitsPostProcessorConfig,
     OutputConfig,
-    PerfMetrics,
     Request,
+    RequestPerfMetrics,
     RequestStage,
     RequestStats,
     RequestStatsPerIteration,
@@ -44,7 +45,6 @@ from weft.executor.types import (
     SamplingConfig,
     SchedulerConfig,
     SpecDecodingStats,
-    SpeculativeConfig,
     StaticBatchingStats,
     TimingMetrics,
     TokenRangeRetentionConfig,
@@ -90,7 +90,7 @@ FULL_CONFIG = ExecutorConfig(
     max_batch_size=16,
     max_num_tokens=512,
     max_queue_size=100,
-    spec_dec_config=SpeculativeConfig(Speculation.eagle3("head", num_draft_tokens={1: 5, 8: 2})),
+    speculation=Speculation.eagle3("head", num_draft_tokens={1: 5, 8: 2}),
     guided_decoding_config=GuidedDecodingConfig(),
     additional_model_outputs=[AdditionalModelOutput("TopKLogits")],
     gather_generation_logits=True,
@@ -111,7 +111,10 @@ FULL_RESULT = Result(
     decoding_iter=4,
     sequence_index=1,
     is_sequence_final=True,
-    request_perf_metrics=PerfMetrics(TimingMetrics(1.0, None, 2.0, 3.0, 4.0), first_iter=3),
+    request_perf_metrics=RequestPerfMetrics(
+        TimingMetrics(timedelta(1), timedelta(microseconds=5), guide_ready_time=timedelta(hours=3)),
+        first_iter=3,
+    ),
     additional_outputs=[AdditionalOutput("a", torch.ones(2, 2, dtype=torch.bfloat16))],
     top_log_probs=[[{1: -0.5, 7: -3.0}, {2: -1.0}], [{}]],
 )
@@ -192,17 +195,13 @@ DAMAGED: list[tuple[type, Any, str]] = [
     (SamplingConfig, {"top_k": -1}, "top_k is -1"),
     (SamplingConfig, [1], "made from a dict"),
     (Request, {"max_tokens": 3}, "input_token_ids"),
-    (
-        Request,
-        {"input_token_ids": [1], "max_tokens": 3, "lora_config": {}},
-        "Request.lora_config is not supported",
-    ),
+    (Request, {"input_token_ids": [1], "max_tokens": 3, "lora_config": {}}, "LoraConfig needs task_id"),
     (GuidedDecodingParams, {"guide_type": "XML"}, "guide_type is 'XML'; it must be one of GuideType: JSON"),
     (KvCacheRetentionConfig, {"token_range_retention_configs": [{"token_end": 3}]}, "token_start"),
     (
         ExecutorConfig,
-        {"kv_cache_config": {"host_cache_size": 4}},
-        "KvCacheConfig.host_cache_size is not supported: keys",
+        {"kv_cache_config": {"host_cache_size": -4}},
+        "host_cache_size is -4; it must be a number of bytes",
     ),
     (ExecutorConfig, {"kv_cache_config": {"tokens": 4}}, "KvCacheConfig has no field 'tokens'; it has"),
     (
@@ -211,7 +210,7 @@ DAMAGED: list[tuple[type, Any, str]] = [
         r"flight_recorder.iterations is 0; it must be at",
     ),
     (IterationStats, {"kv_cache_stats": {"used_num_blocks": "1"}}, "kv_cache_stats.used_num_blocks is '1'"),
-    (Response, {"request_id": 3}, "either a result or an error message"),
+    (Response, {"request_id": 3}, "either a Result or an error message"),
     (Response, {"request_id": 3, "error": "a"}, "has no field 'error'"),
 ]
 

@@ -16,7 +16,6 @@ from weft.executor import (
     Executor,
     IterationStats,
     RequestStage,
-    SpeculativeConfig,
 )
 from weft.executor.stats import kv_stats
 
@@ -89,7 +88,7 @@ def test_requests_pass_through_their_stages(make: Callable[..., Executor]) -> No
 
 
 def test_drafts_are_counted(make: Callable[..., Executor]) -> None:
-    executor = make(spec_dec_config=SpeculativeConfig(Speculation.eagle3(num_draft_tokens=3)))
+    executor = make(speculation=Speculation.eagle3(num_draft_tokens=3))
     answer(executor, request(30))
     drafted = [one.specdec_stats for one in settled(executor) if one.specdec_stats is not None]
     assert all(0 < one.num_draft_tokens <= 3 for one in drafted)

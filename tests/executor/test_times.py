@@ -58,11 +58,12 @@ def test_an_executor_tells_the_same_moments(make: Callable[..., Executor], beams
     executor = make(max_beam_width=beams)
     sampling = SamplingConfig(beam_width=beams)
     one: Any = request(5, sampling_config=sampling, output_config=OutputConfig(return_perf_metrics=True))
-    before = time.perf_counter()
+    before = time.perf_counter() - 1e-6
     (response,) = until_final(executor, executor.enqueue_request(one))
-    after = time.perf_counter()
+    after = time.perf_counter() + 1e-6  # moments are whole microseconds
     times = response.result.request_perf_metrics.timing_metrics
-    found = [times.arrival_time, times.first_scheduled_time, times.first_token_time, times.last_token_time]
+    moments = [times.arrival_time, times.first_scheduled_time, times.first_token_time, times.last_token_time]
+    found = [moment.total_seconds() for moment in moments]
     assert [before, *found, after] == sorted([before, *found, after])
     assert times.last_token_time > times.first_token_time
     metrics = response.result.request_perf_metrics

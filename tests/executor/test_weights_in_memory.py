@@ -19,7 +19,6 @@ from weft.executor import (
     GuidedDecodingParams,
     GuideType,
     Request,
-    SpeculativeConfig,
 )
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
@@ -51,9 +50,9 @@ def test_they_say_what_the_directory_says(
 
 
 def test_with_a_tokenizer_they_are_guided(weights: dict[str, Tensor], config_json: dict[str, Any]) -> None:
-    drafting = SpeculativeConfig(Speculation.eagle3(PATH / "eagle3"))
+    drafting = Speculation.eagle3(PATH / "eagle3")
     config = ExecutorConfig(
-        max_batch_size=2, max_seq_len=256, guided_decoding_config=GUIDED, spec_dec_config=drafting
+        max_batch_size=2, max_seq_len=256, guided_decoding_config=GUIDED, speculation=drafting
     )
     vocabulary = Vocabulary.from_huggingface(PATH, vocab_size=config_json["vocab_size"])
     params = GuidedDecodingParams(GuideType.REGEX, "[0-9]{4}")
@@ -99,7 +98,7 @@ def test_what_does_not_fit_is_said(weights: dict[str, Tensor], config_json: dict
     for model, keywords, error, message in cases:
         with pytest.raises(error, match=message):
             Executor(model, **{"device": "cpu", **keywords})
-    with pytest.raises(InputError, match="give an ExecutorConfig"):
+    with pytest.raises(InputError, match=r"give ModelType\.DECODER_ONLY"):
         Executor(None, {"max_batch_size": 2}, device="cpu")  # type: ignore[arg-type]
 
 

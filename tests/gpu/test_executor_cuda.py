@@ -27,7 +27,6 @@ from weft.executor import (
     OutputConfig,
     Request,
     SamplingConfig,
-    SpeculativeConfig,
 )
 
 pytestmark = [
@@ -89,7 +88,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "processed": (
         {
             "logits_post_processor_config": LogitsPostProcessorConfig({"first out": first_out}),
-            "spec_dec_config": SpeculativeConfig(Speculation.eagle3(num_draft_tokens=3)),
+            "speculation": Speculation.eagle3(num_draft_tokens=3),
         },
         {"logits_post_processor_name": "first out"},
     ),

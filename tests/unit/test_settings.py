@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from weft import EngineConfig, InputError, SamplingParams, Speculation, executor
+from weft.executor.types.refused import NO_EFFECT, REFUSED
 
 PACKAGE = Path(__file__).parents[2] / "python" / "weft"
 DECLARED = ("config.py", "core.py", "executor/types/")
@@ -27,7 +28,9 @@ SETTINGS = (
     executor.TokenRangeRetentionConfig,
     executor.GuidedDecodingConfig,
     executor.GuidedDecodingParams,
-    executor.SpeculativeConfig,
+    executor.DynamicBatchConfig,
+    executor.DebugConfig,
+    executor.DecodingConfig,
     executor.ExternalDraftTokensConfig,
     executor.FlightRecorderConfig,
     executor.LogitsPostProcessorConfig,
@@ -36,8 +39,8 @@ SETTINGS = (
     executor.SamplingConfig,
     executor.Request,
 )
-INERT = {("Request", "pad_id")}
-"""Taken for compatibility, and documented as without effect."""
+INERT = {tuple(name.split(".")) for name in (*NO_EFFECT, *REFUSED)}
+"""Documented as without effect, or as refused where it would be used."""
 OTHER_VALUES = (True, False, None, 0, 1, 2, 0.5, "x", "auto", [1], [[1]], {"x": 1}, object())
 
 

@@ -48,7 +48,7 @@ def engine_requests(
             asked.sampling,
             wrapped(seed + index),
             prepared.rules,
-            StopRules(prepared.stop_words(), asked.end_ids),
+            StopRules(prepared.stop_words(), asked.end_ids, prepared.given if asked.only_given else ()),
             RequestGuide(guide) if guide is not None else None,
             asked.beam,
             Queueing(asked.priority, deadline, asked.client_id, asked.retention, asked.cache_salt),

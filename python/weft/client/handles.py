@@ -37,8 +37,8 @@ class AnswerSequence:
 
 class ResponseDelta(NamedTuple):
     """Tokens `start` to `end` of a sequence came; with `is_finished` it has ended. `is_final`: so has the request.
-    `beams` are the best answers so far of a beam search. `error` is why it failed, or, without a sequence, why none
-    was begun."""
+    `beams` are the best answers so far of a beam search. `turn` is the engine's, None before the first token. `error`
+    is why it failed, or, without a sequence, why none was begun."""
 
     sequence: AnswerSequence | None
     start: int = 0
@@ -48,6 +48,7 @@ class ResponseDelta(NamedTuple):
     is_final: bool = False
     beams: tuple[Hypothesis, ...] = ()
     error: str = ""
+    turn: int | None = None
 
 
 @dataclass(eq=False, slots=True)

@@ -46,7 +46,8 @@ class GenerationRequest:
     - `priority`, 0 to 1, goes first where it is higher; among equals the clients (`client_id`) take turns. After
       `timeout_s` seconds it ends with "timeout" and what there is.
     - `given` is what the answer is expected to be (text or token ids): drafts, for `Speculation.given()`. `max_drafts`
-      bounds the drafts of an iteration (None: as the engine has it; 0: none).
+      bounds the drafts of an iteration (None: as the engine has it; 0: none). With `only_given` the answer is held
+      against it, no more: it ends with "length" at the first token that is another, or that comes after it.
     - `processor` acts on its logits; `gather` names the tensors it wants; `retention` says how long its blocks are
       worth keeping. Only requests with the same `cache_salt` (a text of 1 to 256 characters) find them again.
     - `stop_words` (texts or lists of token ids) stand in for `sampling.stop`; `end_ids` for the model's end tokens;
@@ -67,6 +68,7 @@ class GenerationRequest:
     client_id: int | None = None
     max_drafts: int | None = None
     given: Prompt = ()
+    only_given: bool = False
     processor: LogitsProcessor | None = None
     gather: Gather = NOTHING
     retention: Retention | None = None

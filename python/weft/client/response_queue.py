@@ -36,7 +36,7 @@ class ResponseQueue:
         self._error: ExecutorError | None = None
         self._unread = Unread(limits)
         self._keeps_answers_alone = limits.max_unread_bytes is not None
-        self.noted: list[tuple[AnswerSequence, int, int, bool, tuple[Hypothesis, ...]]] = []
+        self.noted: list[tuple[AnswerSequence, int, int, bool, tuple[Hypothesis, ...], int | None]] = []
 
     # -- the engine's thread
 
@@ -44,7 +44,15 @@ class ResponseQueue:
         """Something happened to a sequence: `Request.on_progress`."""
         if request.is_finished or sequence.handle.request.streams:
             output, beams = request.output, tuple(sequence.hypotheses or ())
-            done = (sequence, len(output.token_ids), output.stats.iterations, request.is_finished, beams)
+            stats = output.stats
+            done = (
+                sequence,
+                len(output.token_ids),
+                stats.iterations,
+                request.is_finished,
+                beams,
+                stats.last_turn,
+            )
             self.noted.append(done)
 
     def publish(self) -> list[Request]:
@@ -55,7 +63,7 @@ class ResponseQueue:
         if not noted:
             return orphans
         with self._lock:
-            for sequence, end, iteration, is_finished, beams in noted:
+            for sequence, end, iteration, is_finished, beams, turn in noted:
                 handle, error = sequence.handle, ""
                 if handle.is_over:
                     continue
@@ -64,9 +72,10 @@ class ResponseQueue:
                     if error:
                         orphans += [other.request for other in handle.sequences if other is not sequence]
                 start, sequence.num_published = sequence.num_published, end
+                is_over = handle.is_over
                 self._add(
                     handle,
-                    ResponseDelta(sequence, start, end, iteration, is_finished, handle.is_over, beams, error),
+                    ResponseDelta(sequence, start, end, iteration, is_finished, is_over, beams, error, turn),
                 )
                 told.append(handle)
             self._any.notify_all()

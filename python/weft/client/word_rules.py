@@ -38,7 +38,8 @@ class WordRules:
         text = self.text
         if bias is not None and bias.shape[0] != text.vocab_size:
             raise InputError(
-                f"embedding_bias has {bias.shape[0]} entries; this model's vocabulary has {text.vocab_size}"
+                f"embedding bias shape is not as expected: embedding_bias has {bias.shape[0]} entries; this model's "
+                f"vocabulary has {text.vocab_size}"
             )
         self._check_words("bad_words", sampling.bad_words)
         self._check_words("stop_token_ids", sampling.stop_token_ids)

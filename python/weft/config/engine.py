@@ -32,8 +32,9 @@ class EngineConfig:
     decodes and one page more). `policy` says who is admitted: `"guaranteed_no_evict"`, whoever has pages for all of
     its answer; `"max_utilization"`, whoever has pages for its prompt: when they run out, the last and least important
     request gives its own back and goes on later; `"static_batch"`, a batch when the one before it is done. `chunking`
-    says who reads: `"first_come"`, or all in `"equal_progress"`; with `chunked` False a prompt is read in one turn or
-    not yet. A request that was preempted and is not admitted again for `max_idle_s` seconds ends with "timeout".
+    says who reads: `"first_come"`, or all in `"equal_progress"`; with `chunked` False a prompt is read in one turn,
+    once there is room, unless it is longer than a turn. A request that was preempted and is not admitted again for
+    `max_idle_s` seconds ends with "timeout".
 
     With `overlap` an iteration is launched before the host has read the one before it, so that the device does not
     wait for the host; `"auto"` does so on a GPU. A prompt that begins as an earlier text did takes its keys and values
@@ -163,11 +164,6 @@ class EngineConfig:
             raise InputError(
                 f"max_num_tokens is {tokens}; a full batch decodes {least - self.page_size} tokens, and a page of "
                 f"{self.page_size} more must be left for prompts: it must be at least {least}"
-            )
-        if not self.chunked and tokens < length + self.max_batch * (num_draft_tokens + 1):
-            raise InputError(
-                f"max_num_tokens is {tokens}; without chunked prompts a turn must hold the longest one, {length}, and "
-                f"what a full batch decodes: at least {length + self.max_batch * (num_draft_tokens + 1)}"
             )
         mask_limit = self.mask_time_limit_s
         if mask_limit is None:

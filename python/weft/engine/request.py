@@ -134,6 +134,7 @@ class Request:
         """Whether only end tokens, the grammar and the length end it, and it wants nothing but tokens."""
         return (
             self.stops.words is None
+            and not self.stops.expected
             and not self.sampling.stop_token_ids
             and self.sampling.logprobs is None
             and self.gather is NOTHING

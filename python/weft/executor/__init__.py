@@ -2,21 +2,22 @@
 
 from typing import Any
 
+from weft import __version__
 from weft.engine.logits_processors import ProcessorRows
-from weft.errors import InputError
+from weft.executor import kv_cache
 from weft.executor.executor import Executor
 from weft.executor.types import *  # noqa: F403
 from weft.executor.types import __all__ as _types
+from weft.executor.types.refused import MissingNameError as _MissingNameError
 from weft.executor.types.refused import refusal as _refusal
 
-__all__ = ["Executor", "ProcessorRows", *_types]
+__all__ = ["Executor", "ProcessorRows", "__version__", "kv_cache", *_types]
 
 
 def __getattr__(name: str) -> Any:
-    """Names of TensorRT-LLM's that weft refuses, also when they are imported, say so (`InputError`)."""
-    if (reason := _refusal(name)) is not None:
-        raise InputError(reason)
-    raise AttributeError(f"module 'weft.executor' has no attribute {name!r}")
+    """Names that are called otherwise say so; the error is an `AttributeError` too."""
+    reason = _refusal(name)
+    raise _MissingNameError(reason or f"module 'weft.executor' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

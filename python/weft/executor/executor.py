@@ -11,18 +11,19 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from weft.client.builder import BuiltEngine, ModelSource
+from weft.client.builder import BuiltEngine
 from weft.client.client import EngineClient
 from weft.client.flight_recorder import record
 from weft.client.handles import RequestHandle, ResponseDelta
-from weft.errors import InputError
-from weft.executor.arguments import seconds_of, settings_of
+from weft.errors import ExecutorError, InputError
+from weft.executor.arguments import Arguments, seconds_of
 from weft.executor.guides import Guides
 from weft.executor.responses import response, terminated
 from weft.executor.settings import client_limits, engine_config, speculation
 from weft.executor.stats import History
 from weft.executor.translate import Translator
 from weft.executor.types import (
+    DebugTensorsPerIteration,
     ExecutorConfig,
     GuidedDecodingParams,
     IterationStats,
@@ -31,6 +32,7 @@ from weft.executor.types import (
     RequestStatsPerIteration,
     Response,
 )
+from weft.executor.types.served import check_served
 from weft.grammar.base import CompiledGuide
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -47,35 +49,59 @@ NO_VOCABULARY = (
 class Executor:
     """Serves requests on a thread of its own, many at once, with TensorRT-LLM's Executor API.
 
-    `model` is a Hugging Face directory, None (weft-tiny, the model inside the package), or weights in memory: a dict of
-    tensors under a checkpoint's names, with `config_json`, what its config.json says (a dict, or a file). `tokenizer`
-    is a directory or a `weft.grammar.Vocabulary`; a model directory has its own, and weights in memory without one take
-    token ids only, and no guides. `device` is "cpu", "cuda" or "auto"; `dtype` "auto" (the config's), "float32",
-    "float16" or "bfloat16". As in TensorRT-LLM, `ModelType.DECODER_ONLY` may stand before the config. What is assigned
-    to the config later, or to a request that was enqueued, does not reach the executor. Raises `ModelError`,
-    `TokenizerError` or `InputError` for what does not fit.
+    `Executor(model_path, model_type, executor_config)`: the model is a Hugging Face directory, or None (weft-tiny, the
+    model inside the package); type and config may be left out. `Executor(engine_buffer, json_config_str, model_type,
+    executor_config, managed_weights)`: the bytes of a safetensors file and the text of its config.json; weights by name
+    may come beside them. weft's own form for weights in memory is a dict of tensors as `model`, under a checkpoint's
+    names, with `config_json`, what its config.json says (a dict, or a file).
 
-    Every method may be called from any thread. After `shutdown` every call raises `ExecutorError`; so does it, with the
-    cause, where the loop itself failed. Use it with `with`, or call `shutdown`.
+    weft's own: `tokenizer` is a directory or a `weft.grammar.Vocabulary`; a model directory has its own, and weights in
+    memory without one take token ids only. `device` is "cpu", "cuda" or "auto"; `dtype` "auto" (the config's),
+    "float32", "float16" or "bfloat16". What is assigned to the config later, or to a request that was enqueued, does
+    not reach the executor. Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit, and for what of
+    the config is not supported.
+
+    Every method may be called from any thread. After `shutdown` every call but `can_enqueue_requests` raises
+    `ExecutorError`; so does it, with the cause, where the loop itself failed. Use it with `with`, or call `shutdown`.
 
     `flight_recorder` writes the last iterations on demand, where `ExecutorConfig.flight_recorder` asks for one.
     `client` is what the executor translates for.
     """
 
+    @overload
     def __init__(
         self,
         model: str | Path | Mapping[str, Tensor] | None = None,
-        config: ExecutorConfig | ModelType | None = None,
+        model_type: ExecutorConfig | ModelType | None = None,
         executor_config: ExecutorConfig | None = None,
         *,
+        model_path: str | Path | None = None,
+        config: ExecutorConfig | None = None,
         config_json: str | Path | Mapping[str, Any] | None = None,
         tokenizer: str | Path | Vocabulary | None = None,
         device: str = "auto",
         dtype: str = "auto",
-    ) -> None:
-        self.config = config = settings_of(config, executor_config)
-        source = ModelSource.of(model, config_json, tokenizer)
-        built = BuiltEngine.build(source, device, dtype, speculation(config), engine_config(config))
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        engine_buffer: bytes,
+        json_config_str: str,
+        model_type: ModelType | None = None,
+        executor_config: ExecutorConfig | None = None,
+        managed_weights: Mapping[str, Any] | None = None,
+        *,
+        tokenizer: str | Path | Vocabulary | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+    ) -> None: ...
+
+    def __init__(self, *given: Any, device: str = "auto", dtype: str = "auto", **named: Any) -> None:
+        arguments = Arguments.read(given, named)
+        self.config = config = arguments.config
+        check_served(config)
+        built = BuiltEngine.build(arguments.source, device, dtype, speculation(config), engine_config(config))
         is_guided = config.guided_decoding_config is not None
         if is_guided and built.compiler is None:
             raise InputError(NO_VOCABULARY)
@@ -113,11 +139,11 @@ class Executor:
         taken = [self._translator.generation_request(request.snapshot()) for request in requests]
         return [handle.id for handle in self.client.submit(taken)]
 
-    def cancel_request(self, request_id: int) -> None:
+    def cancel_request(self, id: int) -> None:
         """End a request, with what there is: its last response is no error, and says CANCELLED. It stays until it is
         taken; who does not want it calls `drop_request`. Does not wait."""
         self.client.check()
-        handle = self.client.responses.find(request_id)
+        handle = self.client.responses.find(id)
         if handle is not None:
             self.client.cancel([handle])
 
@@ -130,8 +156,11 @@ class Executor:
             self.client.drop([handle])
 
     def can_enqueue_requests(self) -> bool:
-        """Whether this process may enqueue requests: it may, there is no other."""
-        self.client.check()
+        """Whether this process may enqueue requests: until the executor is shut down, or its loop failed."""
+        try:
+            self.client.check()
+        except ExecutorError:
+            return False
         return True
 
     def is_participant(self) -> bool:
@@ -142,24 +171,32 @@ class Executor:
     # -- responses
 
     @overload
-    def await_responses(self, request_id: timedelta) -> list[Response]: ...
+    def await_responses(self, id: timedelta) -> list[Response]: ...
 
     @overload
     def await_responses(
-        self, request_id: int | None = None, timeout: timedelta | float | None = None
+        self, id: int | None = None, timeout: timedelta | float | None = None
     ) -> list[Response]: ...
 
     @overload
     def await_responses(
-        self, request_id: Sequence[int], timeout: timedelta | float | None = None
+        self, id: Sequence[int], timeout: timedelta | float | None = None
+    ) -> list[list[Response]]: ...
+
+    @overload
+    def await_responses(
+        self, *, ids: Sequence[int], timeout: timedelta | float | None = None
     ) -> list[list[Response]]: ...
 
     def await_responses(
         self,
-        request_id: int | Sequence[int] | timedelta | None = None,
+        id: int | Sequence[int] | timedelta | None = None,
         timeout: timedelta | float | None = None,
+        *,
+        ids: Sequence[int] | None = None,
     ) -> list[Response] | list[list[Response]]:
-        """Take what is ready, of any request, of one, or (a list for each, in order) of several.
+        """Take what is ready, of any request, of one (`id`), or (a list for each, in order) of several (`ids`, or a
+        list in the first place).
 
         Waits until there is a response (of several requests: one of each), `timeout` seconds at most (a number or a
         timedelta; None: for ever); there may be none then. A timedelta alone, in the first place, is the timeout. A
@@ -167,25 +204,29 @@ class Executor:
         has.
         """
         self.client.check_process()
-        if isinstance(request_id, timedelta):
+        if isinstance(id, timedelta):
             if timeout is not None:
-                raise InputError("two timeouts are given; give request_id as a number, or leave one out")
-            request_id, timeout = None, request_id
+                raise InputError("two timeouts are given; give id as a number, or leave one out")
+            id, timeout = None, id
+        if ids is not None:
+            if id is not None:
+                raise InputError("id and ids are given; give one of the two")
+            id = ids
         seconds = seconds_of(timeout)
-        if request_id is None:
+        if id is None:
             return [
                 self._response(handle, delta)
                 for handle, deltas in self.client.responses.take_any(seconds)
                 for delta in deltas
             ]
-        if isinstance(request_id, Sequence) and not isinstance(request_id, str):
-            return self._take(request_id, seconds)
-        return self._take([request_id], seconds)[0]
+        if isinstance(id, Sequence) and not isinstance(id, str):
+            return self._take(id, seconds)
+        return self._take([id], seconds)[0]
 
-    def get_num_responses_ready(self, request_id: int | None = None) -> int:
+    def get_num_responses_ready(self, id: int | None = None) -> int:
         """How many responses could be taken now, of one request or of all."""
         self.client.check()
-        return self.client.responses.num_ready(request_id)
+        return self.client.responses.num_ready(id)
 
     # -- the same, without blocking an event loop
 
@@ -236,6 +277,11 @@ class Executor:
         """Of every request in the iterations since the last call, `request_stats_max_iterations` at most."""
         self.client.check()
         return self._history.requests()
+
+    def get_latest_debug_tensors(self) -> list[DebugTensorsPerIteration]:
+        """Of the iterations since the last call, as `ExecutorConfig.debug_config` asks for them."""
+        self.client.check()
+        return []
 
     def shutdown(self) -> None:
         """Cancel what runs, wake whoever waits, and let go of the engine; returns when that is done. Waiting calls are

@@ -5,16 +5,8 @@ from __future__ import annotations
 from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
 from weft.core import FinishReason as EngineFinish
 from weft.core import Hypothesis, Output
-from weft.executor.types import (
-    AdditionalOutput,
-    FinishReason,
-    KvCacheMetrics,
-    PerfMetrics,
-    Response,
-    Result,
-    SpeculativeDecodingMetrics,
-    TimingMetrics,
-)
+from weft.executor.metrics import perf_metrics
+from weft.executor.types import AdditionalOutput, FinishReason, Response, Result
 
 REASONS: dict[EngineFinish, FinishReason] = {
     "length": FinishReason.LENGTH,
@@ -59,31 +51,35 @@ def reason_of(reason: EngineFinish | None, stopped_by: str | int | None) -> Fini
 def _result(handle: RequestHandle, sequence: AnswerSequence, delta: ResponseDelta, page_size: int) -> Result:
     request, output = handle.request.tag, sequence.output
     wanted = request.output_config
-    is_delta = request.streaming and not request.return_all_generated_tokens
-    start = delta.start if is_delta else 0
-    tokens = output.token_ids[start : delta.end]
+    reason = finish_reason(output) if delta.is_finished else FinishReason.NOT_FINISHED
+    # The token that ended the answer is no part of it.
+    end = delta.end - 1 if reason is FinishReason.END_ID and sequence.hypotheses is None else delta.end
+    start = delta.start if request.streaming and not request.return_all_generated_tokens else 0
+    tokens = output.token_ids[start:end]
     has_prompt = not (request.streaming or wanted.exclude_input_from_output)
     result = Result(
         is_final=delta.is_final,
         output_token_ids=[[*request.input_token_ids, *tokens] if has_prompt else tokens],
-        finish_reasons=[finish_reason(output) if delta.is_finished else FinishReason.NOT_FINISHED],
+        finish_reasons=[reason],
         decoding_iter=delta.iteration,
         sequence_index=sequence.index,
         is_sequence_final=delta.is_finished,
         guide_notes=output.guide_notes,
+        avg_decoded_tokens_per_iter=delta.end / delta.iteration if delta.iteration else None,
     )
     if sequence.hypotheses is not None:
-        _fill_beams(result, handle, delta, finish_reason(output), has_prompt)
+        _fill_beams(result, handle, delta, reason, has_prompt)
     elif wanted.return_log_probs and output.logprobs is not None:
-        result.log_probs = [[entry.logprob for entry in output.logprobs[start : delta.end]]]
-        result.cum_log_probs = [sum(entry.logprob for entry in output.logprobs[: delta.end])]
+        entries = output.logprobs[: delta.end]
+        result.log_probs = [[entry.logprob for entry in entries[:end]]]
+        result.cum_log_probs = [sum(entry.logprob for entry in entries)]
         if wanted.top_log_probs:
-            result.top_log_probs = [[dict(entry.top) for entry in output.logprobs[start : delta.end]]]
-    if wanted.return_perf_metrics and delta.is_finished:
-        result.request_perf_metrics = _metrics(output, page_size)
+            result.top_log_probs = [[dict(entry.top) for entry in entries[:end]]]
+    if wanted.return_perf_metrics:
+        result.request_perf_metrics = perf_metrics(request, output, delta, page_size)
     if delta.is_finished:
         result.program_log, result.program_variables = output.program_log, output.program_variables
-    _add_tensors(result, handle, output, start, delta)
+    _add_tensors(result, handle, output, start, end)
     return result
 
 
@@ -93,14 +89,18 @@ def _fill_beams(
     """Every beam as a whole: what a beam was an iteration ago, another one may be now. One that had not ended when the
     request did has the request's reason."""
     prompt = list(handle.request.tag.input_token_ids) if has_prompt else []
+    reasons = [_beam_reason(beam, reason) for beam in delta.beams]
+    ends = [
+        len(beam.token_ids) - (_beam_reason(beam, FinishReason.NOT_FINISHED) is FinishReason.END_ID)
+        for beam in delta.beams
+    ]
     if delta.beams:
-        result.output_token_ids = [prompt + beam.token_ids for beam in delta.beams]
-        result.finish_reasons = [
-            _beam_reason(beam, reason) if delta.is_finished else FinishReason.NOT_FINISHED
-            for beam in delta.beams
+        result.output_token_ids = [
+            prompt + beam.token_ids[:end] for beam, end in zip(delta.beams, ends, strict=True)
         ]
+        result.finish_reasons = reasons if delta.is_finished else [FinishReason.NOT_FINISHED] * len(reasons)
     if handle.request.tag.output_config.return_log_probs:
-        result.log_probs = [list(beam.log_probs) for beam in delta.beams]
+        result.log_probs = [list(beam.log_probs[:end]) for beam, end in zip(delta.beams, ends, strict=True)]
         result.cum_log_probs = [beam.cum_log_prob for beam in delta.beams]
 
 
@@ -108,46 +108,20 @@ def _beam_reason(beam: Hypothesis, otherwise: FinishReason) -> FinishReason:
     return otherwise if beam.finish_reason is None else reason_of(beam.finish_reason, beam.stopped_by)
 
 
-def _add_tensors(
-    result: Result, handle: RequestHandle, output: Output, start: int, delta: ResponseDelta
-) -> None:
-    """Logits and the model's other tensors; those of the prompt come with the first response of a sequence."""
-    wanted, is_first = handle.request.tag.output_config, delta.start == 0
-    if wanted.return_context_logits and is_first:
-        logits = output.context_logits
-        result.context_logits = None if logits is None else logits.float()
-    if wanted.return_generation_logits:
-        logits = output.generation_logits  # None where the request ended before its first token
-        result.generation_logits = None if logits is None else logits[start : delta.end].float()[None]
-    for additional in wanted.additional_model_outputs:
+def _add_tensors(result: Result, handle: RequestHandle, output: Output, start: int, end: int) -> None:
+    """Logits and the model's other tensors: the prompt's whole in every response, the answer's as its tokens come."""
+    wanted, streams = handle.request.tag.output_config, handle.request.tag.streaming
+    if wanted.return_context_logits and output.context_logits is not None:
+        result.context_logits = output.context_logits.float()
+    if wanted.return_generation_logits and output.generation_logits is not None:
+        rows = output.generation_logits[
+            start:end
+        ].float()  # None where the request ended before its first token
+        result.generation_logits = rows[:, None] if streams else rows[None]
+    for additional in wanted.additional_model_outputs or ():
         name = additional.name
         if name in output.additional:
-            rows = output.additional[name][start : delta.end]
-            result.additional_outputs.append(AdditionalOutput(name, rows))
+            result.additional_outputs.append(AdditionalOutput(name, output.additional[name][start:end][None]))
         context = f"context_{name}"
-        if additional.gather_context and is_first and context in output.additional:
+        if additional.gather_context and context in output.additional:
             result.additional_outputs.append(AdditionalOutput(context, output.additional[context]))
-
-
-def _metrics(output: Output, page_size: int) -> PerfMetrics:
-    stats = output.stats
-    timing = TimingMetrics(
-        arrival_time=stats.submitted_at,
-        guide_ready_time=stats.guide_ready_at,
-        first_scheduled_time=stats.scheduled_at,
-        first_token_time=stats.first_token_at,
-        last_token_time=stats.last_token_at,
-    )
-    drafting = SpeculativeDecodingMetrics(stats.acceptance_rate, stats.accepted_drafts, stats.proposed_drafts)
-    blocks = _kv_metrics(output, page_size) if stats.scheduled_at is not None else KvCacheMetrics()
-    first, last = stats.first_turn, stats.last_turn
-    return PerfMetrics(timing, blocks, drafting, first_iter=first, last_iter=last, iter=last)
-
-
-def _kv_metrics(output: Output, page_size: int) -> KvCacheMetrics:
-    """The blocks of the request's text; a block that was found in part and copied is fresh."""
-    total = -(-(len(output.prompt_token_ids) + len(output.token_ids)) // page_size)
-    found = output.stats.reused_tokens // page_size
-    missed = len(output.prompt_token_ids) // page_size - found
-    rate = found / (found + missed) if found + missed else 0.0
-    return KvCacheMetrics(total, total - found, found, missed, rate)

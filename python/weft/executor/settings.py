@@ -41,7 +41,7 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         chunking=CHUNKING[config.scheduler_config.context_chunking_policy],
         chunked=config.enable_chunked_context,
         max_idle_s=config.max_seq_idle_microseconds / 1e6,
-        overlap=config.overlap,
+        overlap=True if config.enable_trt_overlap and config.overlap == "auto" else config.overlap,
         reuse=cache.enable_block_reuse,
         partial_reuse=cache.enable_partial_reuse,
         copy_on_partial_reuse=cache.copy_on_partial_reuse,
@@ -49,7 +49,7 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         host_tasks=config.host_tasks,
         gather_generation_logits=config.gather_generation_logits,
         additional_outputs=tuple(
-            (output.name, output.gather_context) for output in config.additional_model_outputs
+            (output.name, output.gather_context) for output in config.additional_model_outputs or ()
         ),
         mask_time_limit_s=guided.mask_time_limit_s if guided is not None else None,
         untrusted_guides=guided is not None and guided.untrusted,
@@ -63,7 +63,7 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
 
 def speculation(config: ExecutorConfig) -> Speculation:
     """How the executor drafts."""
-    return config.spec_dec_config.speculation if config.spec_dec_config is not None else Speculation.none()
+    return config.speculation if config.speculation is not None else Speculation.none()
 
 
 def client_limits(config: ExecutorConfig) -> ClientLimits:

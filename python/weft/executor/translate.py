@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from weft.engine.logits_processors import LogitsProcessor
 from weft.errors import InputError, RequestError
 from weft.executor.guides import Guides
 from weft.executor.types import ExecutorConfig, KvCacheRetentionConfig, OutputConfig, Request, SamplingConfig
+from weft.executor.types.served import check_served
 
 NAMES = FieldNames("input_token_ids", "stop_words", "external_draft_tokens_config.tokens")
 OWN_PROCESSOR = "logits_post_processor"
@@ -44,15 +46,17 @@ class Translator:
             request.input_token_ids,
             self._sampling(request),
             None if params is None else self.guides.of(params),
-            beam_params(request.sampling_config),
+            beam_params(request.sampling),
             priority=request.priority,
             timeout_s=request.allotted_s,
             client_id=request.client_id,
             max_drafts=request.num_draft_tokens,
             given=() if drafts is None else drafts.tokens,
+            only_given=drafts is not None,
             processor=self._processor(request),
             gather=gathered(request.output_config),
             retention=None if retention is None else kept(retention),
+            cache_salt=None if request.cache_salt_id is None else str(request.cache_salt_id),
             stop_words=request.stop_words or (),
             end_ids=self._end_ids(request),
             bias=request.embedding_bias,
@@ -64,33 +68,33 @@ class Translator:
     def _sampling(self, request: Request) -> SamplingParams:
         output = request.output_config
         return SamplingParams(
-            n=request.sampling_config.num_sequences,
+            n=request.sampling.num_sequences,
             max_tokens=request.max_tokens,
             bad_words=request.bad_words or (),
             stop=[word for word in request.stop_words or () if isinstance(word, str)],
             logprobs=output.top_log_probs if output.return_log_probs else None,
-            **request.sampling_config.parameters(),
+            **request.sampling.parameters(),
         )
 
     def _end_ids(self, request: Request) -> frozenset[int] | None:
-        """The tokens that end the answer; None for the model's own."""
-        end = request.end_id
-        if end is None:
-            return None
+        """The tokens that end the answer; None for the model's own, with which guided answers end."""
+        end = request.end_id if request.end_id is not None and request.end_id >= 0 else None
         if request.guided_decoding_params is not None:
-            if end in self.text.end_ids:
+            if end is None or end in self.text.end_ids:
                 return None
             raise InputError(
                 f"end_id is {end}, but a guided answer ends with the model's own end token "
                 f"({', '.join(map(str, self.text.end_ids))}); leave end_id out"
             )
-        if end >= 0:
-            self.text.check("end_id", [end])
-        return frozenset({end} if end >= 0 else ())
+        if end is None:
+            return frozenset()
+        self.text.check("end_id", [end])
+        return frozenset({end})
 
     def _processor(self, request: Request) -> LogitsProcessor | None:
         """What acts on the request's logits."""
         config, name = self.config.logits_post_processor_config, request.logits_post_processor_name
+        function: Callable[..., Any] | None
         if request.logits_post_processor is not None:
             function, is_batched = request.logits_post_processor, False
         elif name is None:
@@ -104,23 +108,25 @@ class Translator:
             function, is_batched = config.processor_batched, True
         else:
             known = (config.processor_map if config is not None else None) or {}
-            if name not in known:
+            if known.get(name) is None:
                 raise InputError(
                     f"there is no logits post-processor {name!r}; this executor has {', '.join(known) or 'none'}: name "
                     "it in LogitsPostProcessorConfig.processor_map"
                 )
             function, is_batched = known[name], False
+        assert function is not None
         return LogitsProcessor(name or OWN_PROCESSOR, function, is_batched)
 
     def _check(self, request: Request) -> None:
         """Raise `InputError` for what depends on how the executor was made."""
-        sequences, most = request.sampling_config.num_requests, self.config.max_return_sequences
+        check_served(request)
+        sequences, most = request.sampling.num_requests, self.config.max_return_sequences
         if sequences > most:
             raise InputError(
                 f"num_return_sequences is {sequences}, but the executor's max_return_sequences is {most}; lower it, or "
                 "raise ExecutorConfig.max_return_sequences"
             )
-        width, widest = request.sampling_config.beam_width, self.config.max_beam_width
+        width, widest = request.sampling.beam_width, self.config.max_beam_width
         if width > widest:
             raise InputError(
                 f"beam_width is {width}, but the executor's max_beam_width is {widest}; lower it, or raise "
@@ -131,8 +137,8 @@ class Translator:
             raise InputError(
                 "return_generation_logits needs an executor with ExecutorConfig(gather_generation_logits=True)"
             )
-        known = {output.name: output for output in self.config.additional_model_outputs}
-        for output in wanted.additional_model_outputs:
+        known = {output.name: output for output in self.config.additional_model_outputs or ()}
+        for output in wanted.additional_model_outputs or ():
             if output.name not in known:
                 raise InputError(
                     f"additional_model_outputs asks for {output.name!r}; this executor has "
@@ -160,7 +166,7 @@ def beam_params(config: SamplingConfig) -> BeamParams | None:
 
 def gathered(output: OutputConfig) -> Gather:
     """The tensors that a request wants."""
-    named = output.additional_model_outputs
+    named = output.additional_model_outputs or ()
     if not (output.return_context_logits or output.return_generation_logits or named):
         return NOTHING
     return Gather(

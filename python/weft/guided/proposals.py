@@ -22,7 +22,7 @@ from weft.runtime.interface import NativeTask
 
 NO_GIVEN_TEXT = (
     "text is given as drafts, but this engine makes none of it; make it with Speculation.given(), or "
-    "Speculation.given(then) before another drafter (of an executor: spec_dec_config=SpeculativeConfig(...))"
+    "Speculation.given(then) before another drafter (of an executor: speculation=...)"
 )
 
 

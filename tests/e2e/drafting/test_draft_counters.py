@@ -25,7 +25,6 @@ from weft.executor import (
     ExecutorConfig,
     ExternalDraftTokensConfig,
     OutputConfig,
-    SpeculativeConfig,
 )
 from weft.executor import Request as ExecutorRequest
 from weft.runtime import cpu
@@ -148,7 +147,7 @@ def test_given_drafts_are_counted_by_an_executor(case: str) -> None:
     """The first token comes with the prompt, so that the first token given is no draft."""
     num_drafts, num_tokens, text, iterations, proposed, accepted = GIVEN[case]
     config = ExecutorConfig(
-        spec_dec_config=SpeculativeConfig(Speculation.given(num_draft_tokens=num_drafts)),
+        speculation=Speculation.given(num_draft_tokens=num_drafts),
         iter_stats_max_iterations=1000,
     )
     prompt = [0, 292, 28]

@@ -17,7 +17,6 @@ from weft.executor import (
     GuidedDecodingConfig,
     KvCacheConfig,
     SchedulerConfig,
-    SpeculativeConfig,
 )
 
 UTILIZATION = CapacitySchedulerPolicy.MAX_UTILIZATION
@@ -63,7 +62,7 @@ class Way:
                 max_tokens=None if self.pages is None else self.pages * self.page_size,
                 tokens_per_block=self.page_size,
             ),
-            spec_dec_config=SpeculativeConfig(self.speculation(drafters)),
+            speculation=self.speculation(drafters),
             guided_decoding_config=GuidedDecodingConfig(
                 backend=GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR
             ),

@@ -192,10 +192,9 @@ class Clients:
 
 def note_times(window: Window, sent: Sent, timing: TimingMetrics) -> None:
     """What an answered request adds to the window's times."""
-    assert timing.first_scheduled_time is not None
     compiled = timing.guide_compile_s
     window.compile.append(compiled)
-    window.queue.append(timing.first_scheduled_time - timing.arrival_time - compiled)
+    window.queue.append((timing.first_scheduled_time - timing.arrival_time).total_seconds() - compiled)
     window.first_token.append(sent.first - sent.due - compiled)
     if sent.tokens > sent.first_tokens:
         window.user_speed.append((sent.tokens - sent.first_tokens) / (sent.last - sent.first))

@@ -19,7 +19,6 @@ from weft.executor import (
     GuidedDecodingConfig,
     KvCacheConfig,
     SchedulerConfig,
-    SpeculativeConfig,
 )
 from weft.executor.types.config import Overlap
 
@@ -79,7 +78,7 @@ class Setup:
             scheduler_config=SchedulerConfig(POLICIES[self.policy]),
             kv_cache_config=KvCacheConfig(enable_block_reuse=self.reuse),
             overlap=OVERLAPS[self.overlap],
-            spec_dec_config=SpeculativeConfig(drafting) if drafting.drafters else None,
+            speculation=drafting if drafting.drafters else None,
             guided_decoding_config=GuidedDecodingConfig(),
             iter_stats_max_iterations=KEPT_ITERATIONS,
         )

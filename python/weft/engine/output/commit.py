@@ -104,6 +104,9 @@ def cut(
     output, room = running.request.output, running.max_new_tokens
     end_tokens = running.request.stops.ends(end_tokens)
     last = next((i for i, token in enumerate(tokens, 1) if token in end_tokens), len(tokens))
+    departed = running.request.stops.departs(len(output.token_ids), tokens)
+    if departed is not None:
+        room = min(room, len(output.token_ids) + departed)
     kept = tokens[: min(last, room - len(output.token_ids))]
     stopped = find_stop(running.request, kept, end_tokens)
     if stopped is not None:

@@ -110,19 +110,20 @@ class WaitingQueue:
 
 
 def share_tokens(
-    remaining: Sequence[int], budget: int, chunking: Chunking, unit: int, *, whole: bool = False
+    remaining: Sequence[int], budget: int, chunking: Chunking, unit: int, *, whole: int | None = None
 ) -> list[int]:
     """How many of its `remaining` tokens each prompt reads in a step that may read `budget`.
 
-    `"first_come"`: one after another; `"equal_progress"`: all get the same, in steps of `unit`. `whole`: a prompt is
-    read at once or not at all.
+    `"first_come"`: one after another; `"equal_progress"`: all get the same, in steps of `unit`. A prompt of at most
+    `whole` tokens is read at once, one after another, or not at all (None: in parts like the others).
     """
     shares = [0] * len(remaining)
-    if whole:
+    if whole is not None:
         for i, count in enumerate(remaining):
-            if count > budget:
+            if count > budget and count <= whole:
                 break
-            shares[i], budget = count, budget - count
+            shares[i] = min(count, budget)
+            budget -= shares[i]
     elif chunking == "first_come":
         for i, count in enumerate(remaining):
             shares[i] = min(count, budget)

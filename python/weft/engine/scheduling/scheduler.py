@@ -170,7 +170,12 @@ class Scheduler:
             return True
         if config.chunked and config.chunking == "equal_progress":
             return budget > 0
-        return unread < budget and (config.chunked or unread + request.num_tokens <= budget)
+        return unread < budget and (self._reads_parts(request) or unread + request.num_tokens <= budget)
+
+    def _reads_parts(self, request: Request) -> bool:
+        """Whether its prompt may be read in parts: where all are, or where no step is large enough for it."""
+        assert self._config.max_num_tokens is not None
+        return self._config.chunked or request.num_tokens > self._config.max_num_tokens
 
     def _fits_width(self, request: Request) -> bool:
         """All that run are searched with one number of beams; a request of another width waits until they are done."""
@@ -185,7 +190,7 @@ class Scheduler:
             budget,
             config.chunking,
             config.page_size,
-            whole=not config.chunked,
+            whole=None if config.chunked else config.max_num_tokens,
         )
         for running, count in zip(reading, shares, strict=True):
             running.num_read += count

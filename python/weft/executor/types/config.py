@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import KW_ONLY, field
 from enum import Enum
 from typing import Annotated, Literal
 
-from pydantic import Field
-
-from weft.config import EngineConfig, Graphs, HostTasks
+from weft.config import EngineConfig, Graphs, HostTasks, Speculation
 from weft.core import Kind
 from weft.errors import InputError
+from weft.executor.types.adapters import PeftCacheConfig
 from weft.executor.types.fields import (
+    ByName,
     Bytes,
     Count,
     NotNegative,
     Several,
+    Share,
     Text,
     Wanted,
     Within,
     count_from,
-    refused,
 )
 from weft.executor.types.guided import GuidedDecodingConfig
+from weft.executor.types.knobs import DebugConfig, ExtendedRuntimePerfKnobConfig
 from weft.executor.types.kv import KvCacheConfig
 from weft.executor.types.output import AdditionalModelOutput
+from weft.executor.types.parallel import CacheTransceiverConfig, ParallelConfig
 from weft.executor.types.processors import LogitsPostProcessorConfig
 from weft.executor.types.scheduler import BatchingType, CapacitySchedulerPolicy, SchedulerConfig
 from weft.executor.types.settings import Settings
-from weft.executor.types.speculation import SpeculativeConfig
+from weft.executor.types.speculation import DecodingConfig, SpeculativeDecodingConfig
 
 Overlap = Literal["auto"] | bool
 
@@ -36,7 +38,10 @@ DEFAULT_MAX_SEQ_IDLE_MICROSECONDS = 180_000_000
 DEFAULT_MAX_QUEUE_SIZE = 16_384
 
 
-class ModelType(Enum):
+_HINT = "a weft.Speculation, such as Speculation.eagle3(num_draft_tokens=3), or None for no drafts"
+
+
+class ModelType(ByName, Enum):
     """What `Executor(model, ModelType.DECODER_ONLY, config)` says of a model. The others are refused."""
 
     DECODER_ONLY = 0
@@ -66,7 +71,8 @@ class ExecutorConfig(Settings):
 
     - `max_batch_size` requests (default 8) decode at once; an iteration reads and decodes `max_num_tokens` tokens at
       most, beams apart (None: 2048, or more where a full batch needs more); a request has `max_seq_len` tokens at most,
-      prompt and answer (None: as the model can, up to 4096). Without `enable_chunked_context` prompts are read whole.
+      prompt and answer (None: as the model can). Without `enable_chunked_context` prompts are read whole, unless they
+      are longer than `max_num_tokens`.
       A request that was preempted, and is not admitted again for `max_seq_idle_microseconds`, ends as `TIMED_OUT`.
     - `max_queue_size` sequences wait at most (None: 16,384), requests that have not ended hold `max_pending_bytes`
       (prompts, words, guides' texts; 1 GiB), and one has `max_return_sequences` (1,024): more is refused. Of one that
@@ -74,11 +80,16 @@ class ExecutorConfig(Settings):
       have ended, and that nobody reads, hold `max_unread_bytes` (256 MiB) before the first of them are forgotten.
     - `scheduler_config` and `batching_type` say who is served; STATIC is the policy STATIC_BATCH.
     - `max_beam_width` bounds requests' beams; above 1 there is no drafting.
-    - `spec_dec_config` drafts; `guided_decoding_config` lets requests be guided; `logits_post_processor_config` holds
-      what they may name; `additional_model_outputs` and `gather_generation_logits` let them ask for these.
+    - `speculation`, weft's own, says how tokens are drafted; `guided_decoding_config` lets requests be guided;
+      `logits_post_processor_config` holds what they may name; `additional_model_outputs` and `gather_generation_logits`
+      let them ask for these.
     - `iter_stats_max_iterations` and `request_stats_max_iterations` are how many iterations' statistics are kept until
       they are asked for (0: none).
-    - Log-probabilities are always normalised: `normalize_log_probs` is True.
+    - With `normalize_log_probs` log-probabilities are those among the tokens that `top_k` and `top_p` leave, without
+      it among all.
+    - `enable_trt_overlap` is an `overlap` of True. What names TensorRT-LLM's own parts has no effect: `backend`,
+      `peft_cache_config`, `extended_runtime_perf_knob_config`, `use_gpu_direct_storage`, `recv_poll_period_ms`,
+      `mm_embedding_offloading`.
     - weft's own: `overlap` launches an iteration before the host has read the one before ("auto": where nothing needs
       the host between); `graphs` is what is captured, and `host_tasks` how that calls the grammar, as in
       `weft.EngineConfig`; `flight_recorder` keeps the last iterations. A request may have `max_words` stop words, and
@@ -90,36 +101,40 @@ class ExecutorConfig(Settings):
     max_beam_width: Count = 1
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
     kv_cache_config: KvCacheConfig = field(default_factory=KvCacheConfig)
-    enable_chunked_context: bool = True
-    normalize_log_probs: Literal[True] = refused(True)
+    enable_chunked_context: bool = False
+    normalize_log_probs: bool = True
     iter_stats_max_iterations: NotNegative = 1000
     request_stats_max_iterations: NotNegative = 0
     batching_type: BatchingType = BatchingType.INFLIGHT
     max_batch_size: Count | None = None
     max_num_tokens: Count | None = None
-    parallel_config: None = refused()
-    peft_cache_config: None = refused()
+    parallel_config: ParallelConfig | None = None
+    peft_cache_config: PeftCacheConfig | None = field(default_factory=PeftCacheConfig)
     logits_post_processor_config: LogitsPostProcessorConfig | None = None
-    decoding_config: None = refused()
-    use_gpu_direct_storage: Literal[False] = refused(False)
-    gpu_weights_percent: Annotated[float, Field(ge=1, le=1)] = refused(1.0)
+    decoding_config: DecodingConfig | None = None
+    use_gpu_direct_storage: bool = False
+    gpu_weights_percent: Share = 1.0
     max_queue_size: Count | None = None
-    extended_runtime_perf_knob_config: None = refused()
-    debug_config: None = refused()
-    recv_poll_period_ms: Literal[0] = refused(0)
+    extended_runtime_perf_knob_config: ExtendedRuntimePerfKnobConfig = field(
+        default_factory=ExtendedRuntimePerfKnobConfig
+    )
+    debug_config: DebugConfig | None = None
+    recv_poll_period_ms: NotNegative = 0
     max_seq_idle_microseconds: Annotated[int, Within(Kind.INTEGER, 1, 2**63 - 1, "at least 1")] = (
         DEFAULT_MAX_SEQ_IDLE_MICROSECONDS
     )
-    spec_dec_config: SpeculativeConfig | None = None
+    spec_dec_config: SpeculativeDecodingConfig | None = None
     guided_decoding_config: GuidedDecodingConfig | None = None
-    additional_model_outputs: Several[AdditionalModelOutput] = ()
-    additional_output_names: None = refused()
-    cache_transceiver_config: None = refused()
+    additional_model_outputs: Several[AdditionalModelOutput] | None = None
+    cache_transceiver_config: CacheTransceiverConfig | None = None
     gather_generation_logits: bool = False
-    mm_embedding_offloading: Literal[False] = refused(False)
-    enable_trt_overlap: Literal[False] = refused(False)
-    fail_fast_on_attention_window_too_large: Literal[False] = refused(False)
-    use_variable_beam_width_search: Literal[False] = refused(False)
+    mm_embedding_offloading: bool = False
+    enable_trt_overlap: bool = False
+    fail_fast_on_attention_window_too_large: bool = False
+    use_variable_beam_width_search: bool = False
+    _: KW_ONLY
+    backend: Text | None = None
+    speculation: Annotated[Speculation, Wanted(_HINT)] | None = None
     overlap: Annotated[Overlap, Wanted("'auto', True or False")] = "auto"
     graphs: Graphs = "one"
     host_tasks: HostTasks = "callback"
@@ -133,11 +148,10 @@ class ExecutorConfig(Settings):
     max_word_bytes: Count = EngineConfig.max_word_bytes
 
     def check(self) -> None:
-        drafts = self.spec_dec_config is not None and bool(self.spec_dec_config.speculation.drafters)
-        if drafts and self.max_beam_width > 1:
+        if self.speculation is not None and self.speculation.drafters and self.max_beam_width > 1:
             raise InputError(
-                f"max_beam_width is {self.max_beam_width}, but beams are not drafted; leave out spec_dec_config, or "
-                "the beams"
+                f"max_beam_width is {self.max_beam_width}, but beams are not drafted; leave out speculation, or the "
+                "beams"
             )
         given = self.scheduler_config.capacity_scheduler_policy
         if self.batching_type is BatchingType.STATIC and given is CapacitySchedulerPolicy.MAX_UTILIZATION:

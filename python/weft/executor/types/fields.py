@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -25,11 +25,6 @@ from weft.core import BOUNDS, Kind, check_words, read_token_ids
 from weft.errors import InputError
 
 T = TypeVar("T")
-
-
-def refused(default: Any = None) -> Any:
-    """A field of TensorRT-LLM's that takes its default alone; `weft.executor.types.refused` says why."""
-    return field(default=default, repr=False)
 
 
 def wanted(words: str) -> PydanticCustomError:
@@ -83,32 +78,41 @@ def shared(name: str) -> Within:
 Count = Annotated[int, count_from(1)]
 NotNegative = Annotated[int, count_from(0)]
 Bytes = Annotated[int, Within(Kind.INTEGER, 1, 2**63 - 1, "a number of bytes, at least 1")]
+Share = Annotated[float, Within(Kind.NUMBER, 0, 1, "0 to 1")]
 
 
-def _milliseconds(value: Any) -> float:
-    if isinstance(value, timedelta):
-        value = value / timedelta(milliseconds=1)
-    if not (Kind.NUMBER.holds(value) and 0 <= value < math.inf):
+def _duration(value: Any) -> timedelta:
+    if not isinstance(value, timedelta):
+        is_number = Kind.NUMBER.holds(value) and 0 <= value < math.inf
+        value = timedelta(milliseconds=min(float(value), MAX_MILLISECONDS)) if is_number else timedelta(-1)
+    duration: timedelta = value
+    if duration < timedelta(0):
         raise wanted("milliseconds, at least 0, or a timedelta")
-    return float(value)
+    return duration
 
 
-Milliseconds = Annotated[float | timedelta, PlainValidator(_milliseconds)]
-"""Milliseconds as a number or a timedelta, kept as a number."""
+MAX_MILLISECONDS = 1e14
+"""Some three thousand years: a longer time is as good as none."""
+
+_AS_MILLISECONDS = PlainSerializer(lambda value: value / timedelta(milliseconds=1))
+
+Milliseconds = Annotated[timedelta | float, PlainValidator(_duration), _AS_MILLISECONDS]
+"""A timedelta, or milliseconds as a number; kept as a timedelta, and milliseconds in plain data."""
+
+Moment = Annotated[timedelta, PlainValidator(_duration), _AS_MILLISECONDS]
+"""A moment as the time since a clock began, milliseconds in plain data; timedelta(0) for what did not happen."""
 
 
-def seconds(milliseconds: float | timedelta | None) -> float | None:
+def seconds(duration: timedelta | float | None) -> float | None:
     """What a field of `Milliseconds` holds, in seconds."""
-    return None if milliseconds is None else float(milliseconds) / 1000  # type: ignore[arg-type]
+    return duration.total_seconds() if isinstance(duration, timedelta) else None
 
 
 Text = Annotated[str, Field(min_length=1)]
 
 
-Several = Annotated[
-    Sequence[T], BeforeValidator(lambda value: () if value is None else value), AfterValidator(tuple)
-]
-"""A list, kept as a tuple; None is an empty one."""
+Several = Annotated[Sequence[T], AfterValidator(list)]
+"""A list, kept as a list of its own."""
 
 
 class ByName:
@@ -154,27 +158,35 @@ READ_AT_ONCE = 1 << 16
 """A list of more token ids is read when the executor has found that it is not too long."""
 
 
-def _tokens(value: Any, info: ValidationInfo) -> tuple[int, ...]:
-    """Takes a list of token ids that is not empty. Of one that is long only the length is looked at;
-    `read_token_ids` does the rest."""
-    name = str(info.field_name)
+def as_list(value: Any) -> Any:
+    """The numbers of a torch tensor or numpy array of one dimension as a list; anything else as it is."""
+    is_array = isinstance(value, torch.Tensor) or hasattr(value, "__array_interface__")
+    return value.tolist() if is_array and value.ndim == 1 else value
+
+
+def _tokens(value: Any, info: ValidationInfo) -> list[int]:
+    """Takes a list of token ids, or an array of them, that is not empty. Of one that is long only the length is looked
+    at; `read_token_ids` does the rest."""
+    name, value = str(info.field_name), as_list(value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise wanted(f"a list, each entry {Kind.INTEGER.value}")
     if not value:
         raise InputError(f"{name} is empty; give at least one token id")
     if len(value) > MAX_TOKENS:
         raise InputError(f"{name} has {len(value)} token ids; it may have {MAX_TOKENS}")
-    return tuple(value) if len(value) > READ_AT_ONCE else read_token_ids(name, value)
+    return list(value) if len(value) > READ_AT_ONCE else list(read_token_ids(name, value))
 
 
-def _words(value: Any, info: ValidationInfo) -> tuple[str | tuple[int, ...], ...]:
+def _words(value: Any, info: ValidationInfo) -> list[str | list[int]]:
     name = str(info.field_name)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = [as_list(word) for word in value]
     check_words(name, value)
-    return tuple(
-        word if isinstance(word, str) else read_token_ids(f"an entry of {name}", word) for word in value
-    )
+    return [
+        word if isinstance(word, str) else list(read_token_ids(f"an entry of {name}", word)) for word in value
+    ]
 
 
 Tokens = Annotated[Sequence[int], PlainValidator(_tokens)]
 Words = Annotated[Sequence[str | Sequence[int]], PlainValidator(_words)]
-"""Texts and lists of token ids, none of them empty, kept as tuples."""
+"""Texts and lists of token ids, none of them empty, kept as lists."""

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from weft import registry
 from weft.core import Kind
 from weft.errors import InputError
-from weft.executor.types.fields import ByName, Bytes, Count, Within, refused
+from weft.executor.types.fields import ByName, Bytes, Count, NotNegative, Several, Text, Within
 from weft.executor.types.settings import Settings
 from weft.grammar import Guide
 
@@ -111,7 +111,9 @@ class GuidedDecodingBackend(ByName, Enum):
 
 class GuidedDecodingConfig(Settings):
     """Lets an executor take guided requests; without one they get an error response. Vocabulary and end tokens are
-    those of the model's tokenizer. weft's own: with `untrusted` guides come from strangers; they are compiled within
+    those of the model's tokenizer, or else those given: `encoded_vocab`, each token as the tokenizer writes it, by id;
+    `tokenizer_str`, the tokenizer's tokenizer.json as text, which says how tokens are written; and `stop_token_ids`,
+    which end guided answers. weft's own: with `untrusted` guides come from strangers; they are compiled within
     tighter limits, and tried in another process before (`docs/untrusted.md`); a guide that takes longer than
     `mask_time_limit_s` seconds within one token ends its request (`weft.EngineConfig`; None: its default).
     `programs_ahead` and `max_program_bytes` bound WebAssembly programs that have started (`docs/wasm.md`): how many
@@ -120,9 +122,9 @@ class GuidedDecodingConfig(Settings):
     """
 
     backend: GuidedDecodingBackend = GuidedDecodingBackend.AUTO
-    encoded_vocab: None = refused()
-    tokenizer_str: None = refused()
-    stop_token_ids: None = refused()
+    encoded_vocab: Several[str] | None = None
+    tokenizer_str: Text | None = None
+    stop_token_ids: Several[NotNegative] | None = None
     untrusted: bool = False
     mask_time_limit_s: (
         Annotated[float, Within(Kind.NUMBER, 0, 1e6, "0 seconds (no limit) or more")] | None

@@ -2,45 +2,99 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, field
+from enum import Enum
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from weft.core import Kind
 from weft.errors import InputError
-from weft.executor.types.fields import Count, Milliseconds, NotNegative, Several, Within, refused, seconds
+from weft.executor.types.fields import (
+    ByName,
+    Count,
+    Milliseconds,
+    NotNegative,
+    Several,
+    Share,
+    Text,
+    Within,
+    seconds,
+)
 from weft.executor.types.settings import Settings
 
 DEFAULT_RETENTION_PRIORITY = 35
 Priority = Annotated[int, Within(Kind.INTEGER, 0, 100, "0 to 100")]
 """How long blocks are kept: 0 is evicted first, 100 last."""
+Size = Annotated[int, Within(Kind.INTEGER, 0, 2**63 - 1, "a number of bytes, at least 0")]
+
+
+class KvCacheTransferMode(ByName, Enum):
+    """How blocks go from the device to the host."""
+
+    DRAM = 0
+    GDS = 1
+    POSIX_DEBUG_FALLBACK = 2
+
+
+class RuntimeDefaults(Settings):
+    """What a model was built for, for fields of `KvCacheConfig` that are None."""
+
+    max_attention_window: Several[Count] | None = None
+    sink_token_length: NotNegative | None = None
 
 
 class KvCacheConfig(Settings):
-    """The cache of keys and values. It holds `max_tokens` tokens (default: every slot at full length), in blocks of
-    `tokens_per_block`.
+    """The cache of keys and values, in blocks of `tokens_per_block` (weft's own; TensorRT-LLM decides it when an engine
+    is built).
+
+    It holds `max_tokens` tokens, or what `free_gpu_memory_fraction` of the memory holds that is free after the weights
+    are there (of the device's; on the CPU of the machine's), whichever is less; `max_gpu_total_bytes` bounds it, too.
+    Without any of the three: every slot at full length, or 0.9 of what is free where that is less.
 
     With `enable_block_reuse` the blocks of a finished request are found again by requests whose prompts begin the same;
     with `enable_partial_reuse` so is the part of a block that is the same, by a copy; without `copy_on_partial_reuse`
-    only a block that nobody else holds is.
+    only a block that nobody else holds is. Blocks of at least `secondary_offload_min_priority` (default 35) that must
+    go are kept in `host_cache_size` bytes of the host's memory, and come back to the device when they are found.
+
+    Attention sees the last `max_attention_window` tokens, and the first `sink_token_length`; a list of windows is
+    repeated over the layers. `event_buffer_max_size` events of blocks are kept until
+    `Executor.get_kv_cache_event_manager()` gives them out (0: none).
+
+    `runtime_defaults` fill those of the two fields of their names that are None.
     """
 
     enable_block_reuse: bool = True
     max_tokens: Count | None = None
-    max_attention_window: None = refused()
-    sink_token_length: None = refused()
-    free_gpu_memory_fraction: None = refused()
-    host_cache_size: None = refused()
-    onboard_blocks: Literal[True] = refused(True)
-    cross_kv_cache_fraction: None = refused()
-    secondary_offload_min_priority: None = refused()
-    event_buffer_max_size: Literal[0] = refused(0)
+    max_attention_window: Several[Count] | None = None
+    sink_token_length: NotNegative | None = None
+    free_gpu_memory_fraction: Share | None = None
+    host_cache_size: Size | None = None
+    onboard_blocks: bool = True
+    cross_kv_cache_fraction: Share | None = None
+    secondary_offload_min_priority: Priority | None = None
+    event_buffer_max_size: NotNegative = 0
+    _: KW_ONLY
     enable_partial_reuse: bool = True
     copy_on_partial_reuse: bool = True
-    use_uvm: Literal[False] = refused(False)
-    attention_dp_events_gather_period_ms: Literal[5] = refused(5)
-    max_gpu_total_bytes: Literal[0] = refused(0)
-    runtime_defaults: None = refused()
-    tokens_per_block: Count = 16
+    use_uvm: bool = False
+    attention_dp_events_gather_period_ms: NotNegative = 5
+    runtime_defaults: RuntimeDefaults | None = None
+    max_gpu_total_bytes: Size = 0
+    tokens_per_block: Count = 32
+
+    def check(self) -> None:
+        if self.runtime_defaults is not None:
+            self._fill(self.runtime_defaults)
+            vars(self)["runtime_defaults"] = None
+
+    def fill_empty_fields_from_runtime_defaults(self, runtime_defaults: RuntimeDefaults) -> None:
+        """Let `max_attention_window` and `sink_token_length` have these values where they are None."""
+        self._fill(runtime_defaults)
+
+    def _fill(self, defaults: RuntimeDefaults) -> None:
+        for name, value in vars(defaults).items():
+            if vars(self)[name] is None:
+                vars(self)[name] = list(value) if isinstance(value, list) else value
 
 
 class TokenRangeRetentionConfig(Settings):
@@ -70,11 +124,11 @@ class KvCacheRetentionConfig(Settings):
     and with `decode_retention_priority` for `decode_duration_ms` those of its answer. Elsewhere the priority is 35.
     """
 
-    token_range_retention_configs: Several[TokenRangeRetentionConfig] = ()
+    token_range_retention_configs: Several[TokenRangeRetentionConfig] = field(default_factory=list)
     decode_retention_priority: Priority = DEFAULT_RETENTION_PRIORITY
     decode_duration_ms: Milliseconds | None = None
-    transfer_mode: Literal["DRAM"] = refused("DRAM")
-    directory: None = refused()
+    transfer_mode: KvCacheTransferMode = KvCacheTransferMode.DRAM
+    directory: Text | None = None
 
     TokenRangeRetentionConfig: ClassVar[type[TokenRangeRetentionConfig]] = TokenRangeRetentionConfig
 

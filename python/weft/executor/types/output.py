@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from weft.core import MAX_LOGPROBS, Kind
 from weft.errors import InputError
-from weft.executor.types.fields import Several, Text, Within, refused
+from weft.executor.types.fields import Several, Text, Within
 from weft.executor.types.settings import Settings
 
 
@@ -20,26 +20,27 @@ class AdditionalModelOutput(Settings):
 class OutputConfig(Settings):
     """What a request's results hold beside the tokens.
 
-    `return_log_probs`: the logarithm of each token's probability, as the model has it (before penalties, masks and
-    temperature); `top_log_probs`, 0 to 20, asks for those of as many likeliest tokens as well. `return_context_logits`
-    and `return_generation_logits`: the model's logits at each position of the prompt and of the answer (the latter need
-    `ExecutorConfig.gather_generation_logits`). `exclude_input_from_output` leaves the prompt out of what is not
-    streamed. `return_perf_metrics` fills `Result.request_perf_metrics`. `additional_model_outputs` are some of those
-    that `ExecutorConfig.additional_model_outputs` names.
+    `return_log_probs`: the logarithm of each token's probability in the distribution that it was chosen from (see
+    `ExecutorConfig.normalize_log_probs`); `top_log_probs`, weft's own, 0 to 20, asks for those of as many likeliest
+    tokens as well, as the model has them. `return_context_logits` and `return_generation_logits`: the model's logits at
+    each position of the prompt and of the answer (the latter need `ExecutorConfig.gather_generation_logits`).
+    `exclude_input_from_output` leaves the prompt out of what is not streamed. `return_perf_metrics` fills
+    `Result.request_perf_metrics`. `additional_model_outputs` are some of those that
+    `ExecutorConfig.additional_model_outputs` names.
     """
 
     return_log_probs: bool = False
     return_context_logits: bool = False
     return_generation_logits: bool = False
     exclude_input_from_output: bool = False
-    return_encoder_output: Literal[False] = refused(False)
+    return_encoder_output: bool = False
     return_perf_metrics: bool = False
-    additional_model_outputs: Several[AdditionalModelOutput] = ()
+    additional_model_outputs: Several[AdditionalModelOutput] | None = None
     top_log_probs: Annotated[int, Within(Kind.INTEGER, 0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS}")] = 0
 
     def check(self) -> None:
         if self.top_log_probs and not self.return_log_probs:
             raise InputError("top_log_probs comes with log-probabilities; give return_log_probs=True as well")
-        names = [output.name for output in self.additional_model_outputs]
+        names = [output.name for output in self.additional_model_outputs or ()]
         if len(set(names)) < len(names):
             raise InputError(f"additional_model_outputs names one twice: {', '.join(names)}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from weft.errors import InputError
-from weft.executor.types.fields import Wanted, refused
+from weft.executor.types.fields import Wanted
 from weft.executor.types.request import LogitsPostProcessor, Request
 from weft.executor.types.settings import Settings
 
@@ -16,16 +16,17 @@ _BY_NAME = "a mapping of names to functions"
 
 class LogitsPostProcessorConfig(Settings):
     """Functions that requests name. Each of `processor_map` is called as `(request_id, logits, tokens, stream,
-    client_id)`, `processor_batched` once for all requests that name it, with a list of each.
+    client_id)`, `processor_batched` once for all requests that name it, with a list of each. A name may stand for None
+    until it is used. There is one rank, so that `replicate` says nothing.
     """
 
-    processor_map: Annotated[Mapping[str, LogitsPostProcessor], Wanted(_BY_NAME)] | None = None
+    processor_map: Annotated[Mapping[str, LogitsPostProcessor | None], Wanted(_BY_NAME)] | None = None
     processor_batched: Callable[..., Any] | None = None
-    replicate: Literal[True] = refused(True)
+    replicate: bool = True
 
     def check(self) -> None:
         for name, processor in (self.processor_map or {}).items():
-            if not isinstance(name, str) or not name or not callable(processor):
+            if not isinstance(name, str) or not name or not (processor is None or callable(processor)):
                 raise InputError(
                     f"processor_map maps {name!r} to {processor!r}; it must map names to functions"
                 )

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, field
 from enum import Enum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import AfterValidator, PlainValidator, ValidationInfo
+from pydantic import PlainValidator, ValidationInfo
 
 from weft.config import MAX_DRAFT_TOKENS
-from weft.core import MAX_LOGIT, Kind
+from weft.core import Kind
 from weft.errors import InputError
+from weft.executor.types.adapters import LoraConfig
+from weft.executor.types.embeddings import MropeConfig, MultimodalInput, PromptTuningConfig
 from weft.executor.types.fields import (
     ByName,
     Count,
     Milliseconds,
+    NotNegative,
+    Several,
     Tensor,
     Text,
     Tokens,
     Within,
     Words,
-    count_from,
     read_tensor,
-    refused,
     seconds,
-    wanted,
 )
 from weft.executor.types.guided import GuidedDecodingParams
 from weft.executor.types.kv import KvCacheRetentionConfig
 from weft.executor.types.output import OutputConfig
+from weft.executor.types.parallel import ContextPhaseParams
 from weft.executor.types.sampling import SamplingConfig
 from weft.executor.types.settings import Settings
-from weft.executor.types.speculation import ExternalDraftTokensConfig
+from weft.executor.types.speculation import EagleConfig, ExternalDraftTokensConfig, LookaheadDecodingConfig
 
 LogitsPostProcessor = Callable[..., torch.Tensor | None]
 """`(request_id, logits, tokens, stream, client_id)`: changes the logits in place, or returns others."""
@@ -48,12 +51,6 @@ class RequestType(ByName, Enum):
     REQUEST_TYPE_GENERATION_ONLY = 2
 
 
-def _whole(value: RequestType) -> RequestType:
-    if value is not RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION:
-        raise wanted("asked for whole")
-    return value
-
-
 def _bias(value: Any, info: ValidationInfo) -> torch.Tensor:
     name, value = info.field_name, read_tensor(value, info)
     if not isinstance(value, torch.Tensor) or value.dim() != 1 or not value.is_floating_point():
@@ -63,37 +60,41 @@ def _bias(value: Any, info: ValidationInfo) -> torch.Tensor:
     if value.layout is not torch.strided or value.is_meta:
         raise InputError(f"{name} must be a dense tensor with memory; to_dense() makes one of a sparse one")
     bias = value.detach().to("cpu", torch.float32, copy=True)
-    if not bool(((bias == -math.inf) | (bias.abs() <= MAX_LOGIT)).all()):
+    if not bool((bias.isfinite() | (bias == -math.inf)).all()):
         raise InputError(
-            f"{name} holds numbers outside -10000 to 10000; it may hold those, and -inf to forbid"
+            f"{name} holds numbers that are not finite; it may hold those that are, and -inf to forbid"
         )
     return bias
 
 
-EndId = Annotated[int, count_from(-1)]
+TokenId = Annotated[int, Within(Kind.INTEGER, -(2**31), 2**31 - 1, "32 bits, signed")]
+"""A token id; a negative one is no token."""
+Number64 = Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
 
 
 class Request(Settings):
     """A prompt and everything about its answer. All but the first two are given by name.
 
-    - `input_token_ids` is the prompt, at least one token (one of more than 65,536 is read when it is enqueued);
-      `max_tokens` ends the answer, and so does `end_id` (None: the model's own end tokens; -1: none does), and
-      `stop_words`: lists of token ids, or texts. `bad_words`, of the same form, are never drawn. `pad_id` is taken for
-      compatibility: outputs are never padded, so nothing holds it.
+    - `input_token_ids` is the prompt, a list or array of at least one token (one of more than 65,536 is read when it is
+      enqueued); `max_tokens` ends the answer, and so does `end_id`, which is no part of it (None, or a negative one: no
+      token does; but a guide's end ends a guided answer), and `stop_words`: lists of token ids, or texts, which are.
+      `bad_words`, of the same form, are never drawn. `pad_id` is taken for compatibility: outputs are never padded.
     - `streaming` gives a response for each iteration, with what it added; with `return_all_generated_tokens`, or beams,
       with the whole answer so far.
-    - `embedding_bias`, float [vocab_size], is added to the logits (-10,000 to 10,000; -inf forbids).
-    - `num_draft_tokens` is the most tokens drafted for this request in an iteration (None: as the executor has it; 0:
-      none). `external_draft_tokens_config` is what its answer is expected to be.
+    - `embedding_bias`, float [vocab_size], is added to the logits (finite numbers; -inf forbids).
+    - `external_draft_tokens_config` is what the answer may begin with: it ends after the tokens that are right, and one
+      more. `num_draft_tokens`, weft's own, is the most tokens that the executor's drafter drafts for this request in an
+      iteration (None: as the executor has it; 0: none).
     - `logits_post_processor_name` names one of `LogitsPostProcessorConfig`'s
       (`Request.BATCHED_POST_PROCESSOR_NAME`: its batched one); `logits_post_processor` is a
       function of this request's own.
-    - `kv_cache_retention_config` says how long its blocks stay in the cache.
-    - `priority`, 0 to 1, goes first where it is higher. After `allotted_time_ms` (or a timedelta) the request ends as
-      `TIMED_OUT`, with what there is. `client_id` comes back with its responses.
+    - `kv_cache_retention_config` says how long its blocks stay in the cache; only requests of the same `cache_salt_id`
+      find them.
+    - `priority`, 0 to 1, goes first where it is higher. After `allotted_time_ms` (a timedelta, or milliseconds) the
+      request ends as `TIMED_OUT`, with what there is. `client_id` comes back with its responses.
 
-    Fields that weft refuses take their default only. Raises `InputError` for a value that can't be right; what depends
-    on the executor (a token beyond the vocabulary, a name it does not know) is said in an error response.
+    Raises `InputError` for a value that can't be right. What depends on the executor (a token beyond the vocabulary, a
+    name it does not know), and what weft does not do, is said in an error response.
     """
 
     BATCHED_POST_PROCESSOR_NAME: ClassVar[str] = "batched"
@@ -104,37 +105,39 @@ class Request(Settings):
     streaming: bool = False
     sampling_config: SamplingConfig = field(default_factory=SamplingConfig)
     output_config: OutputConfig = field(default_factory=OutputConfig)
-    end_id: EndId | None = None
-    pad_id: EndId | None = None
-    position_ids: None = refused()
+    end_id: TokenId | None = None
+    pad_id: TokenId | None = None
+    position_ids: Several[NotNegative] | None = None
     bad_words: Words | None = None
     stop_words: Words | None = None
     embedding_bias: Annotated[Tensor, PlainValidator(_bias)] | None = None
     external_draft_tokens_config: ExternalDraftTokensConfig | None = None
-    prompt_tuning_config: None = refused()
-    multimodal_input: None = refused()
-    multimodal_embedding: None = refused()
-    mrope_config: None = refused()
-    lora_config: None = refused()
-    lookahead_config: None = refused()
+    prompt_tuning_config: PromptTuningConfig | None = None
+    multimodal_input: MultimodalInput | None = None
+    multimodal_embedding: Tensor | None = None
+    mrope_config: MropeConfig | None = None
+    lora_config: LoraConfig | None = None
+    lookahead_config: LookaheadDecodingConfig | None = None
     kv_cache_retention_config: KvCacheRetentionConfig | None = None
     logits_post_processor_name: Text | None = None
     logits_post_processor: LogitsPostProcessor | None = None
-    encoder_input_token_ids: None = refused()
-    client_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")] | None = None
+    encoder_input_token_ids: Tokens | None = None
+    client_id: Number64 | None = None
     return_all_generated_tokens: bool = False
     priority: Annotated[float, Within(Kind.NUMBER, 0, 1, "0 to 1")] = 0.5
-    type: Annotated[RequestType, AfterValidator(_whole)] = refused(RequestType(0))
-    context_phase_params: None = refused()
-    encoder_input_features: None = refused()
-    encoder_output_length: None = refused()
-    cross_attention_mask: None = refused()
-    num_return_sequences: Literal[1] = refused(1)
-    eagle_config: None = refused()
-    skip_cross_attn_blocks: None = refused()
+    type: RequestType = RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION
+    context_phase_params: ContextPhaseParams | None = None
+    encoder_input_features: Tensor | None = None
+    encoder_output_length: NotNegative | None = None
+    cross_attention_mask: Tensor | None = None
+    num_return_sequences: Count = 1
+    eagle_config: EagleConfig | None = None
+    skip_cross_attn_blocks: Tensor | None = None
     guided_decoding_params: GuidedDecodingParams | None = None
-    language_adapter_uid: None = refused()
+    language_adapter_uid: NotNegative | None = None
     allotted_time_ms: Milliseconds | None = None
+    cache_salt_id: Number64 | None = None
+    disagg_request_id: Number64 | None = None
     num_draft_tokens: (
         Annotated[int, Within(Kind.INTEGER, 0, MAX_DRAFT_TOKENS, f"0 (none) to {MAX_DRAFT_TOKENS}")] | None
     ) = None
@@ -157,8 +160,20 @@ class Request(Settings):
             )
 
     @property
+    def sampling(self) -> SamplingConfig:
+        """`sampling_config`, with `num_return_sequences` where that is said here."""
+        if self.num_return_sequences == 1 or self.sampling_config.num_return_sequences is not None:
+            return self.sampling_config
+        asked = copy.copy(self.sampling_config)
+        asked.num_return_sequences = self.num_return_sequences
+        return asked
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__("type" if name == "request_type" else name, value)
+
+    @property
     def request_type(self) -> RequestType:
-        """`type`, by its name in TensorRT-LLM's properties."""
+        """`type`, by the name that TensorRT-LLM's objects have for it."""
         return self.type
 
     @property

@@ -10,8 +10,10 @@ import torch
 
 from weft.errors import InputError, RequestError
 from weft.executor.types.fields import ByName, Tensor
-from weft.executor.types.metrics import PerfMetrics
+from weft.executor.types.metrics import RequestPerfMetrics
+from weft.executor.types.parallel import ContextPhaseParams
 from weft.executor.types.plain import Plain
+from weft.executor.types.speculation import SpeculativeDecodingFastLogitsInfo
 
 
 class FinishReason(ByName, IntEnum):
@@ -25,6 +27,11 @@ class FinishReason(ByName, IntEnum):
     CANCELLED = 5
 
 
+def deserialize_result(data: str | bytes) -> Result:
+    """What `Result.to_json` gave, made again."""
+    return Result.from_json(data.decode() if isinstance(data, bytes) else data)
+
+
 def shown(value: object) -> str:
     """A value as text: a tensor by its shape and dtype, anything else by its repr."""
     if isinstance(value, torch.Tensor):
@@ -34,8 +41,8 @@ def shown(value: object) -> str:
 
 @dataclass(eq=False, repr=False)
 class AdditionalOutput(Plain):
-    """A tensor of the model's, by name: a row for each token of the answer, [tokens, ...]; of the prompt where the name
-    begins with "context_".
+    """A tensor of the model's, by name: a row for each token of each beam, [beams, tokens, ...]; of the prompt,
+    [tokens, ...], where the name begins with "context_".
     """
 
     name: str
@@ -47,17 +54,19 @@ class AdditionalOutput(Plain):
 
 @dataclass(eq=False, repr=False)
 class Result(Plain):
-    """Tokens of one sequence, or of all beams (the first dimension of lists and of `generation_logits`).
+    """Tokens of one sequence, or of all beams (the first dimension of lists).
 
     `is_sequence_final`: nothing more of sequence `sequence_index` follows; `is_final`: nothing more of the request.
     `output_token_ids` hold what the iteration added, where the request streams; else the answer, after the prompt
-    unless that is excluded. `finish_reasons` is one for each beam. `log_probs` (natural logarithms) and
-    `cum_log_probs`, their sum so far, where asked for; `top_log_probs` maps, for each token, the likeliest to theirs.
-    `context_logits` [prompt, vocab_size] and `generation_logits` [beams, tokens, vocab_size], float32, on the CPU.
-    `guide_notes` tell what of the request's guide is not enforced; there are none where it is strict.
-    `decoding_iter` is the iteration, from 0, that the request is in. `encoder_output`, `context_phase_params` and
-    `spec_dec_fast_logits_info` are always None: weft refuses what would fill them. weft's own, with a sequence's last
-    response: `program_log` and `program_variables` of a guide that is a program (`weft.Output`).
+    unless that is excluded. The token that ended the answer as `end_id` is not among them. `finish_reasons` is one for
+    each beam. `log_probs` (natural logarithms) of all tokens so far and `cum_log_probs`, their sum, where asked for;
+    `top_log_probs`, weft's own, maps, for each of these tokens, the likeliest to theirs.
+    `context_logits` [prompt, vocab_size], in every response, and `generation_logits` [beams, tokens, vocab_size], or
+    [tokens, beams, vocab_size] of an iteration's tokens where the request streams; float32, on the CPU.
+    `decoding_iter` is the iteration, from 0, that the request is in, and `avg_decoded_tokens_per_iter` what one gave.
+    `encoder_output`, `context_phase_params` and `spec_dec_fast_logits_info` stay None: nothing fills them.
+    weft's own: `guide_notes` tell what of the request's guide is not enforced, and there are none where it is strict;
+    with a sequence's last response, `program_log` and `program_variables` of a guide that is a program (`weft.Output`).
     """
 
     is_final: bool = False
@@ -66,15 +75,16 @@ class Result(Plain):
     log_probs: list[list[float]] | None = None
     context_logits: Tensor | None = None
     generation_logits: Tensor | None = None
-    spec_dec_fast_logits_info: None = None
-    encoder_output: None = None
+    spec_dec_fast_logits_info: SpeculativeDecodingFastLogitsInfo | None = None
+    encoder_output: Tensor | None = None
     finish_reasons: list[FinishReason] = field(default_factory=list)
-    context_phase_params: None = None
+    context_phase_params: ContextPhaseParams | None = None
     decoding_iter: int = 0
     sequence_index: int = 0
     is_sequence_final: bool = False
-    request_perf_metrics: PerfMetrics | None = None
+    request_perf_metrics: RequestPerfMetrics | None = None
     additional_outputs: list[AdditionalOutput] = field(default_factory=list)
+    avg_decoded_tokens_per_iter: float | None = None
     top_log_probs: list[list[dict[int, float]]] | None = None
     guide_notes: tuple[str, ...] = ()
     program_log: str | None = None
@@ -97,18 +107,21 @@ class ResponseData(Plain):
 
 
 class Response(Plain):
-    """An answer to request `request_id`: a `result`, or the message of an error. Asking for the other one raises."""
+    """An answer to request `request_id`: a `Result`, or the message of an error, as the second argument or by its name.
+    Asking for the other one raises."""
 
     def __init__(
         self,
         request_id: int,
-        result: Result | None = None,
+        result: Result | str | None = None,
+        client_id: int | None = None,
         *,
         error_msg: str | None = None,
-        client_id: int | None = None,
     ) -> None:
-        if (result is None) == (error_msg is None):
-            raise InputError("a response holds either a result or an error message; give one of them")
+        if isinstance(result, str) and error_msg is None:
+            result, error_msg = None, result
+        if (result is None) == (error_msg is None) or not isinstance(result, Result | None):
+            raise InputError("a response holds either a Result or an error message; give one of them")
         self._request_id = request_id
         self._result = result
         self._error_msg = error_msg

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
-from weft.core import BOUNDS, MAX_LOGIT, Kind, OnLength
+from weft.core import BOUNDS, Kind, OnLength
 from weft.errors import InputError
-from weft.executor.types.fields import Count, NotNegative, Within, refused, shared
+from weft.executor.types.fields import Count, NotNegative, Several, Share, Within, shared
 from weft.executor.types.settings import Settings
 
 _KIND, _LOWEST, _HIGHEST, _VALID = BOUNDS["top_p"]
-_SHARE = Within(_KIND, _LOWEST, _HIGHEST, f"0 (greedy), or {_VALID}")
+_SHARE = Within(_KIND, _LOWEST, _HIGHEST, f"0 (not asked for), or {_VALID}")
+MAX_BEAM_WIDTH_ARRAY = 8
+"""So many widths TensorRT-LLM takes."""
 
 
 def _top_p(value: Any) -> float:
@@ -21,50 +23,65 @@ def _top_p(value: Any) -> float:
 
 
 class SamplingConfig(Settings):
-    """How the tokens of a request are chosen. What is None has the meaning of `weft.SamplingParams`' default, except:
+    """How the tokens of a request are chosen.
 
-    - Without `temperature`, `top_k`, `top_p` and `min_p` the likeliest token is taken, and so it is with a temperature
-      of 0, a `top_k` of 1 or a `top_p` of 0. Otherwise `temperature` is 1 where it is not given.
+    - A token is drawn where `top_k` or `top_p` ask for it: `top_k` above 1 keeps the k likeliest tokens, `top_p` above
+      0 of those the fewest whose share reaches it. Where neither does, or with a `top_k` of 1, the likeliest token is
+      taken, whatever `temperature` (default 1) and `min_p` are. `seed` decides what is drawn; None is 0.
+    - `temperature` divides the logits first, after `Request.embedding_bias` was added. Then `repetition_penalty`
+      divides positive logits of tokens in the text, and multiplies negative ones; `presence_penalty` and
+      `frequency_penalty` are subtracted from those of its tokens, once, or once for each time. All three speak of the prompt and of the
+      answer, the last two not of the prompt's first `prompt_ignore_length` tokens. A `temperature` of 0 takes the
+      likeliest token.
+    - After each token `top_p` is multiplied by `top_p_decay`, down to `top_p_min`; it begins anew after the token
+      `top_p_reset_ids`. No sequence of `no_repeat_ngram_size` tokens comes twice in the text.
     - `num_return_sequences` sequences come out; without beams each is drawn with its own seed, `seed` + its index.
 
     A `beam_width` above 1 searches by beams, and gives at most as many sequences, best first. They are compared by the
-    sum of their log-probabilities over their length to the power of `length_penalty` (0 to 100; default 0).
-    `early_stopping` says when the search ends once there are `beam_width` answers: 1 (the default), at once; 0, when no
-    living beam scores better, as long as it is, than the worst of them; 2 or more, when none could, however long it
-    became. With `beam_search_diversity_rate` (0 to 10,000) the r-th likeliest continuation of a beam is chosen as if it
-    were r times as much less likely. With one beam there is nothing for the three to change.
+    sum of their log-probabilities over their length to the power of `length_penalty` (default 0). `early_stopping` says
+    when the search ends once there are `beam_width` answers: 1 (the default), at once; 0, when no living beam scores
+    better, as long as it is, than the worst of them; any other, when none could, however long it became.
+    `beam_search_diversity_rate` times its number among the living beams is added to what a beam goes on with, and stays
+    in the sum. With `beam_width_array` step i has the width i of it, and later ones the last; `beam_width` is then the
+    widest of all. With one beam there is nothing for these to change.
 
     `on_length`, weft's own, is "cut" or "close": whether a guided answer may be cut at its `max_tokens`, or is whole by
     then (see `weft.SamplingParams`).
 
-    Raises `InputError` for a value of another type, outside its bounds, or of a field that weft refuses.
+    Raises `InputError` for a value of another type, or outside its bounds.
     """
 
     beam_width: Count = 1
     _: KW_ONLY
     top_k: Annotated[int, shared("top_k")] | None = None
     top_p: Annotated[float, PlainValidator(_top_p)] | None = None
-    top_p_min: None = refused()
-    top_p_reset_ids: None = refused()
-    top_p_decay: None = refused()
+    top_p_min: Share | None = None
+    top_p_reset_ids: NotNegative | None = None
+    top_p_decay: Annotated[float, Within(Kind.NUMBER, 1e-30, 1, "above 0 and at most 1")] | None = None
     seed: Annotated[int, shared("seed")] | None = None
     temperature: Annotated[float, shared("temperature")] | None = None
     min_tokens: Annotated[int, shared("min_tokens")] | None = None
-    beam_search_diversity_rate: Annotated[float, Within(Kind.NUMBER, 0, MAX_LOGIT, "0 to 10000")] | None = (
-        None
-    )
+    beam_search_diversity_rate: Annotated[float, Within(Kind.NUMBER, 0, 1e4, "0 to 10000")] | None = None
     repetition_penalty: Annotated[float, shared("repetition_penalty")] | None = None
     presence_penalty: Annotated[float, shared("presence_penalty")] | None = None
     frequency_penalty: Annotated[float, shared("frequency_penalty")] | None = None
+    prompt_ignore_length: NotNegative | None = None
     length_penalty: Annotated[float, Within(Kind.NUMBER, 0, 100, "0 to 100")] | None = None
-    early_stopping: NotNegative | None = None
-    no_repeat_ngram_size: None = refused()
+    early_stopping: Annotated[int, Within(Kind.INTEGER, -(2**31), 2**31 - 1, "32 bits, signed")] | None = None
+    no_repeat_ngram_size: NotNegative | None = None
     num_return_sequences: Count | None = None
     min_p: Annotated[float, shared("min_p")] | None = None
-    beam_width_array: None = refused()
+    beam_width_array: Several[Count] | None = None
     on_length: OnLength = "cut"
 
     def check(self) -> None:
+        widths = self.beam_width_array
+        if widths is not None:
+            if not 0 < len(widths) <= MAX_BEAM_WIDTH_ARRAY:
+                raise InputError(
+                    f"beam_width_array has {len(widths)} widths; it may have 1 to {MAX_BEAM_WIDTH_ARRAY}"
+                )
+            vars(self)["beam_width"] = max(self.beam_width, *widths)
         if self.beam_width > 1 and (self.num_return_sequences or 1) > self.beam_width:
             raise InputError(
                 f"num_return_sequences is {self.num_return_sequences}; beams of width {self.beam_width} give "
@@ -84,12 +101,15 @@ class SamplingConfig(Settings):
     @property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken."""
-        given = (self.temperature, self.top_k, self.top_p, self.min_p)
-        return given == (None,) * 4 or self.temperature == 0 or self.top_k == 1 or self.top_p == 0
+        draws = (self.top_k or 0) > 1 or ((self.top_k or 0) == 0 and (self.top_p or 0) > 0)
+        return not draws or self.temperature == 0
 
     def parameters(self) -> dict[str, Any]:
         """The fields that `weft.SamplingParams` has too, as keyword arguments for it; what is not given is left out."""
-        names = ("seed", "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty")
-        chosen = names if self.is_greedy else (*names, "temperature", "top_k", "top_p", "min_p")
-        given = {name: getattr(self, name) for name in chosen if getattr(self, name) is not None}
-        return {"temperature": 0.0 if self.is_greedy else 1.0, "on_length": self.on_length} | given
+        names = ["min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty"]
+        names += ["temperature", "min_p", "top_k"]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given["top_p"] = self.top_p or 1.0
+        if self.is_greedy:
+            given |= {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        return {"temperature": 1.0, "seed": self.seed or 0, "on_length": self.on_length} | given

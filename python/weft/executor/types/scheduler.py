@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from weft.executor.types.fields import ByName, refused
+from weft.executor.types.fields import ByName, Count
 from weft.executor.types.settings import Settings
 
 
@@ -35,9 +35,18 @@ class ContextChunkingPolicy(ByName, Enum):
     EQUAL_PROGRESS = 1
 
 
+class DynamicBatchConfig(Settings):
+    """Whether an executor tunes how many requests decode at once, and how many tokens an iteration reads, by the mean
+    lengths of the last `dynamic_batch_moving_average_window` requests' prompts and answers."""
+
+    enable_batch_size_tuning: bool = False
+    enable_max_num_tokens_tuning: bool = False
+    dynamic_batch_moving_average_window: Count = 128
+
+
 class SchedulerConfig(Settings):
     """Who is served in an iteration. A `context_chunking_policy` of None is FIRST_COME_FIRST_SERVED."""
 
     capacity_scheduler_policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT
     context_chunking_policy: ContextChunkingPolicy | None = None
-    dynamic_batch_config: None = refused()
+    dynamic_batch_config: DynamicBatchConfig | None = None

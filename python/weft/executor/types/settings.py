@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import MISSING, fields
 from functools import wraps
 from typing import Any, ClassVar, Self, dataclass_transform
 
@@ -56,7 +57,12 @@ class Settings(Plain):
                 raise PydanticSerializationError(
                     f"{owner}.{name} holds {value!r}, no plain data; leave it out, and give it where it is used"
                 )
-        return {name: value for name, value in dump(self).items() if f"{owner}.{name}" not in REFUSED}
+        dumped: dict[str, Any] = dump(self)
+        return {name: value for name, value in dumped.items() if not self._is_left_out(name)}
+
+    def _is_left_out(self, name: str) -> bool:
+        """Plain data has no refused field that holds its default."""
+        return f"{type(self).__name__}.{name}" in REFUSED and is_default(self, name)
 
     def snapshot(self) -> Self:
         """A copy that later assignments do not reach, checked: what belongs to an object that a field holds can be
@@ -72,7 +78,7 @@ class Settings(Plain):
             self.__pydantic_validator__.validate_assignment(changed, name, value)
         except ValidationError as error:
             raise input_error(type(self), error) from None
-        vars(self)[name] = vars(changed)[name]
+        vars(self).update(vars(changed))
 
     def __delattr__(self, name: str) -> None:
         raise InputError(f"{type(self).__name__}.{name} can't be deleted; assign its default")
@@ -85,15 +91,24 @@ class Settings(Plain):
     __hash__ = None  # type: ignore[assignment]  # it can change
 
 
+def is_default(settings: Settings, name: str) -> bool:
+    """Whether a field holds what it holds when it is not given."""
+    (declared,) = (one for one in fields(settings) if one.name == name)  # type: ignore[arg-type]
+    made = declared.default_factory() if declared.default_factory is not MISSING else declared.default
+    return _equal(vars(settings)[name], made)
+
+
 def _kept(value: Any) -> Any:
     if isinstance(value, Settings):
         return value.snapshot()
-    if isinstance(value, tuple) and value and isinstance(value[0], Settings):
-        return tuple(one.snapshot() for one in value)
+    if isinstance(value, list):
+        return (
+            [_kept(one) for one in value] if value and isinstance(value[0], Settings | list) else list(value)
+        )
     return dict(value) if isinstance(value, dict) else value
 
 
 def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)
     return bool(one == other)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from weft.executor.types.fields import ByName
 from weft.executor.types.plain import Plain
@@ -13,8 +15,31 @@ class Stats(Plain):
     """What all statistics can do."""
 
     def to_json_str(self) -> str:
-        """`to_json`, by its name in TensorRT-LLM."""
-        return self.to_json()
+        """One line of JSON with TensorRT-LLM's keys: `iterLatencyMS` is `iter_latency_ms`. `to_json` has the fields'
+        names."""
+        return json.dumps(_in_camel_case(self.to_dict()))
+
+
+_KEYS = {
+    "iter_latency_ms": "iterLatencyMS",
+    "new_active_requests_queue_latency_ms": "newActiveRequestsQueueLatencyMS",
+    "model_latency_ms": "modelLatencyMS",
+    "grammar_latency_ms": "grammarLatencyMS",
+    "kv_cache_transfer_ms": "kvCacheTransferMS",
+    "specdec_stats": "specDecodingStats",
+}
+"""Keys that do not follow from the field's name."""
+
+
+def _in_camel_case(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_KEYS.get(key) or _camel(key): _in_camel_case(held) for key, held in value.items()}
+    return [_in_camel_case(held) for held in value] if isinstance(value, list) else value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(other.capitalize() for other in others)
 
 
 @dataclass
@@ -128,19 +153,27 @@ class RequestStage(ByName, Enum):
 
 
 @dataclass
+class DisServingRequestStats(Stats):
+    """What a transfer of keys and values to another executor took. There are no such transfers."""
+
+    kv_cache_transfer_ms: float = 0.0
+    kv_cache_size: int = 0
+
+
+@dataclass
 class RequestStats(Stats):
     """One request at an iteration's end: `scheduled` in it, or `paused` (preempted). `context_prefill_position` tokens
     of its prompt are read. `dis_serving_stats` is always None.
     """
 
-    id: int
+    id: int = 0
     stage: RequestStage = RequestStage.QUEUED
     context_prefill_position: int = 0
     num_generated_tokens: int = 0
     avg_num_decoded_tokens_per_iter: float = 0.0
     scheduled: bool = False
     paused: bool = False
-    dis_serving_stats: None = None
+    dis_serving_stats: DisServingRequestStats | None = None
     alloc_total_blocks_per_request: int = 0
     alloc_new_blocks_per_request: int = 0
     reused_blocks_per_request: int = 0

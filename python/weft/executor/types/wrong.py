@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 from pydantic import ValidationError
 
 from weft.errors import InputError
-from weft.executor.types.refused import REFUSED
+from weft.executor.types.refused import OLDER_NAMES
 
 _SAID = {
     "json_invalid": "a {cls} can't be read from text that is not JSON: {error}",
@@ -37,7 +37,8 @@ _WANTED = {
 
 def input_error(cls: type, error: ValidationError) -> InputError:
     """The first thing that is wrong with the fields of a `cls`: the field, what it got, and what is right."""
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    first = next((one for one in found if one["type"] == "unexpected_keyword_argument"), found[0])
     kind, context = first["type"], first.get("ctx", {})
     if isinstance(said := context.get("error"), InputError):
         return said
@@ -45,13 +46,14 @@ def input_error(cls: type, error: ValidationError) -> InputError:
     owner, name = _owner(cls, path), str(path[-1]) if path else f"a {cls.__name__}"
     if kind == "no_such_attribute" and hasattr(owner, name):
         return InputError(f"{owner.__name__}.{name} follows from the fields; assign those")
+    if kind in ("no_such_attribute", "unexpected_keyword_argument") and (
+        newer := OLDER_NAMES.get(f"{owner.__name__}.{name}")
+    ):
+        return InputError(f"{owner.__name__}.{name} has a newer name: {newer}")
     if message := _SAID.get(kind):
         names = ", ".join(sorted(field.name for field in fields(owner)))
         context |= {"cls": cls.__name__, "owner": owner.__name__, "name": name, "fields": names}
         return InputError(message.format(**context))
-    for part in path:
-        if reason := REFUSED.get(f"{owner.__name__}.{part}"):
-            return InputError(f"{owner.__name__}.{part} is not supported: {reason}")
     words = _WANTED.get(kind, "").format(**context) or first["msg"].removeprefix("Input should be ")
     return InputError(f"{_place(path) or name} is {first['input']!r}; it must be {words}")
 

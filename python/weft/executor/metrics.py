@@ -1,0 +1,52 @@
+"""What a request cost so far, in the API's words."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from weft.client.handles import ResponseDelta
+from weft.core import Output
+from weft.executor.types import (
+    KvCacheMetrics,
+    Request,
+    RequestPerfMetrics,
+    SpeculativeDecodingMetrics,
+    TimingMetrics,
+)
+from weft.executor.types.metrics import NEVER
+
+
+def perf_metrics(
+    request: Request, output: Output, delta: ResponseDelta, page_size: int
+) -> RequestPerfMetrics:
+    """What a request cost up to a delta."""
+    stats = output.stats
+    timing = TimingMetrics(
+        arrival_time=moment(stats.submitted_at),
+        guide_ready_time=moment(stats.guide_ready_at),
+        first_scheduled_time=moment(stats.scheduled_at),
+        first_token_time=moment(stats.first_token_at),
+        last_token_time=moment(stats.last_token_at) if delta.is_finished else NEVER,
+    )
+    blocks = _kv_metrics(output, page_size) if stats.scheduled_at is not None else KvCacheMetrics()
+    last = delta.turn if delta.is_finished else None
+    return RequestPerfMetrics(timing, blocks, _drafting(output), stats.first_turn, last, delta.turn)
+
+
+def moment(seconds: float | None) -> timedelta:
+    """A moment of `time.perf_counter`'s clock; timedelta(0) for what did not happen."""
+    return NEVER if seconds is None else timedelta(seconds=seconds)
+
+
+def _drafting(output: Output) -> SpeculativeDecodingMetrics:
+    stats = output.stats
+    return SpeculativeDecodingMetrics(stats.acceptance_rate, stats.accepted_drafts, stats.proposed_drafts)
+
+
+def _kv_metrics(output: Output, page_size: int) -> KvCacheMetrics:
+    """The blocks of the request's text; a block that was found in part and copied is fresh."""
+    total = -(-(len(output.prompt_token_ids) + len(output.token_ids)) // page_size)
+    found = output.stats.reused_tokens // page_size
+    missed = len(output.prompt_token_ids) // page_size - found
+    rate = found / (found + missed) if found + missed else 0.0
+    return KvCacheMetrics(total, total - found, found, missed, rate)

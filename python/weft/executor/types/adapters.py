@@ -1,0 +1,34 @@
+"""What a request or an executor says of adapters (LoRA). Held as given; a request that brings one is refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from weft.core import Kind
+from weft.executor.types.fields import Bytes, Count, NotNegative, Share, Tensor, Text, Within
+from weft.executor.types.settings import Settings
+
+
+class LoraConfig(Settings):
+    """Adapter `task_id` of a request: its `weights` and their layout, `config`, unless they were given before."""
+
+    task_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
+    weights: Tensor | None = None
+    config: Tensor | None = None
+
+
+class PeftCacheConfig(Settings):
+    """Sizes of a cache of adapters. There is none yet, so that they have no effect."""
+
+    num_host_module_layer: NotNegative = 0
+    num_device_module_layer: NotNegative = 0
+    optimal_adapter_size: Count = 8
+    max_adapter_size: Count = 64
+    num_put_workers: Count = 1
+    num_ensure_workers: Count = 1
+    num_copy_streams: Count = 1
+    max_pages_per_block_host: Count = 24
+    max_pages_per_block_device: Count = 8
+    device_cache_percent: Share | None = None
+    host_cache_size: Bytes | None = None
+    lora_prefetch_dir: Text | None = None

@@ -1,0 +1,31 @@
+"""What TensorRT-LLM takes beside token ids: embeddings, images, rotary tables. Held as given; a request that brings one
+is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.executor.types.fields import Several, Tensor
+from weft.executor.types.settings import Settings
+
+
+class PromptTuningConfig(Settings):
+    """Embeddings [virtual tokens, hidden size] for token ids beyond the vocabulary."""
+
+    embedding_table: Tensor
+    input_token_extra_ids: Several[int] | None = None
+
+
+class MultimodalInput(Settings):
+    """Where a prompt has images: their hashes, first positions and lengths."""
+
+    multimodal_hashes: Several[Sequence[int]]
+    multimodal_positions: Several[int]
+    multimodal_lengths: Several[int]
+
+
+class MropeConfig(Settings):
+    """Rotary positions of images."""
+
+    mrope_rotary_cos_sin: Tensor
+    mrope_position_deltas: int | Tensor

@@ -1,0 +1,37 @@
+"""Tensors for debugging, and knobs of TensorRT-LLM's kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.executor.types.fields import NotNegative, Several, Tensor, Text
+from weft.executor.types.plain import Plain
+from weft.executor.types.settings import Settings
+
+
+class DebugConfig(Settings):
+    """Which tensors `Executor.get_latest_debug_tensors` gives: those of `debug_tensor_names`, and all inputs or outputs
+    of an iteration where asked for, of the last `debug_tensors_max_iterations` iterations (0: of the last one).
+    """
+
+    debug_input_tensors: bool = False
+    debug_output_tensors: bool = False
+    debug_tensor_names: Several[Text] | None = None
+    debug_tensors_max_iterations: NotNegative = 0
+
+
+@dataclass
+class DebugTensorsPerIteration(Plain):
+    """The tensors of iteration `iter` by name, on the CPU."""
+
+    iter: int = 0
+    debug_tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+class ExtendedRuntimePerfKnobConfig(Settings):
+    """Knobs of TensorRT-LLM's kernels. They change no result there, and have no effect here."""
+
+    multi_block_mode: bool = True
+    enable_context_fmha_fp32_acc: bool = False
+    cuda_graph_mode: bool = False
+    cuda_graph_cache_size: NotNegative = 0

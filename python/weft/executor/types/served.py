@@ -1,0 +1,22 @@
+"""Whether weft serves what settings ask for: asked when an executor is made, and when a request is enqueued."""
+
+from __future__ import annotations
+
+from weft.errors import InputError
+from weft.executor.types.parallel import ParallelConfig
+from weft.executor.types.refused import REFUSED
+from weft.executor.types.settings import Settings, is_default
+
+
+def check_served(settings: Settings) -> None:
+    """Raise `InputError` for the first field that asks for what weft does not do, here or in what a field holds."""
+    owner = type(settings).__name__
+    for name, value in vars(settings).items():
+        reason = REFUSED.get(f"{owner}.{name}")
+        if reason is not None and not is_default(settings, name):
+            raise InputError(f"{owner}.{name} is not supported: {reason}")
+        held = value if isinstance(value, list) else [value]
+        for part in held if held and isinstance(held[0], Settings) else []:
+            check_served(part)
+    if isinstance(settings, ParallelConfig):
+        settings.check_alone()
