@@ -22,7 +22,7 @@ def model_path() -> Path:
 
 @pytest.fixture
 def launch(model_path: Path) -> Iterator[Callable[..., Any]]:
-    """Makes executors with positional arguments, as those tests do: `launch(config)` of weft-tiny, `launch(config, a, b)`
+    """Makes executors with positional arguments, as those tests do: `launch(config)` of weft-tiny, `launch(config, a)`
     of what stands before the type of the model. They end with the test."""
     with contextlib.ExitStack() as made:
 
