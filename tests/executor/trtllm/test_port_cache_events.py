@@ -1,0 +1,82 @@
+"""Ported: the events of the cache of keys and values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import weft.executor as trtllm
+
+BLOCK = 64
+"""Tokens of a block. TensorRT-LLM's engine says it, weft's config."""
+BYTES_OF_A_BLOCK = BLOCK * 5 * 2 * 3 * 32 * 4
+"""Of weft-tiny in float32: layers, keys and values, heads, what a head holds."""
+
+
+def with_events(**fields: Any) -> Any:
+    """A config of four blocks whose events are kept."""
+    cache = trtllm.KvCacheConfig(
+        True, 4 * BLOCK, event_buffer_max_size=1024, free_gpu_memory_fraction=0.5, **fields
+    )
+    return trtllm.ExecutorConfig(1, kv_cache_config=cache)
+
+
+def events_of(executor: Any, manager: Any, prompt: list[int], count: int) -> list[Any]:
+    """The data of the `count` events that come of a request of five tokens."""
+    request = trtllm.Request(prompt, max_tokens=5, streaming=False, sampling_config=trtllm.SamplingConfig())
+    (response,) = executor.await_responses(executor.enqueue_request(request))
+    assert not response.has_error(), response.error_msg
+    events: list[Any] = []
+    until = time.monotonic() + 10
+    while len(events) < count and time.monotonic() < until:
+        events += manager.get_latest_events(timedelta(milliseconds=100))
+    events += manager.get_latest_events(timedelta(milliseconds=100))
+    assert len(events) == count, [event.data for event in events]
+    return events
+
+
+def test_kv_event_stream(launch: Callable[..., Any]) -> None:
+    """Two requests of three blocks each, room for four blocks, and for one of those that go."""
+    kinds = trtllm.kv_cache
+    executor = launch(with_events(host_cache_size=BYTES_OF_A_BLOCK + 1000, tokens_per_block=BLOCK))
+    manager = executor.get_kv_cache_event_manager()
+    (created,) = manager.get_latest_events()
+    assert isinstance(created, kinds.KVCacheEvent)
+    assert created.event_id == 0
+    assert isinstance(created.data, kinds.KVCacheCreatedData)
+
+    first = events_of(executor, manager, list(range(127)), 2)
+    assert first[0].event_id == 1
+    context, rest = [event.data for event in first]
+    assert isinstance(context, kinds.KVCacheStoredData)
+    assert context.parent_hash is None
+    assert len(context.blocks) == 1
+    assert isinstance(rest, kinds.KVCacheStoredData)
+    assert rest.parent_hash == context.blocks[0].block_hash
+    assert len(rest.blocks) == 2
+
+    second = events_of(executor, manager, list(range(1, 128)), 5)
+    out, stored, out_too, removed, last = [event.data for event in second]
+    for moved in (out, out_too):
+        assert isinstance(moved, kinds.KVCacheUpdatedData)
+        assert isinstance(moved.cache_level, kinds.KVCacheEventDiffInt)
+        assert (moved.cache_level.old_value, moved.cache_level.new_value) == (0, 1)
+    assert isinstance(stored, kinds.KVCacheStoredData)
+    assert stored.parent_hash is None
+    assert len(stored.blocks) == 1
+    assert isinstance(removed, kinds.KVCacheRemovedData)
+    assert removed.block_hashes == [out.block_hash]
+    assert isinstance(last, kinds.KVCacheStoredData)
+    assert last.parent_hash == stored.blocks[0].block_hash
+    assert len(last.blocks) == 2
+
+
+def test_kv_event_stream_timeout(launch: Callable[..., Any]) -> None:
+    executor = launch(with_events())
+    manager = executor.get_kv_cache_event_manager()
+    assert len(manager.get_latest_events()) == 1
+    started = time.monotonic()
+    assert manager.get_latest_events(timedelta(seconds=1)) == []
+    assert time.monotonic() - started > 0.9

@@ -1,0 +1,228 @@
+"""What the ports of TensorRT-LLM's binding tests share: waiting in its three forms, fields that read back, copies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel
+
+import weft.executor as trtllm
+
+Form = Literal["one", "any", "several"]
+"""How `await_responses` is called: with one number, with none, with a list of them."""
+
+PROMPT = [1, 2, 3, 4]
+WAIT = timedelta(milliseconds=1)
+PATIENCE_S = 60.0
+
+
+def half_memory(beam_width: int = 1) -> Any:
+    """The config that most of those tests begin with."""
+    cache = trtllm.KvCacheConfig(free_gpu_memory_fraction=0.5)
+    return trtllm.ExecutorConfig(beam_width, kv_cache_config=cache)
+
+
+def answer_length(num_prompt: int, max_tokens: int, streaming: bool, without_input: bool = False) -> int:
+    """How many tokens all responses of a sequence hold together."""
+    return max_tokens if streaming or without_input else num_prompt + max_tokens
+
+
+# -- waiting
+
+
+def take(executor: Any, ids: Sequence[int], form: Form) -> list[Any]:
+    """What `await_responses` gives within a millisecond, flat."""
+    if form == "any":
+        return list(executor.await_responses(WAIT))
+    if form == "one":
+        return [response for number in ids for response in executor.await_responses(number, WAIT)]
+    lists = executor.await_responses(list(ids), WAIT)
+    assert len(lists) == len(ids)
+    return [response for told in lists for response in told]
+
+
+def drain(executor: Any, ids: Sequence[int], form: Form = "one") -> dict[int, list[Any]]:
+    """The results of these requests, until the last of each. A list that is awaited holds all of them to the end:
+    those that are done answer with the text that says so."""
+    told: dict[int, list[Any]] = {number: [] for number in ids}
+    done: set[int] = set()
+    until = time.monotonic() + PATIENCE_S
+    while len(done) < len(told):
+        assert time.monotonic() < until, f"of {list(told)} only {sorted(done)} have ended"
+        asked = ids if form == "several" else [number for number in ids if number not in done]
+        for response in take(executor, asked, form):
+            number = response.request_id
+            if response.has_error():
+                gone = f"ReqId {number} has already been processed and was terminated."
+                assert number in done and response.error_msg == gone, f"{number}: {response.error_msg}"
+                continue
+            told[number].append(response.result)
+            if response.result.is_final:
+                done.add(number)
+    return told
+
+
+def joined(results: Iterable[Any], beam: int = 0) -> dict[int, list[int]]:
+    """The tokens of a request's results, one after another, by sequence."""
+    tokens: dict[int, list[int]] = defaultdict(list)
+    for result in results:
+        tokens[result.sequence_index] += result.output_token_ids[beam]
+    return dict(tokens)
+
+
+def the_tokens(executor: Any, request: Any) -> list[int]:
+    """All tokens of a request of one sequence."""
+    number = executor.enqueue_request(request)
+    (tokens,) = joined(drain(executor, [number])[number]).values()
+    return tokens
+
+
+def the_error(executor: Any, number: int) -> str:
+    """The text of a request's error response."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        for response in executor.await_responses(number, WAIT):
+            assert response.has_error(), "a result where an error was to come"
+            return str(response.error_msg)
+    raise AssertionError("nothing came")
+
+
+def on_stream(stream_ptr: int) -> contextlib.AbstractContextManager[Any]:
+    """The stream that a logits post-processor is given: torch's on a GPU, nothing to enter on the CPU."""
+    if not torch.cuda.is_available():
+        return contextlib.nullcontext()
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream_ptr))
+
+
+# -- fields
+
+
+def reads(thing: Any, **expected: Any) -> None:
+    """Each attribute is what was given: truth values and None the very same, lists lists, durations durations."""
+    for name, value in expected.items():
+        got = getattr(thing, name)
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(got, value), name
+        elif value is None or isinstance(value, bool):
+            assert got is value, f"{name} is {got!r}, not {value!r}"
+        else:
+            assert got == value, f"{name} is {got!r}, not {value!r}"
+
+
+def copied(thing: Any) -> Any:
+    """What pickle makes of it."""
+    return pickle.loads(pickle.dumps(thing))
+
+
+def survives(thing: Any, *names: str) -> Any:
+    """A pickled copy, of which these attributes are the same."""
+    copy = copied(thing)
+    assert type(copy) is type(thing)
+    reads(copy, **{name: getattr(thing, name) for name in names})
+    return copy
+
+
+# -- whole objects, as several tests want them
+
+
+class Answer(BaseModel):
+    answer: int
+
+
+SCHEMA = json.dumps(Answer.model_json_schema())
+
+
+def xgrammar_config() -> dict[str, Any]:
+    """Arguments for `GuidedDecodingConfig`."""
+    return {
+        "backend": trtllm.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,
+        "encoded_vocab": ["eos", "a", "b", "c", "d"],
+        "tokenizer_str": None,
+        "stop_token_ids": [0],
+    }
+
+
+def full_executor_config() -> dict[str, Any]:
+    """A value other than its default for nearly every field of `ExecutorConfig`."""
+    xgrammar = trtllm.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR
+    return {
+        "max_beam_width": 2,
+        "max_batch_size": 8,
+        "max_num_tokens": 128,
+        "scheduler_config": trtllm.SchedulerConfig(trtllm.CapacitySchedulerPolicy.MAX_UTILIZATION),
+        "kv_cache_config": trtllm.KvCacheConfig(enable_block_reuse=True, free_gpu_memory_fraction=0.5),
+        "enable_chunked_context": True,
+        "normalize_log_probs": False,
+        "iter_stats_max_iterations": 100,
+        "batching_type": trtllm.BatchingType.STATIC,
+        "parallel_config": trtllm.ParallelConfig(),
+        "peft_cache_config": trtllm.PeftCacheConfig(10),
+        "logits_post_processor_config": trtllm.LogitsPostProcessorConfig(),
+        "decoding_config": trtllm.DecodingConfig(trtllm.DecodingMode.TopKTopP()),
+        "extended_runtime_perf_knob_config": trtllm.ExtendedRuntimePerfKnobConfig(multi_block_mode=True),
+        "debug_config": trtllm.DebugConfig(
+            debug_input_tensors=True, debug_output_tensors=True, debug_tensor_names=["test"]
+        ),
+        "recv_poll_period_ms": 50,
+        "max_seq_idle_microseconds": 240_000_000,
+        "spec_dec_config": trtllm.SpeculativeDecodingConfig(fast_logits=True),
+        "guided_decoding_config": trtllm.GuidedDecodingConfig(xgrammar, encoded_vocab=["eos", *"abcd"]),
+        "additional_model_outputs": [trtllm.AdditionalModelOutput("topKLogits")],
+        "gather_generation_logits": True,
+        "mm_embedding_offloading": True,
+        "enable_trt_overlap": True,
+    }
+
+
+def full_request(**fields: Any) -> dict[str, Any]:
+    """Arguments for `Request`: those of its older fields that can be compared or looked into."""
+    return {
+        "input_token_ids": [1, 2, 3],
+        "max_tokens": 1,
+        "streaming": False,
+        "sampling_config": trtllm.SamplingConfig(),
+        "output_config": trtllm.OutputConfig(),
+        "end_id": -1,
+        "pad_id": -2,
+        "bad_words": [[4, 5, 6]],
+        "stop_words": [[7, 8, 9]],
+        "embedding_bias": torch.ones(1),
+        "external_draft_tokens_config": trtllm.ExternalDraftTokensConfig([1, 2, 3]),
+        "prompt_tuning_config": trtllm.PromptTuningConfig(torch.ones(100, 64)),
+        "lora_config": trtllm.LoraConfig(1),
+        "logits_post_processor_name": "my_logits_pp",
+        "client_id": 1234,
+        **fields,
+    }
+
+
+def full_result() -> Any:
+    """A `Result` with every field assigned but the additional outputs."""
+    result = trtllm.Result()
+    values: dict[str, Any] = {
+        "is_final": True,
+        "output_token_ids": [[1, 2, 3]],
+        "cum_log_probs": [1.0, 2.0, 3.0],
+        "log_probs": [[1.0, 2.0, 3.0]],
+        "context_logits": torch.ones(3, 100),
+        "generation_logits": torch.ones(1, 3, 100),
+        "encoder_output": torch.ones(1, 1),
+        "finish_reasons": [trtllm.FinishReason.LENGTH],
+        "sequence_index": 1,
+        "is_sequence_final": True,
+        "decoding_iter": 1,
+        "request_perf_metrics": trtllm.RequestPerfMetrics(),
+    }
+    for name, value in values.items():
+        setattr(result, name, value)
+    result.request_perf_metrics.last_iter = 33
+    reads(result, **values)
+    return result
