@@ -19,7 +19,6 @@ from weft.core import Kind
 from weft.errors import InputError
 from weft.executor.types import (
     AdditionalModelOutput,
-    BatchingType,
     CacheTransceiverConfig,
     CapacitySchedulerPolicy,
     ContextPhaseParams,
@@ -206,11 +205,6 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (ExecutorConfig, {"graphs": "two"}, "it must be 'one', 'split' or 'none'"),
     (ExecutorConfig, {"spec_dec_config": Speculation.ngram()}, "it must be a SpeculativeDecodingConfig"),
     (ExecutorConfig, {"max_beam_width": 2, "speculation": NGRAMS}, "beams are not drafted"),
-    (
-        ExecutorConfig,
-        {"batching_type": BatchingType.STATIC, "scheduler_config": UTILIZATION},
-        "MAX_UTILIZATION needs INFLIGHT",
-    ),
 ]
 
 NEEDS: dict[tuple[type, str], dict[str, Any]] = {

@@ -299,6 +299,8 @@ class ResponseQueue:
         self, condition: threading.Condition, is_ready: Callable[[], bool], until: float | None
     ) -> bool:
         while not is_ready():
+            if self._error is not None and self._error.__cause__ is None:
+                return False  # an orderly end: there is nothing to come, and nothing went wrong
             self.check()
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:

@@ -34,7 +34,8 @@ class EngineConfig:
     request gives its own back and goes on later; `"static_batch"`, a batch when the one before it is done. `chunking`
     says who reads: `"first_come"`, or all in `"equal_progress"`; with `chunked` False a prompt is read in one turn,
     once there is room, unless it is longer than a turn. A request that was preempted and is not admitted again for
-    `max_idle_s` seconds ends with "timeout".
+    `max_idle_s` seconds ends with "timeout". With `tunes_batch` and `tunes_tokens` fewer requests decode at once, and an
+    iteration has fewer tokens, where the mean lengths of the last `tuning_window` requests say so.
 
     With `overlap` an iteration is launched before the host has read the one before it, so that the device does not
     wait for the host; `"auto"` does so on a GPU. A prompt that begins as an earlier text did takes its keys and values
@@ -75,6 +76,9 @@ class EngineConfig:
     chunking: Chunking = "first_come"
     chunked: bool = True
     max_idle_s: float = 180.0
+    tunes_batch: bool = False
+    tunes_tokens: bool = False
+    tuning_window: int = 128
     overlap: bool | Literal["auto"] = "auto"
     reuse: bool = True
     partial_reuse: bool = True
@@ -102,6 +106,7 @@ class EngineConfig:
             "max_num_tokens",
             "max_words",
             "max_word_bytes",
+            "tuning_window",
             "max_program_bytes",
             "programs_ahead",
         ):
@@ -115,6 +120,7 @@ class EngineConfig:
             "prefill_chunk",
             "max_words",
             "max_word_bytes",
+            "tuning_window",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -199,6 +205,8 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "policy": ("guaranteed_no_evict", "max_utilization", "static_batch"),
     "chunking": ("first_come", "equal_progress"),
     "chunked": (True, False),
+    "tunes_batch": (True, False),
+    "tunes_tokens": (True, False),
     "overlap": ("auto", True, False),
     "reuse": (True, False),
     "partial_reuse": (True, False),

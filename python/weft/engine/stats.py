@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from weft.engine.scheduling.tuner import Limits
+
 
 @dataclass(frozen=True)
 class KvUsage:
@@ -37,8 +39,8 @@ class StepRecord:
     guide).
 
     `model_s` is how long the step waited for the device, `grammar_s` what grammar tasks took meanwhile, on any
-    thread; `total_s` is the step. `prompt_tokens_read` is how far the
-    prompts are that are being read, by request id.
+    thread; `total_s` is the step. `limits` were in force. `prompt_tokens_read` is how far the prompts are that are being
+    read, by request id.
     """
 
     number: int
@@ -62,4 +64,5 @@ class StepRecord:
     queued: int = 0
     compiling: int = 0
     kv: KvUsage = field(default_factory=KvUsage)
+    limits: Limits | None = None
     prompt_tokens_read: dict[int, int] = field(default_factory=dict)

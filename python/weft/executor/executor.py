@@ -17,6 +17,7 @@ from weft.client.flight_recorder import record
 from weft.client.handles import RequestHandle, ResponseDelta
 from weft.errors import ExecutorError, InputError
 from weft.executor.arguments import Arguments, seconds_of
+from weft.executor.debugging import DebugTensors, names_of
 from weft.executor.guides import Guides
 from weft.executor.responses import response, terminated
 from weft.executor.settings import client_limits, engine_config, speculation
@@ -101,6 +102,8 @@ class Executor:
         arguments = Arguments.read(given, named)
         self.config = config = arguments.config
         check_served(config)
+        if config.debug_config is not None:
+            names_of(config.debug_config)
         built = BuiltEngine.build(arguments.source, device, dtype, speculation(config), engine_config(config))
         is_guided = config.guided_decoding_config is not None
         if is_guided and built.compiler is None:
@@ -112,6 +115,7 @@ class Executor:
         self._translator = Translator(config, built.text, self._guides)
         self._history = History.of(client, config)
         client.observe(self._history.note)
+        self._debug_tensors = DebugTensors.of(client, config.debug_config)
         self.flight_recorder = None
         if (recording := config.flight_recorder) is not None:
             try:
@@ -279,9 +283,10 @@ class Executor:
         return self._history.requests()
 
     def get_latest_debug_tensors(self) -> list[DebugTensorsPerIteration]:
-        """Of the iterations since the last call, as `ExecutorConfig.debug_config` asks for them."""
+        """Of the iterations since the last call, as `ExecutorConfig.debug_config` asks for them; none where it has them
+        written to files."""
         self.client.check()
-        return []
+        return self._debug_tensors.take() if self._debug_tensors is not None else []
 
     def shutdown(self) -> None:
         """Cancel what runs, wake whoever waits, and let go of the engine; returns when that is done. Waiting calls are

@@ -30,7 +30,7 @@ def perf_metrics(
     )
     blocks = _kv_metrics(output, page_size) if stats.scheduled_at is not None else KvCacheMetrics()
     last = delta.turn if delta.is_finished else None
-    return RequestPerfMetrics(timing, blocks, _drafting(output), stats.first_turn, last, delta.turn)
+    return RequestPerfMetrics(timing, blocks, _drafting(request, output), stats.first_turn, last, delta.turn)
 
 
 def moment(seconds: float | None) -> timedelta:
@@ -38,9 +38,14 @@ def moment(seconds: float | None) -> timedelta:
     return NEVER if seconds is None else timedelta(seconds=seconds)
 
 
-def _drafting(output: Output) -> SpeculativeDecodingMetrics:
-    stats = output.stats
-    return SpeculativeDecodingMetrics(stats.acceptance_rate, stats.accepted_drafts, stats.proposed_drafts)
+def _drafting(request: Request, output: Output) -> SpeculativeDecodingMetrics:
+    """Drafts, and those that are in the answer. Of drafts that the request brought along, the first is held against the
+    token that comes with the prompt."""
+    accepted, proposed = output.stats.accepted_drafts, output.stats.proposed_drafts
+    given = request.external_draft_tokens_config
+    if given is not None and output.token_ids:
+        accepted, proposed = accepted + (output.token_ids[0] == given.tokens[0]), proposed + 1
+    return SpeculativeDecodingMetrics(accepted / proposed if proposed else 0.0, accepted, proposed)
 
 
 def _kv_metrics(output: Output, page_size: int) -> KvCacheMetrics:

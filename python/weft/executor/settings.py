@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from weft.client.capacity import ClientLimits
 from weft.config import EngineConfig, Speculation
 from weft.executor.types import (
     CapacitySchedulerPolicy,
     ContextChunkingPolicy,
+    DynamicBatchConfig,
     ExecutorConfig,
 )
 
@@ -27,6 +28,7 @@ CHUNKING: dict[ContextChunkingPolicy | None, Any] = {
 def engine_config(config: ExecutorConfig) -> EngineConfig:
     """The sizes and policies of the executor's engine."""
     cache, guided = config.kv_cache_config, config.guided_decoding_config
+    tuning = config.scheduler_config.dynamic_batch_config or DynamicBatchConfig()
     page_size = cache.tokens_per_block
     # One page more: the first is the padding's.
     pages = None if cache.max_tokens is None else 1 + -(-cache.max_tokens // page_size)
@@ -41,7 +43,10 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         chunking=CHUNKING[config.scheduler_config.context_chunking_policy],
         chunked=config.enable_chunked_context,
         max_idle_s=config.max_seq_idle_microseconds / 1e6,
-        overlap=True if config.enable_trt_overlap and config.overlap == "auto" else config.overlap,
+        tunes_batch=tuning.enable_batch_size_tuning,
+        tunes_tokens=tuning.enable_max_num_tokens_tuning,
+        tuning_window=tuning.dynamic_batch_moving_average_window,
+        overlap=_overlap(config),
         reuse=cache.enable_block_reuse,
         partial_reuse=cache.enable_partial_reuse,
         copy_on_partial_reuse=cache.copy_on_partial_reuse,
@@ -59,6 +64,13 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         max_words=config.max_words,
         max_word_bytes=config.max_word_bytes,
     )
+
+
+def _overlap(config: ExecutorConfig) -> bool | Literal["auto"]:
+    """Tensors for debugging are taken of one iteration at a time."""
+    if config.debug_config is not None:
+        return False
+    return True if config.enable_trt_overlap and config.overlap == "auto" else config.overlap
 
 
 def speculation(config: ExecutorConfig) -> Speculation:

@@ -14,6 +14,7 @@ from weft.client.client import EngineClient
 from weft.client.response_queue import ResponseQueue
 from weft.config import EngineConfig
 from weft.engine.request import Request, Stage
+from weft.engine.scheduling.tuner import Limits
 from weft.engine.stats import KvUsage, StepRecord
 from weft.executor.types import (
     ExecutorConfig,
@@ -126,6 +127,7 @@ class History:
 def iteration_stats(noted: Noted, config: EngineConfig) -> IterationStats:
     """A turn in the API's words."""
     record = noted.record
+    limits = record.limits or Limits(config.max_batch, config.max_num_tokens or 0)
     stats = IterationStats(
         timestamp=noted.ended.strftime("%m-%d-%Y %H:%M:%S.%f"),
         iter=record.number,
@@ -137,9 +139,11 @@ def iteration_stats(noted: Noted, config: EngineConfig) -> IterationStats:
         num_completed_requests=record.completed,
         max_num_active_requests=config.max_batch,
         max_batch_size_static=config.max_batch,
-        max_batch_size_runtime=config.max_batch,
+        max_batch_size_tuner_recommended=limits.recommended_batch,
+        max_batch_size_runtime=limits.max_batch,
         max_num_tokens_static=config.max_num_tokens or 0,
-        max_num_tokens_runtime=config.max_num_tokens or 0,
+        max_num_tokens_tuner_recommended=limits.recommended_tokens,
+        max_num_tokens_runtime=limits.max_num_tokens,
         kv_cache_stats=kv_stats(record.kv),
         model_latency_ms=record.model_s * 1e3,
         grammar_latency_ms=record.grammar_s * 1e3,

@@ -15,6 +15,7 @@ from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.policy import share_tokens
 from weft.engine.scheduling.running import Running, Search
 from weft.engine.scheduling.schedule import Schedule
+from weft.engine.scheduling.tuner import BatchTuner
 from weft.engine.scheduling.waiting import Waiting
 from weft.engine.stats import StepRecord
 
@@ -39,7 +40,7 @@ class Scheduler:
         self.released: list[Running] = []
         self._config = config
         self._num_drafts_of = [0, *map(speculation.draft_tokens, range(1, config.max_batch + 1))]
-        self._max_num_tokens = config.max_num_tokens
+        self.tuner = BatchTuner(config, capacity.kv.num_pages - 1, speculation.max_draft_tokens)
         self._begin_search = begin_search
         self._spliced: list[Running] = []
         self._grown: list[Running] = []
@@ -59,6 +60,7 @@ class Scheduler:
     def remove(self, request: Request) -> None:
         """The request ends, wherever it is. What it holds is free now, or when no batch in flight names it."""
         self.waiting.forget(request)
+        self.tuner.note(len(request.prompt), len(request.output.token_ids))
         running = self._of.get(request)
         if running is not None:
             self._leave(running)
@@ -106,7 +108,8 @@ class Scheduler:
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
         """Which requests come in, and which prompts are read, with the tokens that those that decode leave."""
-        budget = self._max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
+        limits = record.limits = self.tuner.limits
+        budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         schedule.admitted = self._admit(record, budget)
         grown, self._grown = self._grown, []
         schedule.grown = [running for running in grown if self._holds(running)]
@@ -145,6 +148,8 @@ class Scheduler:
         unread = sum(running.num_unread for running in self.running)
         while queue.requests and self.capacity.free_slots:
             request = queue.first
+            if self.running and self._num_slots_taken + request.width > self.tuner.limits.max_batch:
+                break
             if not self._can_read(request, budget, unread) or not self._fits_width(request):
                 break
             running = self.capacity.take(request, len(self.running))
@@ -162,6 +167,10 @@ class Scheduler:
                 record.new_active_queue_s += time.perf_counter() - request.output.stats.submitted_at
         return admitted
 
+    @property
+    def _num_slots_taken(self) -> int:
+        return self._config.max_batch - len(self.capacity.free_slots)
+
     def _can_read(self, request: Request, budget: int, unread: int) -> bool:
         """Whether one more prompt should be begun, where `budget` tokens may be read in this step, and of those that
         were begun `unread` are left."""
@@ -174,8 +183,7 @@ class Scheduler:
 
     def _reads_parts(self, request: Request) -> bool:
         """Whether its prompt may be read in parts: where all are, or where no step is large enough for it."""
-        assert self._config.max_num_tokens is not None
-        return self._config.chunked or request.num_tokens > self._config.max_num_tokens
+        return self._config.chunked or request.num_tokens > self.tuner.limits.max_num_tokens
 
     def _fits_width(self, request: Request) -> bool:
         """All that run are searched with one number of beams; a request of another width waits until they are done."""
@@ -190,7 +198,7 @@ class Scheduler:
             budget,
             config.chunking,
             config.page_size,
-            whole=None if config.chunked else config.max_num_tokens,
+            whole=None if config.chunked else self.tuner.limits.max_num_tokens,
         )
         for running, count in zip(reading, shares, strict=True):
             running.num_read += count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from weft.engine.device.offers import OfferBuffers, note_offers
 from weft.engine.device.state import StepBuffers
@@ -17,6 +18,16 @@ from weft.engine.step.opening import PromptRow, SlotOpener, guarded, open_rows
 from weft.engine.step.prefill import Prefill
 from weft.engine.step.reading import PromptPart, parts_together
 from weft.engine.step.step import Guides, Plan, Processors, note_logprobs
+
+
+class StepTap(Protocol):
+    """Sees what iterations compute, as it is launched."""
+
+    def read(self, parts: Sequence[PromptPart], step: StepBuffers) -> None:
+        """Parts of prompts were given to one forward; `step` has a row for each prompt that ends with it."""
+
+    def decode(self, buffers: StepBuffers, rows: int) -> None:
+        """An iteration was launched, whose first `rows` rows are of requests."""
 
 
 class PromptReader:
@@ -35,6 +46,7 @@ class PromptReader:
         self._prefill, self._graphs, self._attachments = prefill, graphs, attachments
         self._offers_of, self._drop_snapshots = offers_of, drop_snapshots
         self._rows: dict[Running, PromptRow] = {}
+        self.tap: StepTap | None = None
 
     def release(self, running: Running) -> None:
         """The request gave its slots back."""
@@ -116,6 +128,8 @@ class PromptReader:
             lambda: self._attachments.push([running.slot for running in ended]),
             self._host_work(together),
         )
+        if self.tap is not None:
+            self.tap.read([*together.values()], step)
         self._keep([(running, together[running].row) for running in ended], step)
 
     def _host_work(self, together: dict[Running, PromptPart]) -> HostWork | None:

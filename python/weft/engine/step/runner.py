@@ -24,7 +24,7 @@ from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.in_flight import InFlightBatch
 from weft.engine.step.opening import write_pages
 from weft.engine.step.prefill import Prefill
-from weft.engine.step.prompt_reader import PromptReader
+from weft.engine.step.prompt_reader import PromptReader, StepTap
 from weft.engine.step.reading import ReadingBuffers
 from weft.engine.step.step import NO_PROCESSORS, Guides, Plan, Processors, note_logprobs
 from weft.grammar.base import Matcher
@@ -64,6 +64,7 @@ class ModelRunner:
         self._rings = ResultRings(self._runtime, self.stream, self._parts.state, self._parts.outputs)
         self._attachments = Attachments(self._lane)
         self._offers: dict[int, OfferBuffers] = {}
+        self._tap: StepTap | None = None
         assert decoder.config.prefill_chunk is not None
         buffers = ReadingBuffers(self._parts, decoder.config.prefill_chunk, self._max_batch)
         self.prefill = Prefill(self._runtime, self.stream, self._lane, self._parts, buffers)
@@ -74,6 +75,10 @@ class ModelRunner:
     def set_recorder(self, recorder: Recorder) -> None:
         """Let `recorder` see what gets a slot."""
         self._reader.opener.recorder = recorder
+
+    def set_tap(self, tap: StepTap) -> None:
+        """Let `tap` see what iterations compute."""
+        self._tap = self._reader.tap = tap
 
     # -- a step
 
@@ -178,6 +183,8 @@ class ModelRunner:
         if plan.guides or self._parts.has_proposals:
             self._attachments.push(slots)
         self.graphs.run(plan, [*host_rows(rows)] if plan.processors.on_host else ())
+        if self._tap is not None:
+            self._tap.decode(self.graphs.buffers(plan), len(slots))
         if any(r.request.sampling.logprobs is not None for r in rows):
             self.stream.launch(note_logprobs, self._parts.state, self.graphs.buffers(plan))
         for running in rows:

@@ -153,11 +153,6 @@ class ExecutorConfig(Settings):
                 f"max_beam_width is {self.max_beam_width}, but beams are not drafted; leave out speculation, or the "
                 "beams"
             )
-        given = self.scheduler_config.capacity_scheduler_policy
-        if self.batching_type is BatchingType.STATIC and given is CapacitySchedulerPolicy.MAX_UTILIZATION:
-            raise InputError(
-                "batching_type STATIC is the policy STATIC_BATCH; MAX_UTILIZATION needs INFLIGHT"
-            )
 
     @property
     def queue_size(self) -> int:

@@ -10,8 +10,14 @@ from weft.executor.types.settings import Settings
 
 
 class DebugConfig(Settings):
-    """Which tensors `Executor.get_latest_debug_tensors` gives: those of `debug_tensor_names`, and all inputs or outputs
-    of an iteration where asked for, of the last `debug_tensors_max_iterations` iterations (0: of the last one).
+    """Which tensors `Executor.get_latest_debug_tensors` gives: those of `debug_tensor_names`, and all inputs (`input_ids`,
+    `position_ids`, `sequence_length`) or outputs (`logits`) of an iteration where asked for, of the last
+    `debug_tensors_max_iterations` iterations. With 0 they are written to files, each as
+    `tllm_debug/PP_1/TP_1/iteration_N/NAME.npy` in the system's folder of temporary files.
+
+    Parts of prompts come first, then requests that decode: `input_ids` and `position_ids` [tokens], `sequence_length`
+    [requests], `logits` [tokens that are chosen, vocab_size], after processors, penalties and masks. An executor with
+    such a config launches one iteration at a time.
     """
 
     debug_input_tensors: bool = False

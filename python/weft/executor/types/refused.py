@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from weft.errors import InputError
 
-_ADAPTERS = "adapters are not loaded at run time; merge them into the checkpoint"
+_ADAPTERS = "adapters (LoRA) are not loaded at run time; merge them into the checkpoint"
 _DRAFTER = "the executor decides how it drafts: ExecutorConfig(speculation=weft.Speculation.eagle3(...))"
 _ENCODER = "models have no encoder; give the whole text as input_token_ids"
 _IMAGES = "models read text only; give its tokens as input_token_ids"
