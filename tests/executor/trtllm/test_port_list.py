@@ -38,8 +38,8 @@ PORTED = {
     """,
     "responses": "result response iteration_stats request_stats request_stats_per_iteration",
 }
-"""The names, without `test_`, by the file that has them: `test_port_*.py`. Those that upstream skips are there, too. One
-stands for two functions there, of which Python keeps the second: `test_speculative_decoding_config`."""
+"""The names, without `test_`, by the file that has them: `test_port_*.py`. Those that upstream skips are there, too.
+One stands for two functions there, of which Python keeps the second: `test_speculative_decoding_config`."""
 
 NUM_UPSTREAM = 76
 """Names of test functions of tests/unittest/bindings/test_executor_bindings.py, TensorRT-LLM 008b2b8d23af95e4e19f."""
@@ -61,4 +61,4 @@ def test_the_file_has_them_and_no_others(file: str) -> None:
 
 def test_no_file_is_left_out() -> None:
     files = {path.stem.removeprefix("test_port_") for path in Path(__file__).parent.glob("test_port_*.py")}
-    assert files - {"list", "programs"} == PORTED.keys()
+    assert files - {"list", "programs", "signatures"} == PORTED.keys()
