@@ -26,7 +26,7 @@ PYTHON_FLOORS = [
     "engine/request",
     "engine/scheduling engine/processors engine/recording engine/flight_recorder",
     "engine/step engine/admission engine/beam",
-    "engine/output",
+    "engine/output engine/debug_tap",
     "engine/engine",
     "engine/build",
     "engine/__init__",

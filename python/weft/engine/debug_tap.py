@@ -5,7 +5,9 @@ Needs an engine without overlap: what a step launched is done when the step is. 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +18,13 @@ from weft.runtime.interface import Runtime, Stream
 
 INPUTS = ("input_ids", "position_ids", "sequence_length")
 OUTPUTS = ("logits",)
+
+
+@dataclass
+class _Step:
+    parts: list[PromptPart] = field(default_factory=list)
+    first_logits: list[Tensor] = field(default_factory=list)
+    decoded: list[dict[str, Tensor]] = field(default_factory=list)
 
 
 class DebugTap:
@@ -31,16 +40,18 @@ class DebugTap:
     def __init__(self, runtime: Runtime, stream: Stream, names: Iterable[str]) -> None:
         self.names = frozenset(names)
         self._runtime, self._stream = runtime, stream
-        self._parts: list[PromptPart] = []
-        self._first_logits: list[Tensor] = []
-        self._decoded: list[dict[str, Tensor]] = []
+        self._steps: deque[_Step] = deque()
+
+    def begin(self) -> None:
+        """A step launches."""
+        self._steps.append(_Step())
 
     def read(self, parts: Sequence[PromptPart], step: StepBuffers) -> None:
         """Parts of prompts were given to one forward; `step` has a row for each prompt that ends with it."""
-        self._parts += parts
+        self._steps[-1].parts += parts
         num_ended = sum(part.ends for part in parts)
         if num_ended and "logits" in self.names:
-            self._first_logits.append(self._copy(step.logits_BTV.narrow(0, 0, num_ended)))
+            self._steps[-1].first_logits.append(self._copy(step.logits_BTV.narrow(0, 0, num_ended)))
 
     def decode(self, buffers: StepBuffers, rows: int) -> None:
         """An iteration was launched, whose first `rows` rows are of requests."""
@@ -48,13 +59,12 @@ class DebugTap:
         if "logits" in self.names:
             sources["logits"] = buffers.logits_BTV
         copies = {name: self._copy(source.narrow(0, 0, rows)) for name, source in sources.items()}
-        self._decoded.append(copies)
+        self._steps[-1].decoded.append(copies)
 
     def take(self) -> dict[str, Tensor]:
-        """The tensors of the step that is done, by name; none where nothing was launched."""
-        parts, self._parts = self._parts, []
-        first, self._first_logits = self._first_logits, []
-        decoded, self._decoded = self._decoded, []
+        """The tensors of the oldest step, which is done, by name; none where it launched nothing. Once for each."""
+        step = self._steps.popleft()
+        parts, first, decoded = step.parts, step.first_logits, step.decoded
         if not parts and not decoded:
             return {}
         # Padding places of drafts that are missing stand as -1.

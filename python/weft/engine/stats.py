@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from weft.engine.scheduling.tuner import Limits
+
+@dataclass(frozen=True)
+class Limits:
+    """Requests that decode at once, and tokens of an iteration: those in force, and those that the tuner recommends (0:
+    it has seen nothing, or is off)."""
+
+    max_batch: int
+    max_num_tokens: int
+    recommended_batch: int = 0
+    recommended_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,8 @@ class StepRecord:
     guide).
 
     `model_s` is how long the step waited for the device, `grammar_s` what grammar tasks took meanwhile, on any
-    thread; `total_s` is the step. `limits` were in force. `prompt_tokens_read` is how far the prompts are that are being
-    read, by request id.
+    thread; `total_s` is the step. `limits` were in force. `prompt_tokens_read` is how far the prompts are that are
+    being read, by request id.
     """
 
     number: int

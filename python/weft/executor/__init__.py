@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from weft import __version__
 from weft.engine.logits_processors import ProcessorRows
 from weft.executor import kv_cache
 from weft.executor.executor import Executor
@@ -10,6 +9,7 @@ from weft.executor.types import *  # noqa: F403
 from weft.executor.types import __all__ as _types
 from weft.executor.types.refused import MissingNameError as _MissingNameError
 from weft.executor.types.refused import refusal as _refusal
+from weft.version import __version__
 
 __all__ = ["Executor", "ProcessorRows", "__version__", "kv_cache", *_types]
 

@@ -30,8 +30,8 @@ def names_of(config: DebugConfig) -> list[str]:
     unknown = [name for name in named if name not in (*INPUTS, *OUTPUTS)]
     if unknown:
         raise InputError(
-            f"debug_tensor_names has {unknown[0]!r}; iterations have {', '.join((*INPUTS, *OUTPUTS))}. For tensors of the "
-            "model ask for additional_model_outputs"
+            f"debug_tensor_names has {unknown[0]!r}; iterations have {', '.join((*INPUTS, *OUTPUTS))}. For tensors of "
+            "the model ask for additional_model_outputs"
         )
     asked = [
         *(INPUTS if config.debug_input_tensors else ()),

@@ -14,8 +14,7 @@ from weft.client.client import EngineClient
 from weft.client.response_queue import ResponseQueue
 from weft.config import EngineConfig
 from weft.engine.request import Request, Stage
-from weft.engine.scheduling.tuner import Limits
-from weft.engine.stats import KvUsage, StepRecord
+from weft.engine.stats import KvUsage, Limits, StepRecord
 from weft.executor.types import (
     ExecutorConfig,
     InflightBatchingStats,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 
 from weft.config import EngineConfig
+from weft.engine.stats import Limits
 
 BATCH_SIZES = ((144, 128), (336, 256), (672, 512), (832, 768), (1280, 1024), (1664, 1536))
 """Below so many requests that the cache holds, so many are recommended; from the last one on by `GRANULARITY`."""
@@ -14,17 +14,6 @@ GRANULARITY, THRESHOLD = 512, 128
 """Beyond the table a multiple of the first is recommended, where the cache holds less than the second more."""
 LEAST_TOKENS = ((2.0, 8192), (0.5, 4096), (0.0, 2048))
 """Above so many prompt tokens for one of the answer, so many tokens of an iteration at least."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Requests that decode at once, and tokens of an iteration: those in force, and those that the tuner recommends (0:
-    it has seen nothing, or is off)."""
-
-    max_batch: int
-    max_num_tokens: int
-    recommended_batch: int = 0
-    recommended_tokens: int = 0
 
 
 class BatchTuner:

@@ -23,6 +23,9 @@ from weft.engine.step.step import Guides, Plan, Processors, note_logprobs
 class StepTap(Protocol):
     """Sees what iterations compute, as it is launched."""
 
+    def begin(self) -> None:
+        """A step launches."""
+
     def read(self, parts: Sequence[PromptPart], step: StepBuffers) -> None:
         """Parts of prompts were given to one forward; `step` has a row for each prompt that ends with it."""
 

@@ -98,6 +98,8 @@ class ModelRunner:
         """Launch an iteration of those that decode, and parts of prompts. What can't be launched is in the batch's
         `unopened` and `failures`."""
         batch = InFlightBatch()
+        if self._tap is not None:
+            self._tap.begin()
         self.release(schedule.released)
         if schedule.decoding:
             self._launch_decoding(batch, schedule)

@@ -1,4 +1,4 @@
-"""What a request or an executor says of adapters (LoRA). Held as given; a request that brings one is refused by name."""
+"""Adapters (LoRA), as requests and executors speak of them. Held as given; a request with one is refused by name."""
 
 from __future__ import annotations
 

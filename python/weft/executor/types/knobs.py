@@ -10,8 +10,8 @@ from weft.executor.types.settings import Settings
 
 
 class DebugConfig(Settings):
-    """Which tensors `Executor.get_latest_debug_tensors` gives: those of `debug_tensor_names`, and all inputs (`input_ids`,
-    `position_ids`, `sequence_length`) or outputs (`logits`) of an iteration where asked for, of the last
+    """Which tensors `Executor.get_latest_debug_tensors` gives: those of `debug_tensor_names`, and where asked for all
+    inputs (`input_ids`, `position_ids`, `sequence_length`) or outputs (`logits`) of an iteration; of the last
     `debug_tensors_max_iterations` iterations. With 0 they are written to files, each as
     `tllm_debug/PP_1/TP_1/iteration_N/NAME.npy` in the system's folder of temporary files.
 

@@ -30,9 +30,9 @@ class SamplingConfig(Settings):
       taken, whatever `temperature` (default 1) and `min_p` are. `seed` decides what is drawn; None is 0.
     - `temperature` divides the logits first, after `Request.embedding_bias` was added. Then `repetition_penalty`
       divides positive logits of tokens in the text, and multiplies negative ones; `presence_penalty` and
-      `frequency_penalty` are subtracted from those of its tokens, once, or once for each time. All three speak of the prompt and of the
-      answer, the last two not of the prompt's first `prompt_ignore_length` tokens. A `temperature` of 0 takes the
-      likeliest token.
+      `frequency_penalty` are subtracted from those of its tokens, once, or once for each time. All three speak of the
+      prompt and of the answer, the last two not of the prompt's first `prompt_ignore_length` tokens. A `temperature` of
+      0 takes the likeliest token.
     - After each token `top_p` is multiplied by `top_p_decay`, down to `top_p_min`; it begins anew after the token
       `top_p_reset_ids`. No sequence of `no_repeat_ngram_size` tokens comes twice in the text.
     - `num_return_sequences` sequences come out; without beams each is drawn with its own seed, `seed` + its index.

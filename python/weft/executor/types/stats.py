@@ -103,9 +103,10 @@ class IterationStats(Stats):
     """One iteration. Times in milliseconds, memory in bytes; `timestamp` is "%m-%d-%Y %H:%M:%S.%f".
 
     `new_active_requests_queue_latency_ms` is what the requests admitted in this iteration had waited, in sum.
-    `num_active_requests` hold a slot at its end. Limits are as made (static), as the
-    tuner of `DynamicBatchConfig` recommends them (0 without one), and in force (runtime). `model_latency_ms` is how long the host waited for the device,
-    `grammar_latency_ms` what grammars took meanwhile, on any thread; `num_compiling_requests` wait for their guide.
+    `num_active_requests` hold a slot at its end. Limits are as made (static), as the tuner of `DynamicBatchConfig`
+    recommends them (0 without one), and in force (runtime). `model_latency_ms` is how long the host waited for the
+    device, `grammar_latency_ms` what grammars took meanwhile, on any thread; `num_compiling_requests` wait for their
+    guide.
     Since the executor was made, `guide_cache_hits` guides were there compiled when they were asked for, and
     `guide_cache_misses` were not; `num_forgotten_requests` had ended, and were given up because nobody took their
     responses (`ExecutorConfig.max_unread_bytes`).
