@@ -13,9 +13,11 @@ from weft import Speculation
 from weft.engine.stats import KvUsage
 from weft.executor import (
     BatchingType,
+    DynamicBatchConfig,
     Executor,
     IterationStats,
     RequestStage,
+    SchedulerConfig,
 )
 from weft.executor.stats import kv_stats
 
@@ -128,3 +130,15 @@ def test_statistics_of_requests_are_bounded_in_sum(
     for _ in range(40):  # what was taken counts no longer
         answer(executor, request(12))
         assert len(executor.get_latest_request_stats()) == 3
+
+
+def test_limits_are_tuned(make: Callable[..., Executor]) -> None:
+    """The statistics say what the tuner recommends, and what is in force; here the executor is smaller than either."""
+    tuning = DynamicBatchConfig(True, True, 4)
+    executor = make(scheduler_config=SchedulerConfig(dynamic_batch_config=tuning), max_num_tokens=600)
+    until_final(executor, executor.enqueue_request(request(3)))
+    until_final(executor, executor.enqueue_request(request(3)))
+    last = executor.get_latest_iteration_stats()[-1]
+    assert (last.max_batch_size_static, last.max_batch_size_tuner_recommended) == (2, 128)
+    assert (last.max_batch_size_runtime, last.max_num_tokens_runtime) == (2, 600)
+    assert last.max_num_tokens_tuner_recommended == 8192  # the prompt is longer than twice the answer

@@ -34,8 +34,8 @@ class EngineConfig:
     request gives its own back and goes on later; `"static_batch"`, a batch when the one before it is done. `chunking`
     says who reads: `"first_come"`, or all in `"equal_progress"`; with `chunked` False a prompt is read in one turn,
     once there is room, unless it is longer than a turn. A request that was preempted and is not admitted again for
-    `max_idle_s` seconds ends with "timeout". With `tunes_batch` and `tunes_tokens` fewer requests decode at once, and an
-    iteration has fewer tokens, where the mean lengths of the last `tuning_window` requests say so.
+    `max_idle_s` seconds ends with "timeout". With `tunes_batch` and `tunes_tokens` fewer requests decode at once, and
+    an iteration has fewer tokens, where the mean lengths of the last `tuning_window` requests say so.
 
     With `overlap` an iteration is launched before the host has read the one before it, so that the device does not
     wait for the host; `"auto"` does so on a GPU. A prompt that begins as an earlier text did takes its keys and values

@@ -9,9 +9,9 @@ from weft.executor.types import *  # noqa: F403
 from weft.executor.types import __all__ as _types
 from weft.executor.types.refused import MissingNameError as _MissingNameError
 from weft.executor.types.refused import refusal as _refusal
-from weft.version import __version__
+from weft.version import __version__ as __version__
 
-__all__ = ["Executor", "ProcessorRows", "__version__", "kv_cache", *_types]
+__all__ = ["Executor", "ProcessorRows", "kv_cache", *_types]
 
 
 def __getattr__(name: str) -> Any:
