@@ -21,7 +21,8 @@ def main() -> None:
             Request(
                 tokenizer.encode(prompt),
                 24,
-                sampling_config=SamplingConfig(temperature=0.8, seed=1),
+                end_id=tokenizer.eos_token_id,
+                sampling_config=SamplingConfig(top_k=40, top_p=0.95, temperature=0.8, seed=1),
                 output_config=OutputConfig(exclude_input_from_output=True),
                 client_id=number,
             )

@@ -17,7 +17,7 @@ def main() -> None:
     config = ExecutorConfig(speculation=Speculation.ngram())
     with Executor(arguments.model, config, device=arguments.device) as executor:
         prompt = tokenizer.encode("Text: Ada is a painter. Age 31.")
-        number = executor.enqueue_request(Request(prompt, 40, streaming=True))
+        number = executor.enqueue_request(Request(prompt, 40, streaming=True, end_id=tokenizer.eos_token_id))
         is_final = False
         while not is_final:
             for response in executor.await_responses(number):

@@ -29,7 +29,6 @@ from weft.tokenizer.files import load_tokenizer
 MAX_TOKENS = 192
 """The longest answer where answers end by themselves."""
 
-NO_END = -1
 ENDLESS = "endless"
 ENDLESS_SCHEMA = json.dumps(
     {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}, "required": FIELDS}
@@ -39,10 +38,11 @@ ENDLESS_SCHEMA = json.dumps(
 @dataclass(frozen=True)
 class Workload:
     """Prompts in token ids, each with its JSON schema; request i has prompt i, from the first again after the last.
-    Answers come token by token where they are `streaming`, else whole."""
+    Answers come token by token where they are `streaming`, else whole; `end_id` ends those that end by themselves."""
 
     prompts: Sequence[Sequence[int]]
     schemas: Sequence[str]
+    end_id: int
     fixed_tokens: int | None = None
     streaming: bool = True
 
@@ -53,7 +53,8 @@ class Workload:
         rng = random.Random(SEED)
         records = [example(rng, "heldout") for _ in range(count)]
         prompts = [tokenizer.encode(record.prompt) for record in records]
-        return cls(prompts, [json.dumps(record.schema) for record in records], fixed_tokens)
+        schemas = [json.dumps(record.schema) for record in records]
+        return cls(prompts, schemas, tokenizer.eos_token_id, fixed_tokens)
 
     @property
     def max_tokens(self) -> int:
@@ -80,7 +81,7 @@ class Workload:
             self.max_tokens if max_tokens is None else max_tokens,
             streaming=self.streaming,
             output_config=OutputConfig(exclude_input_from_output=True, return_perf_metrics=True),
-            end_id=None if guided or self.fixed_tokens is None else NO_END,
+            end_id=self.end_id if guided or self.fixed_tokens is None else None,
             guided_decoding_params=self._guide(place) if guided else None,
         )
 

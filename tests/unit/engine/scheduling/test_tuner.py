@@ -24,8 +24,7 @@ CONFIG = EngineConfig(max_batch=2048, max_num_tokens=16384, page_size=16, tuning
         (832, 1024),
         (1280, 1536),
         (1663, 1536),
-        (1664, 1536),  # 3 * 512, and less than 128 more
-        (1663 + 1, 1536),
+        (1664, 1664),  # 3 * 512 and 128 more
         (1700, 1700),
         (2048, 2048),
         (2100, 2048),
