@@ -14,7 +14,7 @@ import xgrammar as xgr
 from transformers import LogitsProcessor
 
 from support.engine.beam_oracle import plain_search
-from support.engine.beams import Beams, beam_request
+from support.engine.beams import Beams, beam_request, beam_tokens
 from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.requests import engine_request
 from support.engine.sampling_oracle import Words, forbid, penalise
@@ -215,5 +215,5 @@ def test_every_sampling_parameter_acts_on_every_beam(tiny: Checkpoint, guide: Gu
     for each, known in ((one, rules), (plain, TokenRules())):  # a request that has ended keeps none
         model = log_probs_of(tiny, prompt, each.sampling, known, compiled)
         assert_same(each.output.hypotheses, plain_search(model, params, 9, True, tiny.end_ids))
-    assert one.output.hypotheses[0].token_ids != plain.output.hypotheses[0].token_ids
+    assert beam_tokens([one]) != beam_tokens([plain])
     beams.assert_nothing_held()
