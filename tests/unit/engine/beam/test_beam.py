@@ -1,5 +1,5 @@
 """Beam search's own logic: against an exhaustive search over a tiny vocabulary, against a plain search without early
-stopping, and case by case; and the pages of beams against what each beam should find in them.
+stopping, and case by case.
 """
 
 from __future__ import annotations
@@ -7,8 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,10 +20,9 @@ from support.engine.requests import engine_request
 from weft.config import EngineConfig, Speculation
 from weft.core import Hypothesis, SamplingParams
 from weft.engine.beam.checks import check_beam_width, check_search
-from weft.engine.beam.pages import BeamPages
 from weft.engine.beam.search import BeamEnds, BeamSearch
 from weft.engine.beam.trace import Trace
-from weft.engine.beam_params import BeamParams, beam_pages_needed
+from weft.engine.beam_params import BeamParams
 from weft.errors import InputError
 
 END = 0
@@ -318,58 +316,3 @@ def test_an_engine_that_speculates_or_is_too_small_has_no_beams() -> None:
         check_beam_width(5, Speculation.none(), EngineConfig(max_batch=4))
     with pytest.raises(InputError, match=r"1 \(no beams\) or more"):
         check_beam_width(0, Speculation.none(), EngineConfig())
-
-
-@dataclass
-class Cache:
-    """What lies in each page: the tokens by place, as beams wrote them."""
-
-    page_size: int
-    content: dict[int, list[int | None]]
-
-    def write(self, table: Sequence[int], position: int, token: int) -> None:
-        page = table[position // self.page_size]
-        self.content.setdefault(page, [None] * self.page_size)[position % self.page_size] = token
-
-    def read(self, table: Sequence[int], count: int) -> list[int | None]:
-        return [self.content[table[i // self.page_size]][i % self.page_size] for i in range(count)]
-
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        assert not {source for source, _ in pairs} & {target for _, target in pairs}
-        for source, target in pairs:
-            self.content[target] = list(self.content[source])
-
-
-@given(
-    page_size=st.integers(1, 5),
-    prompt=st.integers(1, 12),
-    room=st.integers(1, 14),
-    widths=st.lists(st.integers(1, 5), min_size=1, max_size=4),
-    seed=st.integers(0, 10**6),
-)
-@settings(max_examples=200, deadline=None)
-def test_every_beam_finds_its_own_text_in_its_pages(
-    page_size: int, prompt: int, room: int, widths: list[int], seed: int
-) -> None:
-    rng = random.Random(seed)
-    given_pages = rng.sample(range(1, 500), beam_pages_needed(prompt, room, widths, page_size))
-    pages = BeamPages(given_pages, prompt, page_size)
-    shared = set(pages.tables[0][: prompt // page_size])
-    cache = Cache(page_size, {})
-    texts = [list(range(1000, 1000 + prompt))]
-    for position, token in enumerate(texts[0]):
-        cache.write(pages.tables[0], position, token)
-    for step in range(room):
-        width = widths[min(step, len(widths) - 1)]
-        parents = [rng.randrange(len(texts)) for _ in range(rng.choice([width, rng.randint(1, width)]))]
-        cache.copy(pages.advance(parents))
-        texts = [[*texts[parent], 10 * step + b] for b, parent in enumerate(parents)]
-        for text, table in zip(texts, pages.tables, strict=True):
-            assert table[len(text) // page_size - (len(text) % page_size == 0)] not in shared
-            cache.write(table, len(text) - 1, text[-1])
-        for text, table in zip(texts, pages.tables, strict=True):
-            assert cache.read(table, len(text)) == text
-        held = {page for table in pages.tables for page in table}
-        assert len(held) + pages.num_free == len(given_pages)
-    pages.advance([])
-    assert pages.num_free == len(given_pages)
