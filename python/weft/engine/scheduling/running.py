@@ -82,11 +82,6 @@ class Running:
         self.slot = self.slots[0]
 
     @property
-    def row_slots(self) -> tuple[int, ...]:
-        """The slots of its rows in the next iteration, or in the one that is in flight."""
-        return self.slots[: 1 if self.search is None else self.search.num_rows]
-
-    @property
     def calls_host(self) -> bool:
         """Whether a logits processor of the request's is called on the host."""
         return self.request.processor is not None and self.request.processor.is_on_host

@@ -176,7 +176,7 @@ class ModelRunner:
         return Guides.DRAFTS if masks else Guides.TARGET
 
     def _decode(self, rows: list[Running], plan: Plan, masks_drafts: bool) -> None:
-        slots = [slot for running in rows for slot in running.row_slots]
+        slots = [slot for running in rows for slot in _row_slots(running)]
         if self._lane.proposals is not None and plan.num_drafts:
             self._lane.proposals.set_guided(masks_drafts)
         self.prepare(plan)
@@ -235,7 +235,12 @@ class ModelRunner:
         new = [*batch.decoding, *batch.first]
         batch.results = self._rings.start(
             any(r.request.sampling.logprobs is not None for r in new),
-            {slot: r.request.gather for r in new if r.request.gather.generated for slot in r.row_slots},
+            {
+                slot: own
+                for r in new
+                if (own := r.request.gathered.wanted).generated
+                for slot in _row_slots(r)
+            },
             drafts=batch.plan is not None and batch.plan.num_drafts > 0,
             offers={r.search.num_offers: self._offers_of(r) for r in new if r.search is not None},
         )
@@ -249,6 +254,11 @@ def host_rows(rows: Sequence[Running]) -> Iterator[HostRows]:
             yield HostRows(running.request, [running.request.output.token_ids])
         else:
             yield HostRows(running.request, [search.answer(number) for number in range(search.num_rows)])
+
+
+def _row_slots(running: Running) -> tuple[int, ...]:
+    """The slots of its rows in an iteration that is to be launched, or is in flight."""
+    return running.slots[: 1 if running.search is None else running.search.num_rows]
 
 
 def _captured_failure(running: Running) -> BaseException | None:
