@@ -104,7 +104,8 @@ class Output:
     Of a guide that is a program, once the answer has ended, also with an error: `program_log`, what its steps for these
     tokens wrote, the last `WasmLimits.log_bytes` bytes of it; and `program_variables`, what the request's sequences
     share, `max_variables` and `variable_bytes` at most. None of any other guide, where the program had not begun, and
-    of a search by beams, whose best answers so far are `hypotheses`, best first.
+    of a search by beams, whose best answers so far are `hypotheses`, best first. Once it has ended, tensors of the
+    answer are those of the best, and the likeliest tokens in `logprobs` are of the distribution that was ranked.
 
     Where several sequences were asked for, `outputs` are all of them, and this is the first; of a beam search they are
     the answers found, best first.
