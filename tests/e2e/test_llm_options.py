@@ -234,7 +234,8 @@ def test_a_logits_processor_acts_on_every_beam(llm: LLM) -> None:
     seen: set[tuple[int, ...]] = set()
 
     def few(request_id: int, logits: torch.Tensor, tokens: list[list[int]], *_: object) -> None:
-        seen.add(tuple(tokens[0]))
+        assert logits.shape[1] == len(tokens)
+        seen.update(map(tuple, tokens))
         logits[..., 7:] = -torch.inf
 
     sampling = SamplingParams(max_tokens=5, min_tokens=5)

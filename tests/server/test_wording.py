@@ -167,10 +167,16 @@ def test_beams_of_a_model_that_has_none(server: Running) -> None:
     assert (status, answer["error"]["param"]) == (400, "use_beam_search")
     status, answer = ask(f"{server.url}/v1/completions", {**body, "model": "plain", "n": 5})
     assert (status, answer["error"]["param"]) == (400, "n")
-    status, answer = ask(
-        f"{server.url}/v1/completions", {**body, "model": "plain", "temperature": 0, "logprobs": 2}
-    )
+    status, answer = ask(f"{server.url}/v1/completions", {**body, "model": "plain", "top_k": 3})
     assert status == 400 and "leave out use_beam_search" in answer["error"]["message"]
+
+
+def test_beams_have_their_likeliest_tokens(server: Running) -> None:
+    body = {"model": "plain", "prompt": "x", "use_beam_search": True, "n": 2, "temperature": 0}
+    status, answer = ask(f"{server.url}/v1/completions", {**body, "logprobs": 2, "max_tokens": 4})
+    assert status == 200 and len(answer["choices"]) == 2
+    for choice in answer["choices"]:
+        assert all(2 <= len(top) <= 3 for top in choice["logprobs"]["top_logprobs"])
 
 
 @pytest.mark.parametrize(

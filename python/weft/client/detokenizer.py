@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
-from weft.core import SAMPLED, Hypothesis, Output, Piece, TokenLogprob
+from weft.core import SAMPLED, Hypothesis, Output, Piece
 from weft.grammar.compile.verdict import Verdicts, asked_of
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -123,6 +123,7 @@ def _outputs(handle: RequestHandle) -> list[Output]:
 def _of_beam(beam: Hypothesis, best: Output) -> Output:
     """One of the answers after the best, which tells what they share."""
     is_whole = beam.finish_reason == "stop" and beam.stopped_by is None
+    prompts = {name: tensor for name, tensor in best.additional.items() if name.startswith("context_")}
     stats = replace(best.stats, output_tokens=len(beam.token_ids))
     if stats.guided_valid is not None:
         stats.guided_valid = is_whole
@@ -132,7 +133,10 @@ def _of_beam(beam: Hypothesis, best: Output) -> Output:
         [SAMPLED] * len(beam.token_ids),
         finish_reason=beam.finish_reason or best.finish_reason,
         stopped_by=beam.stopped_by,
-        logprobs=None if best.logprobs is None else [TokenLogprob(value, {}) for value in beam.log_probs],
+        logprobs=None if best.logprobs is None else beam.token_logprobs,
+        generation_logits=beam.generation_logits,
+        context_logits=best.context_logits,
+        additional=prompts | beam.additional,
         guide_notes=best.guide_notes,
         stats=stats,
     )

@@ -45,6 +45,7 @@ def answer_bytes(output: Output) -> int:
     if output.logprobs:
         held += sum(LOGPROB_BYTES + TOP_BYTES * len(entry.top) for entry in output.logprobs)
     tensors = (output.generation_logits, output.context_logits, *output.additional.values())
+    held += sum(trace.num_bytes for trace in {beam.trace for beam in output.hypotheses} if trace is not None)
     return held + _tensor_bytes(tensors)
 
 

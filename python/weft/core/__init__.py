@@ -1,6 +1,15 @@
 """The nouns that users and the engine share: sampling parameters, outputs and their statistics."""
 
-from weft.core.output import SAMPLED, SPLICED, FinishReason, Hypothesis, Output, Piece, TokenLogprob
+from weft.core.output import (
+    SAMPLED,
+    SPLICED,
+    BeamTrace,
+    FinishReason,
+    Hypothesis,
+    Output,
+    Piece,
+    TokenLogprob,
+)
 from weft.core.sampling import (
     BOUNDS,
     MAX_LOGIT,
@@ -18,6 +27,7 @@ __all__ = [
     "MAX_LOGPROBS",
     "SAMPLED",
     "SPLICED",
+    "BeamTrace",
     "FinishReason",
     "Hypothesis",
     "Kind",

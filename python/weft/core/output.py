@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from weft.core.stats import OutputStats
 from weft.errors import InputError, RequestError, brief, shortened
@@ -29,11 +30,29 @@ class TokenLogprob:
     forbidden: tuple[int, ...] = ()
 
 
+class BeamTrace(Protocol):
+    """What was before the beams of a search, step by step, that its answers find by their paths: `path[i]` is the
+    number of the beam that token i continued."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What it holds, about."""
+
+    def generation_logits(self, path: Sequence[int]) -> Tensor | None:
+        """See `Hypothesis`."""
+
+    def additional(self, path: Sequence[int]) -> dict[str, Tensor]:
+        """See `Hypothesis`."""
+
+    def top_log_probs(self, path: Sequence[int]) -> list[dict[int, float]] | None:
+        """See `Hypothesis`."""
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """An answer of a search by beams, or the beginning of one (`finish_reason` None). `log_probs[i]` is token i's, of
     the distribution that the search ranked: penalised, masked and tempered. `stopped_by` is the stop word or stop
-    token that ended it."""
+    token that ended it. `path[i]` is the number of the beam, among those that lived, that token i continued."""
 
     token_ids: list[int]
     log_probs: list[float]
@@ -41,6 +60,32 @@ class Hypothesis:
     score: float
     finish_reason: FinishReason | None = None
     stopped_by: str | int | None = None
+    path: list[int] = field(default_factory=list, repr=False, compare=False)
+    trace: BeamTrace | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def generation_logits(self) -> Tensor | None:
+        """The model's raw logits [tokens, V], in its dtype, on the host: row i those that token i was chosen from,
+        after this answer's own text, whichever beams that was. Put together at each call. None where they were not
+        asked for."""
+        return None if self.trace is None else self.trace.generation_logits(self.path)
+
+    @property
+    def additional(self) -> dict[str, Tensor]:
+        """Outputs of the model by name, [tokens, ...] alike."""
+        return {} if self.trace is None else self.trace.additional(self.path)
+
+    @property
+    def token_logprobs(self) -> list[TokenLogprob]:
+        """The log-probabilities of its tokens, with the likeliest where they were asked for."""
+        tops = self.top_log_probs or [{} for _ in self.log_probs]
+        return [TokenLogprob(value, top) for value, top in zip(self.log_probs, tops, strict=True)]
+
+    @property
+    def top_log_probs(self) -> list[dict[int, float]] | None:
+        """At each token the likeliest ones, likeliest first, with their log-probabilities, of the distribution of
+        `log_probs`. Tokens that could not be chosen are left out. None where they were not asked for."""
+        return None if self.trace is None else self.trace.top_log_probs(self.path)
 
 
 @dataclass(slots=True, repr=False)
@@ -59,7 +104,8 @@ class Output:
     Of a guide that is a program, once the answer has ended, also with an error: `program_log`, what its steps for these
     tokens wrote, the last `WasmLimits.log_bytes` bytes of it; and `program_variables`, what the request's sequences
     share, `max_variables` and `variable_bytes` at most. None of any other guide, where the program had not begun, and
-    of a search by beams, whose best answers so far are `hypotheses`, best first.
+    of a search by beams, whose best answers so far are `hypotheses`, best first. Once it has ended, tensors of the
+    answer are those of the best, and the likeliest tokens in `logprobs` are of the distribution that was ranked.
 
     Where several sequences were asked for, `outputs` are all of them, and this is the first; of a beam search they are
     the answers found, best first.

@@ -27,6 +27,10 @@ class LogitsProcessor:
     to the device must follow `stream`, a `StreamHandle`, which is torch's current stream on CUDA; what is before it
     there is done.
 
+    Of a request that is searched by beams it is called once for all beams that live: `logits` is [1, N, V], and
+    `tokens` are their N texts, in the same order. For the first token, before there are beams, each of the N that may
+    live then has the prompt and its logits, and the first row counts.
+
     With `is_batched`, `function(request_ids, logits, tokens, stream, client_ids)` takes lists, with an entry for each
     position of all requests of the iteration that have the same function; it returns None, or a list of the same
     length, each entry None or a tensor.
@@ -58,9 +62,10 @@ class ProcessorRows:
 
     `active` [B] bool: the rows whose requests have this processor; the others are somebody else's, or only pad, and
     what is done to them is dropped. `slots` [B] int64 and `request_ids` [B] int64: a slot is one request's until
-    another id shows up there, so state may be kept by slot. `tokens` [B, T] int64: the last token of the text, then the
-    drafts (-1: none, and none after it). `lengths` [B] int64: tokens of the text, up to that last one. Row b's
-    position t follows a text of lengths[b] + t tokens that ends with tokens[b, t].
+    another id shows up there, so state may be kept by slot; not of beams, whose texts change slots. `tokens` [B, T]
+    int64: the last token of the text, then the drafts (-1: none, and none after it). `lengths` [B] int64: tokens of
+    the text, up to that last one. Row b's position t follows a text of lengths[b] + t tokens that ends with
+    tokens[b, t].
     """
 
     active: Tensor

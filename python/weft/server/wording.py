@@ -23,7 +23,6 @@ _WORDS = [
         (r"^(?:the )?given text(?: \(of an executor's request: \w+\))?", "prediction"),
         (r"leave out given text", "leave out prediction"),
         (r"(?<=or )use a beam width of 1", "leave out use_beam_search"),
-        (r"with a beam width of 1", "without use_beam_search"),
         (r"\bembedding_bias\b", "allowed_token_ids"),
         (r"\bmax_seq_len\b", "max_model_len"),
         (r"\bGuide\.(?=[a-z])", "guide."),

@@ -5,6 +5,7 @@ counterpart; with guides and every sampling parameter.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import xgrammar as xgr
 from transformers import LogitsProcessor
 
 from support.engine.beam_oracle import plain_search
-from support.engine.beams import Beams, beam_request
+from support.engine.beams import Beams, beam_request, beam_tokens
 from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.requests import engine_request
 from support.engine.sampling_oracle import Words, forbid, penalise
@@ -215,5 +216,39 @@ def test_every_sampling_parameter_acts_on_every_beam(tiny: Checkpoint, guide: Gu
     for each, known in ((one, rules), (plain, TokenRules())):  # a request that has ended keeps none
         model = log_probs_of(tiny, prompt, each.sampling, known, compiled)
         assert_same(each.output.hypotheses, plain_search(model, params, 9, True, tiny.end_ids))
-    assert one.output.hypotheses[0].token_ids != plain.output.hypotheses[0].token_ids
+    assert beam_tokens([one]) != beam_tokens([plain])
+    beams.assert_nothing_held()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_searches_are_plain_ones(tiny: Checkpoint, prompts: list[str], seed: int) -> None:
+    """Widths, diversity, length penalties, early stopping and sampling parameters as they come."""
+    rng = random.Random(seed)
+    prompt = tiny.tokenizer.encode(rng.choice(prompts))[-rng.randint(5, 60) :]
+    widths = [rng.randint(1, 5) for _ in range(rng.choice([0, 0, 1, 3]))]
+    params = BeamParams(
+        rng.randint(2, 5),
+        length_penalty=rng.choice([0.0, 0.6, 1.0, 2.5]),
+        early_stopping=rng.randint(-1, 2),
+        diversity_rate=rng.choice([0.0, 0.15, 1.2]),
+        widths=widths,
+    )
+    likely = tiny.model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False)[
+        0, len(prompt) :
+    ].tolist()
+    sampling = SamplingParams(
+        max_tokens=rng.randint(2, 8),
+        min_tokens=rng.choice([0, 0, 2]),
+        temperature=rng.choice([0.0, 0.7, 1.0, 3.0]),
+        repetition_penalty=rng.choice([1.0, 1.4]),
+        presence_penalty=rng.choice([0.0, 0.8]),
+        frequency_penalty=rng.choice([0.0, -0.5]),
+        logit_bias={rng.choice(likely): rng.choice([-2.0, 2.0, -math.inf]), next(iter(tiny.end_ids)): 4.0},
+    )
+    rules = TokenRules(((rng.choice(likely),), tuple(likely[1:3])), tuple(tiny.end_ids))
+    one = engine_request(prompt, sampling, rules=rules, beam=params)
+    beams = Beams(tiny.path, page_size=rng.choice([1, 3, 8]))
+    beams.run([one])
+    model = log_probs_of(tiny, prompt, sampling, rules, None)
+    assert_same(one.output.hypotheses, plain_search(model, params, sampling.max_tokens, True, tiny.end_ids))
     beams.assert_nothing_held()

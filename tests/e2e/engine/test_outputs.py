@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from support.engine.drafters import DRAFTERS
+from support.engine.outputs_oracle import Expected, close
 from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
@@ -47,30 +48,6 @@ def make(checkpoint: Checkpoint, kind: str | None = None, **changes: Any) -> LLM
     return LLM(checkpoint.path, device="cpu", speculation=speculation, engine=engine)
 
 
-@dataclasses.dataclass
-class Expected:
-    """transformers' tensors for a whole text, by position: logits, and what enters each layer."""
-
-    logits: Tensor
-    states: list[Tensor]
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, tokens: list[int]) -> Expected:
-        last: list[Tensor] = []
-        hook = checkpoint.model.model.layers[-1].register_forward_hook(
-            lambda _, __, out: last.append(_first(out))
-        )
-        with torch.inference_mode():
-            out = checkpoint.model(torch.tensor([tokens]), output_hidden_states=True)
-        hook.remove()
-        return cls(out.logits[0], [state[0] for state in (*out.hidden_states[:-1], last[0])])
-
-
-def _first(out: Any) -> Tensor:
-    tensor: Tensor = out[0] if isinstance(out, tuple) else out
-    return tensor
-
-
 def assert_gathered(request: Request, expected: Expected, gather: Gather = EVERYTHING) -> None:
     """All that `request` asked for is there and right; nothing else is."""
     output, length = request.output, len(request.prompt)
@@ -88,18 +65,10 @@ def assert_gathered(request: Request, expected: Expected, gather: Gather = EVERY
     for name, tensor in output.additional.items():
         where = slice(0, length) if name.startswith("context_") else generated
         name = name.removeprefix("context_")
-        if name == "TopKLogits":
-            close(tensor, expected.logits[where].topk(10).values)
-        elif name == "TopKLogitsIndices":
-            at = expected.logits[where].gather(1, tensor)
-            close(at, expected.logits[where].topk(10).values)
+        if name == "TopKLogitsIndices":
+            close(expected.logits[where].gather(1, tensor), expected.named("TopKLogits", where))
         else:
-            close(tensor, expected.states[int(name.rpartition(".")[2])][where])
-
-
-def close(got: Tensor | None, wanted: Tensor) -> None:
-    assert got is not None
-    torch.testing.assert_close(got, wanted, atol=2e-3, rtol=2e-3)
+            close(tensor, expected.named(name, where))
 
 
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])

@@ -15,28 +15,35 @@ Model = Callable[[Text], list[float]]
 def plain_search(
     model: Model, params: BeamParams, room: int, stops: bool, ends: Collection[int]
 ) -> list[tuple[float, Text]]:
-    """Scores and texts, best first. Where it `stops` early, it does as transformers' code says; else it never does."""
-    width = params.width
+    """Scores and texts, best first. Where it `stops` early, it does as transformers' code says; else it never does.
+
+    How candidates are compared (a bonus for the number of their beam, of no account afterwards), which of them end or
+    go on, and how many do, is TensorRT-LLM's rule.
+    """
+    widths = list(params.widths) or [params.width]
     beams: list[tuple[float, Text]] = [(0.0, ())]
     answers: list[tuple[float, Text]] = []
     for length in range(1, room + 1):
-        candidates = []
-        for total, text in beams:
-            ranked = sorted(enumerate(model(text)), key=lambda pair: -pair[1])
-            candidates += [
-                (total + value - params.diversity_rate * rank, total + value, (*text, token))
-                for rank, (token, value) in enumerate(ranked)
-                if value > -math.inf
-            ]
+        width = widths.pop(0) if len(widths) > 1 else widths[0]
+        candidates = [
+            (total + value + params.diversity_rate * number, total + value, (*text, token))
+            for number, (total, text) in enumerate(beams)
+            for token, value in enumerate(model(text))
+            if value > -math.inf
+        ]
         candidates.sort(key=lambda candidate: -candidate[0])
-        ended = [c for c in candidates[:width] if c[2][-1] in ends or length == room]
-        answers += [(total / length**params.length_penalty, text) for _, total, text in ended]
-        answers = sorted(answers, key=lambda answer: -answer[0])[:width]
-        beams = [(total, text) for _, total, text in candidates if text[-1] not in ends][:width]
-        if stops and len(answers) == width and beams:
+        places = [i for i, (*_, text) in enumerate(candidates) if text[-1] not in ends][:width]
+        reach = min(params.width, places[-1] if len(places) == width else len(candidates))
+        done = [c for c in candidates[:reach] if c[2][-1] in ends]
+        if length == room:
+            done, places = done + [candidates[i] for i in places], []
+        beams = [candidates[i][1:] for i in places]
+        answers += [(total / length**params.length_penalty, text) for _, total, text in done]
+        answers = sorted(answers, key=lambda answer: -answer[0])[: params.width]
+        if stops and len(answers) == params.width and beams:
             best = max(total for total, _ in beams)
-            reach = room if params.early_stopping > 1 and params.length_penalty > 0 else length
-            if params.early_stopping == 1 or best / reach**params.length_penalty <= answers[-1][0]:
+            until = length if params.early_stopping == 0 or params.length_penalty == 0 else room
+            if params.early_stopping == 1 or best / until**params.length_penalty <= answers[-1][0]:
                 break
         if not beams:
             break

@@ -14,6 +14,8 @@ from weft.config import EngineConfig, Graphs, Speculation
 from weft.core import SamplingParams
 from weft.engine.beam_params import BeamParams
 from weft.engine.build import build_engine
+from weft.engine.device.tensors import NOTHING, Gather
+from weft.engine.logits_processors import LogitsProcessor
 from weft.engine.request import Request
 from weft.engine.request_guide import RequestGuide
 from weft.grammar.compile.compiler import GuideCompiler
@@ -40,6 +42,8 @@ class Beams:
         graphs: Graphs = "one",
         runtime: Runtime | None = None,
         reuse: bool = False,
+        gather_generation_logits: bool = False,
+        additional_outputs: tuple[tuple[str, bool], ...] = (),
     ) -> None:
         config = EngineConfig(
             max_batch=max_batch,
@@ -49,6 +53,8 @@ class Beams:
             graphs=graphs,
             max_beam_width=max_batch,
             reuse=reuse,
+            gather_generation_logits=gather_generation_logits,
+            additional_outputs=additional_outputs,
         )
         self.runtime = runtime if runtime is not None else get("cpu")
         model = load_model(path, self.runtime.device, "float32")
@@ -98,9 +104,17 @@ class Beams:
         assert usage.free_pages == usage.max_pages and not usage.used_pages
 
 
-def beam_request(prompt: list[int], params: BeamParams, max_tokens: int = 16, **sampling: Any) -> Request:
+def beam_request(
+    prompt: list[int],
+    params: BeamParams,
+    max_tokens: int = 16,
+    gather: Gather = NOTHING,
+    processor: LogitsProcessor | None = None,
+    **sampling: Any,
+) -> Request:
     """A request for beams; `sampling` goes into its SamplingParams."""
-    return engine_request(prompt, SamplingParams(max_tokens=max_tokens, **sampling), 0, beam=params)
+    wanted = SamplingParams(max_tokens=max_tokens, **sampling)
+    return engine_request(prompt, wanted, 0, beam=params, gather=gather, processor=processor)
 
 
 def beam_tokens(requests: Sequence[Request]) -> list[list[list[int]]]:

@@ -45,14 +45,6 @@ def check_search(request: Request) -> None:
                 f"{name} is {getattr(sampling, name)}; beams are not drawn, they follow the likeliest tokens: "
                 "leave it out, or use a beam width of 1"
             )
-    if sampling.logprobs:
-        raise InputError(
-            f"logprobs is {sampling.logprobs}; beams give the log-probabilities of their own tokens only: ask "
-            "for 0, or use a beam width of 1"
-        )
-    if request.gather.generated or request.gather.context:
-        names = ", ".join(dict.fromkeys((*request.gather.context, *request.gather.generated)))
-        raise InputError(f"beams give no tensors of the model ({names}); ask for them with a beam width of 1")
     if len(sampling.stop_token_ids) > MAX_END_TOKENS:
         raise InputError(
             f"stop_token_ids has {len(sampling.stop_token_ids)} entries; beams, which must offer so many more "

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from weft.core import SAMPLED, FinishReason, Hypothesis, TokenLogprob
+from weft.core import SAMPLED, FinishReason, Hypothesis
 from weft.engine.beam.pages import BeamPages
 from weft.engine.beam.search import BeamEnds, BeamSearch, BeamWords, Continuation
+from weft.engine.beam.trace import Trace
 from weft.engine.device.results import StepResults
 from weft.engine.scheduling.running import Branching, BranchRow, Running
 from weft.errors import DeadEndError, GuideStateError, RequestError
@@ -34,11 +35,13 @@ class BeamRun:
         stops = frozenset(request.sampling.stop_token_ids) - ends
         words = request.stops.words
         assert words is None or isinstance(words, BeamWords)
-        self.search = BeamSearch(
-            request.beam, BeamEnds(running.max_new_tokens, ends, stops, request.sampling.min_tokens), words
-        )
+        num_top = request.sampling.logprobs or None
+        self._trace = Trace(num_top) if num_top or request.gather.generated else None
+        own_ends = BeamEnds(running.max_new_tokens, ends, stops, request.sampling.min_tokens)
+        self.search = BeamSearch(request.beam, own_ends, words, self._trace)
         # Few kinds of offers: each has memory of its own.
-        self.num_offers = min(1 << (self.search.num_needed - 1).bit_length(), state.vocab_size)
+        most = max(self.search.num_needed, num_top or 0)
+        self.num_offers = min(1 << (most - 1).bit_length(), state.vocab_size)
         self._running, self._state = running, state
         self._pages = BeamPages(running.kv.pages, len(request.prompt), page_size)
         self._matchers: list[Matcher] = []
@@ -70,8 +73,13 @@ class BeamRun:
             request.processor.check()
         if request.guide is not None and not self._matchers:
             self._matchers = [request.guide.take_matcher()]
+        request.gathered.add_context(request.output)
         slots = self._running.slots[: self.num_rows]
-        answers = search.advance([self._offers(results, slot) for slot in slots])
+        offers = [self._offers(results, slot) for slot in slots]
+        if self._trace is not None:
+            self._trace.add([results.outputs(slot, request.gather, 1) for slot in slots], offers)
+        needed = search.num_needed
+        answers = search.advance([offer[:needed] for offer in offers])
         if self._matchers:
             self._clock.restart(len(self._matchers))
             with self._clock.measured("tokens"):
@@ -92,7 +100,7 @@ class BeamRun:
                 return ()
             if code:
                 raise GuideStateError(message)
-        return results.offers(slot, self.num_offers)[: self.search.num_needed]
+        return results.offers(slot, self.num_offers)
 
     def _follow(self, answers: Sequence[tuple[int, Hypothesis]]) -> None:
         """Fork the matchers with their beams; each accepts the token that its beam goes on with."""
@@ -141,7 +149,7 @@ class BeamRun:
         output.token_ids, output.origins = list(best.token_ids), [SAMPLED] * len(best.token_ids)
         output.stopped_by = best.stopped_by
         if output.logprobs is not None:
-            output.logprobs = [TokenLogprob(value, {}) for value in best.log_probs]
+            output.logprobs = best.token_logprobs
         if self._running.is_guided:
             output.stats.guided_valid = any(best is answer for answer in self._complete)
 

@@ -1,9 +1,10 @@
 """Beam search on the host: which continuations live on, which are done, and when no better can come.
 
-A search begins with one beam, the bare prompt. In every step each living beam offers its likeliest continuations; the
-best `width` of all that do not end become the beams of the next step, and of the best `width` of all, those that end
-are answers. Log-probabilities are sums; an answer's score is its sum over its length to the power of the length
-penalty. Nothing here knows of tensors, pages or grammars.
+A search begins with one beam, the bare prompt. In every step each living beam offers its likeliest continuations. They
+are looked at best first, until as many were found that go on as the step is wide: those are the beams of the next step.
+What ends on the way is an answer, if it is among the best `width`; where no token may follow, so is what would go on.
+Log-probabilities are sums; an answer's score is its sum over its length to the power of the length penalty. Nothing
+here knows of tensors, pages or grammars.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from weft.core import FinishReason, Hypothesis
+from weft.core import BeamTrace, FinishReason, Hypothesis
 from weft.engine.beam_params import BeamParams
 
 Continuation = tuple[int, float]
@@ -43,21 +44,34 @@ class BeamEnds:
 
 @dataclass(frozen=True)
 class Beam:
-    """A text that is searched on from. `parent` is the number of the beam, a step before, that it continues."""
+    """A text that is searched on from. `path[i]` is the number of the beam that its token i continued."""
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     cum_log_prob: float = 0.0
-    parent: int = 0
+    path: list[int] = field(default_factory=list)
     words: BeamWords | None = None
+
+    @property
+    def parent(self) -> int:
+        """The number of the beam, a step before, that it continues."""
+        return self.path[-1]
 
 
 class BeamSearch:
-    """One request's search. `beams` are those that live, best first; `answers` those that are done, best first."""
+    """One request's search. `beams` are those that live, best first; `answers` those that are done, best first. All of
+    them carry the `trace`."""
 
-    def __init__(self, params: BeamParams, ends: BeamEnds, words: BeamWords | None = None) -> None:
+    def __init__(
+        self,
+        params: BeamParams,
+        ends: BeamEnds,
+        words: BeamWords | None = None,
+        trace: BeamTrace | None = None,
+    ) -> None:
         self.params = params
         self.ends = ends
+        self.trace = trace
         self.beams = [Beam(words=words)]
         self.answers: list[Hypothesis] = []
         self.is_done = False
@@ -75,22 +89,29 @@ class BeamSearch:
         Returns the answers that came about, each with the number of the beam that it continues. Afterwards the
         search is done, or there are beams.
         """
-        width, is_last = self.params.width, len(self.beams[0].token_ids) + 1 == self.ends.room
+        params = self.params
+        width = params.width_after(len(self.beams[0].token_ids))
         beams: list[Beam] = []
         found: list[tuple[int, Hypothesis]] = []
+        going_on = 0
         for place, (parent, token, log_prob) in enumerate(self._ranked(offers)):
-            if len(beams) == width or (is_last and place >= width):
+            if going_on == width:
                 break
-            ended = self._extend(parent, token, log_prob)
-            if isinstance(ended, Beam):
-                beams.append(ended)
-            elif place < width:
-                found.append((parent, ended))
+            extended = self._extend(parent, token, log_prob)
+            if isinstance(extended, Beam):
+                beams.append(extended)
+                going_on += 1
+            elif extended.finish_reason == "length":
+                found.append((parent, extended))
+                going_on += 1
+            elif place < params.width:
+                found.append((parent, extended))
         self.beams = beams
-        kept = sorted([*self.answers, *(answer for _, answer in found)], key=lambda a: -a.score)[:width]
-        self.answers = kept
+        self.answers = sorted([*self.answers, *(a for _, a in found)], key=lambda a: -a.score)[: params.width]
         self.is_done = not self._may_improve()
-        return [(parent, answer) for parent, answer in found if any(answer is other for other in kept)]
+        return [
+            (parent, answer) for parent, answer in found if any(answer is other for other in self.answers)
+        ]
 
     def best(self) -> list[Hypothesis]:
         """The best answers, as many as are wanted; before the search is done also what its beams are so far."""
@@ -102,9 +123,9 @@ class BeamSearch:
         """Every continuation as (beam, token, log-probability), the best first."""
         rate = self.params.diversity_rate
         ranked = [
-            (beam.cum_log_prob + log_prob - rate * rank, parent, token, log_prob)
+            (beam.cum_log_prob + log_prob + rate * parent, parent, token, log_prob)
             for parent, (beam, offer) in enumerate(zip(self.beams, offers, strict=True))
-            for rank, (token, log_prob) in enumerate(offer)
+            for token, log_prob in offer
         ]
         ranked.sort(key=lambda entry: -entry[0])  # stable: of equals the better beam's, the likelier token
         return [(parent, token, log_prob) for _, parent, token, log_prob in ranked]
@@ -114,7 +135,11 @@ class BeamSearch:
         old, ends = self.beams[parent], self.ends
         words = old.words.fork() if old.words is not None else None
         beam = Beam(
-            [*old.token_ids, token], [*old.log_probs, log_prob], old.cum_log_prob + log_prob, parent, words
+            [*old.token_ids, token],
+            [*old.log_probs, log_prob],
+            old.cum_log_prob + log_prob,
+            [*old.path, parent],
+            words,
         )
         length = len(beam.token_ids)
         word = words.feed(token) if words is not None else None
@@ -130,7 +155,16 @@ class BeamSearch:
         self, beam: Beam, reason: FinishReason | None = None, stopped_by: str | int | None = None
     ) -> Hypothesis:
         score = self.params.score(beam.cum_log_prob, len(beam.token_ids))
-        return Hypothesis(beam.token_ids, beam.log_probs, beam.cum_log_prob, score, reason, stopped_by)
+        return Hypothesis(
+            beam.token_ids,
+            beam.log_probs,
+            beam.cum_log_prob,
+            score,
+            reason,
+            stopped_by,
+            beam.path,
+            self.trace,
+        )
 
     def _may_improve(self) -> bool:
         """Whether a further step may change the answers, as `early_stopping` judges it."""

@@ -223,7 +223,7 @@ def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, 
     return names.found
 
 
-class _Rows:
+class GrowingRows:
     """A tensor [n, ...] that grows; what was given out before stays as it is."""
 
     def __init__(self) -> None:
@@ -250,20 +250,24 @@ class Gathered:
     def __init__(self, wanted: Gather = NOTHING) -> None:
         self.wanted = wanted
         self.context: dict[str, Tensor] = {}
-        self._generated: dict[str, _Rows] = {}
+        self._generated: dict[str, GrowingRows] = {}
 
     def add(self, output: Output, generated: Mapping[str, Tensor]) -> None:
         """Put into `output` what an iteration gave: of each name the rows [n, ...] of the new tokens. The prompt is
         read by then."""
+        self.add_context(output)
+        for name, rows in generated.items():
+            values = self._generated.setdefault(name, GrowingRows()).append(rows)
+            if name == LOGITS:
+                output.generation_logits = values
+            else:
+                output.additional[name] = values
+
+    def add_context(self, output: Output) -> None:
+        """Put what the prompt gave into `output`, once it is read."""
         for name, tensor in self.context.items():
             if name == LOGITS:
                 output.context_logits = tensor
             else:
                 output.additional[f"context_{name}"] = tensor
         self.context = {}
-        for name, rows in generated.items():
-            values = self._generated.setdefault(name, _Rows()).append(rows)
-            if name == LOGITS:
-                output.generation_logits = values
-            else:
-                output.additional[name] = values

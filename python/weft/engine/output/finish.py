@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft import registry
-from weft.core import FinishReason
+from weft.core import FinishReason, Output
 from weft.engine.recording import Recorder
 from weft.engine.request import Request, Stage
 from weft.engine.scheduling.scheduler import Scheduler
@@ -34,6 +34,7 @@ class Finisher:
         if running is not None and running.is_guided and running.search is None:
             is_whole = reason == "stop" and request.output.stopped_by is None
             request.output.stats.guided_valid = is_whole and self._state.is_terminated(running.slot)
+        _note_best(request.output)
         self._scheduler.remove(request)
         if running is None or running.has_program:
             _note_program(request)
@@ -52,6 +53,14 @@ def _as_request_error(error: BaseException | None, stage: Stage) -> RequestError
     wrapped = kind(f"{type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
+
+
+def _note_best(output: Output) -> None:
+    """What the model gave on the way to the best answer of a search is the output's."""
+    if output.hypotheses:
+        best = output.hypotheses[0]
+        output.generation_logits = best.generation_logits
+        output.additional |= best.additional
 
 
 def _note_program(request: Request) -> None:

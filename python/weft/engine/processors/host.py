@@ -35,21 +35,25 @@ class StreamHandle(int):
 
 
 @dataclass(frozen=True)
-class HostRow:
-    """A row of an iteration, of `request`, whose answer so far is `answer`."""
+class HostRows:
+    """A request's rows in an iteration: `answers` so far, one for each. Its row is shown `copies` times, where that is
+    the one prompt of as many beams."""
 
     request: Request
-    answer: Sequence[int]
+    answers: Sequence[Sequence[int]]
+    copies: int = 1
 
 
 @dataclass(frozen=True)
-class _Position:
-    """One call of a host processor."""
+class _Call:
+    """One call of a host processor: logits [1, N, V] after N texts, which are beams, or one text. What it leaves of
+    the first goes to `target` [V], where that is not the same memory."""
 
     request: Request
     own: RequestProcessor
-    logits_11V: Tensor
-    tokens: list[int]
+    logits_1NV: Tensor
+    tokens: list[list[int]]
+    target: Tensor | None = None
 
     @property
     def request_id(self) -> int:
@@ -58,13 +62,14 @@ class _Position:
 
     def take(self, result: object) -> None:
         """Take what the function returned for the logits."""
-        if result is None or result is self.logits_11V:
-            return
-        if not isinstance(result, Tensor) or result.numel() != self.logits_11V.numel():
-            raise TypeError(
-                f"it returned {kind_of(result)}; it may return None or a tensor of {self.logits_11V.numel()} values"
-            )
-        self.logits_11V.copy_(result.reshape(self.logits_11V.shape))
+        if result is not None and result is not self.logits_1NV:
+            if not isinstance(result, Tensor) or result.numel() != self.logits_1NV.numel():
+                raise TypeError(
+                    f"it returned {kind_of(result)}; it may return None or a tensor of {self.logits_1NV.numel()} values"
+                )
+            self.logits_1NV.copy_(result.reshape(self.logits_1NV.shape))
+        if self.target is not None:
+            self.target.copy_(self.logits_1NV[0, 0])
 
 
 class HostProcessors:
@@ -78,7 +83,7 @@ class HostProcessors:
         self,
         stream: Stream,
         buf: StepBuffers,
-        rows: Sequence[HostRow],
+        rows: Sequence[HostRows],
         failed: Callable[[], object] = lambda: None,
     ) -> None:
         """Wait for the forward, then call the processors of `rows`, in their order, unless the forward has `failed`.
@@ -89,19 +94,25 @@ class HostProcessors:
             return
         inner = inner_stream(stream)
         handle = StreamHandle.of(inner)
-        batches: dict[int, list[_Position]] = {}
+        batches: dict[int, list[_Call]] = {}
+        first = 0
         with self._runtime.use(inner):
-            for number, row in enumerate(rows):
-                own = row.request.processor
+            for each in rows:
+                own, count = each.request.processor, len(each.answers)
+                logits_NTV = buf.logits_BTV[first : first + count]
+                number, first = first, first + count
                 if own is None or not own.is_on_host:
                     continue
-                positions = _positions(row, own, buf.logits_BTV[number], drafts[number])
-                if own.processor.is_batched:
-                    batches.setdefault(id(own.processor.function), []).extend(positions)
+                if each.request.beam is not None:
+                    calls = [_call_of_beams(each, own, logits_NTV[:, 0])]
                 else:
-                    _call_each(positions, handle)
-            for positions in batches.values():
-                _call_batched(positions, handle)
+                    calls = _positions(each, own, logits_NTV[0], drafts[number])
+                if own.processor.is_batched:
+                    batches.setdefault(id(own.processor.function), []).extend(calls)
+                else:
+                    _call_each(calls, handle)
+            for calls in batches.values():
+                _call_batched(calls, handle)
 
     def _ring(self, buf: StepBuffers) -> PinnedRing:
         address = buf.tokens_BT.data_ptr()
@@ -110,46 +121,55 @@ class HostProcessors:
         return self._rings[address]
 
 
-def _positions(row: HostRow, own: RequestProcessor, logits_TV: Tensor, drafts: list[int]) -> list[_Position]:
+def _positions(row: HostRows, own: RequestProcessor, logits_TV: Tensor, drafts: list[int]) -> list[_Call]:
     """The positions of a row up to the first draft that is none."""
-    text = [*row.request.prompt, *row.answer]
+    text = [*row.request.prompt, *row.answers[0]]
     count = next((t for t, draft in enumerate(drafts) if draft < 0), len(drafts))
     return [
-        _Position(row.request, own, logits_TV[None, t : t + 1], text + drafts[:t]) for t in range(count + 1)
+        _Call(row.request, own, logits_TV[None, t : t + 1], [text + drafts[:t]]) for t in range(count + 1)
     ]
 
 
-def _call_each(positions: list[_Position], stream: StreamHandle) -> None:
-    for p in positions:
+def _call_of_beams(rows: HostRows, own: RequestProcessor, logits_NV: Tensor) -> _Call:
+    """All beams of a request at once; before they part, as many times the prompt as there will be."""
+    prompt = rows.request.prompt
+    if rows.copies == 1:
+        return _Call(rows.request, own, logits_NV[None], [[*prompt, *answer] for answer in rows.answers])
+    tokens = [[*prompt] for _ in range(rows.copies)]
+    return _Call(rows.request, own, logits_NV.repeat(rows.copies, 1)[None], tokens, logits_NV[0])
+
+
+def _call_each(calls: list[_Call], stream: StreamHandle) -> None:
+    for call in calls:
         try:
-            processor = p.own.processor
+            processor = call.own.processor
             client = processor.client_id
-            p.take(processor.function(p.request_id, p.logits_11V, [p.tokens], stream, client))
+            call.take(processor.function(call.request_id, call.logits_1NV, call.tokens, stream, client))
         except BaseException as error:
-            p.own.failure = failure(p.own.processor.name, error)
+            call.own.failure = failure(call.own.processor.name, error)
             return
 
 
-def _call_batched(positions: list[_Position], stream: StreamHandle) -> None:
+def _call_batched(calls: list[_Call], stream: StreamHandle) -> None:
     try:
-        results = positions[0].own.processor.function(
-            [p.request_id for p in positions],
-            [p.logits_11V for p in positions],
-            [[p.tokens] for p in positions],
+        results = calls[0].own.processor.function(
+            [call.request_id for call in calls],
+            [call.logits_1NV for call in calls],
+            [call.tokens for call in calls],
             stream,
-            [p.own.processor.client_id for p in positions],
+            [call.own.processor.client_id for call in calls],
         )
         if results is None:
-            return
-        if not isinstance(results, Sequence) or len(results) != len(positions):
+            results = [None] * len(calls)
+        if not isinstance(results, Sequence) or len(results) != len(calls):
             raise TypeError(
-                f"it returned {kind_of(results)}; it may return None or a list of {len(positions)} entries"
+                f"it returned {kind_of(results)}; it may return None or a list of {len(calls)} entries"
             )
-        for p, result in zip(positions, results, strict=True):
-            p.take(result)
+        for call, result in zip(calls, results, strict=True):
+            call.take(result)
     except BaseException as error:
-        for p in positions:
-            p.own.failure = failure(p.own.processor.name, error)
+        for call in calls:
+            call.own.failure = failure(call.own.processor.name, error)
 
 
 def inner_stream(stream: Stream) -> Stream:

@@ -51,9 +51,9 @@ class Capacity:
     def pages_needed(self, request: Request) -> int:
         """Pages that hold the longest text the request may come to, and what is written beyond. Beams have the full
         pages of the prompt in common."""
-        if request.width > 1:
+        if request.beam is not None:
             room = self.max_new_tokens(request)
-            return beam_pages_needed(len(request.prompt), room, request.width, self.kv.page_size)
+            return beam_pages_needed(len(request.prompt), room, request.beam.step_widths, self.kv.page_size)
         return self.kv.pages_needed(self.longest(request) + self._ahead)
 
     def take(self, request: Request, num_running: int) -> Running | None:

@@ -15,7 +15,7 @@ import torch
 from weft.config import Graphs
 from weft.engine.device.state import DecodeParts, StepBuffers
 from weft.engine.logits_processors import CapturedProcessor, failure
-from weft.engine.processors.host import HostProcessors, HostRow, HostWork
+from weft.engine.processors.host import HostProcessors, HostRows, HostWork
 from weft.engine.step.step import Iteration, Plan, decode_step
 from weft.guided.lane import GrammarLane
 from weft.runtime.buffers import PinnedRing
@@ -138,7 +138,7 @@ class StepGraphs:
             decode_step(iteration)
         self._graphs[plan] = graph
 
-    def run(self, plan: Plan, rows: Sequence[HostRow] = ()) -> None:
+    def run(self, plan: Plan, rows: Sequence[HostRows] = ()) -> None:
         """Issue one iteration over the slots that were sent. `rows` are those whose host processors are called on the
         way, if it has some; what they raise is left with them (`check_processors`)."""
         if self._mode == "none":
@@ -159,7 +159,7 @@ class StepGraphs:
             elif plan in self._graphs:
                 self._graphs.pop(plan).close()
 
-    def host_work(self, rows: Sequence[HostRow], failed: Callable[[], object] = lambda: None) -> HostWork:
+    def host_work(self, rows: Sequence[HostRows], failed: Callable[[], object] = lambda: None) -> HostWork:
         """What the host does to the logits of these rows, unless the forward has `failed`."""
         return partial(self._host.apply, rows=rows, failed=failed)
 
@@ -182,11 +182,11 @@ class StepGraphs:
     def _is_split(self, plan: Plan) -> bool:
         return self._mode == "split" or (self._mode == "one" and plan.processors.on_host)
 
-    def _run_segments(self, plan: Plan, segments: SegmentedStream, rows: Sequence[HostRow] = ()) -> None:
+    def _run_segments(self, plan: Plan, segments: SegmentedStream, rows: Sequence[HostRows] = ()) -> None:
         segments.begin()
         decode_step(self._iteration(plan, segments, rows))
         segments.flush()
 
-    def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[HostRow] = ()) -> Iteration:
+    def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[HostRows] = ()) -> Iteration:
         host = self.host_work(rows)
         return Iteration(plan, stream, self._lane, self._parts, self.buffers(plan), host)

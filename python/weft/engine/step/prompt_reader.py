@@ -8,7 +8,7 @@ from typing import Protocol
 
 from weft.engine.device.offers import OfferBuffers, note_offers
 from weft.engine.device.state import StepBuffers
-from weft.engine.processors.host import HostRow, HostWork
+from weft.engine.processors.host import HostRows, HostWork
 from weft.engine.request import Stage
 from weft.engine.scheduling.running import Running
 from weft.engine.step.attachments import Attachments
@@ -141,7 +141,9 @@ class PromptReader:
             return None
         ((running, part),) = together.items()
         row, request = part.row, running.request
-        return self._graphs.host_work([HostRow(request, request.output.token_ids)], lambda: row.error)
+        copies = 1 if request.beam is None else request.beam.width_after(0)
+        rows = HostRows(request, [request.output.token_ids], copies)
+        return self._graphs.host_work([rows], lambda: row.error)
 
     def _keep(self, ended: list[tuple[Running, PromptRow]], step: StepBuffers) -> None:
         state = self._prefill.parts.state

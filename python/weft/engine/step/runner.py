@@ -13,7 +13,7 @@ from weft.config import EngineConfig
 from weft.engine.device.offers import OfferBuffers, note_offers
 from weft.engine.device.results import ResultRings
 from weft.engine.device.state import DecodeParts
-from weft.engine.processors.host import HostRow
+from weft.engine.processors.host import HostRows
 from weft.engine.recording import Recorder
 from weft.engine.scheduling.running import Branching, Running
 from weft.engine.scheduling.schedule import Schedule
@@ -176,8 +176,7 @@ class ModelRunner:
         return Guides.DRAFTS if masks else Guides.TARGET
 
     def _decode(self, rows: list[Running], plan: Plan, masks_drafts: bool) -> None:
-        counted = ((r.slots, 1 if r.search is None else r.search.num_rows) for r in rows)
-        slots = [slot for own, count in counted for slot in own[:count]]
+        slots = [slot for running in rows for slot in _row_slots(running)]
         if self._lane.proposals is not None and plan.num_drafts:
             self._lane.proposals.set_guided(masks_drafts)
         self.prepare(plan)
@@ -236,19 +235,30 @@ class ModelRunner:
         new = [*batch.decoding, *batch.first]
         batch.results = self._rings.start(
             any(r.request.sampling.logprobs is not None for r in new),
-            {r.slot: wanted for r in new if (wanted := r.request.gathered.wanted).generated},
+            {
+                slot: own
+                for r in new
+                if (own := r.request.gathered.wanted).generated
+                for slot in _row_slots(r)
+            },
             drafts=batch.plan is not None and batch.plan.num_drafts > 0,
             offers={r.search.num_offers: self._offers_of(r) for r in new if r.search is not None},
         )
 
 
-def host_rows(rows: Sequence[Running]) -> Iterator[HostRow]:
-    """Each row of a batch, with its text so far."""
+def host_rows(rows: Sequence[Running]) -> Iterator[HostRows]:
+    """The rows of each request of a batch, with their texts so far."""
     for running in rows:
         search = running.search
-        for number in range(1 if search is None else search.num_rows):
-            answer = running.request.output.token_ids if search is None else search.answer(number)
-            yield HostRow(running.request, answer)
+        if search is None:
+            yield HostRows(running.request, [running.request.output.token_ids])
+        else:
+            yield HostRows(running.request, [search.answer(number) for number in range(search.num_rows)])
+
+
+def _row_slots(running: Running) -> tuple[int, ...]:
+    """The slots of its rows in an iteration that is to be launched, or is in flight."""
+    return running.slots[: 1 if running.search is None else running.search.num_rows]
 
 
 def _captured_failure(running: Running) -> BaseException | None:

@@ -1,5 +1,5 @@
 """Beam search's own logic: against an exhaustive search over a tiny vocabulary, against a plain search without early
-stopping, and case by case; and the pages of beams against what each beam should find in them.
+stopping, and case by case.
 """
 
 from __future__ import annotations
@@ -7,10 +7,11 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,9 +20,9 @@ from support.engine.requests import engine_request
 from weft.config import EngineConfig, Speculation
 from weft.core import Hypothesis, SamplingParams
 from weft.engine.beam.checks import check_beam_width, check_search
-from weft.engine.beam.pages import BeamPages
 from weft.engine.beam.search import BeamEnds, BeamSearch
-from weft.engine.beam_params import BeamParams, beam_pages_needed
+from weft.engine.beam.trace import Trace
+from weft.engine.beam_params import BeamParams
 from weft.errors import InputError
 
 END = 0
@@ -73,8 +74,9 @@ def searches() -> st.SearchStrategy[tuple[int, int, int, BeamParams, float]]:
         BeamParams,
         width=st.integers(2, 5),
         length_penalty=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
-        early_stopping=st.integers(0, 2),
+        early_stopping=st.integers(-1, 2),
         diversity_rate=st.sampled_from([0.0, 0.0, 0.3, 2.0]),
+        widths=st.one_of(st.just(()), st.lists(st.integers(1, 5), min_size=1, max_size=4)),
     )
     return st.tuples(
         st.integers(0, 10**6), st.integers(2, 6), st.integers(1, 6), params, st.sampled_from([0.0, 0.3])
@@ -120,7 +122,7 @@ def test_stopping_when_no_better_can_come_changes_nothing(
     case: tuple[int, int, int, BeamParams, float],
 ) -> None:
     seed, vocab, room, given, blocked = case
-    params = BeamParams(given.width, None, given.length_penalty, 2, given.diversity_rate)
+    params = replace(given, early_stopping=2)
     model = random_model(seed, vocab, blocked)
     expected = plain_search(model, params, room, stops=False, ends={END})
     assert [tuple(h.token_ids) for h in run_or_nothing(params, room, model)] == [text for _, text in expected]
@@ -139,21 +141,72 @@ def test_early_stopping_of_one_ends_with_as_many_answers_as_beams() -> None:
     assert lengths[1] <= lengths[0] <= lengths[2]
 
 
-def test_diversity_lets_siblings_compete_less() -> None:
+def test_diversity_favours_what_descends_from_later_beams_and_scores_do_not_know_of_it() -> None:
     offers = [[(1, -0.1), (2, -0.2), (3, -0.3)]]
     behind = [[(1, -0.1), (2, -0.2)], [(1, -0.5), (2, -0.6)]]
 
-    def parents(rate: float) -> list[int]:
+    def after(rate: float) -> BeamSearch:
         search = BeamSearch(BeamParams(2, diversity_rate=rate), BeamEnds(9, frozenset({END})))
-        search.advance(offers)
+        search.advance(offers)  # one beam, the prompt: nothing is favoured
+        assert [beam.token_ids for beam in search.beams] == [[1], [2]]
         search.advance(behind)
-        return [beam.parent for beam in search.beams]
+        return search
 
-    assert parents(0.0) == [0, 0]
-    assert parents(1.0) == [0, 1]
-    search = BeamSearch(BeamParams(2, diversity_rate=1.0), BeamEnds(9, frozenset({END})))
-    search.advance(offers)
-    assert [beam.cum_log_prob for beam in search.beams] == [-0.1, -0.2]  # the penalty is none of the score
+    assert [beam.parent for beam in after(0.0).beams] == [0, 0]
+    assert [beam.parent for beam in after(0.55).beams] == [1, 0]  # -0.7 + 0.55 before -0.2 before -0.8 + 0.55
+    assert [beam.parent for beam in after(1.0).beams] == [1, 1]
+    assert [beam.cum_log_prob for beam in after(1.0).beams] == pytest.approx([-0.7, -0.8])
+    assert [h.token_ids for h in after(0.55).best()] == [[1, 1], [2, 1]]  # by their scores
+
+
+def test_widths_say_how_many_beams_live_on_after_each_token() -> None:
+    params = BeamParams(2, widths=[1, 3, 2], early_stopping=2)
+    assert (params.width, params.num_answers) == (3, 3)
+    search = BeamSearch(params, BeamEnds(9, frozenset({END})))
+    numbers = []
+    for _ in range(5):
+        search.advance([[(token, -token / 10) for token in range(1, 8)] for _ in search.beams])
+        numbers.append(len(search.beams))
+    assert numbers == [1, 3, 2, 2, 2]
+    assert search.beams[0].path[:2] == [0, 0] and len(search.beams[0].path) == 5
+
+
+def test_a_narrow_step_looks_no_further_than_what_goes_on() -> None:
+    search = BeamSearch(BeamParams(3, widths=[1]), BeamEnds(9, frozenset({END})))
+    search.advance([[(END, -0.5), (1, -0.6), (2, -0.7)]])
+    assert [answer.token_ids for answer in search.answers] == [[END]]
+    search = BeamSearch(BeamParams(3, widths=[1]), BeamEnds(9, frozenset({END})))
+    search.advance([[(1, -0.5), (END, -0.6), (2, -0.7)]])
+    assert search.answers == [] and [beam.token_ids for beam in search.beams] == [[1]]
+
+
+def test_answers_find_what_was_before_their_beams() -> None:
+    trace = Trace(num_top=2)
+    search = BeamSearch(BeamParams(2, early_stopping=2), BeamEnds(3, frozenset({END})), trace=trace)
+    steps = [
+        [[(1, -0.1), (2, -0.2), (3, -0.4)]],
+        [[(5, -0.9), (6, -1.0)], [(7, -0.1), (8, -0.3)]],  # both go on from the second
+        [[(9, -0.1), (END, -0.7)], [(4, -0.2), (3, -0.9)]],
+    ]
+    for number, offers in enumerate(steps):
+        rows = [torch.tensor([[float(10 * number + beam)]]) for beam in range(len(offers))]
+        trace.add([{"logits": row, "hidden": row + 0.5} for row in rows], offers)
+        if number == 1:
+            early = search.best()
+        search.advance(offers)
+    assert early[0].generation_logits is not None and early[0].generation_logits.tolist() == [[0.0]]
+    expected = {(2, 7, 9): [0.0, 11.0, 20.0], (2, 8, 4): [0.0, 11.0, 21.0]}
+    assert {tuple(h.token_ids) for h in search.best()} == set(expected)
+    for found in search.best():
+        rows_of = expected[tuple(found.token_ids)]
+        assert found.generation_logits is not None
+        assert found.generation_logits.flatten().tolist() == rows_of
+        assert found.additional["hidden"].flatten().tolist() == [row + 0.5 for row in rows_of]
+        assert found.top_log_probs is not None and found.top_log_probs[:2] == [
+            {1: -0.1, 2: -0.2},
+            {7: -0.1, 8: -0.3},
+        ]
+        assert [entry.logprob for entry in found.token_logprobs] == found.log_probs
 
 
 class Watched:
@@ -208,16 +261,28 @@ def test_answers_so_far_are_the_best_of_both() -> None:
         ({"width": True}, "whole number"),
         ({"width": 2, "num_return_sequences": 3}, "1 to the width, 2"),
         ({"width": 2, "num_return_sequences": 0}, "1 to the width, 2"),
-        ({"width": 2, "length_penalty": -1.0}, "0 to 100"),
-        ({"width": 2, "length_penalty": math.nan}, "0 to 100"),
-        ({"width": 2, "early_stopping": -1}, "0, 1 or more"),
+        ({"width": 2, "length_penalty": -1.0}, "0 or more"),
+        ({"width": 2, "length_penalty": math.nan}, "0 or more"),
+        ({"width": 2, "length_penalty": math.inf}, "0 or more"),
         ({"width": 2, "early_stopping": 0.5}, "whole number"),
-        ({"width": 2, "diversity_rate": -0.1}, "0 to 10000"),
+        ({"width": 2, "diversity_rate": -0.1}, "0 or more"),
+        ({"width": 2, "widths": [2] * 9}, "there are 9 widths; give 8 at most"),
+        ({"width": 2, "widths": [3, 0]}, "beam width of a step is 0; it must be 1 or more"),
+        ({"width": 2, "widths": 3}, "must be a list"),
+        ({"width": 1, "widths": [1, 1]}, "beam width is 1; it must be 2 or more"),
+        ({"width": 0, "widths": [4]}, "beam width is 0"),
     ],
 )
-def test_wrong_parameters_are_refused(wrong: dict[str, float], says: str) -> None:
+def test_wrong_parameters_are_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        BeamParams(**wrong)  # type: ignore[arg-type]
+        BeamParams(**wrong)
+
+
+def test_scores_are_numbers_however_large_the_penalty() -> None:
+    assert BeamParams(2, length_penalty=2.0).score(-8.0, 2) == -2.0
+    assert BeamParams(2, length_penalty=5000).score(-8.0, 2) == 0
+    assert BeamParams(2, length_penalty=5000).score(-8.0, 1) == -8.0
+    assert BeamParams(2, early_stopping=-7, diversity_rate=1e9).early_stopping == -7
 
 
 @pytest.mark.parametrize(
@@ -226,7 +291,6 @@ def test_wrong_parameters_are_refused(wrong: dict[str, float], says: str) -> Non
         (SamplingParams(temperature=1.0, top_k=3), "top_k is 3"),
         (SamplingParams(temperature=1.0, top_p=0.5), "top_p is 0.5"),
         (SamplingParams(temperature=1.0, min_p=0.5), "min_p is 0.5"),
-        (SamplingParams(logprobs=2), "ask for 0"),
     ],
 )
 def test_what_beams_cannot_do_is_refused(sampling: SamplingParams, says: str) -> None:
@@ -252,59 +316,3 @@ def test_an_engine_that_speculates_or_is_too_small_has_no_beams() -> None:
         check_beam_width(5, Speculation.none(), EngineConfig(max_batch=4))
     with pytest.raises(InputError, match=r"1 \(no beams\) or more"):
         check_beam_width(0, Speculation.none(), EngineConfig())
-
-
-@dataclass
-class Cache:
-    """What lies in each page: the tokens by place, as beams wrote them."""
-
-    page_size: int
-    content: dict[int, list[int | None]]
-
-    def write(self, table: Sequence[int], position: int, token: int) -> None:
-        page = table[position // self.page_size]
-        self.content.setdefault(page, [None] * self.page_size)[position % self.page_size] = token
-
-    def read(self, table: Sequence[int], count: int) -> list[int | None]:
-        return [self.content[table[i // self.page_size]][i % self.page_size] for i in range(count)]
-
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        assert not {source for source, _ in pairs} & {target for _, target in pairs}
-        for source, target in pairs:
-            self.content[target] = list(self.content[source])
-
-
-@given(
-    page_size=st.integers(1, 5),
-    prompt=st.integers(1, 12),
-    room=st.integers(1, 14),
-    width=st.integers(2, 5),
-    seed=st.integers(0, 10**6),
-)
-@settings(max_examples=200, deadline=None)
-def test_every_beam_finds_its_own_text_in_its_pages(
-    page_size: int, prompt: int, room: int, width: int, seed: int
-) -> None:
-    rng = random.Random(seed)
-    given_pages = rng.sample(range(1, 500), beam_pages_needed(prompt, room, width, page_size))
-    pages = BeamPages(given_pages, prompt, page_size)
-    shared = set(pages.tables[0][: prompt // page_size])
-    cache = Cache(page_size, {})
-    texts = [list(range(1000, 1000 + prompt))]
-    for position, token in enumerate(texts[0]):
-        cache.write(pages.tables[0], position, token)
-    for step in range(room):
-        parents = [rng.randrange(len(texts)) for _ in range(rng.randint(1, width))]
-        before = len(pages.tables[0])
-        cache.copy(pages.advance(parents))
-        texts = [[*texts[parent], 10 * step + b] for b, parent in enumerate(parents)]
-        for text, table in zip(texts, pages.tables, strict=True):
-            assert table[len(text) // page_size - (len(text) % page_size == 0)] not in shared
-            cache.write(table, len(text) - 1, text[-1])
-        for text, table in zip(texts, pages.tables, strict=True):
-            assert cache.read(table, len(text)) == text
-        assert len(pages.tables[0]) >= before
-        held = {page for table in pages.tables for page in table}
-        assert len(held) + pages.num_free == len(given_pages)
-    pages.advance([])
-    assert pages.num_free == len(given_pages)

@@ -1,0 +1,64 @@
+"""What a search keeps of every step, for its answers to find by their paths: tensors of the model, and the likeliest
+continuations.
+
+Rows of all beams are kept, in the order in which they came: what a beam gave is a hypothesis' own as long as that
+descends from it. Another thread may read while the engine's adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from weft.engine.beam.search import Continuation
+from weft.engine.device.tensors import LOGITS, GrowingRows
+
+TOP_BYTES = 100
+"""A continuation that is kept: a number, and its place in a dict."""
+
+
+class Trace:
+    """A `BeamTrace`. `num_top` likeliest continuations of each row are kept; None: none are wanted."""
+
+    def __init__(self, num_top: int | None = None) -> None:
+        self._num_top = num_top
+        self._starts: list[int] = []  # where each step's rows begin
+        self._num_rows = 0
+        self._growing: dict[str, GrowingRows] = {}
+        self._tensors: dict[str, Tensor] = {}
+        self._tops: list[dict[int, float]] = []
+
+    def add(self, gathered: Sequence[Mapping[str, Tensor]], offers: Sequence[Sequence[Continuation]]) -> None:
+        """One step: of each living beam its tensors [1, ...] by name, and its continuations, likeliest first."""
+        for name in gathered[0]:
+            rows = torch.cat([own[name] for own in gathered])
+            self._tensors[name] = self._growing.setdefault(name, GrowingRows()).append(rows)
+        if self._num_top is not None:
+            self._tops += [dict(offer[: self._num_top]) for offer in offers]
+        self._starts.append(self._num_rows)
+        self._num_rows += len(gathered)
+
+    @property
+    def num_bytes(self) -> int:
+        """What its tensors and continuations hold, about."""
+        tensors = sum(tensor.nbytes for tensor in [*self._tensors.values()])
+        return tensors + TOP_BYTES * (self._num_top or 0) * len(self._tops)
+
+    def generation_logits(self, path: Sequence[int]) -> Tensor | None:
+        return self._gather(LOGITS, path) if LOGITS in self._tensors else None
+
+    def additional(self, path: Sequence[int]) -> dict[str, Tensor]:
+        return {name: self._gather(name, path) for name in [*self._tensors] if name != LOGITS}
+
+    def top_log_probs(self, path: Sequence[int]) -> list[dict[int, float]] | None:
+        if self._num_top is None:
+            return None
+        return [dict(self._tops[row]) for row in self._rows(path)]
+
+    def _rows(self, path: Sequence[int]) -> list[int]:
+        return [self._starts[step] + beam for step, beam in enumerate(path)]
+
+    def _gather(self, name: str, path: Sequence[int]) -> Tensor:
+        return self._tensors[name].index_select(0, torch.tensor(self._rows(path), dtype=torch.int64))
