@@ -19,6 +19,7 @@ WEFT_INLINE void level_rows(const LevelCall &call, std::int64_t begin, std::int6
       top = largest_of_block > top ? largest_of_block : top;
     }
     if (!is_finite(top)) continue;
+    top = add_rn(top, 0.0f);  // -0 is 0
     for (std::int64_t c = 0; c < vocab; ++c) {
       const float value = widen(logits[c]);
       if (is_finite(value)) narrow(clamped(add_rn(value, -top), largest(T{})), logits[c]);

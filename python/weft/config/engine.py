@@ -50,10 +50,10 @@ class EngineConfig:
     with up to `max_beam_width` beams.
 
     `logprobs` says whose the log-probabilities of tokens are that requests ask for: `"raw"`, the model's, before all
-    that sampling does; `"sampled"`, those of the whole vocabulary under all of it but truncation: bias, penalties,
-    guide and temperature (of greedy requests: 1); `"normalized"`, the same within the `top_k` likeliest, where a request
-    has a `top_k`, or is greedy, which is a `top_k` of 1. They are TensorRT-LLM's with `normalize_log_probs` False and
-    True. Beams have their own.
+    that sampling does; `"sampled"`, those of the whole vocabulary under all of it but top-k and top-p: bias, penalties,
+    guide, temperature (of greedy requests: 1) and min-p; `"normalized"`, the same within the `top_k` likeliest, where a
+    request has a `top_k`, or is greedy, which is a `top_k` of 1. They are TensorRT-LLM's with `normalize_log_probs`
+    False and True. Beams have their own.
 
     `grammar` names the library that compiles guides, one of the registry's; `"auto"` takes the one that enforces more
     of the guide at hand (`docs/grammars.md`). A guide that takes longer than `mask_time_limit_s` seconds within one

@@ -118,6 +118,7 @@ def level_reference_(logits: Tensor, slot: Tensor, params: SlotParams) -> None:
         if 0 <= s < len(params.ends) and params.ints[1, s] and params.ints[2, s] == 2:
             x = row.float()
             top = x[~x.isnan()].max() if bool((~x.isnan()).any()) else x[0]
+            top = top + 0.0  # -0 is 0
             if bool(top.isfinite()):
                 row.copy_((x - top).clamp(-most, most).to(row.dtype).where(row.isfinite(), row))
 

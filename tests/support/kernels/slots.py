@@ -30,9 +30,7 @@ def sample_slots_reference(
     draws = RowDraws.of(params, slot, base + 1 + seen, temperatures, seen).after(
         params, slot, inputs[:, 1:], seen
     )
-    penalize_reference_(
-        logits, slot, params, base + 1, inputs[:, 1:], seen, temperature=draws.temperature
-    )
+    penalize_reference_(logits, slot, params, base + 1, inputs[:, 1:], seen, temperature=draws.temperature)
     suppress_ends_reference_(logits, slot, params, base + 1 + seen)
     level_reference_(logits, slot, params)
     return draws.tokens(logits)

@@ -289,7 +289,9 @@ def test_penalties_after_temperature_are_tensorrt_llms(seed: int, temperature: f
     )
     params = rows_params(2, vocab, bad_words=MAX_BAD_WORD_TOKENS, max_length=40)
     rule = PenaltyRule(counts_prompt=True, prompt_ignore_length=ignored, after_temperature=True)
-    write_slot(params, SlotSampling(asked, rules=TokenRules(bias=bias, penalties=rule)), prompt, vocab, answer)
+    write_slot(
+        params, SlotSampling(asked, rules=TokenRules(bias=bias, penalties=rule)), prompt, vocab, answer
+    )
     logits = torch.randn(4, vocab, generator=g) * 3
     inputs = torch.tensor([[answer[-1], *drafts]])
     left = logits.clone()
@@ -305,7 +307,11 @@ def test_without_the_rule_the_prompt_counts_for_repetition_alone() -> None:
     asked = SamplingParams(temperature=2.0, repetition_penalty=2.0, presence_penalty=1.0)
     params = rows_params(2, 40, bad_words=MAX_BAD_WORD_TOKENS, max_length=20)
     rows = []
-    for rule in (PenaltyRule(), PenaltyRule(counts_prompt=True), PenaltyRule(counts_prompt=True, prompt_ignore_length=1)):
+    for rule in (
+        PenaltyRule(),
+        PenaltyRule(counts_prompt=True),
+        PenaltyRule(counts_prompt=True, prompt_ignore_length=1),
+    ):
         write_slot(params, SlotSampling(asked, rules=TokenRules(penalties=rule)), [3, 4], 40, [5])
         logits = torch.full((1, 40), 8.0)
         penalise(logits, params, committed=3)

@@ -33,7 +33,14 @@ def commit(params: SlotParams, tokens: list[int]) -> None:
     width = len(tokens)
     verified = torch.zeros(2, width + 1, dtype=torch.int64)
     one = torch.zeros(2, dtype=torch.int64)
-    moved = (verified, one, one.clone(), one.clone(), torch.zeros(width, 2, dtype=torch.int64), verified.clone())
+    moved = (
+        verified,
+        one,
+        one.clone(),
+        one.clone(),
+        torch.zeros(width, 2, dtype=torch.int64),
+        verified.clone(),
+    )
     drawn = torch.tensor([tokens])
     inputs = torch.tensor([[0, *tokens[:-1]]])
     advance_slots_(drawn, ONE, ONE, inputs, ONE.clone(), drawn.clone(), moved, params)
@@ -113,7 +120,11 @@ def test_drafts_are_drawn_as_their_targets_will_be() -> None:
     for number in (1, 2, 3):
         logits = torch.linspace(0, 3, VOCAB)[None]
         expected = sample_slots_(
-            logits.expand(number, VOCAB).clone(), ONE, ONE + 2, torch.tensor([[0, *drafts[: number - 1, 0]]]), params
+            logits.expand(number, VOCAB).clone(),
+            ONE,
+            ONE + 2,
+            torch.tensor([[0, *drafts[: number - 1, 0]]]),
+            params,
         )[-1:]
         drawn = pick_drafts(logits.clone(), ONE, ONE + 1, ONE, drafts, number, params)
         assert drawn.tolist() == expected.tolist()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
-from weft.ops.log_probs import log_probs, log_probs_within, note_allowed_
+from weft.ops.log_probs import log_probs, log_probs_within, note_allowed_, scaled
 
 LOWEST_TEMPERATURE = 1e-5
 """A temperature below this is greedy."""
@@ -30,20 +30,29 @@ def note_logprobs(parts: DecodeParts, buf: StepBuffers, most: int) -> None:
     iteration, and no part of its graph: few requests ask. `most` is the largest top_k of its requests."""
     state = parts.state
     rows, width = buf.tokens_BT.shape
-    token_N, num_top = buf.verified.tokens_BT.view(-1), state.logprobs.shape[2] - 1
+    token_N, num_top = buf.verified.tokens_BT.view(-1), state.logprob_ids.shape[2] - 1
     masked_NV = buf.logits_BTV.flatten(0, 1)
     if parts.logprobs == "raw":
         values, ids = log_probs(buf.raw_logits_BTV.flatten(0, 1), token_N, num_top)
+        whole_N1 = values[:, :1]
     else:
         temperature_N = buf.temperatures_BT.flatten()
         is_warm_N = temperature_N >= LOWEST_TEMPERATURE
-        scaled_NV = masked_NV.float() / torch.where(is_warm_N, temperature_N, 1.0)[:, None]
-        if parts.logprobs == "sampled":
-            values, ids = log_probs(scaled_NV, token_N, num_top)
-        else:
-            top_k_N = state.params.ints[0].index_select(0, buf.slots_B).repeat_interleave(width)
-            top_k_N = torch.where(is_warm_N, top_k_N, 1)
+        min_p_N = _by_row(state.params.floats[2], buf)
+        scaled_NV = scaled(
+            masked_NV, torch.where(is_warm_N, temperature_N, 1.0), torch.where(is_warm_N, min_p_N, 0.0)
+        )
+        values, ids = log_probs(scaled_NV, token_N, num_top)
+        whole_N1 = values[:, :1]
+        if parts.logprobs == "normalized":
+            top_k_N = torch.where(is_warm_N, _by_row(state.params.ints[0], buf), 1)
             values, ids = log_probs_within(scaled_NV, token_N, num_top, top_k_N, max(most, 1))
     note_allowed_(ids, masked_NV)
+    values = torch.cat((values, whole_N1), 1)
     state.logprobs.narrow(1, 0, width).index_copy_(0, buf.slots_B, values.view(rows, width, -1))
     state.logprob_ids.narrow(1, 0, width).index_copy_(0, buf.slots_B, ids.view(rows, width, -1))
+
+
+def _by_row(by_slot: Tensor, buf: StepBuffers) -> Tensor:
+    """Numbers of slots, for each row of logits: [N]."""
+    return by_slot.index_select(0, buf.slots_B).repeat_interleave(buf.tokens_BT.shape[1])

@@ -31,8 +31,9 @@ class SlotState:
     `num_proposed` is how many drafts there were in the last iteration that verified some, those of -1 left out.
     `results` [(S+1) * (K+3)] is the memory of `verified` and `num_proposed`.
     `request_ids` are the requests' own, and `processors` the numbers of their captured processors, 0 for none.
-    `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest. Where an
-    id would be the token's own, how many tokens could be drawn stands; that of one that could not is -1 - id.
+    `logprobs` [S+1, K+1, 2+N] and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N
+    likeliest; and the token's own once more, of the whole vocabulary. Where an id would be the token's own, how many
+    tokens could be drawn stands; that of one that could not is -1 - id.
     """
 
     def __init__(self, lane: GrammarLane, pages_per_slot: int, max_seq_len: int) -> None:
@@ -52,9 +53,9 @@ class SlotState:
             rows, vocab_size, MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, written, device
         )
         likeliest = min(MAX_LOGPROBS, vocab_size)
-        logprobs = (rows, self.verified.shape[1] - 1, 1 + likeliest)
-        self.logprobs = torch.zeros(logprobs, dtype=torch.float32, device=device)
-        self.logprob_ids = torch.zeros(logprobs, dtype=torch.int64, device=device)
+        places = (rows, self.verified.shape[1] - 1)
+        self.logprobs = torch.zeros(*places, 2 + likeliest, dtype=torch.float32, device=device)
+        self.logprob_ids = torch.zeros(*places, 1 + likeliest, dtype=torch.int64, device=device)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
