@@ -19,6 +19,11 @@ const T *row(std::uintptr_t address, std::int64_t number, std::int64_t slots) {
   return pointer<const T>(address) + number * slots;
 }
 
+TopPTables top_p_rule(std::int64_t slots, std::uintptr_t floats, std::uintptr_t ints) {
+  return {row<float>(floats, 8, slots), row<float>(floats, 6, slots), row<float>(floats, 7, slots),
+          row<std::int32_t>(ints, 8, slots)};
+}
+
 SlotTables tables_of(std::int64_t slots, std::int64_t vocab, std::int64_t bad_width, std::int64_t history_width,
                      std::int64_t ends_width, std::uintptr_t floats, std::uintptr_t longs, std::uintptr_t ints,
                      std::uintptr_t counts, std::uintptr_t prompt, std::uintptr_t bias, std::uintptr_t bad_words,
@@ -36,7 +41,9 @@ SlotTables tables_of(std::int64_t slots, std::int64_t vocab, std::int64_t bad_wi
                                 pointer<const float>(bias),
                                 row<std::int32_t>(ints, 2, slots),
                                 pointer<const std::int32_t>(bad_words),
-                                pointer<const std::int32_t>(history)};
+                                pointer<const std::int32_t>(history),
+                                row<std::int32_t>(ints, 6, slots),
+                                row<std::int32_t>(ints, 7, slots)};
   return {penalties,
           row<float>(floats, 0, slots),
           row<float>(floats, 1, slots),
@@ -46,7 +53,8 @@ SlotTables tables_of(std::int64_t slots, std::int64_t vocab, std::int64_t bad_wi
           row<std::int32_t>(ints, 0, slots),
           row<std::int32_t>(ints, 3, slots),
           pointer<const std::int32_t>(ends),
-          ends_width};
+          ends_width,
+          top_p_rule(slots, floats, ints)};
 }
 
 SlotCall target_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
@@ -99,8 +107,8 @@ AdvanceCall advance_call(std::int64_t rows, std::int64_t width, std::int64_t slo
                          std::uintptr_t base, std::uintptr_t inputs, std::uintptr_t sampled, bool is_counted,
                          std::uintptr_t count, std::uintptr_t tokens, std::uintptr_t verified,
                          std::int64_t verified_width, std::uintptr_t last_token, std::uintptr_t length,
-                         std::uintptr_t proposed, std::uintptr_t drafts, std::int64_t max_drafts, std::uintptr_t ints,
-                         std::uintptr_t counts, std::uintptr_t history, std::int64_t vocab, std::int64_t history_width,
+                         std::uintptr_t proposed, std::uintptr_t drafts, std::int64_t max_drafts,
+                         std::uintptr_t floats, std::uintptr_t ints, std::uintptr_t counts, std::uintptr_t history, std::int64_t vocab, std::int64_t history_width,
                          std::uintptr_t verified_host) {
   AdvanceCall call{};
   call.rows = rows, call.width = width, call.slots = slots, call.padding_slot = slots - 1;
@@ -116,6 +124,7 @@ AdvanceCall advance_call(std::int64_t rows, std::int64_t width, std::int64_t slo
   call.active = row<std::int32_t>(ints, 1, slots), call.held = row<std::int32_t>(ints, 5, slots);
   call.counts = pointer<std::int32_t>(counts), call.history = pointer<std::int32_t>(history);
   call.vocab = vocab, call.history_width = history_width;
+  call.top_p = pointer<float>(floats) + slots, call.top_p_rule = top_p_rule(slots, floats, ints);
   return call;
 }
 

@@ -79,6 +79,15 @@ WEFT_HD float unordered(std::uint32_t key) { return bits_float(key & 0x80000000u
 
 // ---- the elements of logits ------------------------------------------------------------------------------------
 
+// The largest finite number of each.
+WEFT_HD constexpr float largest(float) { return 0x1.fffffep127f; }
+WEFT_HD constexpr float largest(BFloat16) { return 0x1.fep127f; }
+WEFT_HD constexpr float largest(Half) { return 65504.0f; }
+
+WEFT_HD bool is_finite(float x) { return (x < kInfinity) & (x > -kInfinity); }
+
+WEFT_HD float clamped(float x, float most) { return x < most ? x > -most ? x : -most : most; }
+
 WEFT_HD float widen(float x) { return x; }
 
 WEFT_HD float widen(BFloat16 x) { return bits_float(std::uint32_t{x.bits} << 16); }

@@ -378,6 +378,7 @@ def advance_call(
     arg20: int,
     arg21: int,
     arg22: int,
+    arg23: int,
     /,
 ) -> AdvanceCall: ...
 def advance_slots_cpu(arg: AdvanceCall, /) -> Kernel: ...

@@ -23,6 +23,10 @@ WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
   call.length[slot] = slot == call.padding_slot ? 0 : call.base[b] + count + 1;
   if (width > 1) call.proposed[slot] = proposed;
   for (std::int64_t k = width - 1; k < call.max_drafts; ++k) call.drafts[k * call.slots + slot] = -1;
+  if (call.top_p_rule.changes(slot)) {
+    for (std::int64_t t = 0; t <= count; ++t)
+      call.top_p[slot] = call.top_p_rule.next(slot, call.top_p[slot], sampled[t]);
+  }
   if (!call.active[slot]) return;
   std::int32_t *counts = call.counts + slot * call.vocab, *history = call.history + slot * call.history_width;
   for (std::int64_t t = 0; t <= count; ++t) {

@@ -51,11 +51,10 @@ WEFT_INLINE void change_block(const PenaltyRow &row, const BlockTables &tables, 
   }
   if (!any) return;
   for (int j = 0; j < n; ++j) {
-    const float x = widen(logits[j]);
-    const float y = (tables.count[j] > 0) | tables.in_prompt[j] ? penalized(x, tables.count[j], row) : x;
-    T changed;
-    narrow(biased(y, tables.bias[j]), changed);
-    logits[j] = changes[j] ? changed : logits[j];
+    const bool repeated = (tables.count[j] > 0) | tables.in_prompt[j];
+    T out;
+    narrow(changed(widen(logits[j]), tables.count[j], repeated, tables.bias[j], row, largest(T{})), out);
+    logits[j] = changes[j] ? out : logits[j];
   }
 }
 
@@ -105,6 +104,18 @@ WEFT_INLINE void block_bad_words(const PenaltyRow &row, const PenalizeCall &call
 }
 
 template <class T>
+WEFT_INLINE void block_repeats(const PenaltyRow &row, const PenalizeCall &call, T *logits) {
+  T neg_inf;
+  narrow(-kInfinity, neg_inf);
+  const Text text(row);
+  const std::int64_t count = num_ngrams(row, text);
+  for (std::int64_t start = 0; start < count; ++start) {
+    const std::int64_t token = repeating(row, text, start);
+    if (token >= 0) block_token(call, logits, token, neg_inf);
+  }
+}
+
+template <class T>
 WEFT_INLINE void penalize_rows(const PenalizeCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
     if (!is_active(call.tables, call.slot[i])) continue;
@@ -112,6 +123,7 @@ WEFT_INLINE void penalize_rows(const PenalizeCall &call, std::int64_t begin, std
     T *logits = row_of<T>(call, i);
     if (row.penalizes || row.bias) change_columns(row, call, logits);
     block_bad_words(row, call, logits);
+    if (row.no_repeat > 0) block_repeats(row, call, logits);
   }
 }
 

@@ -1,4 +1,5 @@
-// Penalties on CUDA, for the threads of a team on one row: first every column, then the bad words' last tokens.
+// Penalties on CUDA, for the threads of a team on one row: first every column, then the last tokens of bad words and of
+// n-grams that would come twice.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +11,7 @@
 
 namespace weft {
 
-struct BadWordsMemory {
+struct BlockedMemory {
   unsigned end;  // of the list
   unsigned num_blocked;
   std::int64_t blocked[kTeamThreads];
@@ -27,8 +28,7 @@ __device__ __forceinline__ void change_column(const PenaltyRow &row, std::int64_
   }
   const float bias = row.bias ? __ldg(row.bias + token) : 0.0f;
   if (!repeated && bias == 0) return;
-  const float x = widen(*logit);
-  narrow(biased(repeated ? penalized(x, count, row) : x, bias), *logit);
+  narrow(changed(widen(*logit), count, repeated, bias, row, largest(T{})), *logit);
 }
 
 template <class T>
@@ -41,10 +41,28 @@ __device__ void change_columns(const PenaltyRow &row, T *logits, std::int64_t vo
   }
 }
 
+// Blocks the tokens that a block has found. By all of its threads.
+template <class T>
+__device__ void block_found(T *logits, std::int64_t vocab, const std::int64_t *d2t, const BlockedMemory &memory) {
+  T neg_inf;
+  narrow(-kInfinity, neg_inf);
+  const unsigned count = memory.num_blocked;
+  if (d2t) {
+    for (std::int64_t c = threadIdx.x; count > 0 && c < vocab; c += kTeamThreads) {
+      const std::int64_t token = c + __ldg(d2t + c);
+      for (unsigned b = 0; b < count; ++b) {
+        if (memory.blocked[b] == token) logits[c] = neg_inf;
+      }
+    }
+  } else if (threadIdx.x < count && memory.blocked[threadIdx.x] < vocab) {
+    logits[memory.blocked[threadIdx.x]] = neg_inf;
+  }
+}
+
 // By one block; as many places of the bad words at a time as there are threads.
 template <class T>
 __device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
-                                BadWordsMemory &memory) {
+                                BlockedMemory &memory) {
   const auto width = static_cast<unsigned>(row.bad_width);
   if (threadIdx.x == 0) memory.end = width;
   __syncthreads();
@@ -53,8 +71,6 @@ __device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t v
   }
   __syncthreads();
   const unsigned length = memory.end;
-  T neg_inf;
-  narrow(-kInfinity, neg_inf);
   for (unsigned base = 0; base < length; base += kTeamThreads) {
     if (threadIdx.x == 0) memory.num_blocked = 0;
     __syncthreads();
@@ -63,27 +79,36 @@ __device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t v
       memory.blocked[atomicAdd(&memory.num_blocked, 1u)] = row.bad_words[at];
     }
     __syncthreads();
-    const unsigned count = memory.num_blocked;
-    if (d2t) {
-      for (std::int64_t c = threadIdx.x; count > 0 && c < vocab; c += kTeamThreads) {
-        const std::int64_t token = c + __ldg(d2t + c);
-        for (unsigned b = 0; b < count; ++b) {
-          if (memory.blocked[b] == token) logits[c] = neg_inf;
-        }
-      }
-    } else if (threadIdx.x < count && memory.blocked[threadIdx.x] < vocab) {
-      logits[memory.blocked[threadIdx.x]] = neg_inf;
-    }
+    block_found(logits, vocab, d2t, memory);
+    __syncthreads();
+  }
+}
+
+// Every block looks at its share of the text; as many n-grams at a time as there are threads.
+template <class T>
+__device__ void block_repeats(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
+                              BlockedMemory &memory, const Team &team) {
+  const Text text(row);
+  const std::int64_t count = num_ngrams(row, text);
+  for (std::int64_t base = team.rank * kTeamThreads; base < count; base += team.size * kTeamThreads) {
+    if (threadIdx.x == 0) memory.num_blocked = 0;
+    __syncthreads();
+    const std::int64_t start = base + threadIdx.x;
+    const std::int64_t token = start < count ? repeating(row, text, start) : -1;
+    if (token >= 0) memory.blocked[atomicAdd(&memory.num_blocked, 1u)] = token;
+    __syncthreads();
+    block_found(logits, vocab, d2t, memory);
     __syncthreads();
   }
 }
 
 template <class T>
 __device__ void penalize_row(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
-                             BadWordsMemory &memory, const Team &team) {
+                             BlockedMemory &memory, const Team &team) {
   change_columns(row, logits, vocab, d2t, team);
   team.sync();
   if (team.rank == 0 && row.bad_width > 0) block_bad_words(row, logits, vocab, d2t, memory);
+  if (row.no_repeat > 0) block_repeats(row, logits, vocab, d2t, memory, team);
   team.sync();
 }
 

@@ -1,5 +1,5 @@
-// What requests change in their logits before the grammar's mask: penalties on tokens that have come, a bias, and bad
-// words. Everything that a request asks for lies on the device by slot.
+// What requests change in their logits before the grammar's mask: penalties on tokens that have come, a bias, bad words,
+// and n-grams that may not come twice. Everything that a request asks for lies on the device by slot.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include "kernels/logits.h"
 
 namespace weft {
+
+constexpr std::int32_t kWideBias = 2;  // of `biased`: the bias goes beyond what the draw's noise can be added to
 
 // By slot; a row of `counts` and `bias` has `vocab` entries, the target's vocabulary.
 struct PenaltyTables {
@@ -19,17 +21,20 @@ struct PenaltyTables {
   const std::int32_t *biased;     // 0: the bias is none
   const std::int32_t *bad_words;  // sequences of tokens, each ended by -1 or the end; an empty one ends the list
   const std::int32_t *history;    // prompt and output by position
+  const std::int32_t *after_temperature;  // 0: penalties, then the bias; else the bias, the temperature, then penalties
+  const std::int32_t *no_repeat;          // the length of n-grams that do not come twice; 0: none
 };
 
 // Logits row i belongs to slot[i], and stands after history_length[i] tokens of its history and, of the
 // `extra_width` in its row of `extra`, the first num_extra[i] tokens that are not -1. With `d2t`, column c stands for
-// token c + d2t[c].
+// token c + d2t[c]. `temperature` is what the row is drawn with.
 struct PenalizeCall {
   Logits logits;
   PenaltyTables tables;
   const std::int64_t *slot, *history_length, *extra, *num_extra;
   std::int64_t extra_width;
   const std::int64_t *d2t;  // or null
+  const float *temperature;
 };
 
 // A row whose slot is out of bounds is left alone.

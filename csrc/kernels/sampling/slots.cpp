@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "kernels/sampling/advance_rule.h"
+#include "kernels/sampling/level.h"
+#include "kernels/sampling/penalty_rule.h"
 #include "kernels/sampling/sampling.h"
 #include "kernels/sampling/suppress_ends.h"
 #include "kernels/sampling/truncation.h"
@@ -41,14 +43,13 @@ void penalize(const SlotCall &call, Rows &r, int threads) {
   fill(r.seen, rows, [&](std::int64_t i) { return call.seen_by(i); });
   fill(r.extra, rows * width, [&](std::int64_t n) { return call.extra_of(n / width, n % width); });
   penalize_cpu({call.logits, call.tables.penalties, r.slot.data(), r.length.data(), r.extra.data(), r.seen.data(),
-                width, call.d2t},
+                width, call.d2t, r.temperature.data()},
                threads);
 }
 
 const float *truncate(const SlotCall &call, Rows &r, int threads) {
   const std::int64_t rows = call.logits.rows;
   fill(r.top_k, rows, [&](std::int64_t i) { return call.tables.top_k[call.slot_of(i)]; });
-  fill(r.top_p, rows, [&](std::int64_t i) { return call.tables.top_p[call.slot_of(i)]; });
   fill(r.min_p, rows, [&](std::int64_t i) { return call.tables.min_p[call.slot_of(i)]; });
   r.floor.resize(static_cast<std::size_t>(rows));
   truncation_floor_cpu(
@@ -75,8 +76,12 @@ void sample_slots_cpu(const SlotCall &call, int threads) {
                        r.position.data()},
                       threads);
   }
-  const bool truncates =
-      any_slot(call, [&](std::int64_t s) { return tables.top_k[s] > 0 || tables.top_p[s] < 1 || tables.min_p[s] > 0; });
+  if (any_slot(call, [&](std::int64_t s) { return is_wide(tables.penalties, s); })) {
+    level_cpu({call.logits, tables.penalties, r.slot.data()}, threads);
+  }
+  fill(r.top_p, rows, [&](std::int64_t i) { return call.top_p_of(i); });
+  bool truncates = any_slot(call, [&](std::int64_t s) { return tables.top_k[s] > 0 || tables.min_p[s] > 0; });
+  for (const float top_p : r.top_p) truncates |= top_p < 1;
   const float *floor = truncates ? truncate(call, r, threads) : nullptr;
   sample_cpu({call.logits, r.temperature.data(), r.seed.data(), r.position.data(), call.d2t, floor, call.out}, threads);
   if (!call.draft_number) return;

@@ -6,6 +6,7 @@
 
 #include "kernels/columns.cuh"
 #include "kernels/sampling/advance_rule.h"
+#include "kernels/sampling/level.cuh"
 #include "kernels/sampling/penalties.cuh"
 #include "kernels/sampling/sampling.cuh"
 #include "kernels/sampling/slots.h"
@@ -18,7 +19,7 @@ namespace {
 constexpr int kThreads = 128;
 
 struct RowMemory {
-  BadWordsMemory bad_words;
+  BlockedMemory bad_words;
   unsigned found;
   TruncationMemory truncation;
   SampleMemory sample;
@@ -26,7 +27,7 @@ struct RowMemory {
 
 __device__ PenaltyRow penalties_of(const SlotCall &call, std::int64_t i) {
   const std::int64_t from = call.extra_by_slot ? call.slot_of(i) : i / call.positions, seen = call.seen_by(i);
-  PenaltyRow row(call.tables.penalties, call.slot[i / call.positions], call.length_of(i));
+  PenaltyRow row(call.tables.penalties, call.slot[i / call.positions], call.length_of(i), call.temperature_of(i));
   row.extra = call.extra + from * call.row_stride, row.extra_stride = call.token_stride;
   row.num_extra = seen < call.num_extra ? seen : call.num_extra;
   return row;
@@ -53,8 +54,11 @@ __global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const Slot
   if (const std::int32_t *ends = ends_of(call, i)) {
     suppress_row(ends, call.tables.ends_width, logits, vocab, memory.found, team);
   }
+  if (is_wide(call.tables.penalties, call.slot[i / call.positions])) {
+    level_row(logits, vocab, memory.truncation, team);
+  }
   const float temperature = call.temperature_of(i);
-  const Cuts cuts(temperature, call.tables.top_k[s], call.tables.top_p[s], call.tables.min_p[s], vocab);
+  const Cuts cuts(temperature, call.tables.top_k[s], call.top_p_of(i), call.tables.min_p[s], vocab);
   const float floor = floor_of_row<T>(cuts, logits, vocab, memory.truncation, team);
   const RowDraw draw(temperature, floor, call.tables.seed[s], call.length_of(i) + call.seen_by(i));
   const std::int64_t token = draw_token<kTarget>(draw, logits, vocab, call.d2t, memory.sample, team);

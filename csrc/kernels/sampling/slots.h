@@ -7,6 +7,7 @@
 #include "kernels/floats.h"
 #include "kernels/logits.h"
 #include "kernels/sampling/penalties.h"
+#include "kernels/sampling/top_p_rule.h"
 #include "support/held_slot.h"
 
 namespace weft {
@@ -19,12 +20,13 @@ struct SlotTables {
   const std::int32_t *top_k, *max_drafts;
   const std::int32_t *ends;  // `ends_width` by slot
   std::int64_t ends_width;
+  TopPTables top_p_rule;  // of `top_p`, which is that of the token after the slot's text
 };
 
 // Logits row b * positions + t is of batch row b, whose slot is slot[b]: it stands after base[b] + count[b] + offset
 // tokens of the slot's text and the first first_extra + t of its row of `extra`, drafts that are not committed. In this
-// order: penalties, bias and bad words; min_tokens, where `keeps_min_tokens`; truncation; the draw. The logits keep
-// what the first two changed. Writes target ids to `out`; -1 where there is no token.
+// order: penalties, bias, bad words and n-grams; min_tokens, where `keeps_min_tokens`; levelling; truncation; the draw.
+// The logits keep what the first three changed. Writes target ids to `out`; -1 where there is no token.
 //
 // A call for drafts goes on: what the host `proposed` for a slot goes before; a draft beyond the slot's max_drafts is
 // none; the draft is written to its slot's place in `drafts` and `drafts_host`, too.
@@ -64,6 +66,14 @@ struct SlotCall {
     const float other = wanted ? wanted[s * wanted_width + i % positions] : -1.0f;
     return other >= 0 ? other : tables.temperature[s];
   }
+  // After the drafts before the position.
+  WEFT_HD float top_p_of(std::int64_t i) const {
+    const std::int64_t s = slot_of(i), seen = seen_by(i) < num_extra ? seen_by(i) : num_extra;
+    float top_p = tables.top_p[s];
+    if (!tables.top_p_rule.changes(s)) return top_p;
+    for (std::int64_t e = 0; e < seen; ++e) top_p = tables.top_p_rule.next(s, top_p, extra_of(i, e));
+    return top_p;
+  }
   WEFT_HD std::int64_t extra_of(std::int64_t i, std::int64_t e) const {
     return extra[(extra_by_slot ? slot_of(i) : i / positions) * row_stride + e * token_stride];
   }
@@ -83,8 +93,8 @@ const char *sample_slots_cuda(const SlotCall &call, int sms, void *stream);
 // Verification, and what it moves: of batch row b, `width` tokens were sampled at its positions, the drafts among
 // `inputs` [b * width + 1 ...] but one; those that equal what was sampled before them are accepted. Where `is_counted`,
 // `count` holds how many are taken instead. Writes count and tokens, moves the slot to the end of the accepted drafts
-// and the token after them, notes how many drafts there were, clears the drafts from number `width` on, and counts the
-// tokens for slots with penalties. The slot that only pads stays at length 0.
+// and the token after them, notes how many drafts there were, clears the drafts from number `width` on, counts the
+// tokens for slots with penalties, and changes top-p by them. The slot that only pads stays at length 0.
 struct AdvanceCall {
   std::int64_t rows, width, slots, padding_slot;
   const std::int64_t *slot, *base, *inputs, *sampled;
@@ -100,6 +110,8 @@ struct AdvanceCall {
   const std::int32_t *held;  // slots that stay where they are: their count becomes kHeldSlot
   std::int32_t *counts, *history;
   std::int64_t vocab, history_width;
+  float *top_p;  // by slot
+  TopPTables top_p_rule;
 };
 
 void advance_slots_cpu(const AdvanceCall &call);

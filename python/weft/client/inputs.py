@@ -54,7 +54,8 @@ class InputProcessor:
     def _prepare(self, request: GenerationRequest, shared: Shared) -> PreparedRequest:
         prompt = self.text.prompt(request.prompt, request.names.prompt)
         self._check(request)
-        key = (id(request.sampling), id(request.stop_words), request.end_ids, id(request.bias))
+        bias, penalties = id(request.bias), request.penalties
+        key = (id(request.sampling), id(request.stop_words), request.end_ids, bias, penalties)
         if key not in shared:
             shared[key] = self._read(request)
         given = self.text.expected(request.given, request.names.given) if request.given else ()
@@ -67,7 +68,7 @@ class InputProcessor:
     def _read(self, request: GenerationRequest) -> tuple[TokenRules, WatcherFactory]:
         sampling, words = request.sampling, request.watched_words
         stop_words = self.words.stop_words(request.names.stop_words, words)
-        return self.words.rules(sampling, request.end_ids, request.bias), stop_words
+        return self.words.rules(sampling, request.end_ids, request.bias, request.penalties), stop_words
 
     def _check(self, request: GenerationRequest) -> None:
         """What depends on how the engine was made."""

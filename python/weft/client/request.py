@@ -13,6 +13,7 @@ from torch import Tensor
 from weft.config import MAX_DRAFT_TOKENS
 from weft.core import Kind, SamplingParams, is_encodable
 from weft.engine.beam_params import BeamParams
+from weft.engine.device.sampling import OWN_PENALTIES, PenaltyRule
 from weft.engine.device.tensors import NOTHING, Gather
 from weft.engine.kv.retention import Retention
 from weft.engine.logits_processors import LogitsProcessor
@@ -51,7 +52,8 @@ class GenerationRequest:
     - `processor` acts on its logits; `gather` names the tensors it wants; `retention` says how long its blocks are
       worth keeping. Only requests with the same `cache_salt` (a text of 1 to 256 characters) find them again.
     - `stop_words` (texts or lists of token ids) stand in for `sampling.stop`; `end_ids` for the model's end tokens;
-      `bias` [vocab_size] is added to the logits.
+      `bias` [vocab_size] is added to the logits: any finite numbers, or -inf, which forbids. `penalties` says what
+      the penalties of `sampling` count, and when they act.
     - With `streams` every iteration that adds to the answer is a delta; otherwise only its end is.
     - `tag` is the front's own and comes back with the handle. `refusal` is why the front refuses the request: it ends
       with that before it begins.
@@ -76,6 +78,7 @@ class GenerationRequest:
     stop_words: Sequence[str | Sequence[int]] | None = None
     end_ids: frozenset[int] | None = None
     bias: Tensor | None = None
+    penalties: PenaltyRule = OWN_PENALTIES
     streams: bool = False
     names: FieldNames = OWN_NAMES
     tag: Any = None

@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.client.model_text import ModelText
 from weft.config import EngineConfig
 from weft.core import SamplingParams
-from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, TokenRules
+from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, OWN_PENALTIES, PenaltyRule, TokenRules
 from weft.errors import InputError
 from weft.spelling import Speller
 from weft.stop_words import StopSequences, StopTexts, StopTokens
@@ -31,10 +31,14 @@ class WordRules:
     max_word_bytes: int = EngineConfig.max_word_bytes
 
     def rules(
-        self, sampling: SamplingParams, end_ids: Iterable[int] | None = None, bias: Tensor | None = None
+        self,
+        sampling: SamplingParams,
+        end_ids: Iterable[int] | None = None,
+        bias: Tensor | None = None,
+        penalties: PenaltyRule = OWN_PENALTIES,
     ) -> TokenRules:
         """What sampling parameters say in token ids. `end_ids` end the answer (default: the model's); `bias` [V] is
-        added to the logits."""
+        added to the logits; `penalties` says how they act."""
         text = self.text
         if bias is not None and bias.shape[0] != text.vocab_size:
             raise InputError(
@@ -47,9 +51,11 @@ class WordRules:
         text.check("bad_words", [token for word in words for token in word])
         text.check("stop_token_ids", sampling.stop_token_ids)
         text.check("logit_bias", list(sampling.logit_bias or ()))
+        if sampling.top_p_reset_ids is not None:
+            text.check("top_p_reset_ids", [sampling.top_p_reset_ids])
         own = text.end_ids if end_ids is None else tuple(end_ids)
         ends = dict.fromkeys((*own, *sampling.stop_token_ids)) if sampling.min_tokens else ()
-        return TokenRules(tuple(sorted(words)), tuple(ends), bias)
+        return TokenRules(tuple(sorted(words)), tuple(ends), bias, penalties)
 
     def stop_words(self, name: str, words: Sequence[str | Sequence[int]]) -> WatcherFactory:
         """What makes the watchers for stop words."""

@@ -6,6 +6,7 @@ from weft.config.engine import (
     EngineConfig,
     Graphs,
     HostTasks,
+    Logprobs,
     Policy,
     positions_ahead,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Graphs",
     "GuideDrafts",
     "HostTasks",
+    "Logprobs",
     "Policy",
     "Speculation",
     "cache_directory",

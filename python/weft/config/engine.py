@@ -13,6 +13,7 @@ Graphs = Literal["one", "split", "none"]
 HostTasks = Literal["callback", "polling"]
 Policy = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
 Chunking = Literal["first_come", "equal_progress"]
+Logprobs = Literal["raw", "sampled", "normalized"]
 
 PROGRAM_BYTES = 192 << 20
 """What a program with `WasmLimits`' defaults may hold: its memory twice, and what is kept to take tokens back."""
@@ -49,6 +50,12 @@ class EngineConfig:
     `config` then says. `gather_generation_logits` keeps memory for the raw logits of answers, and `additional_outputs`
     for tensors that the model marks: a name each, with whether it is gathered of prompts too. Requests may be searched
     with up to `max_beam_width` beams.
+
+    `logprobs` says whose the log-probabilities of tokens are that requests ask for: `"raw"`, the model's, before all
+    that sampling does; `"sampled"`, those of the whole vocabulary under all of it but top-k and top-p: bias, penalties,
+    guide, temperature (of greedy requests: 1) and min-p; `"normalized"`, the same within the `top_k` likeliest, where a
+    request has a `top_k`, or is greedy, which is a `top_k` of 1. They are TensorRT-LLM's with `normalize_log_probs`
+    False and True. Beams have their own.
 
     `grammar` names the library that compiles guides, one of the registry's; `"auto"` takes the one that enforces more
     of the guide at hand (`docs/grammars.md`). A guide that takes longer than `mask_time_limit_s` seconds within one
@@ -87,6 +94,7 @@ class EngineConfig:
     host_tasks: HostTasks = "callback"
     gather_generation_logits: bool = False
     additional_outputs: tuple[tuple[str, bool], ...] = ()
+    logprobs: Logprobs = "raw"
     mask_time_limit_s: float | None = None
     untrusted_guides: bool = False
     max_program_bytes: int | None = None
@@ -212,6 +220,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "partial_reuse": (True, False),
     "copy_on_partial_reuse": (True, False),
     "gather_generation_logits": (True, False),
+    "logprobs": ("raw", "sampled", "normalized"),
     "untrusted_guides": (True, False),
 }
 """What the settings of an `EngineConfig` that name something may be."""

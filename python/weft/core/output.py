@@ -21,13 +21,16 @@ FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 @dataclass(frozen=True)
 class TokenLogprob:
     """The log-probability of a token of the answer, and those of the likeliest tokens at its place, likeliest first: as
-    the model has them. `num_allowed` tokens could be drawn there; guide, bad words and the like forbade the others,
-    among them those of `top` in `forbidden`. None of a search by beams, nor of a token that a program put."""
+    the model has them, or as the engine was made to give them (`EngineConfig.logprobs`). `num_allowed` tokens could be
+    drawn there; guide, bad words and the like forbade the others, among them those of `top` in `forbidden`. None of a
+    search by beams, nor of a token that a program put. `unnormalized` is the token's own of the whole vocabulary, where
+    `logprob` may be of the `top_k` likeliest alone."""
 
     logprob: float
     top: dict[int, float]
     num_allowed: int | None = None
     forbidden: tuple[int, ...] = ()
+    unnormalized: float | None = None
 
 
 class BeamTrace(Protocol):

@@ -36,14 +36,18 @@ class SamplingParams:
       at most 1,000 (-10,000 to 10,000; -inf forbids). `bad_words` holds lists of token ids, whose last token is never
       drawn after the others, and texts. A text stands for such lists: as the tokenizer spells it, by itself and after
       a space, and, as long as there is room, as other tokens of the vocabulary spell the two, up to 32 each, the
-      fewest tokens first. Not blocked is a text whose first token begins, or whose last token ends, outside it.
+      fewest tokens first. Not blocked is a text whose first token begins, or whose last token ends, outside it. With
+      `no_repeat_ngram_size` (0 or None: off) no so many tokens that follow each other in the prompt or the answer are
+      drawn in that order again.
     - The guide's mask. Until `min_tokens` are out no end token and no stop token id is drawn, unless the guide allows
       nothing else; stop words that are complete before do not count.
     - `temperature`, at most 10,000: 0 is greedy, and so is what is below 0.00001. Otherwise, of softmax(logits /
       temperature), `top_k` (0: all) keeps the k most likely tokens, `top_p` (1: all) of those the fewest whose share
-      reaches it, `min_p` (0: all) those at least so many times as likely as the likeliest.
+      reaches it, `min_p` (0: all) those at least so many times as likely as the likeliest. Every token of the answer
+      makes `top_p` that times `top_p_decay` (above 0 to 1; 1: none), `top_p_min` (above 0 to 1) at least; after the
+      token `top_p_reset_ids` it is what it was first. At 1 and 1e-6, the defaults, it stays.
 
-    `seed` (64 bits; drawn afresh if None) decides the text completely: the same seed gives the same text alone or in
+    `seed` (64 bits, with or without a sign; drawn afresh if None) decides the text completely: the same seed gives the same text alone or in
     any batch, with any drafter. The answer ends after `max_tokens`, at the model's end tokens, at one of
     `stop_token_ids`, or with one of the texts `stop`, which is not part of the answer's text. At `max_tokens` an answer
     is cut; with `on_length="close"` a guided one is whole by then: when the room that is left comes near the shortest
@@ -75,6 +79,10 @@ class SamplingParams:
     logprobs: int | None = None
     on_length: OnLength = "cut"
     n: int | None = None
+    no_repeat_ngram_size: int | None = 0
+    top_p_decay: float = 1.0
+    top_p_min: float = 1e-6
+    top_p_reset_ids: int | None = None
 
     def __post_init__(self) -> None:
         for name, (kind, lowest, highest, valid) in BOUNDS.items():
@@ -96,6 +104,11 @@ class SamplingParams:
         check_entries("stop_token_ids", self.stop_token_ids, Kind.INTEGER)
         check_words("bad_words", self.bad_words)
         self._check_bias()
+
+    @property
+    def changes_top_p(self) -> bool:
+        """Whether `top_p` changes from token to token."""
+        return self.top_p_decay != 1 or self.top_p_min != 1e-6
 
     @property
     def stop_words(self) -> tuple[str, ...]:
@@ -128,13 +141,17 @@ BOUNDS: dict[str, tuple[Kind, float, float, str]] = {
     "repetition_penalty": (Kind.NUMBER, 1e-3, 1e3, "0.001 to 1000 (1: none)"),
     "presence_penalty": (Kind.NUMBER, -MAX_LOGIT, MAX_LOGIT, "-10000 to 10000 (0: none)"),
     "frequency_penalty": (Kind.NUMBER, -MAX_LOGIT, MAX_LOGIT, "-10000 to 10000 (0: none)"),
-    "seed": (Kind.INTEGER, -(2**63), 2**63 - 1, "64 bits, signed (or None: drawn afresh)"),
+    "seed": (Kind.INTEGER, -(2**63), 2**64 - 1, "64 bits, signed or unsigned (or None: drawn afresh)"),
     "logprobs": (Kind.INTEGER, 0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS} (or None: none)"),
     "n": (Kind.INTEGER, 1, 2**31 - 1, "1 or more sequences (or None: 1)"),
+    "no_repeat_ngram_size": (Kind.INTEGER, 0, 2**31 - 1, "0 (off) or a number of tokens (below 2**31)"),
+    "top_p_decay": (Kind.NUMBER, SMALLEST, 1, "above 0 (from 2**-126 on) and at most 1 (none)"),
+    "top_p_min": (Kind.NUMBER, SMALLEST, 1, "above 0 (from 2**-126 on) and at most 1"),
+    "top_p_reset_ids": (Kind.INTEGER, 0, 2**31 - 1, "a token id (or None: none)"),
 }
 """Kind, lowest, highest, and how messages say the two, of each parameter that is one number."""
 
-OPTIONAL = {"seed", "logprobs", "n"}
+OPTIONAL = {"seed", "logprobs", "n", "no_repeat_ngram_size", "top_p_reset_ids"}
 
 
 def check_on_length(value: object) -> None:

@@ -125,6 +125,7 @@ def build_decoder(
         has_proposals=make_proposals is not None,
         max_drafts=max_drafts,
         outputs=outputs,
+        logprobs=config.logprobs,
     )
     graphs = StepGraphs(runtime, stream, lane, parts, config.graphs)
     config = replace(config, host_tasks="polling" if lane.polls else "callback")

@@ -147,6 +147,7 @@ class Request:
         sampling, bias = self.sampling, self.rules.bias
         forbids = {
             "bad_words": bool(sampling.bad_words),
+            "no_repeat_ngram_size": bool(sampling.no_repeat_ngram_size),
             "logit_bias": bool(sampling.logit_bias),
             "embedding_bias": bias is not None and bool(bias.isneginf().any()),
         }

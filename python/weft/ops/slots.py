@@ -29,17 +29,22 @@ class SlotParams:
     """
 
     floats: Tensor
-    """[6, R] float32. temperature: below 1e-5, or NaN, is the largest logit without noise. top_p: >= 1 is none. min_p:
-    <= 0 is none. repetition, positive: divides positive, multiplies other logits of tokens in prompt or output.
-    presence, frequency: taken from the logits of tokens in the output, once and as often as they stand there."""
+    """[9, R] float32. temperature: below 1e-5, or NaN, is the largest logit without noise. top_p, of the token after the
+    text: >= 1 is none. min_p: <= 0 is none. repetition, positive: divides positive, multiplies other logits of tokens in
+    prompt or output. presence, frequency: taken from the logits of tokens that are counted, once and as often as they
+    are. top_p_decay and top_p_min: every token makes top_p max(top_p * decay, min), unless they are 1 and 0; what it
+    begins with."""
     longs: Tensor
     """[2, R] int64: the seed, and the position until which end tokens are blocked."""
     ints: Tensor
-    """[6, R] int32: top_k, <= 0 for none; whether the slot has penalties, bias or bad words at all, and whether its
-    bias is read; how many drafts it may have; whether it wants log-probabilities; whether the host chooses its tokens,
-    so that verification leaves it where it is."""
+    """[9, R] int32: top_k, <= 0 for none; whether the slot has penalties, bias, bad words or no_repeat at all; whether
+    its bias is read, 2 where that goes beyond 10,000; how many drafts it may have; whether it wants log-probabilities;
+    whether the host chooses its tokens, so that verification leaves it where it is; whether its bias and temperature
+    come before penalties; no_repeat, the length of n-grams that do not come twice, 0 for none; the token after which
+    top_p begins anew, -1 for none."""
     counts: Tensor
-    """[R, vocab] int32: how often each token stands in the output."""
+    """[R, vocab] int32: how often each token stands in what is counted: the output, and all or a part of the prompt for
+    those who count that, too."""
     prompt: Tensor
     """[R, ceil(vocab / 32)] int32; bit t % 32 of word t // 32 is set where token t stands in the prompt."""
     bias: Tensor
@@ -60,12 +65,13 @@ class SlotParams:
         def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
 
-        floats = zeros(6, slots, dtype=torch.float32)
-        floats[1] = 1.0
+        floats, ints = zeros(9, slots, dtype=torch.float32), zeros(9, slots, dtype=torch.int32)
+        floats[1] = floats[6] = floats[8] = 1.0
+        ints[8] = -1
         return SlotParams(
             floats=floats,
             longs=zeros(2, slots, dtype=torch.int64),
-            ints=zeros(6, slots, dtype=torch.int32),
+            ints=ints,
             counts=zeros(slots, vocab, dtype=torch.int32),
             prompt=zeros(slots, -(-vocab // 32), dtype=torch.int32),
             bias=zeros(slots, vocab, dtype=torch.float32),
@@ -103,10 +109,12 @@ def sample_slots_(
     slot, base: [B] int64: the batch row's slot, and the position of its last committed token.
     inputs: [B, T] int64: that token, then the drafts; position t has seen t of them, which count as output. -1 is none.
     temperatures: float32, P >= T for each slot: those that are not negative go before the slot's own.
-    In this order: repetition, presence, frequency and bias, in float32, rounded once to the logits' dtype; a bad word's
-    last token is blocked where the tokens before it are those that the text ends with; end tokens are blocked before
-    their position, unless every other logit is -inf or NaN; top-k, top-p and min-p, each of which keeps ties with the
-    last that it keeps; the draw, where a NaN never wins, and of equal sums that of the lowest token.
+    In this order: repetition, presence, frequency and bias, in float32, rounded once to the logits' dtype, finite where
+    both were; or the bias first, and presence and frequency taken from logits / temperature. A bad word's last token is
+    blocked where the tokens before it are those that the text ends with, and the last of an n-gram of the text where
+    the text ends with the others; end tokens are blocked before their position, unless every other logit is -inf or
+    NaN. Where a bias goes beyond 10,000, the largest logit is taken from all. Then top-k, top-p and min-p, each of which
+    keeps ties with the last that it keeps; the draw, where a NaN never wins, and of equal sums that of the lowest token.
     The logits of a slot out of bounds are left alone. Raises `InputError` for tensors that are not as above, and
     `InterfaceError` for CUDA tensors in a build without CUDA.
     """
@@ -163,10 +171,11 @@ def advance_slots_(
     slots: by slot `verified` [R, K + 2] (count, then tokens), `last_token`, `length`, `proposed` [R] (how many drafts
     there were, where T > 1), `drafts` [K, R], of which those beyond T - 1 become -1, and `verified_host`, which is
     written as `verified` and may be the host's memory, pinned for CUDA; all int64. The last slot pads: it stays at
-    length 0. Tokens of slots with penalties are counted.
+    length 0. Tokens of slots with penalties are counted, and change top_p where it decays.
     """
     ADVANCE(
-        sampled, slot, base, inputs, count, tokens, *slots, params.ints, params.counts, params.history, is_counted
+        sampled, slot, base, inputs, count, tokens, *slots, params.floats, params.ints, params.counts,
+        params.history, is_counted,
     )  # fmt: skip
 
 

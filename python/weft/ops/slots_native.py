@@ -162,16 +162,17 @@ def _advance_call(
     require(
         fits, f"sampled and inputs must be contiguous, of one shape; got {sampled.shape} and {inputs.shape}"
     )
-    count, tokens, verified, last_token, length, proposed, drafts, host, ints, counts, history, is_counted = (
-        rest
-    )
+    (
+        count, tokens, verified, last_token, length, proposed, drafts, host, floats, ints, counts, history,
+        is_counted,
+    ) = rest  # fmt: skip
     _check_like("verified_host", host, "verified", verified)
     return _core.advance_call(
         rows, width, verified.shape[0], slot.data_ptr(), base.data_ptr(), inputs.data_ptr(), sampled.data_ptr(),
         is_counted, count.data_ptr(), tokens.data_ptr(), verified.data_ptr(), verified.shape[1],
         last_token.data_ptr(), length.data_ptr(), proposed.data_ptr(), drafts.data_ptr(), drafts.shape[0],
-        ints.data_ptr(), counts.data_ptr(), history.data_ptr(), counts.shape[1], history.shape[1],
-        _reached("verified_host", host, verified),
+        floats.data_ptr(), ints.data_ptr(), counts.data_ptr(), history.data_ptr(), counts.shape[1],
+        history.shape[1], _reached("verified_host", host, verified),
     )  # fmt: skip
 
 
@@ -221,7 +222,8 @@ PICK = register(
 ADVANCE = register(
     "advance_slots_(Tensor sampled, Tensor slot, Tensor base, Tensor inputs, Tensor(a!) count, Tensor(b!) tokens,"
     " Tensor(c!) verified, Tensor(d!) last_token, Tensor(e!) length, Tensor(f!) proposed, Tensor(g!) drafts,"
-    " Tensor(h!) verified_host, Tensor ints, Tensor(i!) counts, Tensor(j!) history, bool is_counted) -> ()",
+    " Tensor(h!) verified_host, Tensor(k!) floats, Tensor ints, Tensor(i!) counts, Tensor(j!) history,"
+    " bool is_counted) -> ()",
     cpu=_advance_cpu,
     cuda=_advance_cuda,
 )

@@ -1,8 +1,10 @@
 // Random calls of the kernels that sampling consists of, and the memory that they point to.
 #pragma once
 
+#include <cfloat>
 #include <optional>
 
+#include "kernels/sampling/level.h"
 #include "kernels/sampling/penalties.h"
 #include "kernels/sampling/sampling.h"
 #include "kernels/sampling/slots.h"
@@ -55,8 +57,12 @@ struct AnyPenalties {
   std::vector<std::uint32_t> prompt =
       filled<std::uint32_t>(slots * ((known + 31) / 32), [] { return coin() ? 0 : g_random() & g_random(); });
   std::vector<float> bias =
-      filled<float>(slots * known, [] { return any(0, 9) ? 0.0f : one_of({-INFINITY, INFINITY, 100.0f, -0.1f}); });
-  std::vector<std::int32_t> biased = filled<std::int32_t>(slots, [] { return any(0, 1); });
+      filled<float>(slots * known, [] {
+        return any(0, 9) ? 0.0f : one_of({-INFINITY, INFINITY, 100.0f, -0.1f, FLT_MAX, -FLT_MAX});
+      });
+  std::vector<std::int32_t> biased = filled<std::int32_t>(slots, [] { return any(0, 2); });
+  std::vector<std::int32_t> bias_first = filled<std::int32_t>(slots, [] { return any(0, 1); });
+  std::vector<std::int32_t> no_repeat = filled<std::int32_t>(slots, [] { return any(-1, 4); });
   // Of few different tokens, so that words are complete often.
   std::vector<std::int32_t> bad_words =
       filled<std::int32_t>(slots * bad_width, [&] { return any(0, 2) ? any(0, known < 3 ? known : 3) : -1; });
@@ -66,16 +72,20 @@ struct AnyPenalties {
   std::vector<std::int64_t> extra = filled<std::int64_t>(rows * width, [&] { return any(-1, coin() ? 3 : known); });
   std::vector<std::int64_t> num_extra = filled<std::int64_t>(rows, [&] { return any(0, width + 1); });
   std::vector<std::int64_t> d2t = filled<std::int64_t>(vocab, [&] { return any(-vocab, known); });
+  std::vector<float> temperature = filled<float>(rows, [] { return coin() ? 0.0f : 2 * uniform(); });
   PenalizeCall call{
       logits.view(),
       {slots, known, bad_width, length, active.data(), repetition.data(), presence.data(), frequency.data(),
-       counts.data(), prompt.data(), bias.data(), biased.data(), bad_words.data(), history.data()},
+       counts.data(), prompt.data(), bias.data(), biased.data(), bad_words.data(), history.data(), bias_first.data(),
+       no_repeat.data()},
       slot.data(),
       history_length.data(),
       extra.data(),
       num_extra.data(),
       width,
-      coin() ? d2t.data() : nullptr};
+      coin() ? d2t.data() : nullptr,
+      temperature.data()};
+  LevelCall level{logits.view(), call.tables, slot.data()};
 };
 
 struct AnySuppression {
@@ -89,6 +99,15 @@ struct AnySuppression {
   SuppressCall call{logits.view(), ends.data(), until.data(), slots, width, slot.data(), position.data()};
 };
 
+struct AnyTopP {
+  std::int64_t slots;
+  std::vector<float> first = filled<float>(slots, [] { return uniform(); });
+  std::vector<float> decay = filled<float>(slots, [] { return coin() ? 1.0f : uniform(); });
+  std::vector<float> least = filled<float>(slots, [] { return coin() ? 0.0f : uniform() / 2; });
+  std::vector<std::int32_t> reset = filled<std::int32_t>(slots, [] { return any(-1, 2); });
+  TopPTables tables() const { return {first.data(), decay.data(), least.data(), reset.data()}; }
+};
+
 // A call for the target's positions, or for one draft; the slots of its rows differ.
 struct AnySlots {
   AnyPenalties p;
@@ -99,6 +118,7 @@ struct AnySlots {
   std::vector<float> temperature = filled<float>(p.slots, [] { return coin() ? 0.0f : 2 * uniform(); });
   std::vector<float> top_p = filled<float>(p.slots, [] { return coin() ? 1.0f : uniform(); });
   std::vector<float> min_p = filled<float>(p.slots, [] { return coin() ? 0.0f : uniform() / 9; });
+  AnyTopP top_p_rule{p.slots};
   std::vector<float> wanted = filled<float>(p.slots * 4, [] { return coin() ? -1.0f : uniform(); });
   std::vector<std::int64_t> seed = filled<std::int64_t>(p.slots, [] { return g_random(); });
   std::vector<std::int64_t> until = filled<std::int64_t>(p.slots, [] { return any(0, 30); });
@@ -120,7 +140,8 @@ struct AnySlots {
     for (std::int64_t b = 0; b < batch; ++b) slot.push_back(b);
     call.logits = logits.view(), call.positions = positions;
     call.tables = {p.call.tables, temperature.data(), top_p.data(), min_p.data(), seed.data(),
-                   until.data(),  top_k.data(),       limit.data(), ends.data(),  ends_width};
+                   until.data(),  top_k.data(),       limit.data(), ends.data(),  ends_width,
+                   top_p_rule.tables()};
     call.slot = slot.data(), call.base = base.data(), call.out = out.data();
     call.wanted = coin() ? wanted.data() : nullptr, call.wanted_width = 4;
     call.keeps_min_tokens = !is_draft;
@@ -158,6 +179,8 @@ struct AnyAdvance {
   std::vector<std::int32_t> held = filled<std::int32_t>(slots, [] { return any(0, 2) == 0; });
   std::vector<std::int32_t> counts = filled<std::int32_t>(slots * vocab, [] { return any(0, 3); });
   std::vector<std::int32_t> history = filled<std::int32_t>(slots * length, [] { return -1; });
+  std::vector<float> top_p = filled<float>(slots, [] { return uniform(); });
+  AnyTopP top_p_rule{slots};
 
   explicit AnyAdvance() {
     for (std::int64_t b = 0; b < rows; ++b) slot.push_back(slots - 1 - b);
@@ -187,12 +210,15 @@ struct AnyAdvance {
             counts.data(),
             history.data(),
             vocab,
-            length};
+            length,
+            top_p.data(),
+            top_p_rule.tables()};
   }
   bool operator==(const AnyAdvance &other) const {
     return count == other.count && tokens == other.tokens && verified == other.verified && verified_host == verified &&
            verified_host == other.verified_host && last_token == other.last_token && lengths == other.lengths &&
-           proposed == other.proposed && drafts == other.drafts && counts == other.counts && history == other.history;
+           proposed == other.proposed && drafts == other.drafts && counts == other.counts && history == other.history &&
+           top_p == other.top_p;
   }
 };
 

@@ -3,6 +3,8 @@
 
 #include <kernels/team.cuh>
 
+#include "kernels/sampling/level.cuh"
+#include "kernels/sampling/level.h"
 #include "kernels/sampling/penalties.cuh"
 #include "kernels/sampling/sampling.cuh"
 #include "kernels/sampling/suppress_ends.cuh"
@@ -12,11 +14,19 @@ namespace weft {
 
 template <class T>
 void penalize_kernel(const PenalizeCall call) {
-  auto &memory = block_memory<BadWordsMemory>();
+  auto &memory = block_memory<BlockedMemory>();
   const Team team;
   const std::int64_t i = blockIdx.x / team.size;
   if (!is_active(call.tables, call.slot[i])) return;
   penalize_row(PenaltyRow(call, i), row_of<T>(call, i), call.logits.vocab, call.d2t, memory, team);
+}
+
+template <class T>
+void level_kernel(const LevelCall call) {
+  auto &memory = block_memory<TruncationMemory>();
+  const Team team;
+  const std::int64_t i = blockIdx.x / team.size;
+  if (is_wide(call.tables, call.slot[i])) level_row(row_of<T>(call, i), call.logits.vocab, memory, team);
 }
 
 template <class T>
@@ -58,6 +68,9 @@ void by_rows(const Call &call, unsigned team, Launch &&kernel_of) {
 
 inline void penalize_on_cuda(const PenalizeCall &call, unsigned team) {
   by_rows(call, team, [](auto element) { return penalize_kernel<decltype(element)>; });
+}
+inline void level_on_cuda(const LevelCall &call, unsigned team) {
+  by_rows(call, team, [](auto element) { return level_kernel<decltype(element)>; });
 }
 inline void suppress_ends_on_cuda(const SuppressCall &call, unsigned team) {
   by_rows(call, team, [](auto element) { return suppress_kernel<decltype(element)>; });

@@ -42,6 +42,17 @@ bool penalties_agree() {
   return any_call.logits == cuda;
 }
 
+bool levelling_agrees() {
+  AnyPenalties any_call;
+  penalize_cpu(any_call.call, 1);
+  AnyLogits cuda = any_call.logits;
+  level_cpu(any_call.level, 1);
+  LevelCall call = any_call.level;
+  call.logits = cuda.view();
+  level_on_cuda(call, any_team());
+  return any_call.logits == cuda;
+}
+
 bool suppression_agrees() {
   AnySuppression any_call;
   AnyLogits cuda = any_call.logits;
@@ -146,7 +157,7 @@ bool proposals_agree() {
 int main(int argc, char **argv) {
   const int times = argc > 1 ? std::atoi(argv[1]) : 20;
   return check("sample", sample_agrees, times) | check("truncation", truncation_agrees, times / 2) |
-         check("penalties", penalties_agree, times) | check("suppression", suppression_agrees, times) |
+         check("penalties", penalties_agree, times) | check("levelling", levelling_agrees, times) | check("suppression", suppression_agrees, times) |
          check("slots", slots_agree, times) | check("advancing", advancing_agrees, times) |
          check("keeping", keeping_agrees, times) | check("inputs", inputs_agree, times) |
          check("proposals", proposals_agree, times);

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,8 +17,10 @@ import xgrammar as xgr
 from torch import Tensor
 
 from support.engine.oracle import Reference
+from support.kernels.penalties import repeating_tokens, trtllm_reference
 from support.kernels.sampling import gumbel_noise_reference, noise_words_reference
 from weft import SamplingParams
+from weft.engine.device.sampling import PenaltyRule
 
 BOUNDARY = 1e-4
 """A share of probability this near to a limit of truncation may fall on either side of it."""
@@ -45,6 +47,28 @@ def penalise(
     for token, bias in (sampling.logit_bias or {}).items():
         logits[token] += bias
     return logits
+
+
+def penalise_by_rule(
+    logits: Tensor, sampling: SamplingParams, prompt: Sequence[int], answer: Sequence[int], rule: PenaltyRule
+) -> Tensor:
+    """TensorRT-LLM's, of which `rule` says how much of the prompt is not counted; as logits at the temperature."""
+    bias = torch.zeros(len(logits))
+    for token, value in (sampling.logit_bias or {}).items():
+        bias[token] = value
+    penalties = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
+    heat = sampling.temperature or 1.0
+    ignored = rule.prompt_ignore_length
+    return (trtllm_reference(logits, heat, penalties, bias, [*prompt], [*answer], ignored) * heat).float()
+
+
+def top_p_at(sampling: SamplingParams, answer: Sequence[int]) -> float:
+    """What top-p is after an answer."""
+    top_p = sampling.top_p
+    for token in answer if (sampling.top_p_decay, sampling.top_p_min) != (1, 1e-6) else ():
+        again = token == sampling.top_p_reset_ids
+        top_p = sampling.top_p if again else max(top_p * sampling.top_p_decay, sampling.top_p_min)
+    return top_p
 
 
 def forbid(logits: Tensor, words: Words, context: Sequence[int]) -> Tensor:
@@ -92,11 +116,17 @@ def choose(
     answer: Sequence[int],
     sampling: SamplingParams,
     words: Words,
+    rule: PenaltyRule,
 ) -> tuple[int, float]:
     """The token behind `answer`, of raw logits [V], and how far it is from the next best: 0 where a limit of truncation
     was too near to tell. `mask` [1, V / 32] is where the matcher writes."""
-    logits = penalise(logits, sampling, prompt, answer)
+    if rule == PenaltyRule():
+        logits = penalise(logits, sampling, prompt, answer)
+    else:
+        assert rule.counts_prompt and rule.after_temperature
+        logits = penalise_by_rule(logits, sampling, prompt, answer, rule)
     logits = forbid(logits, words, [*prompt, *answer])
+    logits[list(repeating_tokens([*prompt, *answer], sampling.no_repeat_ngram_size or 0))] = -math.inf
     if matcher is not None:
         matcher.fill_next_token_bitmask(mask)
         xgr.apply_token_bitmask_inplace(logits[None], mask, vocab_size=len(logits))
@@ -106,9 +136,11 @@ def choose(
         logits = without if bool(without.isfinite().any()) else logits
     near = math.inf
     if sampling.temperature > 0:
-        logits, near = truncate(logits, sampling)
+        logits, near = truncate(logits, replace(sampling, top_p=top_p_at(sampling, answer)))
         position = torch.tensor([len(prompt) + len(answer)])
-        words_1V = noise_words_reference(torch.tensor([sampling.seed]), position, torch.arange(len(logits)))
+        seed = (sampling.seed or 0) & (1 << 64) - 1
+        signed = torch.tensor([seed - (seed >> 63 << 64)])
+        words_1V = noise_words_reference(signed, position, torch.arange(len(logits)))
         logits = logits / sampling.temperature + gumbel_noise_reference(words_1V)[0]
     best = logits.topk(2)
     gap = float(best.values[0] - best.values[1])
@@ -123,6 +155,7 @@ def decode(
     end_ids: set[int],
     sampling: SamplingParams,
     words: Words = Words(),  # noqa: B008
+    rule: PenaltyRule = PenaltyRule(),  # noqa: B008
 ) -> Reference:
     """Decode `prompt` token by token; `gaps` are 0 where a limit of truncation was too near to tell."""
     matcher = xgr.GrammarMatcher(compiled) if compiled is not None else None
@@ -135,7 +168,9 @@ def decode(
     while len(tokens) < sampling.max_tokens:
         out = model(ids, past_key_values=past, use_cache=True)
         past = out.past_key_values
-        token, gap = choose(out.logits[0, -1].float(), matcher, mask, ends, prompt, tokens, sampling, words)
+        token, gap = choose(
+            out.logits[0, -1].float(), matcher, mask, ends, prompt, tokens, sampling, words, rule
+        )
         tokens.append(token)
         gaps.append(gap)
         if matcher is not None:

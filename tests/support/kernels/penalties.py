@@ -1,10 +1,16 @@
-"""What requests change in their logits, in plain torch and Python: penalties, bias and bad words; then min_tokens."""
+"""What requests change in their logits, in plain torch and Python: penalties, bias, bad words and n-grams that come
+once; then min_tokens, and the levelling of wide biases.
+
+Written from the rules: weft's own order is penalties, then bias. TensorRT-LLM's is bias, temperature, repetition,
+presence, frequency; `trtllm_reference` does that as it stands, and so gives logits / temperature.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from support.kernels.sampling import LOWEST_TEMPERATURE
 from weft.ops.slots import SlotParams
 
 
@@ -16,17 +22,18 @@ def penalize_reference_(
     extra: Tensor,
     num_extra: Tensor,
     d2t: Tensor | None = None,
+    temperature: Tensor | None = None,
 ) -> None:
-    """Penalties, bias and bad words, a row at a time, in place.
+    """Penalties, bias, bad words and n-grams, a row at a time, in place.
 
     Row i stands after the first history_length[i] tokens of its slot's history and the first num_extra[i] of extra[i],
-    of which -1 is none. A row whose slot is out of bounds is left alone.
+    of which -1 is none; it is drawn with temperature[i] (default: the slot's). A row whose slot is out of bounds is left
+    alone. What is finite stays finite.
     """
     vocab = params.counts.shape[1]
     tokens_V = torch.arange(logits.shape[1], device=logits.device) + (0 if d2t is None else d2t)
     known_V = (tokens_V >= 0) & (tokens_V < vocab)
     index_V = tokens_V.where(known_V, 0)
-    repetition, presence, frequency = params.floats[3:]
     for i, s in enumerate(slot.tolist()):
         if not 0 <= s < len(params.counts) or not params.ints[1, s]:
             continue
@@ -38,21 +45,82 @@ def penalize_reference_(
         count_V = counts_T[index_V].where(known_V, 0)
         in_prompt_V = (params.prompt[s][index_V // 32] >> (index_V % 32) & 1).bool() & known_V
 
-        x_V = logits[i].float()
-        scaled_V = torch.where(x_V > 0, x_V / repetition[s], x_V * repetition[s])
-        y_V = scaled_V.where((count_V > 0) | in_prompt_V, x_V)
-        y_V = y_V - torch.where(count_V > 0, presence[s], 0)
-        y_V = y_V - frequency[s] * count_V
-        if params.ints[2, s]:
-            bias_V = params.bias[s][index_V].where(known_V, 0)
-            y_V = (y_V + bias_V).masked_fill(
-                (y_V == float("-inf")) | (bias_V == float("-inf")), float("-inf")
-            )
+        x_V, bias_V = logits[i].float(), params.bias[s][index_V].where(known_V, 0)
+        bias_V = bias_V if params.ints[2, s] else torch.zeros_like(bias_V)
+        heat = params.floats[0, s] if temperature is None else temperature[i]
+        if params.ints[6, s]:
+            y_V = _penalised(_added(x_V, bias_V), params, s, count_V, in_prompt_V, heat)
+        else:
+            y_V = _added(_penalised(x_V, params, s, count_V, in_prompt_V, torch.ones(())), bias_V)
+        most = torch.finfo(logits.dtype).max
+        y_V = y_V.clamp(-most, most).where(x_V.isfinite() & bias_V.isfinite(), y_V)
         context = params.history[s, : history_length[i]].tolist() + drafted
         for word in _words(params.bad_words[s].tolist()):
             if word[:-1] == context[len(context) - len(word) + 1 :] and len(word) <= len(context) + 1:
                 y_V[tokens_V == word[-1]] = float("-inf")
+        is_kept = history_length[i] <= params.history.shape[1]
+        for token in repeating_tokens(context if is_kept else [], int(params.ints[7, s])):
+            y_V[tokens_V == token] = float("-inf")
         logits[i] = y_V.to(logits.dtype)
+
+
+def trtllm_reference(
+    logits: Tensor,
+    temperature: float,
+    penalties: tuple[float, float, float],
+    bias: Tensor,
+    prompt: list[int],
+    answer: list[int],
+    prompt_ignore_length: int = 0,
+) -> Tensor:
+    """What TensorRT-LLM samples a row [V] from, in float64: after its bias, temperature, and the penalties for
+    repetition, presence and frequency."""
+    y_V = (logits.double() + bias.double()) / temperature
+    repetition, presence, frequency = penalties
+    counted = [*prompt[prompt_ignore_length:], *answer]
+    for token in {*prompt, *answer}:
+        y_V[token] = y_V[token] * repetition if y_V[token] < 0 else y_V[token] / repetition
+    for token in counted:
+        y_V[token] -= frequency
+    for token in set(counted):
+        y_V[token] -= presence
+    return y_V
+
+
+def _added(x_V: Tensor, bias_V: Tensor) -> Tensor:
+    """-inf wins over +inf."""
+    is_never_V = (x_V == float("-inf")) | (bias_V == float("-inf"))
+    return (x_V + bias_V).masked_fill(is_never_V, float("-inf"))
+
+
+def _penalised(
+    x_V: Tensor, params: SlotParams, s: int, count_V: Tensor, in_prompt_V: Tensor, heat: Tensor
+) -> Tensor:
+    """The three penalties; presence and frequency are of logits / `heat`."""
+    repetition, presence, frequency = params.floats[3:6, s]
+    scale = heat if heat >= LOWEST_TEMPERATURE else torch.ones(())
+    scaled_V = torch.where(x_V > 0, x_V / repetition, x_V * repetition)
+    y_V = scaled_V.where((count_V > 0) | in_prompt_V, x_V)
+    y_V = y_V - torch.where(count_V > 0, presence * scale, 0)
+    return y_V - frequency * scale * count_V
+
+
+def repeating_tokens(text: list[int], size: int) -> set[int]:
+    """The tokens after which a text would have some `size` tokens in a row twice (0: none)."""
+    seen = {tuple(text[i : i + size]) for i in range(len(text) - size + 1)} if size > 0 else set()
+    return {gram[-1] for gram in seen if list(gram[:-1]) == text[len(text) - size + 1 :]}
+
+
+def level_reference_(logits: Tensor, slot: Tensor, params: SlotParams) -> None:
+    """Take the largest logit from the finite ones of rows whose slots have a wide bias, in place."""
+    most = torch.finfo(logits.dtype).max
+    for row, s in zip(logits, slot.tolist(), strict=True):
+        if 0 <= s < len(params.ends) and params.ints[1, s] and params.ints[2, s] == 2:
+            x = row.float()
+            top = x[~x.isnan()].max() if bool((~x.isnan()).any()) else x[0]
+            top = top + 0.0  # -0 is 0
+            if bool(top.isfinite()):
+                row.copy_((x - top).clamp(-most, most).to(row.dtype).where(row.isfinite(), row))
 
 
 def _words(flat: list[int]) -> list[list[int]]:

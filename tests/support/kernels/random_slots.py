@@ -8,6 +8,7 @@ from torch import Tensor
 from weft.ops.slots import SlotParams
 
 INF, NAN = float("inf"), float("nan")
+MOST = torch.finfo(torch.float32).max
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -20,7 +21,7 @@ def random_params(
     _write_draw(params, g)
     _write_penalties(params, g)
     params.longs[1] = torch.randint(0, max_length + 6, (slots,), generator=g)
-    params.ints[3:] = torch.randint(0, 2, (3, slots), generator=g)
+    params.ints[3:6] = torch.randint(0, 2, (3, slots), generator=g)
     params.ints[3] = torch.randint(0, 6, (slots,), generator=g)
     params.ends.copy_(torch.randint(-1, vocab, (slots, ends), generator=g))
     return params
@@ -37,6 +38,10 @@ def _write_draw(params: SlotParams, g: torch.Generator) -> None:
     params.floats[2] = _sometimes(torch.rand(slots, generator=g) * 0.2, 0.0, g)
     params.longs[0] = torch.randint(-(2**62), 2**62, (slots,), generator=g)
     params.ints[0] = _sometimes(torch.randint(-1, vocab + 2, (slots,), generator=g), 0, g)
+    params.floats[6] = _sometimes(torch.rand(slots, generator=g), 1.0, g)
+    params.floats[7] = _sometimes(torch.rand(slots, generator=g) / 2, 0.0, g)
+    params.floats[8] = params.floats[1]
+    params.ints[8] = torch.randint(-1, min(vocab, 3), (slots,), generator=g)
 
 
 def _write_penalties(params: SlotParams, g: torch.Generator) -> None:
@@ -46,11 +51,16 @@ def _write_penalties(params: SlotParams, g: torch.Generator) -> None:
     params.floats[4] = _sometimes(torch.randn(slots, generator=g), 0.0, g)
     params.floats[5] = _sometimes(torch.randn(slots, generator=g), 0.0, g)
     params.ints[1] = torch.randint(0, 4, (slots,), generator=g)
-    params.ints[2] = torch.randint(0, 2, (slots,), generator=g)
+    params.ints[2] = torch.randint(0, 3, (slots,), generator=g)
+    params.ints[6] = torch.randint(0, 2, (slots,), generator=g)
+    params.ints[7] = _sometimes(torch.randint(1, 5, (slots,), generator=g), 0, g)
     params.counts.copy_(_sometimes(torch.randint(1, 200, (slots, vocab), generator=g), 0, g, 0.1))
     params.prompt.copy_(torch.randint(-(2**31), 2**31, params.prompt.shape, generator=g))
     params.bias.copy_(_sometimes(torch.randn(slots, vocab, generator=g) * 5, 0.0, g, 0.1))
     params.bias[torch.rand(slots, vocab, generator=g) < 0.02] = -INF
+    wide = params.ints[2] == 2
+    far = torch.tensor([1e9, -1e9, MOST, -MOST])[torch.randint(0, 4, (slots, vocab), generator=g)]
+    params.bias.copy_(far.where(wide[:, None] & (torch.rand(slots, vocab, generator=g) < 0.1), params.bias))
     params.bad_words.copy_(torch.randint(-1, few, params.bad_words.shape, generator=g))
     params.history.copy_(torch.randint(0, few, params.history.shape, generator=g))
 

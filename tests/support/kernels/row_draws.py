@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,18 @@ from weft.ops.slots import SlotParams
 
 ROUNDING = 1e-5
 """Of two sums that are nearer than this either may win."""
+
+
+def top_p_after(top_p: float, params: SlotParams, slot: int, tokens: list[int]) -> float:
+    """What a slot's top-p is after these tokens, of which -1 is none."""
+    decay, least, first = params.floats[6:9, slot]
+    if decay == 1 and least <= 0:
+        return top_p
+    now = torch.tensor(top_p)
+    for token in tokens:
+        if token >= 0:
+            now = first if token == params.ints[8, slot] else torch.maximum(now * decay, least)
+    return float(now)
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,13 @@ class RowDraws:
             temperature = wanted.where(wanted >= 0, temperature)
         asked = params.ints[0][slot], params.floats[1][slot], params.floats[2][slot]
         return RowDraws(temperature, params.longs[0][slot], position, *asked)
+
+    def after(self, params: SlotParams, slot: Tensor, drafts: Tensor, seen: Tensor) -> RowDraws:
+        """The same after the first seen[i] of the tokens drafts[i], of which -1 is none: top-p may have changed."""
+        top_p = self.top_p.clone()
+        for i, s in enumerate(slot.where((slot >= 0) & (slot < len(params.ends)), 0).tolist()):
+            top_p[i] = top_p_after(float(top_p[i]), params, s, drafts[i, : seen[i]].tolist())
+        return replace(self, top_p=top_p)
 
     def tokens(self, logits: Tensor, d2t: Tensor | None = None) -> Tensor:
         """What plain torch draws, [n] int64."""

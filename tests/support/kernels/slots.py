@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.kernels.penalties import penalize_reference_, suppress_ends_reference_
-from support.kernels.row_draws import RowDraws
+from support.kernels.penalties import level_reference_, penalize_reference_, suppress_ends_reference_
+from support.kernels.row_draws import RowDraws, top_p_after
 from weft.ops.slots import SlotParams, pick_drafts_
 
 HELD = -(1 << 62)
@@ -27,9 +27,13 @@ def sample_slots_reference(
     width = inputs.shape[1]
     slot, base, inputs = (each.repeat_interleave(width, 0) for each in (slot, base, inputs))
     seen = torch.arange(width).repeat(len(logits) // width)
-    penalize_reference_(logits, slot, params, base + 1, inputs[:, 1:], seen)
+    draws = RowDraws.of(params, slot, base + 1 + seen, temperatures, seen).after(
+        params, slot, inputs[:, 1:], seen
+    )
+    penalize_reference_(logits, slot, params, base + 1, inputs[:, 1:], seen, temperature=draws.temperature)
     suppress_ends_reference_(logits, slot, params, base + 1 + seen)
-    return RowDraws.of(params, slot, base + 1 + seen, temperatures, seen).tokens(logits)
+    level_reference_(logits, slot, params)
+    return draws.tokens(logits)
 
 
 def pick_drafts(logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -54,8 +58,11 @@ def pick_drafts_reference(
     """`pick_drafts_`, in place as that is."""
     length = base + count + 2
     seen = torch.full_like(slot, number - 1)
-    penalize_reference_(logits, slot, params, length, drafts[: number - 1].T[slot], seen, d2t)
-    token = RowDraws.of(params, slot, length + seen, temperatures).tokens(logits, d2t)
+    before = drafts[: number - 1].T[slot]
+    draws = RowDraws.of(params, slot, length + seen, temperatures).after(params, slot, before, seen)
+    penalize_reference_(logits, slot, params, length, before, seen, d2t, draws.temperature)
+    level_reference_(logits, slot, params)
+    token = draws.tokens(logits, d2t)
     if proposed is not None:
         token = proposed[number - 1, slot].where(proposed[number - 1, slot] >= 0, token)
     token = token.where(params.max_drafts[slot] >= number, -1)
@@ -91,6 +98,7 @@ def advance_slots_reference(
         if width > 1:
             proposed[s] = next((k for k in range(width - 1) if given[k] < 0), width - 1)
         drafts[width - 1 :, s] = -1
+        params.floats[1, s] = top_p_after(float(params.floats[1, s]), params, s, drawn[: accepted + 1])
         for t in range(accepted + 1 if params.ints[1, s] else 0):
             at = int(base[b]) + 1 + t
             if 0 <= at < params.history.shape[1]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from weft.errors import InputError
-from weft.ops.log_probs import log_probs
+from weft.ops.log_probs import log_probs, log_probs_within
 
 INF, NAN = float("inf"), float("nan")
 
@@ -40,3 +40,25 @@ def test_no_more_than_the_vocabulary() -> None:
     assert sorted(log_probs(logits, token, 5)[1][0, 1:].tolist()) == [0, 1, 2, 3, 4]
     with pytest.raises(InputError, match="the 6 most probable tokens were asked for; the vocabulary has 5"):
         log_probs(logits, token, 6)
+
+
+@pytest.mark.parametrize("most", [5, 40, 10**6])
+def test_within_the_largest(most: int) -> None:
+    g = torch.Generator().manual_seed(most)
+    logits, top_k = torch.randn(40, 30, generator=g), torch.randint(-1, 6, (40,), generator=g)
+    logits[:, 3], logits[7, 4:] = -INF, NAN
+    top_k[5] = 30
+    token = logits.nan_to_num(-INF).argmax(1)
+    values, ids = log_probs_within(logits, token, 6, top_k, most)
+    for row, k, given, found in zip(logits, top_k.tolist(), values, ids, strict=True):
+        x = row.double().nan_to_num(-INF)
+        kept = x.sort(descending=True).values[: k if 0 < k < 30 else 30]
+        for value, column in zip(given.tolist(), found.tolist(), strict=True):
+            likely = float(x[column]) - float(kept.logsumexp(0))
+            expected = likely if x[column] >= kept[-1] else -INF
+            assert value == pytest.approx(expected, abs=1e-5)
+
+
+def test_ties_with_the_last_are_within() -> None:
+    values, _ = log_probs_within(torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([1]), 3, torch.tensor([1]), 1)
+    assert values[0].tolist() == pytest.approx([-0.693147, -0.693147, -0.693147, -INF])

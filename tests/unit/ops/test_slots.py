@@ -282,7 +282,7 @@ def test_advancing_says_what_is_wrong() -> None:
 def test_tables_have_the_shapes_that_they_say() -> None:
     params = SlotParams.neutral(3, 40, 7, 2, 9, CPU)
     shapes = [tuple(each.shape) for each in params.tensors]
-    assert shapes == [(6, 3), (2, 3), (6, 3), (3, 40), (3, 2), (3, 40), (3, 7), (3, 9), (3, 2)]
+    assert shapes == [(9, 3), (2, 3), (9, 3), (3, 40), (3, 2), (3, 40), (3, 7), (3, 9), (3, 2)]
     assert [each.dtype for each in params.tensors] == [
         torch.float32, torch.int64, torch.int32, torch.int32, torch.int32, torch.float32, *[torch.int32] * 3,
     ]  # fmt: skip

@@ -39,7 +39,7 @@ def check_search(request: Request) -> None:
     if request.beam is None:
         return
     sampling, words = request.sampling, request.stops.words
-    for name, neutral in (("top_k", 0), ("top_p", 1), ("min_p", 0)):
+    for name, neutral in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("top_p_decay", 1)):
         if getattr(sampling, name) != neutral:
             raise InputError(
                 f"{name} is {getattr(sampling, name)}; beams are not drawn, they follow the likeliest tokens: "

@@ -138,13 +138,14 @@ class StepResults:
 
     def logprobs(self, slot: int, count: int, top: int) -> list[TokenLogprob]:
         """Of the first `count` committed tokens: each one's own, and the `top` likeliest."""
-        values = self._logprobs[slot, :count, : 1 + top].tolist()
+        rows = self._logprobs[slot, :count]
+        values, whole = rows[:, : 1 + top].tolist(), rows[:, -1].tolist()
         ids = self._ids[slot, :count, : 1 + top].tolist()
-        return [_token_logprob(*row) for row in zip(values, ids, strict=True)]
+        return [_token_logprob(*row) for row in zip(values, ids, whole, strict=True)]
 
 
-def _token_logprob(values: list[float], ids: list[int]) -> TokenLogprob:
+def _token_logprob(values: list[float], ids: list[int], whole: float) -> TokenLogprob:
     """Of a row of `SlotState.logprobs` and one of `SlotState.logprob_ids`."""
     num_allowed, *names = ids
     top = {~name if name < 0 else name: value for name, value in zip(names, values[1:], strict=True)}
-    return TokenLogprob(values[0], top, num_allowed, tuple(~name for name in names if name < 0))
+    return TokenLogprob(values[0], top, num_allowed, tuple(~name for name in names if name < 0), whole)

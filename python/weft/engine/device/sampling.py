@@ -4,15 +4,18 @@ text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.core import SamplingParams
+from weft.core import Kind, SamplingParams
+from weft.core.sampling import MAX_LOGIT
 from weft.errors import InputError
 from weft.ops.slots import SlotParams
 from weft.runtime.buffers import pinned_copy
@@ -21,19 +24,54 @@ from weft.runtime.interface import Runtime
 MAX_BAD_WORD_TOKENS = 1024
 MAX_END_TOKENS = 64
 _NO_LIMIT = torch.iinfo(torch.int32).max
+_NUM_FLOATS = _NUM_INTS = 9
+NUM_NUMBERS = 2 + (_NUM_FLOATS + _NUM_INTS) // 2
+"""Entries of `SamplingRow.numbers`."""
+
+
+@dataclass(frozen=True)
+class PenaltyRule:
+    """What a request's penalties count, and when they act. By default presence and frequency penalties count the
+    answer, all penalties act on the model's logits, and the bias comes after them.
+
+    With `counts_prompt` presence and frequency penalties count the prompt, too, but for its first
+    `prompt_ignore_length` tokens; repetition penalties always see all of it. With `after_temperature` the bias comes
+    first, and presence and frequency penalties are taken from logits / temperature (at temperature 0: as at 1). With
+    both this is what TensorRT-LLM does. Raises `InputError` for a length that is no whole number, 0 or more.
+    """
+
+    counts_prompt: bool = False
+    prompt_ignore_length: int = 0
+    after_temperature: bool = False
+
+    def __post_init__(self) -> None:
+        length = self.prompt_ignore_length
+        if not (Kind.INTEGER.holds(length) and length >= 0):
+            raise InputError(f"prompt_ignore_length is {length!r}; it must be 0 or a number of tokens")
+
+    def counted(self, prompt: Sequence[int]) -> Sequence[int]:
+        """The tokens of a prompt that presence and frequency penalties count."""
+        return prompt[self.prompt_ignore_length :] if self.counts_prompt else ()
+
+
+OWN_PENALTIES = PenaltyRule()
 
 
 @dataclass(frozen=True)
 class TokenRules:
     """What a request's sampling parameters say in token ids: `bad_words`, none of which may be completed, and `ends`,
-    which may not come before `min_tokens` are out. `bias` float32 [V] is added to the logits, with `logit_bias`. Raises
-    `InputError` for more than a slot holds."""
+    which may not come before `min_tokens` are out. `bias` float32 [V], any finite number or -inf, which forbids, is
+    added to the logits, with `logit_bias`; what is finite stays so. `penalties` says how they act. Raises `InputError`
+    for more than a slot holds, and for other biases."""
 
     bad_words: tuple[tuple[int, ...], ...] = ()
     ends: tuple[int, ...] = ()
     bias: Tensor | None = None
+    penalties: PenaltyRule = OWN_PENALTIES
 
     def __post_init__(self) -> None:
+        if self.bias is not None and not bool((self.bias < math.inf).all()):
+            raise InputError("a bias is NaN or +inf; it must be a finite number, or -inf, which forbids")
         needed = sum(len(word) + 1 for word in self.bad_words)
         if needed > MAX_BAD_WORD_TOKENS:
             raise InputError(
@@ -62,8 +100,8 @@ class SlotSampling:
 
 
 class SamplingRow:
-    """One slot's sampling parameters on the host. `numbers` int64 [8] are those that every slot has: the seed, the
-    position until which end tokens are blocked, six float32 and six int32, in the order of `SlotParams`. What few ask
+    """One slot's sampling parameters on the host. `numbers` int64 [11] are those that every slot has: the seed, the
+    position until which end tokens are blocked, nine float32 and nine int32, in the order of `SlotParams`. What few ask
     for is in pinned memory: `write_extras` copies it to the device. `answer` is what a request has said that goes on
     after a pause."""
 
@@ -77,18 +115,25 @@ class SamplingRow:
     ) -> None:
         pinned = partial(pinned_copy, runtime)
         s, rules = sampling.params, sampling.rules
-        bias, has_bias = dict(s.logit_bias or {}), bool(s.logit_bias) or rules.bias is not None
+        bias = _dense_bias(sampling, vocab_size)
         is_penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
-        changes_logits = bool(is_penalised or has_bias or rules.bad_words)
+        changes_logits = is_penalised or bias is not None or rules.bad_words or s.no_repeat_ngram_size
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         limit = sampling.max_drafts if sampling.max_drafts is not None else _NO_LIMIT
-        numbers = np.empty(8, dtype=np.int64)
-        numbers[:2] = sampling.seed, len(prompt) + s.min_tokens
-        numbers[2:5].view(np.float32)[:] = s.temperature, s.top_p, s.min_p, *penalties
-        wants = s.logprobs is not None, sampling.is_searched
-        numbers[5:].view(np.int32)[:] = s.top_k, changes_logits, has_bias, limit, *wants
-        self.numbers = numbers
-        self.text = _Text(runtime, prompt, answer, vocab_size) if changes_logits else None
+        top_p_rule = (s.top_p_decay, s.top_p_min) if s.changes_top_p else (1.0, 0.0)
+        reset = s.top_p_reset_ids if s.top_p_reset_ids is not None else -1
+        self.numbers = np.empty(NUM_NUMBERS, dtype=np.int64)
+        self.numbers[:2] = sampling.seed, len(prompt) + s.min_tokens
+        words = self.numbers[2:].view(np.int32)
+        floats = words[:_NUM_FLOATS].view(np.float32)
+        floats[:] = s.temperature, s.top_p, s.min_p, *penalties, *top_p_rule, s.top_p
+        floats[1] = _top_p_after(floats, reset, answer)
+        words[_NUM_FLOATS:] = (
+            s.top_k, bool(changes_logits), _kind_of_bias(bias), limit, s.logprobs is not None, sampling.is_searched,
+            rules.penalties.after_temperature, s.no_repeat_ngram_size or 0, reset,
+        )  # fmt: skip
+        counted = rules.penalties.counted(prompt)
+        self.text = _Text(runtime, prompt, answer, counted, vocab_size) if changes_logits else None
         self.bad_words: Tensor | None = None
         self.ends: Tensor | None = None
         self.bias: Tensor | None = None
@@ -97,10 +142,8 @@ class SamplingRow:
             self.bad_words = pinned(words + [-1] * (MAX_BAD_WORD_TOKENS - len(words)), torch.int32)
         if s.min_tokens:
             self.ends = pinned([*rules.ends] + [-1] * (MAX_END_TOKENS - len(rules.ends)), torch.int32)
-        if has_bias:
-            dense = rules.bias.clone() if rules.bias is not None else torch.zeros(vocab_size)
-            dense[list(bias)] += torch.tensor([float(value) for value in bias.values()])
-            self.bias = pinned(dense, torch.float32)
+        if bias is not None:
+            self.bias = pinned(bias, torch.float32)
 
     @property
     def has_extras(self) -> bool:
@@ -108,28 +151,68 @@ class SamplingRow:
         return self.text is not None or self.ends is not None
 
 
+def _dense_bias(sampling: SlotSampling, vocab_size: int) -> Tensor | None:
+    """The sum of both biases, float32 [V], finite where both are; None where there is none."""
+    some, whole = sampling.params.logit_bias, sampling.rules.bias
+    if not some and whole is None:
+        return None
+    dense = whole.float() if whole is not None else torch.zeros(vocab_size)
+    forbidden = dense.isneginf()
+    if some:
+        added = torch.zeros(vocab_size)
+        added[list(some)] = torch.tensor([float(value) for value in some.values()])
+        forbidden |= added.isneginf()
+        dense = dense + added
+    most = torch.finfo(torch.float32).max
+    return dense.clamp(-most, most).masked_fill(forbidden, -math.inf)
+
+
+def _kind_of_bias(bias: Tensor | None) -> int:
+    """0 for none, 2 for one beyond what noise can be added to."""
+    if bias is None:
+        return 0
+    return 2 if bool((bias.abs().masked_fill(bias.isneginf(), 0) > MAX_LOGIT).any()) else 1
+
+
+def _top_p_after(floats: NDArray[np.float32], reset: int, answer: Sequence[int]) -> np.float32:
+    """What top-p is after an answer, in the device's arithmetic."""
+    top_p, decay, least, first = floats[1], *floats[6:9]
+    if decay == 1 and least <= 0:
+        return first
+    for token in answer:
+        top_p = first if token == reset else max(top_p * decay, least)
+    return top_p
+
+
 class _Text:
     """What penalties need to know of a text: its tokens in order, which the prompt has as bits, and how often the
-    answer has each."""
+    answer, and of the prompt what is `counted`, have each."""
 
-    def __init__(self, runtime: Runtime, prompt: list[int], answer: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        prompt: list[int],
+        answer: Sequence[int],
+        counted: Sequence[int],
+        vocab_size: int,
+    ) -> None:
         bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
         bits[prompt] = 1
         words = np.packbits(bits, bitorder="little").view(np.int32)
         self.tokens = pinned_copy(runtime, [*prompt, *answer], torch.int32)
         self.bits = pinned_copy(runtime, words, torch.int32)
         self.counts: Tensor | None = None
-        if answer:
-            counts = torch.bincount(torch.tensor(answer), minlength=vocab_size)
+        if answer or counted:
+            counts = torch.bincount(torch.tensor([*counted, *answer]), minlength=vocab_size)
             self.counts = pinned_copy(runtime, counts, torch.int32)
 
 
 def write_numbers(params: SlotParams, numbers: Tensor, slots: Tensor) -> None:
-    """Write `SamplingRow.numbers` int64 [n, 8] to slots int64 [n]. A device function."""
+    """Write `SamplingRow.numbers` int64 [n, 11] to slots int64 [n]. A device function."""
     params.longs.index_copy_(1, slots, numbers[:, :2].t())
     words = numbers[:, 2:].view(torch.int32)
-    params.floats.index_copy_(1, slots, words[:, :6].view(torch.float32).t())
-    params.ints.index_copy_(1, slots, words[:, 6:].t())
+    params.floats.index_copy_(1, slots, words[:, :_NUM_FLOATS].view(torch.float32).t())
+    params.ints.index_copy_(1, slots, words[:, _NUM_FLOATS:].t())
 
 
 def write_extras(params: SlotParams, row: SamplingRow, slot: int) -> None:

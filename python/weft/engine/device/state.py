@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from weft.config import Logprobs
 from weft.core import MAX_LOGPROBS
 from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS
 from weft.engine.device.tensors import OutputBuffers
@@ -30,8 +31,9 @@ class SlotState:
     `num_proposed` is how many drafts there were in the last iteration that verified some, those of -1 left out.
     `results` [(S+1) * (K+3)] is the memory of `verified` and `num_proposed`.
     `request_ids` are the requests' own, and `processors` the numbers of their captured processors, 0 for none.
-    `logprobs` and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N likeliest. Where an
-    id would be the token's own, how many tokens could be drawn stands; that of one that could not is -1 - id.
+    `logprobs` [S+1, K+1, 2+N] and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N
+    likeliest; and the token's own once more, of the whole vocabulary. Where an id would be the token's own, how many
+    tokens could be drawn stands; that of one that could not is -1 - id.
     """
 
     def __init__(self, lane: GrammarLane, pages_per_slot: int, max_seq_len: int) -> None:
@@ -51,9 +53,9 @@ class SlotState:
             rows, vocab_size, MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, written, device
         )
         likeliest = min(MAX_LOGPROBS, vocab_size)
-        logprobs = (rows, self.verified.shape[1] - 1, 1 + likeliest)
-        self.logprobs = torch.zeros(logprobs, dtype=torch.float32, device=device)
-        self.logprob_ids = torch.zeros(logprobs, dtype=torch.int64, device=device)
+        places = (rows, self.verified.shape[1] - 1)
+        self.logprobs = torch.zeros(*places, 2 + likeliest, dtype=torch.float32, device=device)
+        self.logprob_ids = torch.zeros(*places, 1 + likeliest, dtype=torch.int64, device=device)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -70,12 +72,14 @@ class SlotState:
 @dataclass(frozen=True)
 class StepBuffers:
     """What crosses the nodes of one iteration over B rows that verifies T - 1 drafts. `raw_logits_BTV` are the target's
-    before anything acted on them, of the rows that want log-probabilities."""
+    before anything acted on them, of the rows that want log-probabilities; `temperatures_BT` float32 is what they were
+    drawn with, where log-probabilities are not the raw logits'."""
 
     slots_B: Tensor
     tokens_BT: Tensor
     logits_BTV: Tensor
     raw_logits_BTV: Tensor
+    temperatures_BT: Tensor
     verified: Verified
     draft: DraftBuffers | None
 
@@ -101,6 +105,7 @@ class StepBuffers:
             tokens_BT=integers(batch, width),
             logits_BTV=torch.zeros(logits, dtype=config.dtype, device=device),
             raw_logits_BTV=torch.zeros(logits, dtype=config.dtype, device=device),
+            temperatures_BT=torch.zeros(batch, width, dtype=torch.float32, device=device),
             verified=Verified(
                 slots_B=slots_B,
                 tokens_BT=integers(batch, width),
@@ -127,6 +132,7 @@ class StepBuffers:
             own(self.tokens_BT),
             own(self.logits_BTV),
             own(self.raw_logits_BTV),
+            own(self.temperatures_BT),
             Verified(*map(own, tensors)),
             None,
         )
@@ -152,7 +158,8 @@ def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> No
 @dataclass
 class DecodeParts:
     """What an engine decodes with. `drafter` drafts on the device, `has_proposals` says that the host does, too; of
-    either at most `max_drafts`. `outputs` is what can be gathered besides tokens. `verify` takes an iteration's sampled
+    either at most `max_drafts`. `outputs` is what can be gathered besides tokens, `logprobs` whose the
+    log-probabilities are. `verify` takes an iteration's sampled
     tokens int64 [B, T] and moves the slots; a benchmark may put another in its place before anything is captured."""
 
     model: Model
@@ -163,6 +170,7 @@ class DecodeParts:
     max_drafts: int
     outputs: OutputBuffers = field(default_factory=OutputBuffers)
     verify: Verify = verify_coupled
+    logprobs: Logprobs = "raw"
 
     @property
     def aux_layers(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.engine.device.sampling import SamplingRow, SlotSampling, write_extras, write_numbers
+from weft.engine.device.sampling import NUM_NUMBERS, SamplingRow, SlotSampling, write_extras, write_numbers
 from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.logits_processors import CapturedProcessor
 from weft.engine.processors.captured import CapturedProcessors
@@ -23,7 +23,7 @@ from weft.guided.lane import GrammarLane
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
 
-_OWN, _NUMBERS = 4, 8
+_OWN, _NUMBERS = 4, NUM_NUMBERS
 """Numbers of a record: slot, length, request id and processor; then `SamplingRow.numbers`; then the pages, int32."""
 
 

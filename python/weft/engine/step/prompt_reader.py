@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from weft.engine.device.log_probs import note_logprobs
 from weft.engine.device.offers import OfferBuffers, note_offers
 from weft.engine.device.state import StepBuffers
 from weft.engine.processors.host import HostRows, HostWork
@@ -17,7 +18,7 @@ from weft.engine.step.in_flight import InFlightBatch
 from weft.engine.step.opening import PromptRow, SlotOpener, guarded, open_rows
 from weft.engine.step.prefill import Prefill
 from weft.engine.step.reading import PromptPart, parts_together
-from weft.engine.step.step import Guides, Plan, Processors, note_logprobs
+from weft.engine.step.step import Guides, Plan, Processors
 
 
 class StepTap(Protocol):
@@ -146,13 +147,14 @@ class PromptReader:
         return self._graphs.host_work([rows], lambda: row.error)
 
     def _keep(self, ended: list[tuple[Running, PromptRow]], step: StepBuffers) -> None:
-        state = self._prefill.parts.state
+        parts = self._prefill.parts
         launch = partial(self._prefill.stream.launch, guarded, [row for _, row in ended])
         if any(running.request.sampling.logprobs is not None for running, _ in ended):
-            launch(note_logprobs, state, step)
+            most = max(running.request.sampling.top_k for running, _ in ended)
+            launch(note_logprobs, parts, step, most)
         for running, _ in ended:
             if running.search is not None:
-                launch(note_offers, state, step, self._offers_of(running))
+                launch(note_offers, parts.state, step, self._offers_of(running))
 
     def _settle(self, batch: InFlightBatch) -> None:
         """Wait for what is launched: the host is about to wait for a prompt, and what failed before it would seem to

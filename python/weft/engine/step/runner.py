@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.config import EngineConfig
+from weft.engine.device.log_probs import note_logprobs
 from weft.engine.device.offers import OfferBuffers, note_offers
 from weft.engine.device.results import ResultRings
 from weft.engine.device.state import DecodeParts
@@ -26,7 +27,7 @@ from weft.engine.step.opening import write_pages
 from weft.engine.step.prefill import Prefill
 from weft.engine.step.prompt_reader import PromptReader, StepTap
 from weft.engine.step.reading import ReadingBuffers
-from weft.engine.step.step import NO_PROCESSORS, Guides, Plan, Processors, note_logprobs
+from weft.engine.step.step import NO_PROCESSORS, Guides, Plan, Processors
 from weft.grammar.base import Matcher
 from weft.guided.lane import GrammarLane
 from weft.runtime.buffers import pinned_copy
@@ -187,7 +188,8 @@ class ModelRunner:
         if self._tap is not None:
             self._tap.decode(self.graphs.buffers(plan), len(slots))
         if any(r.request.sampling.logprobs is not None for r in rows):
-            self.stream.launch(note_logprobs, self._parts.state, self.graphs.buffers(plan))
+            most = max(r.request.sampling.top_k for r in rows)
+            self.stream.launch(note_logprobs, self._parts, self.graphs.buffers(plan), most)
         for running in rows:
             if running.search is not None:
                 buffers = self.graphs.buffers(plan)

@@ -15,6 +15,7 @@ from enum import IntEnum
 
 from torch import Tensor
 
+from weft.engine.device.log_probs import note_temperatures
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.device.tensors import LOGITS
 from weft.engine.logits_processors import CapturedProcessor, RequestProcessor
@@ -23,7 +24,6 @@ from weft.engine.processors.host import HostWork, inner_stream
 from weft.guided.lane import GrammarLane
 from weft.models.outputs import collecting, mark_output
 from weft.ops.attention import Rows
-from weft.ops.log_probs import log_probs, note_allowed_
 from weft.ops.slots import keep_logits_, pick_drafts_, read_slots_, sample_slots_, take_proposals_
 from weft.runtime.interface import Stream
 
@@ -164,6 +164,8 @@ def sample_and_verify(parts: DecodeParts, buf: StepBuffers, temperatures: Tensor
     """Sample every position, count the drafts that were right, and advance the slots by what is committed."""
     state, verified = parts.state, buf.verified
     logits_NV = buf.logits_BTV.flatten(0, 1)
+    if parts.logprobs != "raw":
+        note_temperatures(state, buf, temperatures)
     token_N = sample_slots_(
         logits_NV, buf.slots_B, verified.base_B, buf.tokens_BT, state.params, temperatures
     )
@@ -194,15 +196,3 @@ def pick_draft(
         buf.draft.logits_BD, buf.slots_B, verified.base_B, verified.count_B, state.drafts, j, state.params,
         temperatures, proposed, parts.drafter.d2t, out=buf.draft.token_B, drafts_host=state.drafts_host,
     )  # fmt: skip
-
-
-def note_logprobs(state: SlotState, buf: StepBuffers) -> None:
-    """Log-probabilities of what was verified, of the rows whose slots want them, and what could be drawn. After an
-    iteration, and no part of its graph: few requests ask."""
-    rows, width = buf.tokens_BT.shape
-    values, ids = log_probs(
-        buf.raw_logits_BTV.flatten(0, 1), buf.verified.tokens_BT.view(-1), state.logprobs.shape[2] - 1
-    )
-    note_allowed_(ids, buf.logits_BTV.flatten(0, 1))
-    state.logprobs.narrow(1, 0, width).index_copy_(0, buf.slots_B, values.view(rows, width, -1))
-    state.logprob_ids.narrow(1, 0, width).index_copy_(0, buf.slots_B, ids.view(rows, width, -1))

@@ -62,6 +62,7 @@ class SamplingFields(GuideFields):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
     logit_bias: Annotated[dict[TokenId, float], BeforeValidator(_few_biases)] | None = None
     allowed_token_ids: Few[int] | None = Field(None, min_length=1)
     bad_words: Few[str | Few[int]] | None = None
@@ -154,6 +155,7 @@ class SamplingFields(GuideFields):
             frequency_penalty=chosen("frequency_penalty"),
             presence_penalty=chosen("presence_penalty"),
             repetition_penalty=chosen("repetition_penalty"),
+            no_repeat_ngram_size=chosen("no_repeat_ngram_size"),
             logit_bias=self.logit_bias,
             bad_words=self.bad_words or (),
             stop=() if self.stop is None else self.stop,
