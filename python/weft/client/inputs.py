@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from weft.client.engine_requests import PreparedRequest, check_beams, engine_requests
@@ -40,6 +41,8 @@ class InputProcessor:
         self._config = config
         self._speculation = speculation
         self._compiler = compiler
+        ends = text.end_ids if compiler is None else compiler.vocabulary.end_ids
+        self._guide_ends = None if set(ends) == set(text.end_ids) else frozenset(ends)
 
     def prepare(self, requests: Iterable[GenerationRequest]) -> list[PreparedRequest]:
         """Read and check requests; nothing begins. Raises `InputError` or `CapacityError` for the first that can't be
@@ -54,6 +57,8 @@ class InputProcessor:
     def _prepare(self, request: GenerationRequest, shared: Shared) -> PreparedRequest:
         prompt = self.text.prompt(request.prompt, request.names.prompt)
         self._check(request)
+        if request.guide is not None and request.end_ids is None and self._guide_ends is not None:
+            request = replace(request, end_ids=self._guide_ends)  # those that its grammar ends with
         key = (id(request.sampling), id(request.stop_words), request.end_ids, id(request.bias))
         if key not in shared:
             shared[key] = self._read(request)
@@ -108,7 +113,9 @@ class InputProcessor:
         if guide is None:
             return None
         if self._compiler is None:
-            raise InputError("guides need a tokenizer; give a model directory that has one")
+            raise InputError(
+                "guides need a vocabulary; give a model directory with a tokenizer, or ModelSource(guides=...)"
+            )
         if isinstance(guide, Guide):
             compiled = self._compiler.submit(guide.of_model(self.text.chat_template), client)
         else:
