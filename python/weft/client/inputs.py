@@ -14,6 +14,7 @@ from weft.client.word_rules import WatcherFactory, WordRules
 from weft.config import EngineConfig, Speculation
 from weft.engine.device.sampling import TokenRules
 from weft.engine.request import Request
+from weft.engine.scheduling.draft_limits import check_ahead
 from weft.errors import InputError
 from weft.grammar.base import CompiledGuide, Opening
 from weft.grammar.compile.compiler import GuideCompiler
@@ -84,6 +85,8 @@ class InputProcessor:
             )
         if request.given and "given" not in self._speculation.drafters:
             raise InputError(NO_GIVEN_TEXT)
+        if request.ahead is not None:
+            check_ahead(request.ahead, self._speculation)
         gather = request.gather
         if gather.generation_logits and not self._config.gather_generation_logits:
             raise InputError(
