@@ -22,6 +22,8 @@ class DraftSource {
   virtual void begin() {}
   // The tokens that were committed to the slot since the last call.
   virtual void commit(int /*slot*/, const std::int64_t * /*tokens*/, int /*count*/) {}
+  // After `commit`, where drafts are wanted: what the iteration left for the slot besides tokens.
+  virtual void observe(int /*slot*/) {}
   // Goes on after `tokens[0..have)`, drafts that follow the committed text: writes tokens up to `tokens[capacity)` and
   // returns how many.
   virtual int propose(int slot, std::int32_t *tokens, int have, int capacity) = 0;

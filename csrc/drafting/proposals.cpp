@@ -47,6 +47,8 @@ void Proposals::propose(int slot, int num_drafts) {
   const int max_drafts = state_.shape().max_drafts;
   std::int32_t tokens[kMaxProposed];
   int have = 0;
+  if (num_drafts > 0)
+    for (const auto &source : sources_) source->observe(slot);
   for (std::size_t i = 0; i < sources_.size() && have < num_drafts; ++i) {
     const int more = sources_[i]->propose(slot, tokens, have, num_drafts);
     num_tokens_[i].fetch_add(static_cast<std::uint64_t>(more), std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 // Drafts that the host proposes: what was given with the request, what the grammar forces, what followed the same
-// tokens before. Python-free.
+// tokens before, what the model made beside the text. Python-free.
 //
 // `run` is a task of the grammar's stream, after the `commit` of an iteration. Sources are asked in order; each goes
 // on after what those before it gave.

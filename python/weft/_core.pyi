@@ -597,6 +597,9 @@ class GuidedState:
 class NgramSettings:
     def __init__(self, min_length: int, max_length: int, candidates: int) -> None: ...
 
+class LookaheadSettings:
+    def __init__(self, window: int, ngram: int, verification: int) -> None: ...
+
 class Proposals:
     def __init__(
         self,
@@ -606,9 +609,18 @@ class Proposals:
         given: bool,
         forced: bool,
         ngram: NgramSettings | None,
+        lookahead: LookaheadSettings | None,
+        window: int,
     ) -> None: ...
     def open(
-        self, slot: int, tokens: Sequence[int], max_new_tokens: int, given: Sequence[int], num_answered: int
+        self,
+        slot: int,
+        tokens: Sequence[int],
+        max_new_tokens: int,
+        given: Sequence[int],
+        num_answered: int,
+        lookahead: LookaheadSettings | None,
+        window: Sequence[int],
     ) -> None: ...
     def set_guided(self, guided: bool) -> None: ...
     def run(self, num_drafts: int) -> None: ...

@@ -59,6 +59,7 @@ DRAFTERS = {
     "ngram": "weft.spec.ngram:Ngram",
     "forced": "weft.spec.forced:Forced",
     "given": "weft.spec.given:Given",
+    "lookahead": "weft.spec.lookahead:LookaheadDrafter",
 }
 
 MODELS = {

@@ -18,6 +18,7 @@ from weft.engine.engine import Engine
 from weft.errors import InputError, TokenizerError
 from weft.files import read_json
 from weft.grammar.compile.compiler import GuideCompiler
+from weft.grammar.vocabulary.materials import VocabularyMaterials
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
@@ -35,12 +36,14 @@ IN_MEMORY = Path("weights in memory")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model and its tokenizer come from. Make one with `of`."""
+    """Where a model and its tokenizer come from, and what its guides are compiled for, if that is not the tokenizer's
+    vocabulary. Make one with `of`."""
 
     path: Path
     tensors: Mapping[str, Tensor] | None = None
     config_json: Mapping[str, Any] | None = None
     tokenizer: Path | Vocabulary | None = None
+    guides: Vocabulary | VocabularyMaterials | None = None
 
     @classmethod
     def of(
@@ -48,11 +51,15 @@ class ModelSource:
         model: str | Path | Mapping[str, Tensor] | None,
         config_json: str | Path | Mapping[str, Any] | None = None,
         tokenizer: str | Path | Vocabulary | None = None,
+        guides: Vocabulary | VocabularyMaterials | None = None,
     ) -> ModelSource:
         """A model directory (None or its name: weft-tiny), whose tokenizer is `tokenizer` or its own; or tensors in
-        memory, with what their config.json says, as a dict or a file."""
+        memory, with what their config.json says, as a dict or a file. Guides are compiled for the tokenizer's
+        vocabulary, or for `guides`, whose end tokens then end guided answers."""
         if not isinstance(tokenizer, str | Path | Vocabulary | None):
             raise InputError(f"tokenizer is a {type(tokenizer).__name__}; give a directory or a Vocabulary")
+        if not isinstance(guides, Vocabulary | VocabularyMaterials | None):
+            raise InputError(f"guides is a {type(guides).__name__}; give a Vocabulary or VocabularyMaterials")
         words = Path(tokenizer) if isinstance(tokenizer, str) else tokenizer
         if isinstance(model, Mapping):
             if config_json is None:
@@ -60,7 +67,7 @@ class ModelSource:
                     "weights in memory need config_json: the contents of their config.json, or its path"
                 )
             data = config_json if isinstance(config_json, Mapping) else read_json(Path(config_json))
-            return cls(IN_MEMORY, model, data, words)
+            return cls(IN_MEMORY, model, data, words, guides)
         if config_json is not None:
             raise InputError("config_json is for weights in memory; a model directory has its config.json")
         if not isinstance(model, str | Path | None):
@@ -68,7 +75,7 @@ class ModelSource:
                 f"model is a {type(model).__name__}; give a directory, None, or a dict of tensors"
             )
         path = model_directory(model)
-        return cls(path, tokenizer=words if words is not None else path)
+        return cls(path, tokenizer=words if words is not None else path, guides=guides)
 
     def load(self, runtime: Runtime, dtype: str) -> Model:
         """The model, on the runtime's device."""
@@ -78,26 +85,48 @@ class ModelSource:
         return model_in_memory(self.tensors, self.config_json, runtime.device, dtype, self.path)
 
     def text(self, vocab_size: int, max_seq_len: int | None) -> ModelText:
-        """Its tokenizer and vocabulary; where there is none, what config.json says of ends."""
+        """Its tokenizer and vocabulary; where there is none, what config.json says of ends, or what `guides` do."""
         if isinstance(self.tokenizer, Vocabulary):
-            size = self.tokenizer.vocab_size
-            if size != vocab_size:
-                raise TokenizerError(f"the Vocabulary has {size} tokens, but the model has {vocab_size}")
+            _check_size(self.tokenizer, vocab_size)
             ends = tuple(self.tokenizer.end_ids)
             return ModelText(vocab_size, ends, self.tokenizer, max_seq_len=max_seq_len)
         if self.tokenizer is None:
-            given = (self.config_json or {}).get("eos_token_id")
-            listed: list[Any] = given if isinstance(given, list) else [given]
-            if not listed or not all(isinstance(end, int) and 0 <= end < vocab_size for end in listed):
-                raise TokenizerError(
-                    f"{self.path}: config.json's eos_token_id is {given!r}; give the ids of the tokens that end a "
-                    "text, or a tokenizer"
-                )
-            return ModelText(vocab_size, tuple(listed), max_seq_len=max_seq_len)
+            return self._untokenized(vocab_size, max_seq_len)
         tokenizer = load_tokenizer(self.tokenizer)
         files = self.path if self.tensors is None else self.tokenizer
         vocabulary = Vocabulary.from_huggingface(tokenizer, model_path=files, vocab_size=vocab_size)
         return ModelText(vocab_size, tuple(vocabulary.end_ids), vocabulary, tokenizer, max_seq_len)
+
+    def guide_vocabulary(self, text: ModelText) -> Vocabulary | None:
+        """What guides are compiled for; None where nothing says it. Raises `TokenizerError` where it does not fit the
+        model, whose texts are `text`."""
+        if self.guides is None:
+            return text.vocabulary
+        if isinstance(self.guides, VocabularyMaterials):
+            return self.guides.vocabulary(text.vocab_size, end_ids=text.end_ids)
+        _check_size(self.guides, text.vocab_size)
+        return self.guides
+
+    def _untokenized(self, vocab_size: int, max_seq_len: int | None) -> ModelText:
+        given = (self.config_json or {}).get("eos_token_id")
+        listed: list[Any] = given if isinstance(given, list) else [given]
+        if listed and all(isinstance(end, int) and 0 <= end < vocab_size for end in listed):
+            return ModelText(vocab_size, tuple(listed), max_seq_len=max_seq_len)
+        guides = self.guides
+        ends = guides.stop_token_ids if isinstance(guides, VocabularyMaterials) else guides and guides.end_ids
+        if ends and given is None:
+            return ModelText(vocab_size, tuple(ends), max_seq_len=max_seq_len)
+        raise TokenizerError(
+            f"{self.path}: config.json's eos_token_id is {given!r}; give the ids of the tokens that end a text, or a "
+            "tokenizer"
+        )
+
+
+def _check_size(vocabulary: Vocabulary, vocab_size: int) -> None:
+    if vocabulary.vocab_size != vocab_size:
+        raise TokenizerError(
+            f"the Vocabulary has {vocabulary.vocab_size} tokens, but the model has {vocab_size}"
+        )
 
 
 @dataclass(frozen=True)
@@ -129,6 +158,7 @@ class BuiltEngine:
         config = config.resolved(limit, num_drafts, runtime.device.type)
         assert config.num_pages is not None and config.max_seq_len is not None
         text = source.text(target.config.vocab_size, config.max_seq_len)
+        vocabulary = source.guide_vocabulary(text)
         text = replace(text, advised=advice(target.config, config.max_seq_len))
         context = DrafterContext(
             speculation,
@@ -138,7 +168,7 @@ class BuiltEngine:
             num_pages=config.num_pages,
             page_size=config.page_size,
             max_seq_len=config.max_seq_len,
-            tokenizer=text.tokenizer or text.vocabulary,
+            tokenizer=text.tokenizer or text.vocabulary or vocabulary,
         )
         drafting = Drafting.load(context)
         kv = PagedKV.for_model(target, config.num_pages, config.page_size)
@@ -153,8 +183,8 @@ class BuiltEngine:
             config.page_size,
         )
         compiler = (
-            GuideCompiler(text.vocabulary, backend=config.grammar, untrusted=config.untrusted_guides)
-            if text.vocabulary is not None
+            GuideCompiler(vocabulary, backend=config.grammar, untrusted=config.untrusted_guides)
+            if vocabulary is not None
             else None
         )
         return cls(source.path, runtime, speculation, config, text, compiler, engine, target.config)

@@ -52,7 +52,7 @@ def engine_requests(
             RequestGuide(guide) if guide is not None else None,
             asked.beam,
             Queueing(asked.priority, deadline, asked.client_id, asked.retention, asked.cache_salt),
-            DraftLimits(asked.max_drafts, prepared.given),
+            DraftLimits(asked.max_drafts, prepared.given, asked.ahead),
             Gathered(asked.gather),
             RequestProcessor(processor) if processor is not None else None,
             id=number + index,

@@ -12,12 +12,12 @@ def record(client: EngineClient, iterations: int, directory: str | None) -> Flig
     """Let the engine, which is idle, keep its last iterations, and write them into `directory` when a request fails.
     Raises `InputError` where there is no vocabulary."""
     built = client.built
-    if built.text.vocabulary is None:
+    if built.compiler is None:
         raise InputError("a flight recorder needs a vocabulary; give the executor a tokenizer")
     proposals = built.engine.lane.proposals
     recorder = FlightRecorder(
         built.engine.lane.state,
-        built.text.vocabulary,
+        built.compiler.vocabulary,
         model=None if built.path == package_model_path() else str(built.path),
         sources=tuple(proposals.counters().tokens) if proposals is not None else (),
         iterations=iterations,

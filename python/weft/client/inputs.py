@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from weft.client.engine_requests import PreparedRequest, check_beams, engine_requests
@@ -13,6 +14,7 @@ from weft.client.word_rules import WatcherFactory, WordRules
 from weft.config import EngineConfig, Speculation
 from weft.engine.device.sampling import TokenRules
 from weft.engine.request import Request
+from weft.engine.scheduling.draft_limits import check_ahead
 from weft.errors import InputError
 from weft.grammar.base import CompiledGuide, Opening
 from weft.grammar.compile.compiler import GuideCompiler
@@ -40,6 +42,8 @@ class InputProcessor:
         self._config = config
         self._speculation = speculation
         self._compiler = compiler
+        ends = text.end_ids if compiler is None else compiler.vocabulary.end_ids
+        self._guide_ends = None if set(ends) == set(text.end_ids) else frozenset(ends)
 
     def prepare(self, requests: Iterable[GenerationRequest]) -> list[PreparedRequest]:
         """Read and check requests; nothing begins. Raises `InputError` or `CapacityError` for the first that can't be
@@ -54,6 +58,8 @@ class InputProcessor:
     def _prepare(self, request: GenerationRequest, shared: Shared) -> PreparedRequest:
         prompt = self.text.prompt(request.prompt, request.names.prompt)
         self._check(request)
+        if request.guide is not None and request.end_ids is None and self._guide_ends is not None:
+            request = replace(request, end_ids=self._guide_ends)  # those that its grammar ends with
         bias, penalties = id(request.bias), request.penalties
         key = (id(request.sampling), id(request.stop_words), request.end_ids, bias, penalties)
         if key not in shared:
@@ -80,6 +86,8 @@ class InputProcessor:
             )
         if request.given and "given" not in self._speculation.drafters:
             raise InputError(NO_GIVEN_TEXT)
+        if request.ahead is not None:
+            check_ahead(request.ahead, self._speculation)
         gather = request.gather
         if gather.generation_logits and not self._config.gather_generation_logits:
             raise InputError(
@@ -109,7 +117,9 @@ class InputProcessor:
         if guide is None:
             return None
         if self._compiler is None:
-            raise InputError("guides need a tokenizer; give a model directory that has one")
+            raise InputError(
+                "guides need a vocabulary; give a model directory with a tokenizer, or ModelSource(guides=...)"
+            )
         if isinstance(guide, Guide):
             compiled = self._compiler.submit(guide.of_model(self.text.chat_template), client)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from weft.config import MAX_DRAFT_TOKENS
+from weft.config import MAX_DRAFT_TOKENS, Lookahead
 from weft.core import Kind, SamplingParams, is_encodable
 from weft.engine.beam_params import BeamParams
 from weft.engine.device.sampling import OWN_PENALTIES, PenaltyRule
@@ -49,6 +49,8 @@ class GenerationRequest:
     - `given` is what the answer is expected to be (text or token ids): drafts, for `Speculation.given()`. `max_drafts`
       bounds the drafts of an iteration (None: as the engine has it; 0: none). With `only_given` the answer is held
       against it, no more: it ends with "length" at the first token that is another, or that comes after it.
+      `ahead` are its own sizes of lookahead decoding, for `Speculation.lookahead()`: none beyond the engine's (None:
+      these).
     - `processor` acts on its logits; `gather` names the tensors it wants; `retention` says how long its blocks are
       worth keeping. Only requests with the same `cache_salt` (a text of 1 to 256 characters) find them again.
     - `stop_words` (texts or lists of token ids) stand in for `sampling.stop`; `end_ids` for the model's end tokens;
@@ -71,6 +73,7 @@ class GenerationRequest:
     max_drafts: int | None = None
     given: Prompt = ()
     only_given: bool = False
+    ahead: Lookahead | None = None
     processor: LogitsProcessor | None = None
     gather: Gather = NOTHING
     retention: Retention | None = None
@@ -102,9 +105,13 @@ class GenerationRequest:
             raise InputError(
                 f"max_drafts is {limit!r}; it must be 0 (none) to {MAX_DRAFT_TOKENS}, or None for the engine's"
             )
+        if not isinstance(self.ahead, Lookahead | None):
+            raise InputError(
+                f"ahead is {self.ahead!r}; it must be a Lookahead, or None for the engine's sizes"
+            )
         if self.given and limit == 0:
             raise InputError("given text is drafted, but max_drafts is 0; leave one of the two out")
-        if self.beam is not None and (self.given or limit):
+        if self.beam is not None and (self.given or limit or self.ahead):
             raise InputError("beams are not drafted; leave out given text and max_drafts, or the beams")
 
     @property

@@ -12,7 +12,7 @@ from weft.config.engine import (
 )
 from weft.config.environ import cache_directory, is_debug, named_commit
 from weft.config.paths import cached_model_path, model_directory, package_model_path
-from weft.config.speculation import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Speculation
+from weft.config.speculation import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Lookahead, Speculation
 
 __all__ = [
     "CATALOG",
@@ -26,6 +26,7 @@ __all__ = [
     "GuideDrafts",
     "HostTasks",
     "Logprobs",
+    "Lookahead",
     "Policy",
     "Speculation",
     "cache_directory",

@@ -16,22 +16,53 @@ MAX_DRAFT_TOKENS = 8
 
 
 @dataclass(frozen=True)
+class Lookahead:
+    """The sizes of lookahead decoding: `window` tokens beside the text, whose chains make n-grams of `ngram` tokens; of
+    one first token the last `verification` different ones are kept. An n-gram is the text's last token and `ngram` - 1
+    drafts. Raises `InputError` for sizes that make no sense."""
+
+    window: int = 4
+    ngram: int = 3
+    verification: int = 4
+
+    def __post_init__(self) -> None:
+        for name, (lowest, most) in LOOKAHEAD_BOUNDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= most:
+                raise InputError(f"lookahead's {name} is {value!r}; it must be {lowest} to {most}")
+
+    def check_within(self, most: Lookahead) -> None:
+        """Raise `InputError` unless each size is at most that of `most`, the engine's."""
+        for name in LOOKAHEAD_BOUNDS:
+            own, limit = getattr(self, name), getattr(most, name)
+            if own > limit:
+                raise InputError(
+                    f"lookahead's {name} is {own}, but the engine's is {limit}; lower it, or make the engine with "
+                    f"Speculation.lookahead({name}={own})"
+                )
+
+
+LOOKAHEAD_BOUNDS = {"window": (1, 16), "ngram": (2, MAX_DRAFT_TOKENS + 1), "verification": (1, 32)}
+
+
+@dataclass(frozen=True)
 class Speculation:
-    """How tokens are drafted. Make one with `none()`, `eagle3()`, `mtp()`, `draft_model()`, `ngram()`, `forced()` or
-    `given()`.
+    """How tokens are drafted. Make one with `none()`, `eagle3()`, `mtp()`, `draft_model()`, `ngram()`, `lookahead()`,
+    `forced()` or `given()`.
 
     `num_draft_tokens` is the number of tokens drafted and verified in an iteration, 1 to 8; or a mapping from the
     batch size from which a number holds, such as `{1: 5, 4: 3, 16: 0}`: below the first none are drafted, and a 0
     drafts none under load. `guide_drafts` says whether the grammar masks the drafts of guided requests too: a draft
     that the grammar refuses is never accepted. `"auto"` measures whether that pays, and decides while it runs; the
     tokens that come out are the same. `drafters` are the registry's names; each continues after what the one before it
-    drafted.
+    drafted. `ahead` are the sizes of lookahead decoding (None: its defaults, with n-grams for `num_draft_tokens`).
     """
 
     drafters: tuple[str, ...] = ()
     num_draft_tokens: DraftTokens = 0
     path: str | None = None
     guide_drafts: GuideDrafts = "auto"
+    ahead: Lookahead | None = None
 
     def __post_init__(self) -> None:
         if not (self.guide_drafts == "auto" or isinstance(self.guide_drafts, bool)):
@@ -39,7 +70,7 @@ class Speculation:
         if not isinstance(self.drafters, tuple) or not all(isinstance(name, str) for name in self.drafters):
             raise InputError(
                 f"drafters is {self.drafters!r}; make a Speculation with eagle3(), mtp(), draft_model(), ngram(), "
-                "forced() or given()"
+                "lookahead(), forced() or given()"
             )
         if not self.drafters:
             if self.max_draft_tokens:
@@ -61,6 +92,12 @@ class Speculation:
                 raise InputError(f"num_draft_tokens begins at batch size {batch}; the smallest is 1")
         if not self.max_draft_tokens:
             raise InputError("num_draft_tokens drafts nothing at any batch size; use Speculation.none()")
+        if self.ahead is not None and not (
+            isinstance(self.ahead, Lookahead) and "lookahead" in self.drafters
+        ):
+            raise InputError(
+                f"ahead is {self.ahead!r}; it must be a Lookahead, for the drafter lookahead, or None"
+            )
 
     @property
     def name(self) -> str:
@@ -139,6 +176,25 @@ class Speculation:
     def ngram(cls, *, num_draft_tokens: DraftTokens = 3, guide_drafts: GuideDrafts = "auto") -> Speculation:
         """Drafts are what followed the last tokens when they stood in the prompt or the answer before."""
         return cls(("ngram",), num_draft_tokens, None, guide_drafts)
+
+    @classmethod
+    def lookahead(
+        cls, window: int = 4, ngram: int = 3, verification: int = 4, *, guide_drafts: GuideDrafts = "auto"
+    ) -> Speculation:
+        """Drafts are n-grams that the model itself makes beside the text: lookahead decoding. The sizes are those of
+        `Lookahead`; `ngram` - 1 tokens are drafted.
+
+        Every forward reads `window` more tokens of each request, so it pays where these cost little: small batches.
+        """
+        ahead = Lookahead(window, ngram, verification)
+        return cls(("lookahead",), ngram - 1, None, guide_drafts, ahead)
+
+    @property
+    def sizes_ahead(self) -> Lookahead | None:
+        """The sizes of lookahead decoding; None where it does not draft."""
+        if "lookahead" not in self.drafters:
+            return None
+        return self.ahead or Lookahead(ngram=self.max_draft_tokens + 1)
 
     @classmethod
     def forced(

@@ -24,6 +24,7 @@ from weft.engine.scheduling.waiting import Waiting
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner
+from weft.errors import InputError
 from weft.grammar.starts import Starts
 from weft.guided.lane import GrammarLane
 from weft.guided.state import GuidedShape
@@ -42,6 +43,11 @@ def build_engine(
 ) -> Engine:
     """An engine that decodes with `model`; `config` is resolved (`EngineConfig.resolved`)."""
     check_beam_width(config.max_beam_width, drafting.speculation, config)
+    if drafting.speculation.sizes_ahead is not None and config.additional_outputs:
+        raise InputError(
+            "additional_outputs does not go with Speculation.lookahead(), whose forward reads more than the text; "
+            "leave one of the two out"
+        )
     decoder = build_decoder(runtime, model, kv, drafting, end_token_ids, config)
     parts, lane, speculation = decoder.parts, decoder.lane, drafting.speculation
     ends = frozenset(end_token_ids)

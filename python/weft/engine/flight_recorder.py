@@ -159,7 +159,7 @@ class FlightRecorder:
             model=self._model,
             fingerprint=self._vocabulary.fingerprint,
             vocab_size=self._vocabulary.vocab_size,
-            end_ids=tuple(self._vocabulary.end_ids),
+            end_ids=self.state.end_token_ids,
             num_slots=self.state.num_slots,
             max_drafts=self.state.max_drafts,
             sources=self._sources,

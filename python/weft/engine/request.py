@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from weft.config import Lookahead
 from weft.core import FinishReason, Output, SamplingParams
 from weft.engine.beam_params import BeamParams
 from weft.engine.device.sampling import NO_RULES, TokenRules
@@ -64,10 +65,12 @@ class Queueing:
 @dataclass(frozen=True)
 class DraftLimits:
     """A request's drafts: at most `max_drafts` (None: as the engine has it; 0: none). `given` is the text that its
-    caller expects as its answer, for an engine with `Speculation.given`."""
+    caller expects as its answer, for an engine with `Speculation.given`; `ahead` its own sizes of lookahead decoding,
+    for one with `Speculation.lookahead` (None: the engine's)."""
 
     max_drafts: int | None = None
     given: tuple[int, ...] = ()
+    ahead: Lookahead | None = None
 
 
 @dataclass

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from weft.grammar.kinds.tool_style import tool_style_of
     from weft.grammar.kinds.tools import tool_styles
     from weft.grammar.limits import CompileLimits
+    from weft.grammar.vocabulary.materials import VocabularyMaterials
     from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "PythonMatcher",
     "Recognizer",
     "Vocabulary",
+    "VocabularyMaterials",
     "tool_style_of",
     "tool_styles",
     "wrap_matcher",
@@ -42,6 +44,7 @@ _HOMES = {
     "PythonMatcher": "weft.grammar.interfaces",
     "Recognizer": "weft.grammar.interfaces",
     "Vocabulary": "weft.grammar.vocabulary.tokenizer",
+    "VocabularyMaterials": "weft.grammar.vocabulary.materials",
     "tool_style_of": "weft.grammar.kinds.tool_style",
     "tool_styles": "weft.grammar.kinds.tools",
     "wrap_matcher": "weft.grammar.base",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.grammar.guide import Guide
+from weft.grammar.tag_forms import tag_of
 
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
@@ -47,7 +48,7 @@ def _texts(guide: Guide) -> Iterator[tuple[str, Any]]:
         yield "schema", json.loads(guide.source)
     elif guide.kind == "structural_tag":
         # Each schema within refers to itself; what is around it is not deep (`max_depth`).
-        for node in _objects(json.loads(guide.source)):
+        for node in _objects(tag_of(guide.source)):
             for key, kind in (("json_schema", "schema"), ("grammar", "ebnf"), ("pattern", "regex")):
                 if isinstance(node.get(key), str if kind != "schema" else dict):
                     yield kind, node[key]

@@ -144,8 +144,10 @@ class Guide:
 
     @classmethod
     def structural_tag(cls, tag: Any, *, strict: bool = True, open_objects: bool = False) -> Guide:
-        """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`. Errors in what its parts
-        hold come when it is compiled; `strict` and `open_objects` are as in `json_schema`, for the schemas inside.
+        """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`; also of the older form,
+        `{"structures": [{"begin": "<f>", "schema": {...}, "end": "</f>"}], "triggers": ["<f"]}`. Errors in what its
+        parts hold come when it is compiled; `strict` and `open_objects` are as in `json_schema`, for the schemas
+        inside.
         """
         if hasattr(tag, "model_dump_json"):
             tag = tag.model_dump_json()

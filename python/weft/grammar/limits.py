@@ -13,6 +13,7 @@ from weft import _core
 from weft.errors import GuideError
 from weft.grammar.chains import chain_length
 from weft.grammar.guide import Guide
+from weft.grammar.tag_forms import depth_of_texts, tag_of
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ def check_costs(guide: Guide, limits: CompileLimits) -> None:
 
 def check_chain(guide: Guide, limits: CompileLimits) -> None:
     """Raises `GuideError` for a guide that a library would descend in too deep."""
+    if guide.kind == "structural_tag":
+        _check("nests", depth_of_texts(guide.source), "deep", limits.max_depth, "max_depth")
     _check("has a chain of", chain_length(guide), "levels below one another", limits.max_chain, "max_chain")
 
 
@@ -117,7 +120,8 @@ def _check(verb: str, value: int, what: str, limit: int, name: str) -> None:
 
 def _costs(guide: Guide) -> Iterator[tuple[str, int]]:
     if guide.kind in ("json_schema", "structural_tag"):
-        yield from _schema_costs(json.loads(guide.source))
+        is_tag = guide.kind == "structural_tag"
+        yield from _schema_costs(tag_of(guide.source) if is_tag else json.loads(guide.source))
     elif guide.kind == "choice":
         yield "choices", len(json.loads(guide.source))
     elif guide.kind in ("regex", "ebnf"):

@@ -51,6 +51,7 @@ class GrammarLane:
     writes to the state's `verified_host` and `drafts_host`, too, or has it copied. `masks` int32 [(S+1)*(K+1), W],
     `token_mask` int32 [(S+1)*(K+1)] and `temperatures` float32 [(S+1)*(K+1)] (what matchers want; negative: nothing)
     are the lane's, one row for each position. `state` is the host's side; its pinned tensors are those named `*_host`.
+    `window` int64 [S+1, W+1], of lookahead (None: none), is what `Proposals.window_host` gets before each `propose`.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class GrammarLane:
             state.masks_host, state.token_mask_host, state.temperatures_host, positions
         )
         self.proposals = make_proposals(self.state) if make_proposals is not None else None
+        host = self.proposals.window_host if self.proposals is not None else None
+        self.window = None if host is None else torch.zeros_like(host, device=runtime.device)
         runtime.publish()
 
     def follow(self, stream: Stream) -> None:
@@ -148,6 +151,9 @@ class GrammarLane:
         assert self.proposals is not None
         if not is_committed:
             self._enter(stream)
+        if self.window is not None:
+            assert self.proposals.window_host is not None
+            self.stream.copy(self.proposals.window_host, self.window)
         self._run(self.proposals.task(num_drafts))
         self.stream.record(self.proposal_event)
 

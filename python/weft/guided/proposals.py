@@ -1,11 +1,11 @@
-"""Drafts that the host proposes, by slot: text given with the request, text that the grammar forces, and what followed
-the same tokens before.
+"""Drafts that the host proposes, by slot: text given with the request, text that the grammar forces, what followed the
+same tokens before, and what the model made beside the text.
 
 They are made in C++ (`csrc/drafting/proposals.h`); here they get their host memory, and become host tasks. A task
 runs on the grammar's stream after the `commit` of an iteration, for the slots of its snapshot. Given text comes
 first, forced text where there is none; n-grams go on after either.
 
-S slots and one more for padding, K drafts.
+S slots and one more for padding, K drafts, W tokens of a window.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from weft import _core
+from weft.config import Lookahead
 from weft.errors import InputError
 from weft.guided.state import GuidedState, HostMemory
 from weft.runtime.interface import NativeTask
@@ -40,19 +41,27 @@ class NgramSettings:
 
 @dataclass(frozen=True)
 class Sources:
-    """What proposes, in this order: text given with the request, text that a grammar forces, n-grams (None: none)."""
+    """What proposes, in this order: text given with the request, text that a grammar forces, n-grams (None: none), and
+    those of lookahead decoding (None: none)."""
 
     given: bool = False
     forced: bool = False
     ngram: NgramSettings | None = None
+    lookahead: Lookahead | None = None
 
     def __or__(self, other: Sources) -> Sources:
-        return Sources(self.given or other.given, self.forced or other.forced, self.ngram or other.ngram)
+        return Sources(
+            self.given or other.given,
+            self.forced or other.forced,
+            self.ngram or other.ngram,
+            self.lookahead or other.lookahead,
+        )
 
     @property
     def places(self) -> list[int]:
         """Which places of the order they take."""
-        return [place for place, source in enumerate((self.given, self.forced, self.ngram)) if source]
+        in_order = (self.given, self.forced, self.ngram, self.lookahead)
+        return [place for place, source in enumerate(in_order) if source]
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,12 @@ class Proposals:
     there is none, and then after it, too. The padding slot's stay -1. What was verified is read from the state's
     `verified_host`.
 
-    `given`, `forced` and `ngram` (None: none) are the sources. With `guided`, what n-grams propose for a guided slot is
-    chosen and cut by its grammar, and given text is cut. Raises `InputError` for settings that contradict each other.
+    `given`, `forced`, `ngram` and `lookahead` (None: none) are the sources. With `guided`, what n-grams propose for a
+    guided slot is chosen and cut by its grammar, and given text is cut. Raises `InputError` for settings that
+    contradict each other.
+
+    `window_host` int64 [S+1, W+1], for lookahead, is read: what the iteration found to follow the tokens of each slot's
+    window, and the position of the last token that it began with.
     """
 
     def __init__(
@@ -86,11 +99,18 @@ class Proposals:
         given: bool = False,
         forced: bool = False,
         ngram: NgramSettings | None = None,
+        lookahead: Lookahead | None = None,
         guided: bool = True,
     ) -> None:
         self.state = state
         self.proposed_host = pinned((state.max_drafts, state.num_slots + 1), torch.int64)
         self.proposed_host.fill_(-1)
+        self.lookahead = lookahead
+        self.window_host = (
+            pinned((state.num_slots + 1, lookahead.window + 1), torch.int64) if lookahead else None
+        )
+        if self.window_host is not None:
+            self.window_host.fill_(-1)
         settings = None
         if ngram is not None:
             settings = _core.NgramSettings(ngram.min_length, ngram.max_length, ngram.candidates)
@@ -102,13 +122,19 @@ class Proposals:
                 given,
                 forced,
                 settings,
+                _sizes(lookahead),
+                0 if self.window_host is None else self.window_host.data_ptr(),
             )
         except ValueError as error:
             raise InputError(str(error)) from error
         self._takes_given = given
         self._names = [
-            name for name, is_there in (("given", given), ("forced", forced), ("ngram", ngram)) if is_there
-        ]
+            name
+            for name, is_there in (
+                ("given", given), ("forced", forced), ("ngram", ngram), ("lookahead", lookahead),
+            )
+            if is_there
+        ]  # fmt: skip
         self.set_guided(guided)
 
     def open(
@@ -118,6 +144,7 @@ class Proposals:
         max_new_tokens: int = 1024,
         given: Sequence[int] = (),
         num_answered: int = 0,
+        lookahead: Lookahead | None = None,
     ) -> None:
         """Give the slot a new text: the prompt, before the push of the first iteration that names the slot for it.
 
@@ -126,7 +153,7 @@ class Proposals:
         tokens stand in it, up to 1024 tokens after the place where it left.
 
         A request that goes on after a pause has its prompt and its answer so far as `tokens`, of which the last
-        `num_answered` are the answer.
+        `num_answered` are the answer. `lookahead` are its own sizes, none beyond those of the proposals (None: these).
 
         The text is in use from that push on; iterations in flight keep the old one. Tokens beyond `max_new_tokens`
         cost memory to be allocated while they come. Raises `ValueError` for a slot that is none, and `InputError` for
@@ -138,7 +165,17 @@ class Proposals:
         bad = next((token for token in given if not 0 <= token < size), None)
         if bad is not None:
             raise InputError(f"the given text holds token id {bad}; ids of this model are 0 to {size - 1}")
-        self._native.open(slot, list(tokens), max_new_tokens, list(given), num_answered)
+        window = self.first_window(tokens)
+        own = _sizes(lookahead if self.lookahead is not None else None)
+        self._native.open(slot, list(tokens), max_new_tokens, list(given), num_answered, own, window)
+
+    def first_window(self, tokens: Sequence[int]) -> list[int]:
+        """The window of a text's first iteration, W tokens: the text's last ones, from its beginning again where it is
+        shorter. Empty without lookahead."""
+        if self.lookahead is None:
+            return []
+        width, count = self.lookahead.window, len(tokens)
+        return [tokens[(i - width) % count] if count else 0 for i in range(width)]
 
     def set_guided(self, guided: bool) -> None:
         """Whether the grammar chooses and cuts what n-grams and given text propose: from the next push on,
@@ -159,11 +196,18 @@ class Proposals:
 
     def origins(self, slot: int, first: int, count: int) -> list[str | None]:
         """Who proposed what was accepted: of the tokens that were committed since `open`, for tokens `first` to
-        `first` + `count` - 1, "given", "forced" or "ngram"; None where nobody did. The last 64 can be asked for."""
+        `first` + `count` - 1, "given", "forced", "ngram" or "lookahead"; None where nobody did. The last 64 can be
+        asked for."""
         return [
             None if place < 0 else self._names[place] for place in self._native.origins(slot, first, count)
         ]
 
     def counters(self) -> ProposalCounters:
-        """What it has cost and brought so far; the names of `tokens` are "given", "forced" and "ngram"."""
+        """What it has cost and brought so far; the names of `tokens` are those of `origins`."""
         return ProposalCounters(*self._native.counters())
+
+
+def _sizes(lookahead: Lookahead | None) -> _core.LookaheadSettings | None:
+    if lookahead is None:
+        return None
+    return _core.LookaheadSettings(lookahead.window, lookahead.ngram, lookahead.verification)

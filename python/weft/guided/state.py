@@ -93,6 +93,7 @@ class GuidedState:
     ) -> None:
         num_slots, max_drafts, vocab_size = shape.num_slots, shape.max_drafts, shape.vocab_size
         self.num_slots, self.max_drafts, self.vocab_size = num_slots, max_drafts, vocab_size
+        self.end_token_ids = tuple(shape.end_token_ids)
         self.num_words = -(-vocab_size // 32)
         rows = (num_slots + 1) * (max_drafts + 1)
         self.drafts_host = pinned((max_drafts, num_slots + 1), torch.int64)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from weft.errors import GuideError
 from weft.grammar import Guide
+from weft.grammar.tag_forms import tag_of
 from weft.parsing.formats import FormatReader, reasoning_until
 from weft.parsing.functions import functions_of
 from weft.parsing.nodes import Loop, Marker, Nodes
@@ -41,7 +41,7 @@ class AnswerParser:
             raise GuideError(
                 f"calls stand under a structural tag, not under a guide of the kind {guide.kind}"
             )
-        form = json.loads(guide.source)["format"]
+        form = tag_of(guide.source)["format"]
         return cls(FormatReader(functions_of(tools)).nodes(form, ()))
 
     @classmethod

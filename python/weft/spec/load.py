@@ -41,11 +41,16 @@ class Drafting:
                 if before and max(before) >= min(loaded.sources.places):
                     raise InputError(
                         f"{name} can't continue after {speculation.drafters[len(proposers) - 1]}; the host proposes "
-                        "given text first, then forced text, then n-grams, each once"
+                        "given text first, then forced text, then n-grams, then lookahead's, each once"
                     )
                 proposers.append(loaded)
             else:
                 drafters.append(loaded)
+        if speculation.sizes_ahead is not None and (drafters or "ngram" in speculation.drafters):
+            raise InputError(
+                f"{speculation.name}: lookahead drafts with the target itself; only forced and given text go before "
+                "it, and nothing after"
+            )
         if len(drafters) > 1:
             raise InputError(f"{speculation.name}: one drafter on the device is enough; name one")
         return cls(speculation, drafters[0] if drafters else None, tuple(proposers))
@@ -62,5 +67,6 @@ class Drafting:
             given=sources.given,
             forced=sources.forced,
             ngram=sources.ngram,
+            lookahead=sources.lookahead,
             guided=guided,
         )

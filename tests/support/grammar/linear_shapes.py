@@ -203,5 +203,11 @@ TAGS: dict[str, Shape] = {
                 ],
             }
         )
-    )
+    ),
+    "structures of the older form": lambda n: json.dumps(
+        {
+            "triggers": [f"<{i}=" for i in range(n // 60)],
+            "structures": [{"begin": f"<{i}=a>", "schema": "{}", "end": "<"} for i in range(n // 60)],
+        }
+    ),
 }

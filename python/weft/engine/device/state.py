@@ -29,7 +29,8 @@ class SlotState:
     `drafts[j-1, slot]`, -1 for none; a row of `verified` is the count of accepted drafts, then the target's tokens.
     `verified_host` and `drafts_host` are the same in the host's memory, where the grammar reads them.
     `num_proposed` is how many drafts there were in the last iteration that verified some, those of -1 left out.
-    `results` [(S+1) * (K+3)] is the memory of `verified` and `num_proposed`.
+    `results` [(S+1) * (K+3)] is the memory of `verified` and `num_proposed`. `window` [S+1, W+1] is the lane's, too: of
+    lookahead, the tokens that the next forward reads beside each text, and where the last one began (None: none).
     `request_ids` are the requests' own, and `processors` the numbers of their captured processors, 0 for none.
     `logprobs` [S+1, K+1, 2+N] and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N
     likeliest; and the token's own once more, of the whole vocabulary. Where an id would be the token's own, how many
@@ -40,6 +41,7 @@ class SlotState:
         self.drafts, self.verified, device = lane.drafts, lane.verified, lane.drafts.device
         self.verified_host, self.drafts_host = lane.state.verified_host, lane.state.drafts_host
         self.num_proposed, self.results = lane.num_proposed, lane.results
+        self.window = lane.window
         rows = self.verified.shape[0]
         self.dummy = rows - 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -58,6 +60,11 @@ class SlotState:
         self.logprob_ids = torch.zeros(*places, 1 + likeliest, dtype=torch.int64, device=device)
 
     @property
+    def num_beside(self) -> int:
+        """Tokens of a window (W); 0 without lookahead."""
+        return 0 if self.window is None else self.window.shape[1] - 1
+
+    @property
     def inputs(self) -> tuple[Tensor, ...]:
         """What an iteration reads of its slots, in the order of `read_slots_`."""
         return self.length, self.last_token, self.drafts, self.page_table
@@ -73,7 +80,8 @@ class SlotState:
 class StepBuffers:
     """What crosses the nodes of one iteration over B rows that verifies T - 1 drafts. `raw_logits_BTV` are the target's
     before anything acted on them, of the rows that want log-probabilities; `temperatures_BT` float32 is what they were
-    drawn with, where log-probabilities are not the raw logits'."""
+    drawn with, where log-probabilities are not the raw logits'. `logits_NV` begins with the memory of `logits_BTV`;
+    after it are the logits of windows, [B, W, V], where a forward reads some."""
 
     slots_B: Tensor
     tokens_BT: Tensor
@@ -82,6 +90,7 @@ class StepBuffers:
     temperatures_BT: Tensor
     verified: Verified
     draft: DraftBuffers | None
+    logits_NV: Tensor
 
     @classmethod
     def allocate(
@@ -95,7 +104,11 @@ class StepBuffers:
         """Buffers of `width` positions around `slots_B`, which graphs of one batch size share."""
         config, device, batch = model.config, state.length.device, slots_B.shape[0]
         aux = len(drafter.aux_layers) if drafter is not None else 0
+        beside = state.num_beside if width > 1 else 0  # an iteration without drafts reads no windows
         logits = (batch, width, config.vocab_size)
+        all_logits = torch.zeros(
+            batch * (width + beside), config.vocab_size, dtype=config.dtype, device=device
+        )
 
         def integers(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.int64, device=device)
@@ -103,7 +116,7 @@ class StepBuffers:
         return cls(
             slots_B=slots_B,
             tokens_BT=integers(batch, width),
-            logits_BTV=torch.zeros(logits, dtype=config.dtype, device=device),
+            logits_BTV=all_logits[: batch * width].view(logits),
             raw_logits_BTV=torch.zeros(logits, dtype=config.dtype, device=device),
             temperatures_BT=torch.zeros(batch, width, dtype=torch.float32, device=device),
             verified=Verified(
@@ -117,6 +130,7 @@ class StepBuffers:
                 page_table_BP=torch.zeros(batch, state.page_table.shape[1], dtype=torch.int32, device=device),
             ),
             draft=drafter.draft_buffers(batch) if drafter is not None else None,
+            logits_NV=all_logits,
         )
 
     def narrow(self, begin: int, count: int) -> StepBuffers:
@@ -127,14 +141,16 @@ class StepBuffers:
 
         v = self.verified
         tensors = (v.slots_B, v.tokens_BT, v.count_B, v.base_B, v.aux_BTF, v.page_table_BP)
+        logits_BTV = own(self.logits_BTV)
         return StepBuffers(
             own(self.slots_B),
             own(self.tokens_BT),
-            own(self.logits_BTV),
+            logits_BTV,
             own(self.raw_logits_BTV),
             own(self.temperatures_BT),
             Verified(*map(own, tensors)),
             None,
+            logits_BTV.flatten(0, 1),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.config import Speculation
+from weft.config import Lookahead, Speculation
 from weft.engine.request import Request
 from weft.errors import InputError
 from weft.guided.proposals import NO_GIVEN_TEXT
@@ -13,6 +13,8 @@ def check_drafts(request: Request, speculation: Speculation, vocab_size: int) ->
     limit = request.drafts.max_drafts
     if limit is not None and limit < 0:
         raise InputError(f"max_drafts is {limit}; it must be at least 0, or None for the engine's")
+    if request.drafts.ahead is not None:
+        check_ahead(request.drafts.ahead, speculation)
     if not request.drafts.given:
         return
     if "given" not in speculation.drafters:
@@ -23,6 +25,17 @@ def check_drafts(request: Request, speculation: Speculation, vocab_size: int) ->
             f"the given text (of an executor's request: external_draft_tokens_config) holds token id {bad}; ids of "
             f"this model are 0 to {vocab_size - 1}"
         )
+
+
+def check_ahead(sizes: Lookahead, speculation: Speculation) -> None:
+    """Raise `InputError` for sizes of lookahead decoding that an engine which drafts by `speculation` does not have."""
+    most = speculation.sizes_ahead
+    if most is None:
+        raise InputError(
+            "the request has sizes of lookahead decoding, but this engine does not draft so; make it with "
+            "Speculation.lookahead()"
+        )
+    sizes.check_within(most)
 
 
 def draft_limit(request: Request, max_drafts: int) -> int | None:

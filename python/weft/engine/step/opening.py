@@ -19,6 +19,7 @@ from weft.engine.recording import Recorder
 from weft.engine.request import Request
 from weft.engine.scheduling.draft_limits import draft_limit
 from weft.engine.scheduling.running import Running
+from weft.engine.step.lookahead import write_windows
 from weft.guided.lane import GrammarLane
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
@@ -32,9 +33,9 @@ class PromptRow:
     """One request's inputs on the host: what `open_slots` writes to the device, for each of its `slots`.
 
     `tokens` int64 is the text so far; reading begins at `first`, once the pages `copies` (from, to) are copied, and has
-    come to `position`. `pages` are the request's. `error` is what went wrong while it was read: the work after it then
-    leaves the slot alone. `context` is memory for outputs of the prompt's positions, by name; `request_id` and
-    `processor` are `SlotState`'s.
+    come to `position`. `pages` are the request's, `window` what lookahead begins with. `error` is what went wrong while
+    it was read: the work after it then leaves the slot alone. `context` is memory for outputs of the prompt's
+    positions, by name; `request_id` and `processor` are `SlotState`'s.
     """
 
     slots: Sequence[int]
@@ -43,6 +44,7 @@ class PromptRow:
     sampling: SamplingRow
     first: int = 0
     copies: tuple[Tensor, Tensor] | None = None
+    window: Sequence[int] = ()
     context: Mapping[str, Tensor] = field(default_factory=dict)
     request_id: int = 0
     processor: int = 0
@@ -89,7 +91,10 @@ class SlotOpener:
         tokens = request.text
         if self._lane.proposals is not None:
             room = request.sampling.max_tokens - running.resumed_at
-            self._lane.proposals.open(running.slot, tokens, room, request.drafts.given, running.resumed_at)
+            drafts = request.drafts
+            self._lane.proposals.open(
+                running.slot, tokens, room, drafts.given, running.resumed_at, drafts.ahead
+            )
         if request.gather.context and not running.resumed_at:
             request.gathered.context = self._parts.outputs.context_tensors(
                 self._runtime, request.gather, len(request.prompt)
@@ -102,6 +107,7 @@ class SlotOpener:
             sampling,
             kv.num_reused,
             pinned_pairs(self._runtime, kv.copies),
+            self._lane.proposals.first_window(tokens) if self._lane.proposals is not None else (),
             request.gathered.context,
             _request_id(request),
             self._capture(running),
@@ -157,6 +163,12 @@ def open_rows(
     state = parts.state
     records = slot_records(runtime, rows, state.page_table.shape[1])
     stream.launch(guarded, rows, open_slots, records, state, lane.token_mask, lane.temperatures)
+    if state.window is not None:
+        slots = pinned_copy(runtime, [slot for row in rows for slot in row.slots], torch.int64)
+        windows = runtime.pinned((slots.shape[0], state.num_beside), torch.int64)
+        for place, window in enumerate(row.window for row in rows for _ in row.slots):
+            windows[place] = torch.tensor(window or [0] * state.num_beside)
+        stream.launch(guarded, rows, write_windows, state, slots, windows)
     for row in rows:
         if row.sampling.has_extras:
             for slot in row.slots:

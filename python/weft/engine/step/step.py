@@ -21,6 +21,7 @@ from weft.engine.device.tensors import LOGITS
 from weft.engine.logits_processors import CapturedProcessor, RequestProcessor
 from weft.engine.processors.captured import run_captured
 from weft.engine.processors.host import HostWork, inner_stream
+from weft.engine.step.lookahead import forward_with_windows
 from weft.guided.lane import GrammarLane
 from weft.models.outputs import collecting, mark_output
 from weft.ops.attention import Rows
@@ -135,11 +136,16 @@ def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     """The target's forward over each row's last token and its drafts, and what is kept of its raw logits."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     read_slots_(slots_B, state.inputs, verified.base_B, buf.tokens_BT, verified.page_table_BP)
-    rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1)
-    with collecting(parts.outputs.decoding(slots_B)):
-        hidden = parts.model.forward(buf.tokens_BT, parts.kv, rows, parts.aux_layers, verified.aux_BTF)
-        parts.model.logits(hidden.last, buf.logits_BTV)
-        mark_output(LOGITS, buf.logits_BTV)
+    if state.window is not None and plan.num_drafts:
+        forward_with_windows(parts, buf)
+        with collecting(parts.outputs.decoding(slots_B)):
+            mark_output(LOGITS, buf.logits_BTV)
+    else:
+        rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1)
+        with collecting(parts.outputs.decoding(slots_B)):
+            hidden = parts.model.forward(buf.tokens_BT, parts.kv, rows, parts.aux_layers, verified.aux_BTF)
+            parts.model.logits(hidden.last, buf.logits_BTV)
+            mark_output(LOGITS, buf.logits_BTV)
     keep_logits_(buf.logits_BTV.flatten(0, 1), buf.raw_logits_BTV.flatten(0, 1), slots_B, state.params)
 
 

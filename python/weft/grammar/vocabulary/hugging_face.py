@@ -1,25 +1,22 @@
 """Reading the bytes of each token out of a Hugging Face fast tokenizer.
 
-Its vocabulary spells tokens in one of three ways, and the vocabulary itself says which: a byte-level one
-writes each byte as one of 256 characters, a byte-fallback one has pieces <0x00> to <0xFF> and U+2581 for a
-space, and any other that marks spaces with U+2581 is read like that too.
+Its vocabulary spells tokens in one of the ways of `encodings.py`, and the vocabulary itself says which.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from weft.errors import TokenizerError
 from weft.files import read_json
+from weft.grammar.vocabulary.encodings import decoder_of, marks_spaces, shown_by_texts
 
-SPACE = "\u2581"
-BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Names that only control tokens have; some tokenizers do not mark theirs as special.
 CONTROL = re.compile(
     r"<\|.*\|>|<(s|/s|unk|pad|mask|bos|eos)>|\[(PAD|UNK|CLS|SEP|MASK|/?INST)\]|<SPECIAL_\d+>"
@@ -56,11 +53,10 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
             end_ids.append(tokenizer.eos_token_id)
     vocabulary = backend.get_vocab(with_added_tokens=True)
     added = backend.get_added_tokens_decoder()
-    specials = {i for i, token in added.items() if token.special or CONTROL.fullmatch(token.content)}
-    specials |= {i for text, i in vocabulary.items() if text[:1] in ("<", "[") and CONTROL.fullmatch(text)}
+    specials = special_ids(vocabulary.items(), added)
     specials |= {i for i in getattr(tokenizer, "all_special_ids", ()) if i is not None}
 
-    decode = _decoder_of([text for text, i in vocabulary.items() if i not in added])
+    decode = _decoder([text for text, i in vocabulary.items() if i not in added])
     tokens = [b""] * (max(vocabulary.values()) + 1)
     for text, i in vocabulary.items():
         tokens[i] = added[i].content.encode() if i in added else decode(text)
@@ -102,38 +98,17 @@ def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[l
     return ends, vocab_size
 
 
-def _byte_level_table() -> dict[str, str]:
-    """Which byte, as a Latin-1 character, each character of a byte-level vocabulary stands for: printable
-    ones for themselves, the others shifted.
-    """
-    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    shifted = [byte for byte in range(256) if byte not in set(kept)]
-    return {chr(byte): chr(byte) for byte in kept} | {
-        chr(256 + i): chr(byte) for i, byte in enumerate(shifted)
-    }
+def special_ids(texts: Iterable[tuple[str, int]], added: Mapping[int, AddedToken]) -> set[int]:
+    """The ids of tokens that are marked as special among the added ones, or have names that only such have."""
+    specials = {i for i, token in added.items() if token.special or CONTROL.fullmatch(token.content)}
+    return specials | {i for text, i in texts if text[:1] in ("<", "[") and CONTROL.fullmatch(text)}
 
 
-def _decoder_of(texts: list[str]) -> Callable[[str], bytes]:
-    if sum(text.startswith("<0x") and bool(BYTE_PIECE.fullmatch(text)) for text in texts) >= 128:
-        return _decode_sentencepiece
-    table = _byte_level_table()
-    alphabet = frozenset(table)
-    spelled = sum(alphabet.issuperset(text) for text in texts)
-    singles = sum(len(text) == 1 and text in alphabet for text in texts)
-    if singles >= 128 and spelled >= 0.99 * len(texts):
-        to_bytes = str.maketrans(table)
-        # A token outside the alphabet was added by hand and stands for its own text.
-        return lambda text: (
-            text.translate(to_bytes).encode("latin-1") if alphabet.issuperset(text) else text.encode()
+def _decoder(texts: list[str]) -> Callable[[str], bytes]:
+    encoding = shown_by_texts(texts) or ("byte_fallback" if marks_spaces(texts) else None)
+    if encoding is None:
+        raise TokenizerError(
+            "the tokenizer's vocabulary is neither byte-level nor of SentencePiece's kind; "
+            "give the bytes of its tokens with Vocabulary.from_tokens"
         )
-    if any(text.startswith(SPACE) for text in texts):
-        return _decode_sentencepiece
-    raise TokenizerError(
-        "the tokenizer's vocabulary is neither byte-level nor of SentencePiece's kind; "
-        "give the bytes of its tokens with Vocabulary.from_tokens"
-    )
-
-
-def _decode_sentencepiece(text: str) -> bytes:
-    byte = BYTE_PIECE.fullmatch(text)
-    return bytes([int(byte[1], 16)]) if byte else text.replace(SPACE, " ").encode()
+    return decoder_of(encoding)

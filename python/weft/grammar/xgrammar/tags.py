@@ -12,6 +12,7 @@ from weft.errors import GuideError
 from weft.grammar.notes import Found, Place, shortened, where
 from weft.grammar.schema import Rewritten, rewrite
 from weft.grammar.schema import structure as json_schema
+from weft.grammar.tag_forms import tag_of
 from weft.grammar.xgrammar import schema as xgrammar_schema
 
 MAX_BEGIN = 60
@@ -64,7 +65,7 @@ def read(source: str, open_objects: bool) -> Tag:
     written as XML, or without some texts, depends on how a schema is put, and is left as it is. Raises `GuideError`
     for a schema that is none, or that nothing can satisfy.
     """
-    tag = json.loads(source)
+    tag = tag_of(source)
     forms = []
     for place, node, begin in _schemas(tag):
         schema = node["json_schema"]

@@ -17,6 +17,7 @@ from weft.grammar.guide import Guide
 from weft.grammar.notes import Found
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.rewritten import rewritten
+from weft.grammar.tag_forms import tag_of
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar import schema as xgrammar_schema
 from weft.grammar.xgrammar import tags as xgrammar_tags
@@ -43,9 +44,9 @@ def parse_ebnf(grammar: str) -> xgr.Grammar:
 def check_structural_tag(tag: str) -> None:
     """Raises `GuideError` for what is no structural tag, without translating its parts, which may take long."""
     try:
-        data = json.loads(tag)
+        data = tag_of(tag)
         if not isinstance(data, dict) or "format" not in data:
-            raise GuideError("structural tag: it must have a format")
+            raise GuideError("structural tag: it must have a format (or structures and triggers)")
         xgr.StructuralTag.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import sentencepiece
 import tiktoken
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from support.grammar.grammars import small_vocabulary
+from support.grammar.tokenizers import byte_fallback, byte_level
 from weft.config import package_model_path
 from weft.errors import TokenizerError
 from weft.grammar import Guide, Vocabulary
@@ -27,40 +28,6 @@ TEXTS = [
     "tab\tand\nnewline",
     "  two  ",
 ]
-
-
-def byte_level() -> Tokenizer:
-    """A byte-level BPE tokenizer with a few merges, two specials and one added text."""
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    vocab = {char: i for i, char in enumerate(sorted(alphabet))}
-    for merged in ("he", "ll", "\u0120w", "\u0120wo"):
-        vocab[merged] = len(vocab)
-    merges = [("h", "e"), ("l", "l"), ("\u0120", "w"), ("\u0120w", "o")]
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True), AddedToken("<start>", special=True)])
-    tokenizer.add_tokens([AddedToken("<tool>", special=False), AddedToken("<|unmarked|>", special=False)])
-    return tokenizer
-
-
-def byte_fallback() -> Tokenizer:
-    """A byte-fallback tokenizer in SentencePiece's spelling."""
-    pieces = (
-        ["<unk>", "<s>", "</s>"]
-        + [f"<0x{byte:02X}>" for byte in range(256)]
-        + ["\u2581", "\u2581the", "a", "\u2581\u2581"]
-    )
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab={piece: i for i, piece in enumerate(pieces)},
-            merges=[],
-            byte_fallback=True,
-            unk_token="<unk>",
-        )
-    )
-    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return tokenizer
 
 
 def test_a_byte_level_tokenizer() -> None:

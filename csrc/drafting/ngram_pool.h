@@ -1,0 +1,40 @@
+// The n-grams that were seen last, by their first tokens. Python-free.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace weft {
+
+// Of one first token the last `set_size` different n-grams are kept. Seeing one again makes it the newest.
+class NgramPool {
+ public:
+  // For n-grams of `length` tokens (2 at least), with room for `reserve` first tokens; it grows beyond.
+  NgramPool(int length, int set_size, std::size_t reserve);
+
+  // `ngram[0..length)`.
+  void insert(const std::int32_t *ngram);
+
+  // The n-grams that begin with `first`, without it, the newest last: `length - 1` tokens each, one after another.
+  // Returns their number; `tokens` is valid until the next `insert`.
+  int find(std::int32_t first, const std::int32_t **tokens) const;
+
+  int num_following() const { return following_; }
+
+ private:
+  struct Entry {
+    std::int32_t first;
+    std::int32_t count;
+  };
+
+  std::size_t locate(std::int32_t first) const;
+  void grow();
+
+  const int following_, set_size_;
+  std::vector<std::int32_t> table_;  // open addressing by first token: an entry; -1 empty
+  std::vector<Entry> entries_;
+  std::vector<std::int32_t> tokens_;  // [entries, set_size, following]
+};
+
+}  // namespace weft
