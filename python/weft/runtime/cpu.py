@@ -22,6 +22,7 @@ from weft.runtime import interface
 from weft.runtime.capture_guard import CaptureGuard
 from weft.runtime.current import CPU, context, current_cpu
 from weft.runtime.graph_memory import Arena, GraphMemory
+from weft.runtime.host_memory import available_bytes
 from weft.runtime.launching import launch_device, memories
 from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, dispose, settle, stream_handle
 
@@ -338,6 +339,8 @@ class CpuRuntime:
     def memory(self) -> tuple[int, int]:
         """There is no device's memory, and none is page-locked."""
         return 0, 0
+
+    free_memory = staticmethod(available_bytes)
 
     def synchronize(self) -> None:
         """Wait for everything, then raise what a callback raised."""

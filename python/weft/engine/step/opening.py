@@ -31,8 +31,7 @@ _OWN, _NUMBERS = 4, 8
 class PromptRow:
     """One request's inputs on the host: what `open_slots` writes to the device, for each of its `slots`.
 
-    `tokens` int64 is the text so far; reading begins at `first`, once the pages `copies` (from, to) are copied, and has
-    come to `position`. `pages` are the request's. `error` is what went wrong while it was read: the work after it then
+    `tokens` int64 is the text so far; reading begins at `first`, and has come to `position`. `pages` are the request's. `error` is what went wrong while it was read: the work after it then
     leaves the slot alone. `context` is memory for outputs of the prompt's positions, by name; `request_id` and
     `processor` are `SlotState`'s.
     """
@@ -42,7 +41,6 @@ class PromptRow:
     pages: Sequence[int]
     sampling: SamplingRow
     first: int = 0
-    copies: tuple[Tensor, Tensor] | None = None
     context: Mapping[str, Tensor] = field(default_factory=dict)
     request_id: int = 0
     processor: int = 0
@@ -101,7 +99,6 @@ class SlotOpener:
             kv.pages[:width],
             sampling,
             kv.num_reused,
-            pinned_pairs(self._runtime, kv.copies),
             request.gathered.context,
             _request_id(request),
             self._capture(running),
@@ -161,8 +158,6 @@ def open_rows(
         if row.sampling.has_extras:
             for slot in row.slots:
                 stream.launch(guarded, [row], write_extras, state.params, row.sampling, slot)
-        if row.copies is not None:
-            stream.launch(guarded, [row], copy_pages, parts, *row.copies)
 
 
 def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatures: Tensor) -> None:
@@ -192,9 +187,8 @@ def copy_pages(parts: DecodeParts, sources: Tensor, targets: Tensor) -> None:
     """Copy the keys and values of whole pages, the drafter's too."""
     device = parts.state.length.device
     sources, targets = sources.to(device, non_blocking=True), targets.to(device, non_blocking=True)
-    parts.kv.copy_pages(sources, targets)
-    if parts.drafter is not None and parts.drafter.kv is not None:
-        parts.drafter.kv.copy_pages(sources, targets)
+    for cache in parts.caches:
+        cache.copy_pages(sources, targets)
 
 
 def pinned_pairs(runtime: Runtime, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
