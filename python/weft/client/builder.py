@@ -129,7 +129,8 @@ class BuiltEngine:
         target = source.load(runtime, dtype)
         limit, num_drafts = target.config.max_position_embeddings, speculation.max_draft_tokens
         given, config = config.num_pages, config.resolved(limit, num_drafts, runtime.device.type)
-        num_pages = 1 if config.is_sized_by_memory else config.num_pages  # until the drafter's weights are there
+        # Where memory decides, it does so once all weights are there.
+        num_pages = 1 if config.is_sized_by_memory else config.num_pages
         assert num_pages is not None and config.max_seq_len is not None
         text = source.text(target.config.vocab_size, config.max_seq_len)
         text = replace(text, advised=advice(target.config, config.max_seq_len))

@@ -20,11 +20,12 @@ class OutputStats:
     host had read them), `ended_at`. `first_turn` and `last_turn` are the engine's turns that gave the first and the
     last token.
 
-    `reused_tokens` of the prompt were found read already. Of the pages of keys and values that it begins with, each time
-    it was admitted, `reused_pages` were found, also in part, and `missed_pages` were not; `allocated_pages` were handed
-    out for it, `new_pages` of them for the first time. A page that the prompt only begins counts. `guided_valid` is None without a guide; else whether the
-    grammar reached its end (False where the answer was cut). Of a JSON schema with `strict=False` an `LLM` asks the
-    `jsonschema` package about such an answer, and None is where that can't say, or not within 2 s of a CPU.
+    `reused_tokens` of the prompt were found read already. Of the pages of keys and values that it begins with, each
+    time it was admitted, `reused_pages` were found, also in part, and `missed_pages` were not; `allocated_pages` were
+    handed out for it, `new_pages` of them for the first time. A page that the prompt only begins counts. `guided_valid`
+    is None without a guide; else whether the grammar reached its end (False where the answer was cut). Of a JSON schema
+    with `strict=False` an `LLM` asks the `jsonschema` package about such an answer, and None is where that can't say,
+    or not within 2 s of a CPU.
     """
 
     prompt_tokens: int = 0

@@ -66,6 +66,7 @@ class Engine:
         self.num_steps = 0
         self.recorder: Recorder | None = None
         self._decoder, self._speculation, self._admission = decoder, speculation, admission
+        self._kv_events = scheduler.capacity.kv.events
         self._home = Home("engine", ExecutorError)
         self._scope = FailureScope()
         overlap = decoder.config.overlap
@@ -110,7 +111,7 @@ class Engine:
     @property
     def kv_events(self) -> KvEventLog | None:
         """What becomes of cached pages; None with a `kv_event_buffer` of 0. `get_latest_events` is for any thread."""
-        return self.kv.events
+        return self._kv_events
 
     @property
     def running(self) -> list[Request]:
@@ -227,8 +228,8 @@ class Engine:
             record.active = len({*record.context, *record.generation} | running)
         record.compiling = len(scheduler.waiting.unready)
         record.kv = self.kv.usage()
-        if self.kv_events is not None:
-            self.kv_events.flush()
+        if self._kv_events is not None:
+            self._kv_events.flush()
         grammar_s = self.lane.state.seconds
         record.grammar_s, self._grammar_s = record.grammar_s + grammar_s - self._grammar_s, grammar_s
         record.total_s = time.perf_counter() - record.started
@@ -260,7 +261,7 @@ class Engine:
                 self.graphs.close()
                 self.lane.close()
         finally:
-            if self.kv_events is not None:
-                self.kv_events.close()
+            if self._kv_events is not None:
+                self._kv_events.close()
         if self.recorder is not None:
             self.recorder.close()

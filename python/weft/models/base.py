@@ -29,8 +29,9 @@ class KVShape(NamedTuple):
 class PagedKV:
     """Keys and values of every layer, in pages. Page 0 belongs to no request: padding writes there.
 
-    `data` is all of it, [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim]. `layers[i]` is layer i's cache [num_pages, page_size, 2, num_kv_heads, head_dim]; `k` and `v` view the
-    same memory as [num_layers, num_pages, page_size, num_kv_heads, head_dim].
+    `data` is all of it, [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim]. `layers[i]` is layer i's cache
+    [num_pages, page_size, 2, num_kv_heads, head_dim]; `k` and `v` view the same memory as [num_layers, num_pages,
+    page_size, num_kv_heads, head_dim].
     """
 
     def __init__(self, shape: KVShape, dtype: torch.dtype, device: torch.device | str) -> None:

@@ -3,8 +3,8 @@
 `Stream.launch(fn, *args)` is what a kernel launch is to CUDA. Host functions go to the current stream, as
 they do with `torch.cuda`. How nodes are run is `set_schedule`'s: "inline" (the thread that waits runs
 them), "threads" (a thread for each stream), "random" (one at a time, in any legal order, drawn from a
-seed) or "ahead" (the host runs ahead until it waits, then one stream does: the oldest with seed 0, the newest with
-seed 1, else either in turn).
+seed) or "ahead" (the host runs ahead until it waits, then one stream does: the oldest with seed 0, the newest with seed
+1, else either in turn).
 """
 
 from __future__ import annotations
@@ -294,6 +294,7 @@ class CpuRuntime:
     """`interface.Runtime` on the CPU. All CPU runtimes of a process share one device."""
 
     device = torch.device("cpu")
+    free_memory = staticmethod(available_bytes)
 
     def __init__(self) -> None:
         self._arenas: dict[int, Arena] = {}
@@ -339,8 +340,6 @@ class CpuRuntime:
     def memory(self) -> tuple[int, int]:
         """There is no device's memory, and none is page-locked."""
         return 0, 0
-
-    free_memory = staticmethod(available_bytes)
 
     def synchronize(self) -> None:
         """Wait for everything, then raise what a callback raised."""

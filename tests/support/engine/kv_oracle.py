@@ -76,7 +76,11 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
         self.now = 0.0
         self.size, self.partial, self.copies, self.num_pages = size, partial, copies, num_pages
         self.manager = KvManager(
-            num_pages, size, partial_reuse=partial, copy_on_partial_reuse=copies, keeping=Keeping(clock=lambda: self.now)
+            num_pages,
+            size,
+            partial_reuse=partial,
+            copy_on_partial_reuse=copies,
+            keeping=Keeping(clock=lambda: self.now),
         )
         self.running: list[Running] = []
         self.content: dict[tuple[int, int], Text | None] = {}

@@ -44,8 +44,8 @@ class Taken(NamedTuple):
 def find(
     root: CachedPage, size: int, tokens: Sequence[int], margin: int, salt: Tokens, partial: bool
 ) -> Found:
-    """The cached pages, of `size` positions, that `tokens` begin with, up to `margin` positions less than that; at least
-    the last token is left to be read. `partial`: whether part of a page is of use."""
+    """The cached pages, of `size` positions, that `tokens` begin with, up to `margin` positions less than that; at
+    least the last token is left to be read. `partial`: whether part of a page is of use."""
     text, pages, last = tuple(tokens), list[CachedPage](), root
     for start in range(0, len(text) - size + 1, size):
         page = last.child(salt + text[start : start + size])

@@ -47,7 +47,7 @@ class KvSequence:
     retention: Retention | None
     chain: list[CachedPage] = field(repr=False)  # of `pages`, the first ones: those that can be found
     salt: Tokens = ()
-    counts: PageCounts = PageCounts()
+    counts: PageCounts = field(default_factory=PageCounts)
 
 
 class KvManager:
@@ -55,7 +55,8 @@ class KvManager:
 
     `reuse`: whether anything is kept to be found again; `keeping` says how. `partial_reuse`: whether also a part of a
     page is used, by a copy of it; with `copy_on_partial_reuse` off, instead by taking the page itself out of the cache,
-    where nobody holds it and nothing is cached after it, or else not at all.
+    where nobody holds it and nothing is cached after it, or else not at all. `moves` are copies of pages that the
+    device is to make, in this order.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class KvManager:
         self._log = keeping.log
         self._num_host_pages = keeping.num_host_pages
         self._pool = PagePool(num_pages, keeping)
+        self.moves = self._pool.moves
         self._sequences: set[KvSequence] = set()
         self._num_reused = self._num_missed = 0
 
@@ -176,9 +178,9 @@ class KvManager:
         sequence.pages, sequence.chain = [], []
 
     def take_moves(self) -> list[Move]:
-        """Copies of pages that the device is to make, in this order, before anything else that is launched from now
-        on: since the last call."""
-        moves, self._pool.moves = self._pool.moves, []
+        """The moves since the last call, which the caller launches before anything else from now on."""
+        moves = list(self.moves)
+        self.moves.clear()
         return moves
 
     def forget_cached(self) -> None:
@@ -188,12 +190,13 @@ class KvManager:
     def usage(self) -> KvUsage:
         """How many pages are held, free and cached now, and what was found since the manager was made."""
         pool = self._pool
+        available = len(pool.free) + pool.num_cached
         return KvUsage(
             page_size=self.page_size,
             max_pages=self.num_pages - 1,
-            free_pages=self.num_available,
+            free_pages=available,
             cached_pages=pool.num_cached,
-            used_pages=self.num_pages - 1 - self.num_available,
+            used_pages=self.num_pages - 1 - available,
             allocated_pages=pool.num_allocated,
             new_pages=pool.num_new,
             reused_pages=self._num_reused,
@@ -231,9 +234,7 @@ class KvManager:
             self._retain(sequence, place, is_new=bool(new))
         return new
 
-    def _store_last(
-        self, sequence: KvSequence, tokens: Sequence[int], num_valid: int
-    ) -> CachedPage | None:
+    def _store_last(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> CachedPage | None:
         """Let the page in which the text ends be found; None where its end can be found already."""
         place, size = len(sequence.chain), self.page_size
         text = tuple(tokens[place * size : num_valid])

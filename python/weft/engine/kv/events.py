@@ -111,8 +111,8 @@ class KvEventLog:
         self._noted.clear()
 
     def get_latest_events(self, timeout_s: float | None = None) -> list[KvEvent]:
-        """Take all events there are, the oldest first. Waits for the first one, at most `timeout_s` seconds (None: until
-        there is one, or the engine is closed); where none comes, the list is empty."""
+        """Take all events there are, the oldest first. Waits for the first one, at most `timeout_s` seconds (None:
+        until there is one, or the engine is closed); where none comes, the list is empty."""
         with self._has_events:
             self._has_events.wait_for(lambda: self._events or self._is_closed, timeout_s)
             events = list(self._events)

@@ -82,6 +82,6 @@ class EvictionOrder:
         return entry[2].released == entry[1] and entry[2].is_on_host == self._on_host
 
     def _is_current(self, entry: tuple[int, int, CachedPage]) -> bool:
-        """Whether the page is still unheld since, in this tier, at that priority. It is then a leaf still: children come
-        from holders."""
+        """Whether the page is still unheld since, in this tier, at that priority. It is then a leaf still: children
+        come from holders."""
         return self._is_here(entry) and entry[2].priority == entry[0]

@@ -11,8 +11,8 @@ from weft.engine.scheduling.running import Running
 @dataclass
 class Schedule:
     """`decoding`, in `num_rows` rows, verify `num_drafts` drafts each, of which `grown` hold more pages than before.
-    Before, `moves` of pages are made. `admitted` are new in their slots; of the prompts of `reading` so many tokens are read. `released` slots were given
-    back since the schedule before."""
+    Before, `moves` of pages are made. `admitted` are new in their slots; of the prompts of `reading` so many tokens are
+    read. `released` slots were given back since the schedule before."""
 
     decoding: list[Running] = field(default_factory=list)
     num_rows: int = 0

@@ -31,9 +31,9 @@ _OWN, _NUMBERS = 4, 8
 class PromptRow:
     """One request's inputs on the host: what `open_slots` writes to the device, for each of its `slots`.
 
-    `tokens` int64 is the text so far; reading begins at `first`, and has come to `position`. `pages` are the request's. `error` is what went wrong while it was read: the work after it then
-    leaves the slot alone. `context` is memory for outputs of the prompt's positions, by name; `request_id` and
-    `processor` are `SlotState`'s.
+    `tokens` int64 is the text so far; reading begins at `first`, and has come to `position`. `pages` are the request's.
+    `error` is what went wrong while it was read: the work after it then leaves the slot alone. `context` is memory for
+    outputs of the prompt's positions, by name; `request_id` and `processor` are `SlotState`'s.
     """
 
     slots: Sequence[int]

@@ -81,7 +81,9 @@ def test_without_reuse_nothing_is_looked_up_but_it_is_stored() -> None:
     manager = KvManager(20, SIZE)
     leave(manager, TEXT)
     sequence = began(manager, TEXT, reuse=False)
-    assert sequence.num_reused == 0 and manager.usage().missed_pages == 4  # the first one's, one of them begun
+    assert (
+        sequence.num_reused == 0 and manager.usage().missed_pages == 4
+    )  # the first one's, one of them begun
     longer = [*TEXT, 1, 2]
     assert manager.grow(sequence, 16)
     manager.store(sequence, longer, 16)
