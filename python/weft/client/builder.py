@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
+from weft.client.kv_memory import sized_by_memory
 from weft.client.model_text import ModelText
 from weft.config import EngineConfig, Speculation, model_directory
 from weft.engine.admission import advice
 from weft.engine.build import build_engine
+from weft.engine.device.state import caches_of
 from weft.engine.engine import Engine
 from weft.errors import InputError, TokenizerError
 from weft.files import read_json
@@ -155,8 +157,10 @@ class BuiltEngine:
         runtime = get_runtime(device)
         target = source.load(runtime, dtype)
         limit, num_drafts = target.config.max_position_embeddings, speculation.max_draft_tokens
-        config = config.resolved(limit, num_drafts, runtime.device.type)
-        assert config.num_pages is not None and config.max_seq_len is not None
+        given, config = config.num_pages, config.resolved(limit, num_drafts, runtime.device.type)
+        # Where memory decides, it does so once all weights are there.
+        num_pages = 1 if config.is_sized_by_memory else config.num_pages
+        assert num_pages is not None and config.max_seq_len is not None
         text = source.text(target.config.vocab_size, config.max_seq_len)
         vocabulary = source.guide_vocabulary(text)
         text = replace(text, advised=advice(target.config, config.max_seq_len))
@@ -165,13 +169,15 @@ class BuiltEngine:
             source.path,
             target,
             num_slots=config.max_batch,
-            num_pages=config.num_pages,
+            num_pages=num_pages,
             page_size=config.page_size,
             max_seq_len=config.max_seq_len,
             tokenizer=text.tokenizer or text.vocabulary or vocabulary,
         )
         drafting = Drafting.load(context)
-        kv = PagedKV.for_model(target, config.num_pages, config.page_size)
+        kv = PagedKV.for_model(target, num_pages, config.page_size)
+        if config.is_sized_by_memory:
+            config = sized_by_memory(runtime, caches_of(kv, drafting.drafter), config, given, num_drafts)
         engine = build_engine(runtime, target, kv, drafting, list(text.end_ids), config)
         _log.info(
             "engine built: %s (%s) on %s, %d slots, %d pages of %d tokens",

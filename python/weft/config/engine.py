@@ -42,6 +42,13 @@ class EngineConfig:
     wait for the host; `"auto"` does so on a GPU. A prompt that begins as an earlier text did takes its keys and values
     (`reuse`), also in the middle of a page (`partial_reuse`), whose beginning is copied (`copy_on_partial_reuse`).
 
+    With `kv_memory_fraction`, above 0 and below 1, there are pages for that share of what is free on the device once
+    the weights are there; with `kv_max_bytes`, for so many bytes at most; the least of these and of `num_pages` counts
+    (`docs/kv-cache.md`). `host_cache_bytes` of the host's memory keep cached pages that must leave the device, if their
+    priority is `secondary_offload_min_priority` or more (0 to 100); a prompt that begins with them finds them, and they
+    are copied back (`onboard_blocks`, which can't be off where there are any). The last `kv_event_buffer` events of
+    cached pages can be taken from `Engine.kv_events` (0: there are none).
+
     `graphs` says what is captured: `"one"` graph for a whole iteration; `"split"`, the target's and the drafter's
     parts apart, with the grammar's work on the host between them; or `"none"`, every iteration issued eagerly. The
     tokens are the same. `host_tasks` says how a graph calls the grammar where the model waits for it: by `"callback"`,
@@ -90,6 +97,12 @@ class EngineConfig:
     reuse: bool = True
     partial_reuse: bool = True
     copy_on_partial_reuse: bool = True
+    kv_memory_fraction: float | None = None
+    kv_max_bytes: int | None = None
+    host_cache_bytes: int = 0
+    onboard_blocks: bool = True
+    secondary_offload_min_priority: int = 30
+    kv_event_buffer: int = 0
     graphs: Graphs = "one"
     host_tasks: HostTasks = "callback"
     gather_generation_logits: bool = False
@@ -117,6 +130,10 @@ class EngineConfig:
             "tuning_window",
             "max_program_bytes",
             "programs_ahead",
+            "kv_max_bytes",
+            "host_cache_bytes",
+            "secondary_offload_min_priority",
+            "kv_event_buffer",
         ):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
@@ -142,6 +159,7 @@ class EngineConfig:
         for name in ("max_program_bytes", "programs_ahead"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        self._check_cache()
         check_outputs(self.additional_outputs)
         if self.overlap is True and self.graphs == "split":
             raise InputError(
@@ -158,6 +176,32 @@ class EngineConfig:
             raise InputError(
                 f"num_pages is {self.num_pages}; it must be at least 2 (page 0 is the padding's)"
             )
+
+    def _check_cache(self) -> None:
+        fraction = self.kv_memory_fraction
+        if fraction is not None and not (is_number(fraction) and 0 < fraction < 1):
+            raise InputError(
+                f"kv_memory_fraction is {fraction!r}; it must be a number above 0 and below 1 (or None)"
+            )
+        for name in ("host_cache_bytes", "kv_event_buffer"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be 0 (none) or more")
+        if self.kv_max_bytes is not None and self.kv_max_bytes < 1:
+            raise InputError(f"kv_max_bytes is {self.kv_max_bytes}; it must be at least 1 (or None)")
+        if not 0 <= self.secondary_offload_min_priority <= 100:
+            raise InputError(
+                f"secondary_offload_min_priority is {self.secondary_offload_min_priority}; it must be 0 to 100"
+            )
+        if self.host_cache_bytes and not self.onboard_blocks:
+            raise InputError(
+                "onboard_blocks is False: what is on the host can't be read from there, and nothing would be kept in "
+                f"the {self.host_cache_bytes} bytes of host_cache_bytes; leave onboard_blocks on, or host_cache_bytes 0"
+            )
+
+    @property
+    def is_sized_by_memory(self) -> bool:
+        """Whether memory has a say in how many pages there are."""
+        return self.kv_memory_fraction is not None or self.kv_max_bytes is not None
 
     def resolved(
         self, max_position_embeddings: int, num_draft_tokens: int, device: str = "cpu"
@@ -219,11 +263,17 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "reuse": (True, False),
     "partial_reuse": (True, False),
     "copy_on_partial_reuse": (True, False),
+    "onboard_blocks": (True, False),
     "gather_generation_logits": (True, False),
     "logprobs": ("raw", "sampled", "normalized"),
     "untrusted_guides": (True, False),
 }
 """What the settings of an `EngineConfig` that name something may be."""
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_outputs(outputs: object) -> None:

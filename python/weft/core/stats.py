@@ -20,9 +20,12 @@ class OutputStats:
     host had read them), `ended_at`. `first_turn` and `last_turn` are the engine's turns that gave the first and the
     last token.
 
-    `reused_tokens` of the prompt were found read already. `guided_valid` is None without a guide; else whether the
-    grammar reached its end (False where the answer was cut). Of a JSON schema with `strict=False` an `LLM` asks the
-    `jsonschema` package about such an answer, and None is where that can't say, or not within 2 s of a CPU.
+    `reused_tokens` of the prompt were found read already. Of the pages of keys and values that it begins with, each
+    time it was admitted, `reused_pages` were found, also in part, and `missed_pages` were not; `allocated_pages` were
+    handed out for it, `new_pages` of them for the first time. A page that the prompt only begins counts. `guided_valid`
+    is None without a guide; else whether the grammar reached its end (False where the answer was cut). Of a JSON schema
+    with `strict=False` an `LLM` asks the `jsonschema` package about such an answer, and None is where that can't say,
+    or not within 2 s of a CPU.
     """
 
     prompt_tokens: int = 0
@@ -33,6 +36,10 @@ class OutputStats:
     proposed_drafts: int = 0
     accepted_drafts: int = 0
     reused_tokens: int = 0
+    allocated_pages: int = 0
+    new_pages: int = 0
+    reused_pages: int = 0
+    missed_pages: int = 0
     submitted_at: float = 0.0
     guide_ready_at: float | None = None
     scheduled_at: float | None = None
@@ -52,6 +59,12 @@ class OutputStats:
     def acceptance_rate(self) -> float:
         """The share of proposed drafts that were accepted, 0 to 1; 0.0 where none was proposed."""
         return self.accepted_drafts / self.proposed_drafts if self.proposed_drafts else 0.0
+
+    @property
+    def page_hit_rate(self) -> float:
+        """The share of the pages looked for that were found, 0 to 1; 0.0 where none was looked for."""
+        asked = self.reused_pages + self.missed_pages
+        return self.reused_pages / asked if asked else 0.0
 
     @property
     def compile_s(self) -> float:
@@ -91,6 +104,13 @@ class OutputStats:
         """The request got a slot now. The first call counts."""
         if self.scheduled_at is None:
             self.scheduled_at = time.perf_counter()
+
+    def note_pages(self, allocated: int, new: int, reused: int, missed: int) -> None:
+        """The request got pages for its text."""
+        self.allocated_pages += allocated
+        self.new_pages += new
+        self.reused_pages += reused
+        self.missed_pages += missed
 
     def note_tokens(self, moment: float, turn: int) -> None:
         """The host read tokens of the answer at `moment`, in an engine's turn."""

@@ -8,9 +8,13 @@ from weft.config import EngineConfig, Speculation
 from weft.engine.admission import Admission
 from weft.engine.beam.checks import check_beam_width, check_search, check_width
 from weft.engine.beam.run import BeamRun, commit_search
+from weft.engine.device.host_pages import HostPages
 from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.device.tensors import OutputBuffers
 from weft.engine.engine import Engine
+from weft.engine.kv.cache import Keeping
+from weft.engine.kv.events import KvEventLog
+from weft.engine.kv.size import host_pages
 from weft.engine.output.commit import DraftedBy
 from weft.engine.output.finish import Finisher
 from weft.engine.output.processor import OutputProcessor
@@ -53,7 +57,7 @@ def build_engine(
     ends = frozenset(end_token_ids)
     mask_limit = config.mask_time_limit_s or 0.0
     margin = parts.drafter.reuse_margin if parts.drafter is not None else 0
-    capacity = Capacity(config, DrafterNeeds(parts.max_drafts, margin))
+    capacity = Capacity(config, DrafterNeeds(parts.max_drafts, margin), keeping(config, parts))
 
     def begin_search(running: Running) -> BeamRun:
         return BeamRun(running, lane.state, config.page_size, ends, mask_limit)
@@ -76,6 +80,15 @@ def build_engine(
     admission = Admission(config, speculation, parts, capacity, check)
     runtime.publish()  # weights, keys and values, states and buffers
     return Engine(decoder, speculation, scheduler, runner, output, admission)
+
+
+def keeping(config: EngineConfig, parts: DecodeParts) -> Keeping:
+    """How the config has cached pages kept, of which some may go to the host's memory that the parts have."""
+    assert config.max_seq_len is not None
+    events = config.kv_event_buffer
+    log = KvEventLog(events, config.max_seq_len) if events else None
+    num_pages = parts.host.num_pages if parts.host is not None else 0
+    return Keeping(num_pages, config.secondary_offload_min_priority, log)
 
 
 def drafted_by(speculation: Speculation, lane: GrammarLane) -> DraftedBy:
@@ -133,6 +146,9 @@ def build_decoder(
         outputs=outputs,
         logprobs=config.logprobs,
     )
+    num_host_pages = host_pages(config, sum(cache.page_bytes for cache in parts.caches))
+    if num_host_pages:
+        parts.host = HostPages.allocate(runtime, parts.caches, num_host_pages)
     graphs = StepGraphs(runtime, stream, lane, parts, config.graphs)
     config = replace(config, host_tasks="polling" if lane.polls else "callback")
     return Decoder(runtime, stream, lane, parts, graphs, config)

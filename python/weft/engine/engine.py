@@ -18,6 +18,7 @@ from weft.core import FinishReason
 from weft.engine.admission import Admission
 from weft.engine.device.state import DecodeParts
 from weft.engine.kv.cache import KvManager
+from weft.engine.kv.events import KvEventLog
 from weft.engine.output.processor import OutputProcessor
 from weft.engine.recording import Recorder
 from weft.engine.request import Request
@@ -65,6 +66,7 @@ class Engine:
         self.num_steps = 0
         self.recorder: Recorder | None = None
         self._decoder, self._speculation, self._admission = decoder, speculation, admission
+        self._kv_events = scheduler.capacity.kv.events
         self._home = Home("engine", ExecutorError)
         self._scope = FailureScope()
         overlap = decoder.config.overlap
@@ -105,6 +107,11 @@ class Engine:
     def kv(self) -> KvManager:
         """Which sequences hold which pages."""
         return self.scheduler.capacity.kv
+
+    @property
+    def kv_events(self) -> KvEventLog | None:
+        """What becomes of cached pages; None with a `kv_event_buffer` of 0. `get_latest_events` is for any thread."""
+        return self._kv_events
 
     @property
     def running(self) -> list[Request]:
@@ -221,6 +228,8 @@ class Engine:
             record.active = len({*record.context, *record.generation} | running)
         record.compiling = len(scheduler.waiting.unready)
         record.kv = self.kv.usage()
+        if self._kv_events is not None:
+            self._kv_events.flush()
         grammar_s = self.lane.state.seconds
         record.grammar_s, self._grammar_s = record.grammar_s + grammar_s - self._grammar_s, grammar_s
         record.total_s = time.perf_counter() - record.started
@@ -245,10 +254,14 @@ class Engine:
         for request in [*self.waiting, *self.running]:
             self.cancel(request)
         self.scheduler.waiting.programs.close()
-        with self._scope:
-            self._decoder.stream.synchronize()
-            self.output.drain(StepRecord(self.num_steps, time.perf_counter()))
-            self.graphs.close()
-            self.lane.close()
+        try:
+            with self._scope:
+                self._decoder.stream.synchronize()
+                self.output.drain(StepRecord(self.num_steps, time.perf_counter()))
+                self.graphs.close()
+                self.lane.close()
+        finally:
+            if self._kv_events is not None:
+                self._kv_events.close()
         if self.recorder is not None:
             self.recorder.close()

@@ -21,8 +21,12 @@ class KvUsage:
     """Pages of keys and values at one moment, and what prefixes gave since the engine was made.
 
     `max_pages` there are; `free_pages` nobody holds (of which `cached_pages` keep what may be found again);
-    `used_pages` belong to requests. `allocated_pages` were handed out fresh and `reused_pages` found again (shared or
-    copied) so far; `missed_pages` were full pages of prompts that could not be found.
+    `used_pages` belong to requests. `allocated_pages` were handed out so far, `new_pages` of them for the first time.
+    Of the pages that prompts begin with, `reused_pages` were found again (shared, copied or taken over) and
+    `missed_pages` were not; a page that a prompt only begins counts.
+
+    Of `max_host_pages` on the host, `host_pages` keep what had to go from the device and may be found again;
+    `offloaded_pages` were copied there so far, `onboarded_pages` back.
     """
 
     page_size: int = 0
@@ -31,8 +35,19 @@ class KvUsage:
     cached_pages: int = 0
     used_pages: int = 0
     allocated_pages: int = 0
+    new_pages: int = 0
     reused_pages: int = 0
     missed_pages: int = 0
+    max_host_pages: int = 0
+    host_pages: int = 0
+    offloaded_pages: int = 0
+    onboarded_pages: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of pages looked for that were found, 0 to 1; 0.0 where none was looked for."""
+        asked = self.reused_pages + self.missed_pages
+        return self.reused_pages / asked if asked else 0.0
 
 
 @dataclass(slots=True)

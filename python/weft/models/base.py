@@ -29,17 +29,36 @@ class KVShape(NamedTuple):
 class PagedKV:
     """Keys and values of every layer, in pages. Page 0 belongs to no request: padding writes there.
 
-    `layers[i]` is layer i's cache [num_pages, page_size, 2, num_kv_heads, head_dim]; `k` and `v` view the
-    same memory as [num_layers, num_pages, page_size, num_kv_heads, head_dim].
+    `data` is all of it, [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim]. `layers[i]` is layer i's cache
+    [num_pages, page_size, 2, num_kv_heads, head_dim]; `k` and `v` view the same memory as [num_layers, num_pages,
+    page_size, num_kv_heads, head_dim].
     """
 
     def __init__(self, shape: KVShape, dtype: torch.dtype, device: torch.device | str) -> None:
-        self.num_pages = shape.num_pages
         self.page_size = shape.page_size
         num_layers, *page, num_kv_heads, head_dim = shape
-        data = torch.zeros((num_layers, *page, 2, num_kv_heads, head_dim), dtype=dtype, device=device)
+        self._hold(torch.zeros((num_layers, *page, 2, num_kv_heads, head_dim), dtype=dtype, device=device))
+
+    def resize(self, num_pages: int) -> None:
+        """Have so many pages, all zeros. Before anything is captured or launched that uses it."""
+        shape = (self.data.shape[0], num_pages, *self.data.shape[2:])
+        dtype, device = self.data.dtype, self.data.device
+        del self.data, self.layers, self.k, self.v
+        self._hold(torch.zeros(shape, dtype=dtype, device=device))
+
+    def _hold(self, data: Tensor) -> None:
+        self.data, self.num_pages = data, data.shape[1]
         self.layers = data.unbind(0)
         self.k, self.v = data.unbind(3)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page, of all layers."""
+        return self.data[:, 0].numel() * self.data.element_size()
+
+    def page(self, number: int) -> Tensor:
+        """Page `number` of every layer: [num_layers, page_size, 2, num_kv_heads, head_dim], a view."""
+        return self.data[:, number]
 
     def copy_pages(self, sources: Tensor, targets: Tensor) -> None:
         """Copy whole pages of every layer: numbers int64 [n] each, no target a source. A device function."""

@@ -3,8 +3,8 @@
 `Stream.launch(fn, *args)` is what a kernel launch is to CUDA. Host functions go to the current stream, as
 they do with `torch.cuda`. How nodes are run is `set_schedule`'s: "inline" (the thread that waits runs
 them), "threads" (a thread for each stream), "random" (one at a time, in any legal order, drawn from a
-seed) or "ahead" (the host runs ahead until it waits, then one stream does: the oldest with seed 0, the newest with
-seed 1, else either in turn).
+seed) or "ahead" (the host runs ahead until it waits, then one stream does: the oldest with seed 0, the newest with seed
+1, else either in turn).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from weft.runtime import interface
 from weft.runtime.capture_guard import CaptureGuard
 from weft.runtime.current import CPU, context, current_cpu
 from weft.runtime.graph_memory import Arena, GraphMemory
+from weft.runtime.host_memory import available_bytes
 from weft.runtime.launching import launch_device, memories
 from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, dispose, settle, stream_handle
 
@@ -293,6 +294,7 @@ class CpuRuntime:
     """`interface.Runtime` on the CPU. All CPU runtimes of a process share one device."""
 
     device = torch.device("cpu")
+    free_memory = staticmethod(available_bytes)
 
     def __init__(self) -> None:
         self._arenas: dict[int, Arena] = {}

@@ -232,6 +232,12 @@ class CudaRuntime:
         pinned = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
         return torch.cuda.memory_reserved(self.device), pinned
 
+    def free_memory(self) -> int:
+        """Bytes that are free on the device, or that torch's allocator holds and does not use."""
+        self.synchronize()
+        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return torch.cuda.mem_get_info(self.device)[0] + unused
+
     def synchronize(self) -> None:
         """Wait for everything, without the GIL, then raise what a callback raised."""
         assert self.device.index is not None

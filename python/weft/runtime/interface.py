@@ -105,6 +105,9 @@ class Runtime(Protocol):
     def memory(self) -> tuple[int, int]:
         """Bytes that torch holds in this process: of the device, and of page-locked host memory."""
 
+    def free_memory(self) -> int:
+        """Bytes of the device that a new tensor could have. Waits for what the device has to do."""
+
     def synchronize(self) -> None:
         """Wait for everything, then raise what a callback raised."""
 

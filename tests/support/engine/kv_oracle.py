@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from weft.engine.kv.cache import KvManager, KvSequence, Retention, RetentionRange
+from weft.engine.kv.cache import Keeping, KvManager, KvSequence, Retention, RetentionRange
 
 Text = tuple[int, ...]
 
@@ -76,7 +76,11 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
         self.now = 0.0
         self.size, self.partial, self.copies, self.num_pages = size, partial, copies, num_pages
         self.manager = KvManager(
-            num_pages, size, partial_reuse=partial, copy_on_partial_reuse=copies, clock=lambda: self.now
+            num_pages,
+            size,
+            partial_reuse=partial,
+            copy_on_partial_reuse=copies,
+            keeping=Keeping(clock=lambda: self.now),
         )
         self.running: list[Running] = []
         self.content: dict[tuple[int, int], Text | None] = {}
@@ -247,8 +251,8 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
     def pages_of(self) -> dict[Text, int]:
         """Every text whose last page can be found, and that page."""
         pages: dict[Text, int] = {}
-        texts: dict[object, Text] = {self.manager._root: ()}
-        for page in self.manager._root.descendants():
+        texts: dict[object, Text] = {self.manager._pool.root: ()}
+        for page in self.manager._pool.root.descendants():
             texts[page] = texts[page.parent] + page.tokens
             pages[texts[page]] = page.number
         return pages

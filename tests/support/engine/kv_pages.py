@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.engine.kv.beginning import find
 from weft.engine.kv.cache import KvManager, KvSequence, Retention, RetentionRange
 
 SIZE = 4
@@ -37,7 +38,8 @@ def leave(manager: KvManager, tokens: list[int], retention: Retention | None = N
 
 def num_found(manager: KvManager, tokens: list[int]) -> int:
     """How many tokens of a text are cached; all stays as it is."""
-    return manager._find([*tokens, -1], margin=0)[1]
+    found = find(manager._pool.root, SIZE, [*tokens, -1], 0, (), True)
+    return len(found.shared) * SIZE + found.part
 
 
 def asking(priority: int, seconds: float | None = None) -> Retention:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.config import Logprobs
 from weft.core import MAX_LOGPROBS
+from weft.engine.device.host_pages import HostPages
 from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS
 from weft.engine.device.tensors import OutputBuffers
 from weft.guided.lane import GrammarLane
@@ -171,12 +172,19 @@ def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> No
     )  # fmt: skip
 
 
+def caches_of(kv: PagedKV, drafter: Drafter | None) -> list[PagedKV]:
+    """All that a page holds: the target's keys and values, and the drafter's."""
+    own = drafter.kv if drafter is not None else None
+    return [kv] if own is None else [kv, own]
+
+
 @dataclass
 class DecodeParts:
     """What an engine decodes with. `drafter` drafts on the device, `has_proposals` says that the host does, too; of
     either at most `max_drafts`. `outputs` is what can be gathered besides tokens, `logprobs` whose the
-    log-probabilities are. `verify` takes an iteration's sampled
-    tokens int64 [B, T] and moves the slots; a benchmark may put another in its place before anything is captured."""
+    log-probabilities are. `verify` takes an iteration's sampled tokens int64 [B, T] and moves the slots; a benchmark
+    may put another in its place before anything is captured. `host` is where cached pages go that must leave the
+    device."""
 
     model: Model
     kv: PagedKV
@@ -187,6 +195,12 @@ class DecodeParts:
     outputs: OutputBuffers = field(default_factory=OutputBuffers)
     verify: Verify = verify_coupled
     logprobs: Logprobs = "raw"
+    host: HostPages | None = None
+
+    @property
+    def caches(self) -> list[PagedKV]:
+        """All that a page holds: the target's keys and values, and the drafter's."""
+        return caches_of(self.kv, self.drafter)
 
     @property
     def aux_layers(self) -> tuple[int, ...]:

@@ -1,11 +1,11 @@
-"""Which cached page goes first, of those that nobody holds.
+"""Which cached page goes first, of those of one tier that nobody holds.
 
-The leaf of the lowest priority; of these, the one that was given back first. A page with a cached child is kept,
-whatever its own priority: what comes after it could not be found without it. So of a text the end goes before the
+The leaf of the lowest priority; of these, the one that was given back first. A page with a cached child beside it is
+kept, whatever its own priority: what comes after it could not be found without it. So of a text the end goes before the
 beginning.
 
-Both heaps hold stale entries, of pages that were taken again since; they are dropped when they come up, or all at once
-when there are more of them than pages.
+Both heaps hold stale entries, of pages that were taken again or moved since; they are dropped when they come up, or all
+at once when there are more of them than pages.
 """
 
 from __future__ import annotations
@@ -17,25 +17,34 @@ from heapq import heapify, heappop, heappush
 from weft.engine.kv.prefix_tree import CachedPage
 from weft.engine.kv.retention import DEFAULT_PRIORITY
 
+_stamps = itertools.count(1)
+
 
 class EvictionOrder:
-    """The order in which unheld pages of the tree are given up. `clock` gives seconds."""
+    """The order in which unheld pages of the tree are given up: those of the device, or those `on_host`. `clock` gives
+    seconds."""
 
-    def __init__(self, num_pages: int, clock: Callable[[], float]) -> None:
+    def __init__(self, num_pages: int, clock: Callable[[], float], on_host: bool = False) -> None:
         self._most_entries = 2 * num_pages
         self._clock = clock
-        self._stamps = itertools.count(1)
+        self._on_host = on_host
         self._leaves: list[tuple[int, int, CachedPage]] = []  # priority, stamp
         self._expiring: list[tuple[float, int, CachedPage]] = []  # when, stamp
 
     def add(self, page: CachedPage) -> None:
         """The last holder gave the page back. Its duration begins."""
-        page.released = next(self._stamps)
+        page.released = next(_stamps)
         if page.duration_s is not None:
             page.expires = self._clock() + page.duration_s
+        self.move_in(page)
+
+    def move_in(self, page: CachedPage) -> None:
+        """A page that nobody holds comes from another tier. When it was given back, and how long its priority lasts, it
+        keeps."""
+        if page.expires is not None:
             heappush(self._expiring, (page.expires, page.released, page))
             if len(self._expiring) > self._most_entries:
-                self._expiring = [entry for entry in self._expiring if entry[2].released == entry[1]]
+                self._expiring = [entry for entry in self._expiring if self._is_here(entry)]
                 heapify(self._expiring)
         self.offer(page)
 
@@ -47,30 +56,32 @@ class EvictionOrder:
 
     def offer(self, page: CachedPage) -> None:
         """Let an unheld page go in its turn, if it is a leaf; if not, this is called again once it is."""
-        if page.children:
+        if not page.is_leaf:
             return
         heappush(self._leaves, (page.priority, page.released, page))
         if len(self._leaves) > self._most_entries:
-            self._leaves = [entry for entry in self._leaves if is_current(entry)]
+            self._leaves = [entry for entry in self._leaves if self._is_current(entry)]
             heapify(self._leaves)
 
-    def pop(self) -> CachedPage:
-        """Take out the page that goes first; there must be one."""
+    def pop(self) -> CachedPage | None:
+        """The page that goes first, which is no longer in the order; None where there is none."""
         while self._expiring and self._expiring[0][0] <= self._clock():
-            _, stamp, page = heappop(self._expiring)
-            if page.released == stamp:
+            entry = heappop(self._expiring)
+            page = entry[2]
+            if self._is_here(entry):
                 page.duration_s = page.expires = None
                 if page.priority != DEFAULT_PRIORITY:
                     page.priority = DEFAULT_PRIORITY
                     self.offer(page)
-        while not is_current(self._leaves[0]):
+        while self._leaves and not self._is_current(self._leaves[0]):
             heappop(self._leaves)
-        page = heappop(self._leaves)[2]
-        page.released, page.expires = 0, None
-        return page
+        return heappop(self._leaves)[2] if self._leaves else None
 
+    def _is_here(self, entry: tuple[float, int, CachedPage]) -> bool:
+        """Whether the page is still unheld since, in this tier."""
+        return entry[2].released == entry[1] and entry[2].is_on_host == self._on_host
 
-def is_current(entry: tuple[int, int, CachedPage]) -> bool:
-    """Whether the page is still unheld since, at that priority. It is then a leaf still: children come from holders."""
-    priority, stamp, page = entry
-    return page.released == stamp and page.priority == priority
+    def _is_current(self, entry: tuple[int, int, CachedPage]) -> bool:
+        """Whether the page is still unheld since, in this tier, at that priority. It is then a leaf still: children
+        come from holders."""
+        return self._is_here(entry) and entry[2].priority == entry[0]

@@ -18,12 +18,17 @@ found by the same salt alone, and so is what comes after it."""
 
 
 class CachedPage:
-    """Page `number`, which holds the keys and values of `tokens` after those of its parents.
+    """Page `number`, which holds the keys and values of `tokens` after those of its parents: of the device, or of the
+    host if it `is_on_host`.
+
+    A page is full, or a text ended in it: such a page has no children, and nobody holds it. No page's tokens are the
+    beginning of a sibling's.
 
     `holders` sequences read this very page; `doubles` are pages in which other sequences wrote the same. A sequence
     that holds a page, or a double of it, holds its parents too: of a page that nobody holds, nobody holds a child.
+    Who is held is on the device, and so are the parents of what is there; `num_on_device` children are.
     `released` is a stamp of when its last holder gave it back, 0 while it is held; at `expires`, if its priority is for
-    `duration_s` only, it has the default one.
+    `duration_s` only, it has the default one. `hash` names it in events.
     """
 
     __slots__ = (
@@ -31,8 +36,11 @@ class CachedPage:
         "doubles",
         "duration_s",
         "expires",
+        "hash",
         "holders",
+        "is_on_host",
         "keys",
+        "num_on_device",
         "number",
         "parent",
         "priority",
@@ -52,6 +60,14 @@ class CachedPage:
         self.duration_s: float | None = None
         self.expires: float | None = None
         self.released = 0
+        self.is_on_host = False
+        self.num_on_device = 0
+        self.hash = 0
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether nothing is cached after it where it is: what is there could not be found without it."""
+        return not self.children if self.is_on_host else not self.num_on_device
 
     def child(self, tokens: Tokens) -> CachedPage | None:
         """The child of exactly these tokens."""
@@ -69,12 +85,21 @@ class CachedPage:
                 best, longest = self.children[near], common
         return best, longest
 
+    def beginning(self, tokens: Tokens) -> CachedPage | None:
+        """The child whose tokens `tokens` begin with, and go on after. There is one at most, and it stands right before
+        the place where `tokens` would stand."""
+        place = bisect_left(self.keys, tokens)
+        if not place or self.keys[place - 1] != tokens[: len(self.keys[place - 1])]:
+            return None
+        return self.children[place - 1]
+
     def add(self, number: int, tokens: Tokens) -> CachedPage:
-        """A new child."""
+        """A new child, on the device."""
         page = CachedPage(number, tokens, self)
         place = bisect_left(self.keys, tokens)
         self.keys.insert(place, tokens)
         self.children.insert(place, page)
+        self.num_on_device += 1
         return page
 
     def remove(self, page: CachedPage) -> None:
@@ -82,6 +107,7 @@ class CachedPage:
         place = bisect_left(self.keys, page.tokens)
         assert self.children[place] is page
         del self.keys[place], self.children[place]
+        self.num_on_device -= not page.is_on_host
 
     def descendants(self) -> Iterator[CachedPage]:
         """All pages below, parents first."""

@@ -85,6 +85,8 @@ class OutputProcessor:
             self.finisher.fail([request], error)
         for requests, error in batch.failures:
             self._fail_launch(requests, error, record)
+        if batch.lost_moves:
+            self._scheduler.capacity.kv.forget_cached()
         if batch.is_launched:
             self.in_flight.append(batch)
         self.drain(record, keep if batch.is_launched else 0)
@@ -180,6 +182,7 @@ class OutputProcessor:
                 reason = commit_splice(running, results, splice, self._end_tokens, self.drafted_by)
                 if reason is None:
                     self._scheduler.splice(running)
+                running.is_spliced = True  # also at its end: the device does not hold what the program put
                 return reason
         return commit(running, results, self._end_tokens, grammar, self.drafted_by)
 
@@ -210,6 +213,8 @@ class OutputProcessor:
         self._runner.drop_snapshots()
         self._state.forget_owed(batch.epoch)
         self._retire(batch)
+        if batch.has_moves:  # they may be what failed, and what is cached not what it is taken for
+            self._scheduler.capacity.kv.forget_cached()
 
     def _fail_launch(self, requests: Sequence[Request], error: BaseException, record: StepRecord) -> None:
         """What was to be launched fails; and what is in flight, since a launch also raises what failed there."""

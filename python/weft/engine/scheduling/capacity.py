@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from weft.config import EngineConfig, positions_ahead
 from weft.engine.beam_params import beam_pages_needed
-from weft.engine.kv.cache import KvManager
+from weft.engine.kv.cache import Keeping, KvManager
 from weft.engine.request import Request, Stage
 from weft.engine.scheduling.running import Running
 from weft.grammar.starts import StartedGuide
@@ -23,9 +23,9 @@ class DrafterNeeds:
 
 class Capacity:
     """Gives requests slots and pages, and takes them back. `reserves_all`: a request gets all pages it may need at
-    once."""
+    once. `keeping` says how cached pages are kept."""
 
-    def __init__(self, config: EngineConfig, needs: DrafterNeeds) -> None:
+    def __init__(self, config: EngineConfig, needs: DrafterNeeds, keeping: Keeping = Keeping()) -> None:  # noqa: B008
         assert config.num_pages is not None and config.max_seq_len is not None
         self.kv = KvManager(
             config.num_pages,
@@ -33,6 +33,7 @@ class Capacity:
             reuse=config.reuse,
             partial_reuse=config.partial_reuse,
             copy_on_partial_reuse=config.copy_on_partial_reuse,
+            keeping=keeping,
         )
         self.free_slots = list(range(config.max_batch - 1, -1, -1))
         self.reserves_all = config.policy != "max_utilization"
@@ -80,6 +81,7 @@ class Capacity:
             return None
         request.move(Stage.CONTEXT)
         request.output.stats.note_scheduled()
+        request.output.stats.note_pages(*kv.counts)
         guide = request.guide
         return Running(
             request,
@@ -124,6 +126,11 @@ class Capacity:
         running.next_cache_at = (len(kv.chain) + 1) * self.kv.page_size - before
 
     def release(self, running: Running) -> None:
-        """Take slot and pages back."""
+        """Take slot and pages back. What they hold of the text can be found, up to where it ends."""
         self.free_slots.extend(reversed(running.slots))
-        self.kv.end(running.kv)
+        request = running.request
+        has_read = len(request.output.token_ids) > running.resumed_at and running.search is None
+        if self._reuses and has_read and not running.is_spliced and request.output.error is None:
+            self.kv.end(running.kv, request.text, max(request.num_tokens - 1 - self._margin, 0))
+        else:
+            self.kv.end(running.kv)

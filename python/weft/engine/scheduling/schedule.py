@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from weft.engine.kv.moves import Move
 from weft.engine.scheduling.running import Running
 
 
 @dataclass
 class Schedule:
     """`decoding`, in `num_rows` rows, verify `num_drafts` drafts each, of which `grown` hold more pages than before.
-    `admitted` are new in their slots; of the prompts of `reading` so many tokens are read. `released` slots were given
-    back since the schedule before."""
+    Before, `moves` of pages are made. `admitted` are new in their slots; of the prompts of `reading` so many tokens are
+    read. `released` slots were given back since the schedule before."""
 
     decoding: list[Running] = field(default_factory=list)
     num_rows: int = 0
@@ -20,3 +21,10 @@ class Schedule:
     admitted: list[Running] = field(default_factory=list)
     reading: list[tuple[Running, int]] = field(default_factory=list)
     released: list[Running] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+
+    @property
+    def everyone(self) -> list[Running]:
+        """All that the step is for, each once."""
+        reading = [running for running, _ in self.reading]
+        return list(dict.fromkeys([*self.decoding, *self.admitted, *reading]))

@@ -116,6 +116,8 @@ class Scheduler:
         if len(schedule.decoding) < len(self.running):
             schedule.reading = self._share(budget)
         schedule.released = self.take_released()
+        if self.capacity.kv.moves:
+            schedule.moves = self.capacity.kv.take_moves()
 
     def _decoding(self) -> list[Running]:
         return [r for r in self.running if r.request.stage is Stage.GENERATION and _wants_tokens(r)]

@@ -21,7 +21,7 @@ class InFlightBatch:
 
     `is_launched`: whether anything in it was. `masks_drafts`: whether the grammar has a say in the drafts; `began`:
     when it was launched, in seconds; `epoch`: of the last snapshot that was left for the grammar by then, its own if it
-    has one.
+    has one. It `has_moves` where pages are to be moved before; `lost_moves` says that this could not be launched.
     """
 
     plan: Plan | None = None
@@ -36,6 +36,8 @@ class InFlightBatch:
     is_launched: bool = False
     epoch: int = 0
     masks_drafts: bool = False
+    has_moves: bool = False
+    lost_moves: bool = False
 
     def __iter__(self) -> Iterator[Running]:
         yield from self.decoding

@@ -32,10 +32,10 @@ _OWN, _NUMBERS = 4, NUM_NUMBERS
 class PromptRow:
     """One request's inputs on the host: what `open_slots` writes to the device, for each of its `slots`.
 
-    `tokens` int64 is the text so far; reading begins at `first`, once the pages `copies` (from, to) are copied, and has
-    come to `position`. `pages` are the request's, `window` what lookahead begins with. `error` is what went wrong while
-    it was read: the work after it then leaves the slot alone. `context` is memory for outputs of the prompt's
-    positions, by name; `request_id` and `processor` are `SlotState`'s.
+    `tokens` int64 is the text so far; reading begins at `first`, and has come to `position`. `pages` are the request's,
+    `window` what lookahead begins with. `error` is what went wrong while it was read: the work after it then leaves the
+    slot alone. `context` is memory for outputs of the prompt's positions, by name; `request_id` and `processor` are
+    `SlotState`'s.
     """
 
     slots: Sequence[int]
@@ -43,7 +43,6 @@ class PromptRow:
     pages: Sequence[int]
     sampling: SamplingRow
     first: int = 0
-    copies: tuple[Tensor, Tensor] | None = None
     window: Sequence[int] = ()
     context: Mapping[str, Tensor] = field(default_factory=dict)
     request_id: int = 0
@@ -106,7 +105,6 @@ class SlotOpener:
             kv.pages[:width],
             sampling,
             kv.num_reused,
-            pinned_pairs(self._runtime, kv.copies),
             self._lane.proposals.first_window(tokens) if self._lane.proposals is not None else (),
             request.gathered.context,
             _request_id(request),
@@ -173,8 +171,6 @@ def open_rows(
         if row.sampling.has_extras:
             for slot in row.slots:
                 stream.launch(guarded, [row], write_extras, state.params, row.sampling, slot)
-        if row.copies is not None:
-            stream.launch(guarded, [row], copy_pages, parts, *row.copies)
 
 
 def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatures: Tensor) -> None:
@@ -204,9 +200,8 @@ def copy_pages(parts: DecodeParts, sources: Tensor, targets: Tensor) -> None:
     """Copy the keys and values of whole pages, the drafter's too."""
     device = parts.state.length.device
     sources, targets = sources.to(device, non_blocking=True), targets.to(device, non_blocking=True)
-    parts.kv.copy_pages(sources, targets)
-    if parts.drafter is not None and parts.drafter.kv is not None:
-        parts.drafter.kv.copy_pages(sources, targets)
+    for cache in parts.caches:
+        cache.copy_pages(sources, targets)
 
 
 def pinned_pairs(runtime: Runtime, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor] | None:

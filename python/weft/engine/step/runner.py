@@ -23,6 +23,7 @@ from weft.engine.step.branching import BranchInputs, branch
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.in_flight import InFlightBatch
+from weft.engine.step.moving import move_pages
 from weft.engine.step.opening import write_pages
 from weft.engine.step.prefill import Prefill
 from weft.engine.step.prompt_reader import PromptReader, StepTap
@@ -102,6 +103,8 @@ class ModelRunner:
         if self._tap is not None:
             self._tap.begin()
         self.release(schedule.released)
+        if schedule.moves and not self._move(batch, schedule):
+            return batch
         if schedule.decoding:
             self._launch_decoding(batch, schedule)
         if schedule.admitted:
@@ -144,6 +147,17 @@ class ModelRunner:
                 self._lane.state.fetch()
 
     # -- parts of a step
+
+    def _move(self, batch: InFlightBatch, schedule: Schedule) -> bool:
+        """Have pages moved that the host's bookkeeping says are. Without it nothing else may be launched."""
+        try:
+            self.stream.launch(move_pages, self._parts, schedule.moves)
+        except Exception as error:
+            batch.failures.append(([running.request for running in schedule.everyone], error))
+            batch.lost_moves = True
+            return False
+        batch.has_moves = True
+        return True
 
     def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
         rows = schedule.decoding

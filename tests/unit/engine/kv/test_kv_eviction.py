@@ -7,7 +7,7 @@ import re
 import pytest
 
 from support.engine.kv_pages import SIZE, TEXT, Clock, asking, began, leave, num_found
-from weft.engine.kv.cache import KvManager, Retention, RetentionRange
+from weft.engine.kv.cache import Keeping, KvManager, Retention, RetentionRange
 from weft.errors import InputError
 
 
@@ -78,7 +78,7 @@ def test_the_lowest_priority_goes_first() -> None:
 
 def test_a_priority_lasts_for_its_duration_after_the_last_holder() -> None:
     clock = Clock()
-    manager = KvManager(5, SIZE, clock=clock)
+    manager = KvManager(5, SIZE, keeping=Keeping(clock=clock))
     clock.now = 50
     leave(manager, [1] * 4, asking(100, 10))
     leave(manager, [2] * 4)
@@ -93,7 +93,7 @@ def test_a_priority_lasts_for_its_duration_after_the_last_holder() -> None:
 
 def test_a_priority_that_has_expired_is_the_default() -> None:
     clock = Clock()
-    manager = KvManager(4, SIZE, clock=clock)
+    manager = KvManager(4, SIZE, keeping=Keeping(clock=clock))
     leave(manager, [1] * 4, asking(100, 10))
     leave(manager, [2] * 4, asking(36))
     leave(manager, [3] * 4, asking(0, 5))
@@ -106,7 +106,7 @@ def test_a_priority_that_has_expired_is_the_default() -> None:
 
 def test_what_expired_before_it_was_held_again_stays_expired() -> None:
     clock = Clock()
-    manager = KvManager(4, SIZE, clock=clock)
+    manager = KvManager(4, SIZE, keeping=Keeping(clock=clock))
     leave(manager, [1] * 4, asking(100, 10))
     clock.now = 20
     leave(manager, [1] * 4)
@@ -117,12 +117,12 @@ def test_what_expired_before_it_was_held_again_stays_expired() -> None:
 
 def test_bookkeeping_does_not_grow_with_use() -> None:
     clock = Clock()
-    manager = KvManager(8, SIZE, clock=clock)
+    manager = KvManager(8, SIZE, keeping=Keeping(clock=clock))
     leave(manager, [1] * 4, asking(100, 10))
     leave(manager, [2] * 4, asking(100))
     for _ in range(100):
         leave(manager, [3] * 5, asking(90, 1000))
-    assert len(manager._order._leaves) <= 16 and len(manager._order._expiring) <= 16
+    assert len(manager._pool._order._leaves) <= 16 and len(manager._pool._order._expiring) <= 16
     leave(manager, [4] * 4)
     clock.now = 10
     for filled, expected in ((4, (0, 4, 4, 4)), (5, (0, 4, 4, 0)), (6, (0, 4, 0, 0)), (7, (0, 0, 0, 0))):

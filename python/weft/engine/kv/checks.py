@@ -1,0 +1,61 @@
+"""What must hold of all pages between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from weft.engine.kv.pool import PagePool
+from weft.engine.kv.prefix_tree import CachedPage
+
+Held = tuple[Sequence[CachedPage], Sequence[int]]
+"""Of a sequence: its pages that can be found, and all its pages."""
+
+
+def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tuple[int, int]) -> None:
+    """Assert that every page of both tiers is there once, and held by whom it should be; `counts` says how many there
+    are, of the device with page 0."""
+    own: list[int] = []
+    holders: dict[CachedPage, int] = {}
+    doubles: dict[CachedPage, list[int]] = {}
+    for chain, pages in sequences:
+        assert len(chain) <= len(pages)
+        parent = pool.root
+        for page, number in zip(chain, pages, strict=False):
+            assert page.parent is parent and parent.child(page.tokens) is page, "a held page can't be found"
+            assert not page.is_on_host, "a held page is on the host"
+            parent = page
+            if page.number == number:
+                holders[page] = holders.get(page, 0) + 1
+            else:
+                doubles.setdefault(page, []).append(number)
+        own += pages[len(chain) :]
+    cached = list(pool.root.descendants())
+    for page in cached:
+        assert page.holders == holders.pop(page, 0), f"page {page.number} has other holders"
+        assert sorted(page.doubles) == sorted(doubles.pop(page, []))
+        assert not page.doubles or page.holders, "a double stands idle"
+        _check_page(page, pool.root, size)
+        own += [] if page.is_on_host else [page.number, *page.doubles]
+    assert not holders and not doubles, "a sequence holds what is no longer in the tree"
+    num_pages, num_host_pages = counts
+    assert sorted(own + pool.free) == list(range(1, num_pages)), "a page is lost or is there twice"
+    on_host = [page.number for page in cached if page.is_on_host]
+    assert sorted(on_host + pool.host_free) == list(range(num_host_pages)), "a page of the host is lost"
+    assert pool.num_on_host == len(on_host)
+    assert pool.num_cached == sum(not (page.holders or page.is_on_host) for page in cached)
+
+
+def _check_page(page: CachedPage, root: CachedPage, size: int) -> None:
+    """What holds of each page that can be found, beside its parent and its siblings."""
+    parent = page.parent
+    assert parent is not None
+    assert (page.released == 0) == (page.holders > 0)
+    is_salted = parent is root and page.tokens[0] < 0
+    length = len(page.tokens) - is_salted
+    assert 0 < length <= size and page.keys == sorted(page.keys)
+    assert length == size or not (page.holders or page.children), "a text has ended, and goes on"
+    assert page.num_on_device == sum(not child.is_on_host for child in page.children)
+    assert not page.is_on_host or not page.num_on_device, "on the device after a page on the host"
+    assert page.holders or not any(child.holders for child in page.children), "held without its parent"
+    for one, other in zip(page.keys, page.keys[1:], strict=False):
+        assert one != other[: len(one)], "a page is the beginning of another beside it"

@@ -1,0 +1,57 @@
+"""How much memory the host has left for this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from weft.errors import InputError
+
+ROOT = Path("/")
+"""Where the system's files are."""
+
+
+def available_bytes(root: Path = ROOT) -> int:
+    """What Linux says is available without swapping, or what the process's control groups leave, if that is less.
+    Raises `InputError` where the system does not say."""
+    meminfo = root / "proc/meminfo"
+    if not meminfo.exists():
+        raise InputError("this system does not say how much memory is free; give EngineConfig.num_pages")
+    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    return max(min([available, *_left_in_groups(root)]), 0)
+
+
+def _left_in_groups(root: Path) -> list[int]:
+    """What the limits of the process's control group and of those around it leave, where they have one."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    left: list[int] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts) + 1):
+            one = _left_in(base.joinpath(*parts[:depth]), *names)
+            left += [] if one is None else [one]
+    return left
+
+
+def _left_in(group: Path, limit: str, usage: str, inactive: str) -> int | None:
+    """What one group's limit leaves; files that were read and are not in use count as free. None without a limit."""
+    try:
+        most = (group / limit).read_text().strip()
+        if most == "max":
+            return None
+        used = int((group / usage).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    return int(most) - max(used - int(stat.get(inactive, 0)), 0)
