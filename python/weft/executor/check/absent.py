@@ -13,6 +13,7 @@ _BUFFERS = (
 )
 _ONE_EXECUTOR = "prompt and answer are computed by the same executor; leave it out"
 _BY_PLACE = "give it as the first value, without a name"
+_SALT = "every request finds the blocks of every other; where they must not, KvCacheConfig(enable_block_reuse=False)"
 _EVENTS = "no events are kept; Executor.get_latest_iteration_stats counts blocks"
 _EMPTY = "it would always be empty, as what fills it is refused"
 
@@ -41,9 +42,9 @@ ABSENT: dict[str, str] = {
     "TimingMetrics.kv_cache_transfer_start": _EMPTY,
     "TimingMetrics.kv_cache_transfer_end": _EMPTY,
     "TimingMetrics.kv_cache_size": _EMPTY,
-    "SamplingConfig.prompt_ignore_length": "leave it out",
-    "Request.cache_salt_id": "blocks are found again by every request; leave it out",
-    "Request.cache_salt": "blocks are found again by every request; leave it out",
+    "SamplingConfig.prompt_ignore_length": "penalties have no such bound; leave it out",
+    "Request.cache_salt_id": _SALT,
+    "Request.cache_salt": _SALT,
     "Request.disagg_request_id": _ONE_EXECUTOR,
     "SchedulerConfig.enable_prefix_aware_scheduling": "requests are served in turn; leave it out",
     "deserialize_result": "results have to_json and from_json",

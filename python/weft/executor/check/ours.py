@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
+from weft import executor
 from weft.errors import WeftError
 from weft.executor.check.api import Parameter, load
 
@@ -30,7 +31,7 @@ class Own:
 @cache
 def find(name: str) -> Any:
     """What is called so in `weft.executor`, with dots for what it is in; None where nothing is."""
-    held: Any = importlib.import_module(PACKAGE)
+    held: Any = executor
     for part in name.split("."):
         try:
             held = getattr(held, part)
@@ -66,20 +67,19 @@ def is_enumeration(name: str) -> bool:
 @cache
 def classes() -> tuple[str, ...]:
     """The names of weft's public classes."""
-    names = importlib.import_module(PACKAGE).__all__
-    return tuple(name for name in names if inspect.isclass(find(name)))
+    return tuple(name for name in executor.__all__ if inspect.isclass(find(name)))
 
 
 @cache
 def names(cls: type) -> dict[str, Own]:
-    """Every public name of a class of weft's."""
+    """Every public name of a class of weft's, fields first and in their order."""
     if issubclass(cls, Enum):
         members = {name: Own("member") for name in cls.__members__}
-        return members | _described(cls, skip=set(dir(Enum)) | set(dir(int)))
+        return members | _described(cls, skip={*dir(Enum), *dir(int), *members})
     found = _described(cls, skip=set())
     if is_dataclass(cls):
-        for one in fields(cls):
-            found[one.name] = Own("field", default_of(cls, one.name), is_settable=True)
+        held = {one.name: Own("field", default_of(cls, one.name), is_settable=True) for one in fields(cls)}
+        found = held | {name: own for name, own in found.items() if name not in held}
     elif (made := cls.__dict__.get("__init__")) is not None:
         for parameter in list(inspect.signature(made).parameters.values())[1:]:
             if parameter.kind is not parameter.VAR_KEYWORD and parameter.name not in found:

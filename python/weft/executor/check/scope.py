@@ -10,7 +10,7 @@ from weft.executor.check.values import Value, one_of
 
 @dataclass
 class Scope:
-    """Names that hold something known; None: something else. Functions see what is around them, but no class's names."""
+    """Names that hold something known; None: something else. Functions see what is around them, no class's names."""
 
     around: Scope | None = None
     names: dict[str, Value | None] = field(default_factory=dict)
