@@ -169,6 +169,19 @@ def test_an_older_name_leads_to_the_newest() -> None:
     assert found.kind is Kind.OLDER and "the newest is max_tokens" in found.text
 
 
+def test_an_older_name_of_what_is_refused_says_so() -> None:
+    found = check_source(f"{THEIRS}trtllm.MropeConfig(mrope_rotary_sin_cos=1)")[1:]
+    assert {one.kind for one in found} <= {Kind.OLDER, Kind.LACKING}
+    found = check_source(f"{THEIRS}trtllm.Request([1], speculative_decoding_config=1)")[1:]
+    assert [one.name for one in found] == ["Request.speculative_decoding_config"]
+    assert "the newest is external_draft_tokens_config" in found[0].text
+
+
+def test_long_chains_are_read_once() -> None:
+    """Each call of a chain once, and not again for the one behind it."""
+    assert not check_source("x = a" + ".replace('&', b(c))" * 60)
+
+
 @pytest.mark.parametrize(
     "text", ["def f(:", "\0", "x = '", "a" + ".a" * 100_000], ids=["syntax", "a zero", "an end", "deep"]
 )

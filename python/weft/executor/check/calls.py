@@ -119,9 +119,10 @@ def about_name(cls: str, name: str, node: ast.AST) -> Iterator[Said]:
     """What is to be said of a name that one side lacks, or calls otherwise."""
     verdict, said = judge(cls, name), f"{short(cls)}.{name}"
     if verdict.state is State.OLDER:
-        text = f"{said} is an older name; the newest is {verdict.why}, and so it is here"
-        yield node, Kind.OLDER, said, text
         newest = judge(cls, verdict.why)
+        here = ", and so it is here" if newest.state in (State.HAS, State.OTHERWISE) else ""
+        text = f"{said} is an older name; the newest is {verdict.why}{here}"
+        yield node, Kind.OLDER, said, text
         if newest.state in (State.REFUSED, State.ABSENT):
             text = f"{short(cls)}.{verdict.why} is not supported: {newest.why}"
             yield node, Kind.REFUSED, f"{short(cls)}.{verdict.why}", text

@@ -185,7 +185,12 @@ class Reader(Members):
         if isinstance(node.func, ast.Name) and scope.find(node.func.id) is None:
             call = self.call_of(node, scope)
             return self._by_text(node.func.id, call) or of_builtin(node.func.id, call)
-        called, call = self.read(node.func, scope), self.call_of(node, scope)
+        held = self.read(node.func.value, scope) if isinstance(node.func, ast.Attribute) else None
+        if isinstance(node.func, ast.Attribute):
+            called = self.attribute(held, node.func.attr, node.func)
+        else:
+            called = self.read(node.func, scope)
+        call = self.call_of(node, scope)
         if isinstance(called, Class):
             return self._made(called, call)
         if isinstance(called, Method):
@@ -195,7 +200,6 @@ class Reader(Members):
         if isinstance(called, Defined):
             return Made(called.name) if called.is_class else self.known.returned.get(called)
         if isinstance(node.func, ast.Attribute):
-            held = self.read(node.func.value, scope)
             after = changed(node.func.attr, held, call)
             if after is not None and isinstance(node.func.value, ast.Name):
                 scope.bind(node.func.value.id, after)

@@ -17,6 +17,7 @@ def forbid_all(request_ids, logits, ids, stream_ptr, client_ids):
 
 logger.set_level("info")
 config = trtllm.ExecutorConfig(enable_chunked_context=False)
+config.logits_post_processor_map = {"forbid": forbid}  # ! older ExecutorConfig.logits_post_processor_map
 config.logits_post_processor_config = trtllm.LogitsPostProcessorConfig(
     processor_map={"forbid": forbid},
     processor_batched=forbid_all,
