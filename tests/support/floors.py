@@ -32,6 +32,7 @@ PYTHON_FLOORS = [
     "engine/__init__",
     "client replay executor/types",
     "executor llm",
+    "executor/check",
     "server/wording server/served server/logs server/ids",
     "server/errors",
     "server/tenants server/programs server/kept server/connections server/workers server/body_limits",

@@ -1,0 +1,335 @@
+"""Write the part "Fields" of docs/executor.md from the names of both sides: `python tools/docs/executor_fields.py`.
+
+TensorRT-LLM's names are `weft/executor/check/api.json`, weft's its classes; what is refused, does not exist or means
+something else is said by the tables of `weft.executor.types.refused` and `weft.executor.check.absent`. What a field is
+stands in docs/executor.md alone: rows keep their words, and a new row says "?" until somebody writes what it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weft.executor.check import ours
+from weft.executor.check.api import load
+from weft.executor.check.verdict import OTHERWISE, State, judge, judge_class, other_default, short
+
+PAGE = Path(__file__).parents[2] / "docs" / "executor.md"
+HEADING = "## Fields"
+UNSAID = "?"
+API = load()
+
+GENERIC = frozenset({"to_dict", "from_dict", "to_json", "from_json", "snapshot", "check"})
+"""Methods that most of weft's classes have, said once."""
+OF_THE_EXECUTOR = frozenset(
+    {
+        "allotted_s",
+        "decode_duration_s",
+        "duration_s",
+        "is_greedy",
+        "num_requests",
+        "num_sequences",
+        "parameters",
+    }
+    | {"policy", "queue_size", "to_guide", "unread_guide"}
+)
+"""What follows from fields, for the executor's own use."""
+NEVER_GIVEN = ("SpeculativeDecodingFastLogitsInfo", "DebugTensorsPerIteration", "DisServingRequestStats")
+"""Classes that nothing gives, since what would is refused."""
+
+INTRO = """\
+Here is every name of TensorRT-LLM's: of its newest Python bindings that have an `Executor`, and what its C++ API has
+besides. A refused field takes its default only; another value raises `InputError` with the reason that stands here.
+Fields of results and statistics for refused work are there, and stay empty. `python -m weft.executor.check` looks for
+all of these names in a program ([above](#checking-a-program)).
+
+The settings have `to_dict`, `from_dict`, `to_json` and `from_json`, besides; so have results and statistics.
+"""
+
+REFUSED, ABSENT, OWN = "refused: ", "not here: ", "weft's own: "
+MEANING, DEFAULT = "; *other meaning*: ", "; *other default*: in TensorRT-LLM "
+MEMBER = re.compile(r"^[A-Z]\w*\.(?=[A-Z_]+$)")
+ROW = re.compile(r"^\| `([\w.]+)(\(.*?\))?` \| (.*?) \| (.*) \|$")
+
+
+@dataclass
+class Words:
+    """What the page says now: descriptions by class and name, and the classes in their order."""
+
+    order: list[str] = field(default_factory=list)
+    said: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, page: str) -> Words:
+        """Read them."""
+        words = cls()
+        for line in fields_of(page).splitlines():
+            if line.startswith("### "):
+                words.order.append(line.removeprefix("### "))
+            elif (row := ROW.match(line)) and words.order and not row[4].startswith((REFUSED, ABSENT)):
+                text = row[4].removeprefix(OWN).split(MEANING)[0].split(DEFAULT)[0]
+                words.said[words.order[-1], row[1]] = text
+        return words
+
+    def about(self, cls: str, name: str) -> str:
+        """What a name is; "?" where nobody has said so."""
+        return self.said.get((short(cls), name), UNSAID)
+
+
+def fields_of(page: str) -> str:
+    """The part that this writes; it is the last one."""
+    _, _, part = page.partition(f"\n{HEADING}\n")
+    return part
+
+
+def rewritten(page: str) -> str:
+    """The page with that part as it should be."""
+    before, _, _ = page.partition(f"\n{HEADING}\n")
+    return f"{before}\n{HEADING}\n\n{fields(Words.of(page))}"
+
+
+def fields(words: Words) -> str:
+    """The whole part."""
+    parts = [INTRO, *other_meanings()]
+    parts += [section(name, words) for name in in_order(words)]
+    parts += [enumerations(), without_section()]
+    return "\n".join(parts)
+
+
+def in_order(words: Words) -> list[str]:
+    """Classes with a section of their own: those of the page first, as they stand there."""
+    found = [name for name in dict.fromkeys((*API.classes, *ours.classes())) if has_section(name)]
+    by_short: dict[str, str] = {}
+    for name in found:
+        by_short.setdefault(short(name), name)
+    known = [by_short[name] for name in words.order if name in by_short]
+    return list(dict.fromkeys((*known, *by_short.values())))
+
+
+def has_section(name: str) -> bool:
+    """Whether weft has the class, and does something with it."""
+    return ours.class_of(name) is not None and not ours.is_enumeration(name) and not is_held_only(name)
+
+
+def is_held_only(name: str, asked: tuple[str, ...] = ()) -> bool:
+    """Whether weft refuses whatever takes, or gives, an instance of the class."""
+    if name in asked:
+        return True
+    if short(name) in NEVER_GIVEN:
+        return True
+    takers = [
+        (cls.name, one.name)
+        for cls in API.classes.values()
+        for constructor in cls.constructors
+        for one in constructor
+        if one.holds is not None and short(name) in re.findall(r"\w+", one.holds)
+    ]
+    return bool(takers) and all(
+        judge(cls, field).state in (State.REFUSED, State.ABSENT) or is_held_only(cls, (*asked, name))
+        for cls, field in takers
+    )
+
+
+def takers_of(name: str) -> list[str]:
+    """The refused fields that would take an instance of the class."""
+    return [
+        f"{cls.short}.{one.name}"
+        for cls in API.classes.values()
+        for constructor in cls.constructors
+        for one in constructor
+        if one.holds is not None and short(name) in re.findall(r"\w+", one.holds)
+    ]
+
+
+# -- one class
+
+
+def section(name: str, words: Words) -> str:
+    """A class as a table."""
+    rows = [*field_rows(name, words), *method_rows(name)]
+    return "\n".join([f"### {short(name)}", "", "| name | default | |", "|---|---|---|", *rows, ""])
+
+
+def field_rows(name: str, words: Words) -> Iterator[str]:
+    """Fields as weft has them, then those that only TensorRT-LLM has."""
+    mine, theirs = ours.names(ours.class_of(name)), API.find(name)  # type: ignore[arg-type]
+    for one, own in mine.items():
+        if own.what == "field":
+            yield f"| `{one}` | {default_of(own.default)} | {said_of(name, one, words)} |"
+    for one, own in mine.items():
+        if own.what == "constant" and theirs is not None and one in theirs.constants:
+            yield f"| `{one}` | `{getattr(ours.class_of(name), one)!r}` | {said_of(name, one, words)} |"
+        if own.what == "property" and one not in OF_THE_EXECUTOR:
+            yield f"| `{one}` |  | {said_of(name, one, words)} |"
+    if theirs is not None:
+        for one in theirs.names():
+            if one not in mine and one not in theirs.methods:
+                yield f"| `{one}` |  | {said_of(name, one, words)} |"
+
+
+def said_of(cls: str, name: str, words: Words) -> str:
+    """What a field is, and how it stands."""
+    verdict = judge(cls, name)
+    if verdict.state is State.REFUSED:
+        return REFUSED + verdict.why
+    if verdict.state is State.OLDER:
+        return f"{REFUSED}it has a newer name: {verdict.why}"
+    if verdict.state is State.ABSENT:
+        return ABSENT + (verdict.why or UNSAID)
+    text = words.about(cls, name)
+    if text == UNSAID:
+        text = first_sentence(inspect.getattr_static(ours.class_of(cls), name, None)) or UNSAID
+    if verdict.state is State.OWN and API.find(cls) is not None:
+        text = OWN + text
+    if verdict.state is State.OTHERWISE:
+        text += MEANING + verdict.why
+    if other_default(cls, name) is not None:
+        theirs = API.find(cls)
+        parameter = theirs.parameter(name) if theirs is not None else None
+        text += f"{DEFAULT}{default_of(parameter.default if parameter is not None else None)}"
+    return text
+
+
+def default_of(text: str | None) -> str:
+    """A default as the tables show it: a member without its class."""
+    if text is None:
+        return ""
+    return f"`{MEMBER.sub('', text)}`"
+
+
+def method_rows(name: str) -> Iterator[str]:
+    """Methods: TensorRT-LLM's, then weft's own. What they do is the first sentence of their docstrings."""
+    mine, theirs = ours.names(ours.class_of(name)), API.find(name)  # type: ignore[arg-type]
+    there = theirs.methods if theirs is not None else {}
+    for one in (*there, *(one for one in mine if mine[one].what == "method" and one not in there)):
+        if one in GENERIC or one in OF_THE_EXECUTOR:
+            continue
+        verdict = judge(name, one)
+        taken = ours.parameters(name, one) or (there[one][0].parameters if one in there else ())
+        signature = f"`{one}({', '.join(parameter.name for parameter in taken)})`"
+        if verdict.state is State.ABSENT:
+            yield f"| {signature} |  | {ABSENT}{verdict.why or UNSAID} |"
+            continue
+        text = first_sentence(inspect.getattr_static(ours.class_of(name), one)) or UNSAID
+        if one.startswith("__"):
+            text = "as in `with`"
+        if verdict.state is State.OWN:
+            text = OWN + text
+        if verdict.state is State.OTHERWISE:
+            text += MEANING + verdict.why
+        yield f"| {signature} |  | {text}{other_names(name, one)} |"
+
+
+def other_names(cls: str, method: str) -> str:
+    """Parameters of TensorRT-LLM's that weft's method calls otherwise."""
+    mine = {one.name for one in ours.parameters(cls, method) or ()}
+    theirs = API.find(cls)
+    forms = theirs.methods.get(method, ()) if theirs is not None else ()
+    names = dict.fromkeys(one.name for form in forms for one in form.parameters if one.name not in mine)
+    found = [f"`{one}`: {judge(f'{short(cls)}.{method}', one).why}" for one in names]
+    found = [one for one in found if not one.endswith(": ")]
+    return f"; {'; '.join(found)}" if found else ""
+
+
+def first_sentence(held: object) -> str:
+    """The first sentence of a docstring, as the tables say things: without a capital and its full stop."""
+    if isinstance(held, property):
+        held = held.fget
+    if isinstance(held, staticmethod | classmethod):
+        held = held.__func__
+    if not inspect.isroutine(held):
+        return ""
+    text = " ".join((inspect.getdoc(held) or "").split())
+    sentence = re.split(r"(?<=[\w)`])\.(?: |$)", text)[0].replace("|", "\\|")
+    return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
+
+
+# -- all classes
+
+
+def other_meanings() -> Iterator[str]:
+    """The names that mean something else here."""
+    rows = [f"| `{name}` | {how} |" for name, how in OTHERWISE.items()]
+    for cls in API.classes.values():
+        for one in cls.names():
+            if (how := other_default(cls.name, one)) is not None:
+                rows.append(f"| `{cls.short}.{one}` | {how} |")
+    yield "### Same name, other meaning\n"
+    if rows:
+        yield "\n".join(["| name | what is different |", "|---|---|", *rows, ""])
+    else:
+        yield "There is no such name.\n"
+
+
+def enumerations() -> str:
+    """The members of all of them."""
+    names = [name for name in dict.fromkeys((*API.classes, *ours.classes())) if ours.is_enumeration(name)]
+    by_short: dict[str, str] = {}
+    for name in names:
+        by_short.setdefault(short(name), name)
+    rows = [f"| `{one}` | {members_of(name)} |" for one, name in by_short.items() if ours.class_of(name)]
+    return "\n".join(["### Enumerations", "", "| class | members |", "|---|---|", *rows, ""])
+
+
+def members_of(name: str) -> str:
+    """Members of both sides; what is refused with its reason."""
+    theirs, mine = API.find(name), ours.names(ours.class_of(name))  # type: ignore[arg-type]
+    members = [*(theirs.members if theirs is not None else ())]
+    members += [one for one, own in mine.items() if own.what == "member" and one not in members]
+    taken = [one for one in members if judge(name, one).state in (State.HAS, State.OTHERWISE)]
+    parts = [", ".join(f"`{one}`" for one in taken)] if taken else []
+    reasons: dict[str, list[str]] = {}
+    for one in members:
+        verdict = judge(name, one)
+        if verdict.state in (State.REFUSED, State.ABSENT):
+            start = REFUSED if verdict.state is State.REFUSED else ABSENT
+            reasons.setdefault(f"{start.removesuffix(': ')} ({verdict.why})", []).append(f"`{one}`")
+    parts += [f"{', '.join(held)} {reason}" for reason, held in reasons.items()]
+    own = [f"`{one}`" for one in members if judge(name, one).state is State.OWN]
+    parts += [f"{OWN}{', '.join(own)}"] if own else []
+    return "; ".join(parts)
+
+
+def without_section() -> str:
+    """Classes and functions that weft does not have, and classes that nothing takes or gives."""
+    rows = []
+    for name, cls in API.classes.items():
+        if has_section(name) or (ours.is_enumeration(name) and ours.class_of(name) is not None):
+            continue
+        verdict = judge_class(name)
+        held = ", ".join(f"`{one}`" for one in cls.names() if not one.startswith("__"))
+        if verdict.state is State.ABSENT:
+            text = ABSENT + (verdict.why or UNSAID)
+        else:
+            takers = ", ".join(f"`{one}`" for one in takers_of(name))
+            text = f"holds its data; {takers or 'what would give it'} is refused"
+        rows.append(f"| `{name}` | {held} | {text} |")
+    for name in (*API.functions, *API.attributes, *API.submodules):
+        verdict = judge_class(name)
+        if verdict.state is State.ABSENT:
+            rows.append(f"| `{name}` |  | {ABSENT}{verdict.why or UNSAID} |")
+        else:
+            rows.append(f"| `{name}` |  | as there |")
+    return "\n".join(["### Others", "", "| name | what it has | |", "|---|---|---|", *rows, ""])
+
+
+def unsaid(page: str) -> list[str]:
+    """The rows that say "?"."""
+    return [line for line in fields_of(page).splitlines() if line.endswith(f"{UNSAID} |")]
+
+
+def main() -> int:
+    """Rewrite the page; 1 where a row waits for its words."""
+    page = rewritten(PAGE.read_text())
+    PAGE.write_text(page)
+    for line in unsaid(page):
+        print(f"{PAGE}: say what it is, in place of {UNSAID!r}: {line}", file=sys.stderr)
+    return 1 if unsaid(page) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
