@@ -17,6 +17,7 @@ from safetensors.torch import load as read_safetensors
 from weft.client.builder import ModelSource
 from weft.errors import InputError, ModelError
 from weft.executor.types import ExecutorConfig, ModelType
+from weft.grammar.vocabulary.materials import VocabularyMaterials
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 FORMS = (
@@ -57,7 +58,8 @@ class Arguments:
         unknown = sorted(set(asked) - _KNOWN)
         if unknown:
             raise InputError(f"Executor has no argument {unknown[0]!r}; it has {', '.join(sorted(_KNOWN))}")
-        return cls(_source(asked), _config(asked))
+        config = _config(asked)
+        return cls(_source(asked, _materials(config)), config)
 
 
 _OTHER_NAMES = {"model_path": "model", "config": "executor_config"}
@@ -65,10 +67,19 @@ _KNOWN = {"model", "model_type", "executor_config", "engine_buffer", "json_confi
 _KNOWN |= {"config_json", "tokenizer"}
 
 
-def _source(asked: Mapping[str, Any]) -> ModelSource:
+def _materials(config: ExecutorConfig) -> VocabularyMaterials | None:
+    """The vocabulary that the config brings along for guides."""
+    guided = config.guided_decoding_config
+    if guided is None:
+        return None
+    given = (guided.encoded_vocab, guided.tokenizer_str, guided.stop_token_ids)
+    return None if given == (None, None, None) else VocabularyMaterials(*given)
+
+
+def _source(asked: Mapping[str, Any], guides: VocabularyMaterials | None) -> ModelSource:
     tokenizer: str | Path | Vocabulary | None = asked.get("tokenizer")
     if "engine_buffer" not in asked:
-        return _on_disk(asked.get("model"), asked.get("config_json"), tokenizer)
+        return _on_disk(asked.get("model"), asked.get("config_json"), tokenizer, guides)
     weights = _weights(asked["engine_buffer"]) | {
         name: torch.as_tensor(value) for name, value in (asked.get("managed_weights") or {}).items()
     }
@@ -78,10 +89,10 @@ def _source(asked: Mapping[str, Any]) -> ModelSource:
         config = None
     if not isinstance(config, dict):
         raise InputError("json_config_str is no JSON object; give the text of the checkpoint's config.json")
-    return ModelSource.of(weights, config, tokenizer)
+    return ModelSource.of(weights, config, tokenizer, guides)
 
 
-def _on_disk(model: Any, config_json: Any, tokenizer: Any) -> ModelSource:
+def _on_disk(model: Any, config_json: Any, tokenizer: Any, guides: VocabularyMaterials | None) -> ModelSource:
     is_path = isinstance(model, str | Path)
     if is_path and any(Path(model).glob("*.engine")) and not any(Path(model).glob("*.safetensors")):
         raise ModelError(
@@ -89,7 +100,7 @@ def _on_disk(model: Any, config_json: Any, tokenizer: Any) -> ModelSource:
             "checkpoint it was built from"
         )
     try:
-        return ModelSource.of(model, config_json, tokenizer)
+        return ModelSource.of(model, config_json, tokenizer, guides)
     except ModelError as error:
         if is_path and not Path(model).exists():
             raise ModelError(f"File does not exist: {error}") from None

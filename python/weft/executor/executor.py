@@ -19,6 +19,7 @@ from weft.errors import ExecutorError, InputError
 from weft.executor.arguments import Arguments, seconds_of
 from weft.executor.debugging import DebugTensors, names_of
 from weft.executor.guides import Guides
+from weft.executor.kv_cache import KVCacheEventManager
 from weft.executor.responses import response, terminated
 from weft.executor.settings import client_limits, engine_config, speculation
 from weft.executor.stats import History
@@ -288,6 +289,11 @@ class Executor:
         self.client.check()
         return self._debug_tensors.take() if self._debug_tensors is not None else []
 
+    def get_kv_cache_event_manager(self) -> KVCacheEventManager | None:
+        """The manager of the cache's events; None where `KvCacheConfig.event_buffer_max_size` is 0."""
+        log = self.client.engine.kv_events
+        return None if log is None else KVCacheEventManager(log)
+
     def shutdown(self) -> None:
         """Cancel what runs, wake whoever waits, and let go of the engine; returns when that is done. Waiting calls are
         given the last responses; later ones raise `ExecutorError`."""
@@ -314,4 +320,4 @@ class Executor:
         ]
 
     def _response(self, handle: RequestHandle, delta: ResponseDelta) -> Response:
-        return response(handle, delta, self.client.built.config.page_size)
+        return response(handle, delta)

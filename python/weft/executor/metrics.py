@@ -28,7 +28,14 @@ def perf_metrics(
         first_token_time=moment(stats.first_token_at),
         last_token_time=moment(stats.last_token_at) if delta.is_finished else NEVER,
     )
-    blocks = _kv_metrics(output, page_size) if stats.scheduled_at is not None else KvCacheMetrics()
+    asked = stats.reused_pages + stats.missed_pages
+    blocks = KvCacheMetrics(
+        stats.allocated_pages,
+        stats.new_pages,
+        stats.reused_pages,
+        stats.missed_pages,
+        stats.reused_pages / asked if asked else 0.0,
+    )
     last = delta.turn if delta.is_finished else None
     return RequestPerfMetrics(timing, blocks, _drafting(request, output), stats.first_turn, last, delta.turn)
 
@@ -46,12 +53,3 @@ def _drafting(request: Request, output: Output) -> SpeculativeDecodingMetrics:
     if given is not None and output.token_ids:
         accepted, proposed = accepted + (output.token_ids[0] == given.tokens[0]), proposed + 1
     return SpeculativeDecodingMetrics(accepted / proposed if proposed else 0.0, accepted, proposed)
-
-
-def _kv_metrics(output: Output, page_size: int) -> KvCacheMetrics:
-    """The blocks of the request's text; a block that was found in part and copied is fresh."""
-    total = -(-(len(output.prompt_token_ids) + len(output.token_ids)) // page_size)
-    found = output.stats.reused_tokens // page_size
-    missed = len(output.prompt_token_ids) // page_size - found
-    rate = found / (found + missed) if found + missed else 0.0
-    return KvCacheMetrics(total, total - found, found, missed, rate)

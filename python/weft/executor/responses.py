@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
 from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
 from weft.core import FinishReason as EngineFinish
 from weft.core import Hypothesis, Output
@@ -28,12 +31,12 @@ def terminated(request_id: int, was_forgotten: bool = False) -> Response:
     return Response(request_id, error_msg=FORGOTTEN.format(id=request_id) if was_forgotten else message)
 
 
-def response(handle: RequestHandle, delta: ResponseDelta, page_size: int) -> Response:
+def response(handle: RequestHandle, delta: ResponseDelta) -> Response:
     """The response that a delta stands for."""
     client_id = handle.request.tag.client_id
     if delta.sequence is None or delta.error:
         return Response(handle.id, error_msg=delta.error, client_id=client_id)
-    return Response(handle.id, _result(handle, delta.sequence, delta, page_size), client_id=client_id)
+    return Response(handle.id, _result(handle, delta.sequence, delta), client_id=client_id)
 
 
 def finish_reason(output: Output) -> FinishReason:
@@ -48,7 +51,7 @@ def reason_of(reason: EngineFinish | None, stopped_by: str | int | None) -> Fini
     return FinishReason.NOT_FINISHED if reason is None else REASONS[reason]
 
 
-def _result(handle: RequestHandle, sequence: AnswerSequence, delta: ResponseDelta, page_size: int) -> Result:
+def _result(handle: RequestHandle, sequence: AnswerSequence, delta: ResponseDelta) -> Result:
     request, output = handle.request.tag, sequence.output
     wanted = request.output_config
     reason = finish_reason(output) if delta.is_finished else FinishReason.NOT_FINISHED
@@ -76,10 +79,12 @@ def _result(handle: RequestHandle, sequence: AnswerSequence, delta: ResponseDelt
         if wanted.top_log_probs:
             result.top_log_probs = [[dict(entry.top) for entry in entries[:end]]]
     if wanted.return_perf_metrics:
-        result.request_perf_metrics = perf_metrics(request, output, delta, page_size)
+        result.request_perf_metrics = perf_metrics(request, output, delta)
     if delta.is_finished:
         result.program_log, result.program_variables = output.program_log, output.program_variables
-    _add_tensors(result, handle, output, start, end)
+    if sequence.hypotheses is None:
+        _add_tensors(result, handle, output, start, end)
+    _add_context(result, handle, output)
     return result
 
 
@@ -102,6 +107,33 @@ def _fill_beams(
     if handle.request.tag.output_config.return_log_probs:
         result.log_probs = [list(beam.log_probs[:end]) for beam, end in zip(delta.beams, ends, strict=True)]
         result.cum_log_probs = [beam.cum_log_prob for beam in delta.beams]
+        if handle.request.tag.output_config.top_log_probs:
+            result.top_log_probs = [
+                (beam.top_log_probs or [])[:end] for beam, end in zip(delta.beams, ends, strict=True)
+            ]
+    _add_beams_tensors(result, handle, delta.beams, ends)
+
+
+def _add_beams_tensors(
+    result: Result, handle: RequestHandle, beams: tuple[Hypothesis, ...], ends: list[int]
+) -> None:
+    """Tensors of each beam's own path; shorter beams are padded with zeros."""
+    wanted = handle.request.tag.output_config
+    if wanted.return_generation_logits and beams:
+        rows = [beam.generation_logits for beam in beams]
+        if all(row is not None for row in rows):
+            result.generation_logits = _stacked(
+                [r[:e].float() for r, e in zip(rows, ends, strict=True) if r is not None]
+            )
+    for additional in wanted.additional_model_outputs or ():
+        named = [beam.additional.get(additional.name) for beam in beams]
+        if named and all(row is not None for row in named):
+            stacked = _stacked([r[:e] for r, e in zip(named, ends, strict=True) if r is not None])
+            result.additional_outputs.append(AdditionalOutput(additional.name, stacked))
+
+
+def _stacked(rows: list[Tensor]) -> Tensor:
+    return pad_sequence(rows, batch_first=True)
 
 
 def _beam_reason(beam: Hypothesis, otherwise: FinishReason) -> FinishReason:
@@ -109,10 +141,8 @@ def _beam_reason(beam: Hypothesis, otherwise: FinishReason) -> FinishReason:
 
 
 def _add_tensors(result: Result, handle: RequestHandle, output: Output, start: int, end: int) -> None:
-    """Logits and the model's other tensors: the prompt's whole in every response, the answer's as its tokens come."""
+    """Logits and the model's other tensors of the answer, as its tokens come."""
     wanted, streams = handle.request.tag.output_config, handle.request.tag.streaming
-    if wanted.return_context_logits and output.context_logits is not None:
-        result.context_logits = output.context_logits.float()
     if wanted.return_generation_logits and output.generation_logits is not None:
         rows = output.generation_logits[
             start:end
@@ -122,6 +152,14 @@ def _add_tensors(result: Result, handle: RequestHandle, output: Output, start: i
         name = additional.name
         if name in output.additional:
             result.additional_outputs.append(AdditionalOutput(name, output.additional[name][start:end][None]))
-        context = f"context_{name}"
+
+
+def _add_context(result: Result, handle: RequestHandle, output: Output) -> None:
+    """Tensors of the prompt, whole in every response."""
+    wanted = handle.request.tag.output_config
+    if wanted.return_context_logits and output.context_logits is not None:
+        result.context_logits = output.context_logits.float()
+    for additional in wanted.additional_model_outputs or ():
+        context = f"context_{additional.name}"
         if additional.gather_context and context in output.additional:
             result.additional_outputs.append(AdditionalOutput(context, output.additional[context]))

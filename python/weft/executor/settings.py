@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from weft.client.capacity import ClientLimits
-from weft.config import EngineConfig, Speculation
+from weft.config import EngineConfig, Lookahead, Speculation
 from weft.executor.types import (
     CapacitySchedulerPolicy,
     ContextChunkingPolicy,
     DynamicBatchConfig,
     ExecutorConfig,
+    LookaheadDecodingConfig,
 )
 
 POLICIES: dict[CapacitySchedulerPolicy, Any] = {
@@ -50,6 +51,16 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         reuse=cache.enable_block_reuse,
         partial_reuse=cache.enable_partial_reuse,
         copy_on_partial_reuse=cache.copy_on_partial_reuse,
+        kv_memory_fraction=cache.free_gpu_memory_fraction,
+        kv_max_bytes=cache.max_gpu_total_bytes or None,
+        host_cache_bytes=cache.host_cache_size or 0,
+        secondary_offload_min_priority=(
+            EngineConfig.secondary_offload_min_priority
+            if cache.secondary_offload_min_priority is None
+            else cache.secondary_offload_min_priority
+        ),
+        kv_event_buffer=cache.event_buffer_max_size,
+        logprobs="normalized" if config.normalize_log_probs else "sampled",
         graphs=config.graphs,
         host_tasks=config.host_tasks,
         gather_generation_logits=config.gather_generation_logits,
@@ -75,7 +86,18 @@ def _overlap(config: ExecutorConfig) -> bool | Literal["auto"]:
 
 def speculation(config: ExecutorConfig) -> Speculation:
     """How the executor drafts."""
-    return config.speculation if config.speculation is not None else Speculation.none()
+    if config.speculation is not None:
+        return config.speculation
+    sizes = config.decoding_config.lookahead_decoding_config if config.decoding_config is not None else None
+    if sizes is None:
+        return Speculation.none()
+    own = lookahead(sizes)
+    return Speculation.lookahead(own.window, own.ngram, own.verification)
+
+
+def lookahead(sizes: LookaheadDecodingConfig) -> Lookahead:
+    """Sizes of lookahead decoding in the engine's words."""
+    return Lookahead(sizes.max_window_size, sizes.max_ngram_size, sizes.max_verification_set_size)
 
 
 def client_limits(config: ExecutorConfig) -> ClientLimits:

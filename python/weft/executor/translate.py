@@ -8,13 +8,16 @@ from typing import Any
 
 from weft.client.model_text import ModelText
 from weft.client.request import FieldNames, GenerationRequest
+from weft.config import Lookahead
 from weft.core import SamplingParams
 from weft.engine.beam_params import BeamParams
+from weft.engine.device.sampling import PenaltyRule
 from weft.engine.device.tensors import NOTHING, Gather
 from weft.engine.kv.retention import Retention, RetentionRange
 from weft.engine.logits_processors import LogitsProcessor
 from weft.errors import InputError, RequestError
 from weft.executor.guides import Guides
+from weft.executor.settings import lookahead
 from weft.executor.types import ExecutorConfig, KvCacheRetentionConfig, OutputConfig, Request, SamplingConfig
 from weft.executor.types.served import check_served
 
@@ -60,6 +63,8 @@ class Translator:
             stop_words=request.stop_words or (),
             end_ids=self._end_ids(request),
             bias=request.embedding_bias,
+            penalties=PenaltyRule(True, request.sampling.prompt_ignore_length or 0, after_temperature=True),
+            ahead=_ahead(request),
             streams=request.streaming,
             names=NAMES,
             tag=request,
@@ -159,9 +164,16 @@ def beam_params(config: SamplingConfig) -> BeamParams | None:
         "length_penalty": config.length_penalty,
         "early_stopping": config.early_stopping,
         "diversity_rate": config.beam_search_diversity_rate,
+        "widths": config.beam_width_array,
     }
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return BeamParams(config.beam_width, config.num_sequences, **settings)
+
+
+def _ahead(request: Request) -> Lookahead | None:
+    """The request's own sizes of lookahead decoding."""
+    sizes = request.lookahead_config
+    return None if sizes is None else lookahead(sizes)
 
 
 def gathered(output: OutputConfig) -> Gather:

@@ -99,7 +99,13 @@ class Replay:
     # What happens
 
     def begin(
-        self, text: Text, positions: int, salt: str | None, margin: int, reuse: bool, retention: Retention | None
+        self,
+        text: Text,
+        positions: int,
+        salt: str | None,
+        margin: int,
+        reuse: bool,
+        retention: Retention | None,
     ) -> Begun | None:
         chain: list[Known] = []
         while reuse:

@@ -70,7 +70,9 @@ class Traffic:
 
     def begin(self) -> None:
         draw, size = self.draw, self.replay.size
-        text = draw.choice(TUNES)[: draw.randint(1, 14)] + tuple(draw.choices([0, 1], k=draw.choice([0, 0, 1, 3])))
+        text = draw.choice(TUNES)[: draw.randint(1, 14)] + tuple(
+            draw.choices([0, 1], k=draw.choice([0, 0, 1, 3]))
+        )
         text = text[: self.replay.num_pages * size]
         positions = min(len(text) + draw.randint(0, 4), self.replay.num_pages * size)
         salt, margin, reuse = draw.choice(SALTS), draw.choice([0, 0, 0, 1, 3]), draw.random() < 0.9
@@ -201,7 +203,11 @@ def in_words(data: object) -> Event:
     """An event as the replay writes it."""
     match data:
         case PagesStored(parent, pages):
-            return ("stored", parent, *((page.hash, page.tokens, page.level, page.priority) for page in pages))
+            return (
+                "stored",
+                parent,
+                *((page.hash, page.tokens, page.level, page.priority) for page in pages),
+            )
         case PagesRemoved(hashes):
             return ("removed", *sorted(hashes))
         case PageUpdated(page, level, None) if level is not None:

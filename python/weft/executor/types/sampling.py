@@ -107,7 +107,8 @@ class SamplingConfig(Settings):
     def parameters(self) -> dict[str, Any]:
         """The fields that `weft.SamplingParams` has too, as keyword arguments for it; what is not given is left out."""
         names = ["min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty"]
-        names += ["temperature", "min_p", "top_k"]
+        names += ["temperature", "min_p", "top_k", "no_repeat_ngram_size"]
+        names += ["top_p_decay", "top_p_min", "top_p_reset_ids"]
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         given["top_p"] = self.top_p or 1.0
         if self.is_greedy:
