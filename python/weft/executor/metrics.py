@@ -16,9 +16,7 @@ from weft.executor.types import (
 from weft.executor.types.metrics import NEVER
 
 
-def perf_metrics(
-    request: Request, output: Output, delta: ResponseDelta, page_size: int
-) -> RequestPerfMetrics:
+def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> RequestPerfMetrics:
     """What a request cost up to a delta."""
     stats = output.stats
     timing = TimingMetrics(
