@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.engine.device.state import DecodeParts, StepBuffers
-from weft.engine.processors.host import HostRow
+from weft.engine.processors.host import HostRows
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.step import Iteration, Plan, decode_step, pick_draft, sample_and_verify, take_proposals
 from weft.runtime.interface import Event, NativeTask, Stream
@@ -49,7 +49,7 @@ class WatchedSteps(StepGraphs):
         self._kept = Probabilities(picked, torch.zeros_like(picked), torch.zeros_like(picked))
         self._runtime.publish()
 
-    def run(self, plan: Plan, rows: Sequence[HostRow] = ()) -> None:
+    def run(self, plan: Plan, rows: Sequence[HostRows] = ()) -> None:
         """Issue one iteration, wait for it, and hand on what it verified."""
         buf = self.buffers(plan)
         stream = WatchedStream(self._stream, self._kept)
