@@ -18,11 +18,12 @@ from support.engine.beam_oracle import plain_search
 from support.engine.beams import Beams, beam_request, beam_tokens
 from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.requests import engine_request
-from support.engine.sampling_oracle import Words, forbid, penalise
+from support.engine.sampling_oracle import Words, forbid, penalise, penalise_by_rule
 from support.grammar.guides import SCHEMAS
+from support.kernels.penalties import repeating_tokens
 from weft.core import Hypothesis, SamplingParams
 from weft.engine.beam_params import BeamParams
-from weft.engine.device.sampling import TokenRules
+from weft.engine.device.sampling import PenaltyRule, TokenRules
 from weft.grammar.guide import Guide
 
 EARLY: dict[int, bool | str] = {0: False, 1: True, 2: "never"}
@@ -251,4 +252,39 @@ def test_random_searches_are_plain_ones(tiny: Checkpoint, prompts: list[str], se
     beams.run([one])
     model = log_probs_of(tiny, prompt, sampling, rules, None)
     assert_same(one.output.hypotheses, plain_search(model, params, sampling.max_tokens, True, tiny.end_ids))
+    beams.assert_nothing_held()
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.8])
+def test_other_penalty_rules_act_on_every_beam(
+    tiny: Checkpoint, prompts: list[str], temperature: float
+) -> None:
+    """TensorRT-LLM's penalties, and n-grams that may not come again."""
+    prompt = tiny.tokenizer.encode(prompts[0])[-30:]
+    sampling = SamplingParams(
+        max_tokens=9,
+        temperature=temperature,
+        repetition_penalty=1.2,
+        presence_penalty=0.9,
+        frequency_penalty=0.4,
+        logit_bias={prompt[-2]: 1.5},
+        no_repeat_ngram_size=2,
+    )
+    rule = PenaltyRule(counts_prompt=True, prompt_ignore_length=5, after_temperature=True)
+    params = BeamParams(4, length_penalty=1.0, early_stopping=2)
+    one = engine_request(prompt, sampling, rules=TokenRules(penalties=rule), beam=params)
+    plain = beam_request(prompt, params, 9, temperature=temperature)
+    beams = Beams(tiny.path)
+    beams.run([one, plain])
+
+    @torch.inference_mode()
+    def model(text: tuple[int, ...]) -> list[float]:
+        logits = tiny.model(torch.tensor([prompt + list(text)])).logits[0, -1].float()
+        logits = penalise_by_rule(logits, sampling, prompt, text, rule)
+        logits[list(repeating_tokens(prompt + list(text), 2))] = -math.inf
+        values: list[float] = (logits / temperature).log_softmax(0).tolist()
+        return values
+
+    assert_same(one.output.hypotheses, plain_search(model, params, 9, True, tiny.end_ids))
+    assert beam_tokens([one]) != beam_tokens([plain])
     beams.assert_nothing_held()
