@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 
 from weft.executor.check import ours
@@ -152,7 +152,7 @@ def field_rows(name: str, words: Words) -> Iterator[str]:
     """Fields as weft has them, then those that only TensorRT-LLM has."""
     mine, theirs = ours.names(ours.class_of(name)), API.find(name)  # type: ignore[arg-type]
     for one, own in mine.items():
-        if own.what == "field":
+        if own.what == "field" and is_for_programs(name, one):
             yield f"| `{one}` | {default_of(own.default)} | {said_of(name, one, words)} |"
     for one, own in mine.items():
         if own.what == "constant" and theirs is not None and one in theirs.constants:
@@ -163,6 +163,13 @@ def field_rows(name: str, words: Words) -> Iterator[str]:
         for one in theirs.names():
             if one not in mine and one not in theirs.methods:
                 yield f"| `{one}` |  | {said_of(name, one, words)} |"
+
+
+def is_for_programs(cls: str, field: str) -> bool:
+    """Whether a program may give the field: not to what the executor makes, and TensorRT-LLM's programs only get."""
+    theirs = API.find(cls)
+    is_data = is_dataclass(ours.class_of(cls))
+    return is_data or theirs is None or bool(theirs.constructors) or field in theirs.names()
 
 
 def said_of(cls: str, name: str, words: Words) -> str:

@@ -22,6 +22,7 @@ ABSENT: dict[str, str] = {
     "Executor.encoder_engine_buffer": _ENCODER,
     "Executor.encoder_json_config_str": _ENCODER,
     "Executor.encoder_model_path": _ENCODER,
+    "KVCacheStoredBlockData.cache_salt": "a block of another salt has another block_hash",
     "Request.cache_salt": "give cache_salt_id, a number",
     "SchedulerConfig.enable_prefix_aware_scheduling": "requests are served in turn; leave it out",
 }
