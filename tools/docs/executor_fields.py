@@ -11,12 +11,12 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 
 from weft.executor.check import ours
 from weft.executor.check.api import load
-from weft.executor.check.verdict import OTHERWISE, State, judge, judge_class, other_default, short
+from weft.executor.check.verdict import NO_EFFECT, OTHERWISE, State, judge, judge_class, other_default, short
 
 PAGE = Path(__file__).parents[2] / "docs" / "executor.md"
 HEADING = "## Fields"
@@ -26,31 +26,24 @@ API = load()
 GENERIC = frozenset({"to_dict", "from_dict", "to_json", "from_json", "snapshot", "check"})
 """Methods that most of weft's classes have, said once."""
 OF_THE_EXECUTOR = frozenset(
-    {
-        "allotted_s",
-        "decode_duration_s",
-        "duration_s",
-        "is_greedy",
-        "num_requests",
-        "num_sequences",
-        "parameters",
-    }
-    | {"policy", "queue_size", "to_guide", "unread_guide"}
+    {"allotted_s", "check_alone", "decode_duration_s", "drafts", "duration_s", "is_greedy", "num_requests"}
+    | {"num_sequences", "parameters", "policy", "queue_size", "sampling", "to_guide", "unread_guide"}
 )
 """What follows from fields, for the executor's own use."""
-NEVER_GIVEN = ("SpeculativeDecodingFastLogitsInfo", "DebugTensorsPerIteration", "DisServingRequestStats")
+NEVER_GIVEN = ("SpeculativeDecodingFastLogitsInfo", "DisServingRequestStats")
 """Classes that nothing gives, since what would is refused."""
 
 INTRO = """\
 Here is every name of TensorRT-LLM's: of its newest Python bindings that have an `Executor`, and what its C++ API has
-besides. A refused field takes its default only; another value raises `InputError` with the reason that stands here.
-Fields of results and statistics for refused work are there, and stay empty. `python -m weft.executor.check` looks for
-all of these names in a program ([above](#checking-a-program)).
+besides. A refused field holds what it is given; an executor that is made with another value than its default raises
+`InputError` with the reason that stands here, and a request that has one is answered with an error. What has no effect
+is taken for compatibility. Fields of results and statistics for refused work are there, and stay empty.
+`python -m weft.executor.check` looks for all of these names in a program ([above](#checking-a-program)).
 
-The settings have `to_dict`, `from_dict`, `to_json` and `from_json`, besides; so have results and statistics.
+Settings, results and statistics have `to_dict`, `from_dict`, `to_json` and `from_json`, besides.
 """
 
-REFUSED, ABSENT, OWN = "refused: ", "not here: ", "weft's own: "
+REFUSED, ABSENT, IDLE, OWN = "refused: ", "not here: ", "no effect: ", "weft's own: "
 MEANING, DEFAULT = "; *other meaning*: ", "; *other default*: in TensorRT-LLM "
 MEMBER = re.compile(r"^[A-Z]\w*\.(?=[A-Z_]+$)")
 ROW = re.compile(r"^\| `([\w.]+)(\(.*?\))?` \| (.*?) \| (.*) \|$")
@@ -70,7 +63,7 @@ class Words:
         for line in fields_of(page).splitlines():
             if line.startswith("### "):
                 words.order.append(line.removeprefix("### "))
-            elif (row := ROW.match(line)) and words.order and not row[4].startswith((REFUSED, ABSENT)):
+            elif (row := ROW.match(line)) and words.order and not row[4].startswith((REFUSED, ABSENT, IDLE)):
                 text = row[4].removeprefix(OWN).split(MEANING)[0].split(DEFAULT)[0]
                 words.said[words.order[-1], row[1]] = text
         return words
@@ -116,7 +109,7 @@ def has_section(name: str) -> bool:
 
 
 def is_held_only(name: str, asked: tuple[str, ...] = ()) -> bool:
-    """Whether weft refuses whatever takes, or gives, an instance of the class."""
+    """Whether whatever takes, or gives, an instance of the class is refused or has no effect."""
     if name in asked:
         return True
     if short(name) in NEVER_GIVEN:
@@ -129,13 +122,14 @@ def is_held_only(name: str, asked: tuple[str, ...] = ()) -> bool:
         if one.holds is not None and short(name) in re.findall(r"\w+", one.holds)
     ]
     return bool(takers) and all(
-        judge(cls, field).state in (State.REFUSED, State.ABSENT) or is_held_only(cls, (*asked, name))
+        judge(cls, field).state in (State.REFUSED, State.ABSENT, State.NO_EFFECT)
+        or is_held_only(cls, (*asked, name))
         for cls, field in takers
     )
 
 
 def takers_of(name: str) -> list[str]:
-    """The refused fields that would take an instance of the class."""
+    """The fields that take an instance of the class."""
     return [
         f"{cls.short}.{one.name}"
         for cls in API.classes.values()
@@ -158,7 +152,7 @@ def field_rows(name: str, words: Words) -> Iterator[str]:
     """Fields as weft has them, then those that only TensorRT-LLM has."""
     mine, theirs = ours.names(ours.class_of(name)), API.find(name)  # type: ignore[arg-type]
     for one, own in mine.items():
-        if own.what == "field":
+        if own.what == "field" and is_for_programs(name, one):
             yield f"| `{one}` | {default_of(own.default)} | {said_of(name, one, words)} |"
     for one, own in mine.items():
         if own.what == "constant" and theirs is not None and one in theirs.constants:
@@ -171,11 +165,20 @@ def field_rows(name: str, words: Words) -> Iterator[str]:
                 yield f"| `{one}` |  | {said_of(name, one, words)} |"
 
 
+def is_for_programs(cls: str, field: str) -> bool:
+    """Whether a program may give the field: not to what the executor makes, and TensorRT-LLM's programs only get."""
+    theirs = API.find(cls)
+    is_data = is_dataclass(ours.class_of(cls))
+    return is_data or theirs is None or bool(theirs.constructors) or field in theirs.names()
+
+
 def said_of(cls: str, name: str, words: Words) -> str:
     """What a field is, and how it stands."""
     verdict = judge(cls, name)
     if verdict.state is State.REFUSED:
         return REFUSED + verdict.why
+    if verdict.state is State.NO_EFFECT:
+        return IDLE + verdict.why
     if verdict.state is State.OLDER:
         return f"{REFUSED}it has a newer name: {verdict.why}"
     if verdict.state is State.ABSENT:
@@ -301,12 +304,20 @@ def without_section() -> str:
         if has_section(name) or (ours.is_enumeration(name) and ours.class_of(name) is not None):
             continue
         verdict = judge_class(name)
-        held = ", ".join(f"`{one}`" for one in cls.names() if not one.startswith("__"))
+        lacks = [one for one in cls.names() if ours.class_of(name) and judge(name, one).state is State.ABSENT]
+        held = ", ".join(f"`{one}`" for one in cls.names() if not one.startswith("__") and one not in lacks)
         if verdict.state is State.ABSENT:
             text = ABSENT + (verdict.why or UNSAID)
         else:
-            takers = ", ".join(f"`{one}`" for one in takers_of(name))
-            text = f"holds its data; {takers or 'what would give it'} is refused"
+            takers = takers_of(name)
+            kind = "has no effect" if any(one in NO_EFFECT for one in takers) else "is refused"
+            names = ", ".join(f"`{one}`" for one in takers)
+            text = (
+                f"holds its data; what takes it {kind}: {names}"
+                if takers
+                else "holds its data; nothing gives one"
+            )
+            text += f"; not here: {', '.join(f'`{one}`' for one in lacks)}" if lacks else ""
         rows.append(f"| `{name}` | {held} | {text} |")
     for name in (*API.functions, *API.attributes, *API.submodules):
         verdict = judge_class(name)

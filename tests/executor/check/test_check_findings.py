@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from weft.errors import InputError
-from weft.executor.check import Kind, check_source
+from weft.executor.check import Kind, calls, check_source
+from weft.executor.check.verdict import OTHERWISE, judge
 
 THEIRS = "import tensorrt_llm.bindings.executor as trtllm\n"
 CONFIG = "config = trtllm.ExecutorConfig(enable_chunked_context=False)\n"
@@ -129,7 +132,9 @@ def test_a_place_is_where_the_value_stands() -> None:
         if "beams" in one.text
     )
     assert (found.line, found.column) == (3, 8)
-    assert str(found) == ("<text>:3:8: unknown: neither TensorRT-LLM nor weft.executor has Request.beams")
+    assert str(found).startswith(
+        "<text>:3:8: unknown: neither TensorRT-LLM nor weft.executor has Request.beams"
+    )
 
 
 def test_values_by_position_have_their_names() -> None:
@@ -138,6 +143,66 @@ def test_values_by_position_have_their_names() -> None:
     text = f"import tensorrt_llm.bindings.executor as t\nt.ExecutorConfig({given})"
     assert [one.name for one in check_source(text)][1:] == ["ExecutorConfig.gpu_weights_percent"]
     assert names("trtllm.Request([1], 2, True)") == ["Request"]
+
+
+@pytest.fixture
+def differences(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """weft means something else by three names, and has another default of one."""
+    for name in ("Request.end_id", "Result.log_probs", "Executor.shutdown"):
+        monkeypatch.setitem(OTHERWISE, name, "just so")
+    judge.cache_clear()
+    default = {"ExecutorConfig.enable_chunked_context": "left out it is True, in TensorRT-LLM False"}
+    monkeypatch.setattr(calls, "other_default", lambda cls, name: default.get(f"{cls}.{name}"))
+    yield
+    monkeypatch.undo()
+    judge.cache_clear()
+
+
+@pytest.mark.usefixtures("differences")
+def test_other_meanings_are_said_where_a_program_meets_them() -> None:
+    """A field where it is given, not where it is read; a result's where it is read; a default where it is left out."""
+    asked = "a = trtllm.Request([1], 2, end_id=3, streaming=True)\na.end_id = 4\nprint(a.end_id)\n"
+    took = "executor.await_responses()[0].result.log_probs\nexecutor.shutdown()"
+    found = check_source(THEIRS + CONFIG + RUNNING + asked + took)[1:]
+    assert {one.kind for one in found} == {Kind.OTHERWISE}
+    assert [(one.line, one.name) for one in found] == [
+        (4, "Request.end_id"),
+        (5, "Request.end_id"),
+        (7, "Result.log_probs"),
+        (8, "Executor.shutdown"),
+    ]
+    assert all(one.text.endswith(": just so") for one in found)
+    (left,) = check_source(f"{THEIRS}trtllm.ExecutorConfig(2)")[1:]
+    assert (left.kind, left.name) == (Kind.OTHERWISE, "ExecutorConfig.enable_chunked_context")
+    assert left.text.endswith("give enable_chunked_context=False for the same")
+    assert not check_source("import weft.executor as trtllm\ntrtllm.ExecutorConfig(2)")
+
+
+FORMS = {
+    "'m', trtllm.ModelType.DECODER_ONLY, config": [],
+    "model_path='m', model_type=trtllm.ModelType.DECODER_ONLY, executor_config=config": [],
+    "open('m', 'rb').read(), '{}', trtllm.ModelType.DECODER_ONLY, config": [],
+    "Path('m').read_bytes(), '{}', trtllm.ModelType.DECODER_ONLY, config, {}": [],
+    "engine_buffer=b, json_config_str=j, model_type=trtllm.ModelType.DECODER_ONLY, executor_config=config": [],
+    "'e', 'd', trtllm.ModelType.DECODER_ONLY, config": ["encoder_model_path", "decoder_model_path"],
+    "Path('e'), Path('d'), trtllm.ModelType.DECODER_ONLY, config": [
+        "encoder_model_path",
+        "decoder_model_path",
+    ],
+}
+
+
+@pytest.mark.parametrize("given", FORMS)
+def test_forms_of_the_executor_are_told_apart(given: str) -> None:
+    text = f"from pathlib import Path\n{CONFIG}trtllm.Executor({given})"
+    assert sorted(names(text)) == sorted(f"Executor.{one}" for one in FORMS[given])
+
+
+def test_some_values_of_a_refused_field_are_served() -> None:
+    for value in ("None", "[]", "[0]"):
+        assert not names(f"trtllm.ParallelConfig(device_ids={value})")
+    assert names("trtllm.ParallelConfig(device_ids=[1])") == ["ParallelConfig.device_ids"]
+    assert names("a = trtllm.ParallelConfig()\na.device_ids = [0, 1]") == ["ParallelConfig.device_ids"]
 
 
 def test_an_import_says_what_to_write() -> None:

@@ -46,7 +46,8 @@ class Attribute:
 @dataclass(frozen=True)
 class ApiClass:
     """A class. `name` has the class or submodule that holds it in front; of one with several constructors each is a
-    tuple of parameters, of a method with several signatures each has its place in the tuple.
+    tuple of parameters, of a method with several signatures each has its place in the tuple. Where it `is_open`,
+    programs may add attributes of their own.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ApiClass:
     methods: dict[str, tuple[Method, ...]] = field(default_factory=dict)
     members: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
+    is_open: bool = False
 
     @property
     def short(self) -> str:
@@ -131,6 +133,7 @@ def _class(name: str, said: dict[str, Any]) -> ApiClass:
         {one.name: one for one in attributes},
         _methods(said.get("methods", ()), said.get("static_methods", ())),
         constants=tuple(said.get("constants", ())),
+        is_open=said.get("open", False),
     )
 
 

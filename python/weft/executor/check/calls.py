@@ -1,61 +1,28 @@
-"""What a call gives to a constructor or a method, and what is to be said of it."""
+"""What is to be said of what a call gives to a constructor or a method, and of values that are assigned."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.executor.check import ours
-from weft.executor.check.api import Method as ApiMethod
 from weft.executor.check.api import Parameter, load
+from weft.executor.check.arguments import Argument, Call, constructor_of
 from weft.executor.check.findings import Kind
-from weft.executor.check.values import Constant, Instance, Listed, Plain, Value, text_of
-from weft.executor.check.verdict import State, judge, other_default, short
+from weft.executor.check.values import Value, text_of
+from weft.executor.check.verdict import State, judge, other_default, short, values_of
 
 Said = tuple[ast.AST, Kind, str, str]
 """Where, what kind, of which name, and the text."""
 
-_SEVERAL = "weft.executor has no Executor of an encoder and a decoder ({}), nor of an engine's buffer and its JSON ({})"
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A value that is given, with its place; `name` is None where it is given by position."""
-
-    node: ast.AST
-    name: str | None
-    value: Value | None
-
-
-@dataclass(frozen=True)
-class Call:
-    """The arguments of a call. `is_open`: there are others that can't be told."""
-
-    node: ast.Call
-    arguments: tuple[Argument, ...]
-    is_open: bool = False
-
-    @property
-    def placed(self) -> list[Argument]:
-        return [one for one in self.arguments if one.name is None]
-
-    @property
-    def named(self) -> list[Argument]:
-        return [one for one in self.arguments if one.name is not None]
-
 
 def about_constructor(cls: str, call: Call, is_ours: bool) -> Iterator[Said]:
     """What is to be said of making an instance. `is_ours`: the program means weft's class, and its order."""
-    theirs, mine = load().find(cls), ours.parameters(cls)
-    if mine is None:
+    theirs, mine = load().find(cls), ours.forms(cls)
+    if not mine:
         return
-    order = (
-        mine if is_ours or theirs is None or not theirs.constructors else _chosen(theirs.constructors, call)
-    )
-    if order is None:
-        yield call.node, Kind.LACKING, short(cls), _several(cls)
-        return
+    is_theirs = not is_ours and theirs is not None and bool(theirs.constructors)
+    order = constructor_of(cls, theirs.constructors if theirs is not None and is_theirs else mine, call)
     given = set()
     places = [one for one in order if not one.keyword_only]
     for at, argument in enumerate(call.placed):
@@ -73,21 +40,23 @@ def about_constructor(cls: str, call: Call, is_ours: bool) -> Iterator[Said]:
         yield from _about_left_out(cls, order, given, call)
 
 
-def _several(cls: str) -> str:
-    return _SEVERAL.format(judge(cls, "encoder_model_path").why, judge(cls, "engine_buffer").why)
-
-
 def _about_place(
     cls: str, parameter: Parameter, at: int, argument: Argument, is_ours: bool
 ) -> Iterator[Said]:
     said = list(about_field(cls, parameter.name, argument))
-    mine = [one.name for one in ours.parameters(cls) or () if not one.keyword_only]
-    has_one_order = len(getattr(load().find(cls), "constructors", ())) < 2
-    if said and (judge(cls, parameter.name).state is not State.ABSENT or has_one_order):
+    mine = [[one.name for one in form if not one.keyword_only] for form in ours.forms(cls)]
+    if said:
         yield from said
-    elif not is_ours and has_one_order and (at >= len(mine) or mine[at] != parameter.name):
+    elif (
+        not is_ours and len(mine) == 1 and _has_one_order(cls) and parameter.name not in mine[0][at : at + 1]
+    ):
         text = f"{short(cls)}.{parameter.name} has another place here; give it by its name"
         yield argument.node, Kind.OTHERWISE, f"{short(cls)}.{parameter.name}", text
+
+
+def _has_one_order(cls: str) -> bool:
+    theirs = load().find(cls)
+    return theirs is not None and len(theirs.constructors) == 1
 
 
 def _about_left_out(cls: str, order: Sequence[Parameter], given: set[str], call: Call) -> Iterator[Said]:
@@ -120,7 +89,7 @@ def about_name(cls: str, name: str, node: ast.AST) -> Iterator[Said]:
     verdict, said = judge(cls, name), f"{short(cls)}.{name}"
     if verdict.state is State.OLDER:
         newest = judge(cls, verdict.why)
-        here = ", and so it is here" if newest.state in (State.HAS, State.OTHERWISE) else ""
+        here = ", and so it is here" if newest.state in (State.HAS, State.NO_EFFECT, State.OTHERWISE) else ""
         text = f"{said} is an older name; the newest is {verdict.why}{here}"
         yield node, Kind.OLDER, said, text
         if newest.state in (State.REFUSED, State.ABSENT):
@@ -130,7 +99,10 @@ def about_name(cls: str, name: str, node: ast.AST) -> Iterator[Said]:
         why = f": {verdict.why}" if verdict.why else ""
         yield node, Kind.LACKING, said, f"weft.executor has no {said}{why}"
     elif verdict.state is State.UNKNOWN:
-        yield node, Kind.UNKNOWN, said, f"neither TensorRT-LLM nor weft.executor has {said}"
+        theirs = load().find(cls)
+        added = "; attributes of a program's own can't be added here" if theirs and theirs.is_open else ""
+        text = f"neither TensorRT-LLM nor weft.executor has {said}{added}"
+        yield node, Kind.UNKNOWN, said, text
 
 
 def about_method(cls: str, method: str, call: Call) -> Iterator[Said]:
@@ -154,57 +126,6 @@ def about_method(cls: str, method: str, call: Call) -> Iterator[Said]:
         yield argument.node, Kind.LACKING, said, text
 
 
-def form_of(forms: Sequence[ApiMethod], call: Call) -> tuple[ApiMethod, bool]:
-    """Which of a method's signatures a call means, and whether that is sure."""
-    names = {one.name for one in call.named}
-    fitting = [form for form in forms if names <= {one.name for one in form.parameters}] or list(forms)
-    fitting = [form for form in fitting if len(form.parameters) >= len(call.placed)] or fitting
-    if len(fitting) == 1 or not call.placed:
-        return fitting[0], True
-    first = call.placed[0].value
-    wanted = None
-    if isinstance(first, Listed):
-        wanted = "ids"
-    elif isinstance(first, Plain) and first.cls == "timedelta":
-        wanted = "timeout"
-    elif isinstance(first, Plain | Constant):
-        wanted = "id"
-    for form in fitting:
-        if form.parameters[0].name == wanted:
-            return form, True
-    return next((form for form in fitting if form.parameters[0].name == "id"), fitting[0]), False
-
-
-def _chosen(constructors: Sequence[Sequence[Parameter]], call: Call) -> Sequence[Parameter] | None:
-    """The constructor that a call means; None where it is one of several that can't be told apart."""
-    names = {str(one.name) for one in call.named}
-    known = {one.name for form in constructors for one in form}
-    fitting = [
-        form
-        for form in constructors
-        if names & known <= {one.name for one in form}
-        and len(call.placed) <= sum(not one.keyword_only for one in form)
-    ]
-    if len(constructors) == 1 or not fitting:
-        return constructors[0]
-    if not call.is_open:
-        fitting = [form for form in fitting if _is_enough(form, call, names)] or fitting[:1]
-    if len(fitting) > 1 and len(call.placed) > 1:
-        kind = call.placed[1].value
-        for form in fitting:
-            holds = form[1].holds
-            if isinstance(kind, Instance) and holds == short(kind.cls):
-                return form
-        # Of an error's text, or a result, nothing is to be said; of directories and buffers there is.
-        return None if len(call.placed) > 3 else fitting[0]
-    return fitting[0]
-
-
-def _is_enough(form: Sequence[Parameter], call: Call, names: set[str]) -> bool:
-    given = names | {one.name for one in form[: len(call.placed)]}
-    return all(one.name in given for one in form if one.default is None and not one.later)
-
-
 def _default(cls: str, name: str) -> str | None:
     theirs = load().find(cls)
     parameter = theirs.parameter(name) if theirs is not None else None
@@ -219,13 +140,15 @@ def _is_default(cls: str, name: str, value: Value | None) -> bool:
     text = text_of(value)
     if text is None:
         return False
-    defaults = (_default(cls, name), getattr(parameter, "default", None))
+    defaults = (_default(cls, name), getattr(parameter, "default", None), *values_of(cls, name))
     return any(default is not None and _is_same(text, default) for default in defaults)
 
 
 def _is_same(text: str, default: str) -> bool:
     try:
         one, other = ast.literal_eval(text), ast.literal_eval(default)
+        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+            return list(one) == list(other)
         return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
     except (ValueError, SyntaxError):
         return text.replace(" ", "") == default.replace(" ", "")

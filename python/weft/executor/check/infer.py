@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from weft.executor.check import ours
 from weft.executor.check.api import load
-from weft.executor.check.calls import Argument, Call, about_constructor, about_method, form_of
+from weft.executor.check.arguments import Argument, Call, form_of
+from weft.executor.check.calls import about_constructor, about_method
 from weft.executor.check.members import Members
 from weft.executor.check.python_calls import COPIES, changed, of_builtin, of_method
 from weft.executor.check.scope import Scope
@@ -90,7 +91,8 @@ class Reader(Members):
 
     def _list(self, node: ast.List | ast.Set, scope: Scope) -> Value | None:
         held = [self.read(one, scope) for one in node.elts]
-        return Listed(element_of(Tupled(tuple(held))))
+        whole = Tupled(tuple(held))
+        return whole if held and all(isinstance(one, Constant) for one in held) else Listed(element_of(whole))
 
     _set = _list
 

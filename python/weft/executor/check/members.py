@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from weft.executor.check import elsewhere, ours
 from weft.executor.check.api import load
-from weft.executor.check.calls import Argument, Said, about_field, about_name
+from weft.executor.check.arguments import Argument
+from weft.executor.check.calls import Said, about_field, about_name
 from weft.executor.check.findings import Kind
 from weft.executor.check.values import (
     Class,

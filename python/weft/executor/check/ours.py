@@ -7,7 +7,7 @@ import inspect
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, get_overloads
 
 from weft import executor
 from weft.errors import WeftError
@@ -80,10 +80,11 @@ def names(cls: type) -> dict[str, Own]:
     if is_dataclass(cls):
         held = {one.name: Own("field", default_of(cls, one.name), is_settable=True) for one in fields(cls)}
         found = held | {name: own for name, own in found.items() if name not in held}
-    elif (made := cls.__dict__.get("__init__")) is not None:
-        for parameter in list(inspect.signature(made).parameters.values())[1:]:
-            if parameter.kind is not parameter.VAR_KEYWORD and parameter.name not in found:
-                found[parameter.name] = Own("field", _text(parameter.default))
+    elif "__init__" in cls.__dict__:
+        taken = {one.name: one for form in reversed(_forms(cls.__dict__["__init__"])) for one in form[1:]}
+        for one in [one for form in _forms(cls.__dict__["__init__"]) for one in form[1:]]:
+            if one.name not in found:
+                found[one.name] = Own("field", _text(taken[one.name].default))
     return found
 
 
@@ -117,7 +118,7 @@ def _text(value: Any) -> str | None:
         return f"{type(value).__name__}.{value.name}"
     if is_dataclass(value) and not isinstance(value, type):
         return f"{type(value).__name__}()"
-    return repr(value)
+    return repr(value).removeprefix("datetime.")
 
 
 def _returned(function: Any) -> str | None:
@@ -127,24 +128,46 @@ def _returned(function: Any) -> str | None:
 
 
 @cache
-def parameters(name: str, method: str | None = None) -> tuple[Parameter, ...] | None:
-    """What the constructor of the class (or a method of it) takes; None where that can't be told."""
+def forms(name: str, method: str | None = None) -> tuple[tuple[Parameter, ...], ...]:
+    """What the constructor of the class (or a method) takes, in each of its forms; none where that can't be told."""
     cls = class_of(name)
     if cls is None or issubclass(cls, Enum):
-        return None
+        return ()
     if method is None and is_dataclass(cls):
         made = [one for one in fields(cls) if one.init]
-        return tuple(
-            Parameter(one.name, default_of(cls, one.name), keyword_only=bool(one.kw_only)) for one in made
+        return (
+            tuple(
+                Parameter(one.name, default_of(cls, one.name), keyword_only=bool(one.kw_only)) for one in made
+            ),
         )
-    function = getattr(cls, method or "__init__", None)
-    if not callable(function):
-        return None
-    taken = list(inspect.signature(function).parameters.values())
-    if method is None or not isinstance(inspect.getattr_static(cls, method), staticmethod | classmethod):
-        taken = taken[1:]
-    if any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in taken):
-        return None
-    return tuple(
-        Parameter(one.name, _text(one.default), keyword_only=one.kind is one.KEYWORD_ONLY) for one in taken
-    )
+    function = inspect.getattr_static(cls, method or "__init__", None)
+    is_bound = not isinstance(function, staticmethod)
+    if isinstance(function, staticmethod | classmethod):
+        function = function.__func__
+    if not inspect.isfunction(function):
+        return ()
+    found = []
+    for form in _forms(function):
+        taken = form[1:] if is_bound else form
+        if not any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in taken):
+            found.append(
+                tuple(
+                    Parameter(one.name, _text(one.default), keyword_only=one.kind is one.KEYWORD_ONLY)
+                    for one in taken
+                )
+            )
+    return tuple(found)
+
+
+def parameters(name: str, method: str | None = None) -> tuple[Parameter, ...] | None:
+    """All parameters of all forms, each once; None where that can't be told."""
+    found = forms(name, method)
+    by_name = {one.name: one for form in reversed(found) for one in form}
+    names = dict.fromkeys(one.name for form in found for one in form)
+    return tuple(by_name[one] for one in names) if found else None
+
+
+def _forms(function: Any) -> list[list[inspect.Parameter]]:
+    """The signatures of a function: those of its overloads, or its own."""
+    several = get_overloads(function) or [function]
+    return [list(inspect.signature(one).parameters.values()) for one in several]

@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 
 from weft.executor.check import elsewhere
-from weft.executor.check.calls import Argument, Call
+from weft.executor.check.arguments import Argument, Call
 from weft.executor.check.values import (
     Constant,
     Keywords,
@@ -21,6 +21,7 @@ from weft.executor.check.values import (
 
 COPIES = frozenset({"copy", "deepcopy", "snapshot"})
 _SAME = frozenset({"list", "sorted", "reversed", "tuple", "set", "iter", "deque"})
+_PLAIN = {"timedelta": "timedelta", "str": "str", "Path": "Path", "read_bytes": "bytes", "read_text": "str"}
 _GROW = frozenset({"append", "add", "extend"})
 
 
@@ -52,8 +53,8 @@ def of_method(name: str, held: Value | None, call: Call) -> Value | None:
         return element_of(held)
     if name in COPIES:
         return first if first is not None else held
-    if name == "timedelta":
-        return Plain("timedelta")
+    if name in _PLAIN:
+        return Plain(_PLAIN[name])
     path = first.value if isinstance(first, Constant) else None
     if name == "import_module" and isinstance(path, str):
         return Module(path) if elsewhere.is_executor(path) or elsewhere.is_on_the_way(path) else None
@@ -62,6 +63,8 @@ def of_method(name: str, held: Value | None, call: Call) -> Value | None:
 
 def changed(name: str, held: Value | None, call: Call) -> Value | None:
     """What a list or dict is after the call of its method; None where that is not known to change it."""
+    if isinstance(held, Tupled):
+        held = Listed(element_of(held))
     if isinstance(held, Listed) and name in _GROW and call.placed:
         given = call.placed[0].value
         added = element_of(given) if name == "extend" else given

@@ -222,6 +222,9 @@ def text_of(value: Value | None) -> str | None:
             return f"{cls.rpartition('.')[2]}.{name}"
         case Instance(cls=cls, is_plain=True):
             return f"{cls.rpartition('.')[2]}()"
+        case Tupled(parts=parts):
+            texts = [text_of(one) for one in parts]
+            return None if None in texts else f"[{', '.join(str(one) for one in texts)}]"
         case Listed(of=None) | Keywords(entries=(), is_whole=True):
             return "()"
     return None

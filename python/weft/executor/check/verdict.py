@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
 from weft.executor.check import ours
-from weft.executor.check.absent import ABSENT, BY_USE
+from weft.executor.check.absent import ABSENT, BY_USE, PARTLY
 from weft.executor.check.api import load
 from weft.executor.types import refused
 
 REFUSED: dict[str, str] = refused.REFUSED
-OTHERWISE: dict[str, str] = getattr(refused, "OTHERWISE", {})
-_CLASSES: dict[str, str] = getattr(refused, "CLASSES", {})
-_RENAMED: dict[str, str] = getattr(refused, "RENAMED", {})
+OTHERWISE: dict[str, str] = refused.OTHERWISE
+NO_EFFECT: dict[str, str] = refused.NO_EFFECT
+_RENAMED: dict[str, str] = refused.RENAMED
 
 
 class State(StrEnum):
     """How a name of one side stands on the other."""
 
     HAS = "has"
+    NO_EFFECT = "no effect"
     OTHERWISE = "otherwise"
     REFUSED = "refused"
     ABSENT = "absent"
@@ -31,7 +33,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The state of a name, and why: what is different, the reason, or (of OLDER) the newest name."""
+    """The state of a name, and why: what is different, the reason, or (of OLDER) the newest name. What has NO_EFFECT is
+    taken, and that is right."""
 
     state: State
     why: str = ""
@@ -58,12 +61,7 @@ def judge_class(name: str) -> Verdict:
     last = short(name)
     if last in _RENAMED:
         return Verdict(State.ABSENT, _RENAMED[last])
-    if last in _CLASSES:
-        field = _CLASSES[last]
-        return Verdict(State.ABSENT, f"{field} is not supported: {REFUSED[field]}")
-    why = ABSENT.get(name) or ABSENT.get(last)
-    if why is None and "." in name and name.split(".")[0] in api.submodules:
-        why = ABSENT.get(name.split(".")[0])
+    why = ABSENT.get(name) or ABSENT.get(f"{name.rpartition('.')[0]}.*")
     known = api.find(name) or name in (*api.functions, *api.submodules, *api.attributes)
     return Verdict(State.ABSENT if known or why else State.UNKNOWN, why or "")
 
@@ -75,13 +73,17 @@ def judge(cls: str, name: str) -> Verdict:
     own = ours.names(mine).get(name) if mine is not None else None
     is_theirs = theirs is not None and (name in theirs.names() or f"{theirs.name}.{name}" in load().classes)
     newest = _of(load().older_names, cls, name)
-    if newest is not None and (own is None or _of(REFUSED, cls, name)):
+    if newest is not None and own is None:
         return Verdict(State.OLDER, newest)
     if own is None and not _is_nested(cls, name):
         why = _of(ABSENT, cls, name) or _of(REFUSED, cls, name)
         return Verdict(State.ABSENT if is_theirs or why else State.UNKNOWN, why or "")
     if (why := _of(REFUSED, cls, name) or _of(BY_USE, cls, name)) is not None:
         return Verdict(State.REFUSED, why)
+    if (why := PARTLY.get(f"{short(cls)}.{name}", ("",))[0]) != "":
+        return Verdict(State.REFUSED, why)
+    if (why := _of(NO_EFFECT, cls, name)) is not None:
+        return Verdict(State.NO_EFFECT, why)
     if (how := _of(OTHERWISE, cls, name)) is not None:
         return Verdict(State.OTHERWISE, how)
     return Verdict(State.HAS if is_theirs or newest is not None else State.OWN)
@@ -90,6 +92,11 @@ def judge(cls: str, name: str) -> Verdict:
 def _is_nested(cls: str, name: str) -> bool:
     """Whether a class of this name is within the class, on weft's side."""
     return ours.class_of(cls) is not None and isinstance(ours.find(f"{short(cls)}.{name}"), type)
+
+
+def values_of(cls: str, name: str) -> tuple[str, ...]:
+    """Values that a refused field may have beside its default."""
+    return PARTLY.get(f"{short(cls)}.{name}", ("", ()))[1]
 
 
 @cache
@@ -113,6 +120,6 @@ def _same(here: str, there: str) -> bool:
     if here in _EMPTY and there in _EMPTY:
         return True
     try:
-        return float(here) == float(there)
-    except ValueError:
+        return bool(ast.literal_eval(here) == ast.literal_eval(there))
+    except (ValueError, SyntaxError):
         return here == there

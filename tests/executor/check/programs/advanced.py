@@ -72,7 +72,7 @@ def wait(executor: "trtllm.Executor", ids: list[int], last: trtllm.Response | No
     for per_request in executor.await_responses(ids):
         for response in per_request:
             print(response.result.tokens)  # ! unknown Result.tokens
-    executor.await_responses(id=ids[0])  # ? lacking Executor.await_responses(id=...)
+    executor.await_responses(id=ids[0])
     executor.await_responses(request=ids[0])  # ! unknown Executor.await_responses(request=...)
 
 

@@ -15,7 +15,8 @@ async def answer(executor: Executor, request: Request) -> list[Response]:
 
 config = ExecutorConfig(max_batch_size=3, max_seq_len=512, graphs="split")
 config.kv_cache_config.tokens_per_block = 32
-config.spec_dec_config = executor_api.SpeculativeConfig(Speculation.ngram())
+config.speculation = Speculation.ngram()
+config.guided_decoding_config = executor_api.GuidedDecodingConfig()
 with Executor(package_model_path(), config, device="cpu") as executor:
     request = Request([0, 292], 5, sampling_config=SamplingConfig(seed=3, top_k=5), client_id=7)
     request.output_config = OutputConfig(exclude_input_from_output=True, return_perf_metrics=True)
