@@ -107,9 +107,9 @@ AdvanceCall advance_call(std::int64_t rows, std::int64_t width, std::int64_t slo
                          std::uintptr_t base, std::uintptr_t inputs, std::uintptr_t sampled, bool is_counted,
                          std::uintptr_t count, std::uintptr_t tokens, std::uintptr_t verified,
                          std::int64_t verified_width, std::uintptr_t last_token, std::uintptr_t length,
-                         std::uintptr_t proposed, std::uintptr_t drafts, std::int64_t max_drafts,
-                         std::uintptr_t floats, std::uintptr_t ints, std::uintptr_t counts, std::uintptr_t history, std::int64_t vocab, std::int64_t history_width,
-                         std::uintptr_t verified_host) {
+                         std::uintptr_t proposed, std::uintptr_t drafts, std::int64_t max_drafts, std::uintptr_t floats,
+                         std::uintptr_t ints, std::uintptr_t counts, std::uintptr_t history, std::int64_t vocab,
+                         std::int64_t history_width, std::uintptr_t verified_host) {
   AdvanceCall call{};
   call.rows = rows, call.width = width, call.slots = slots, call.padding_slot = slots - 1;
   call.slot = pointer<const std::int64_t>(slot), call.base = pointer<const std::int64_t>(base);

@@ -1,5 +1,6 @@
-// What requests change in their logits before the grammar's mask: penalties on tokens that have come, a bias, bad words,
-// and n-grams that may not come twice. Everything that a request asks for lies on the device by slot.
+// What requests change in their logits before the grammar's mask: penalties on tokens that have come, a bias, bad
+// words, and n-grams that may not come twice; and, after the mask, what a wide bias leaves to do. Everything that a
+// request asks for lies on the device by slot.
 #pragma once
 
 #include <cstdint>
@@ -39,5 +40,16 @@ struct PenalizeCall {
 
 // A row whose slot is out of bounds is left alone.
 void penalize_cpu(const PenalizeCall &call, int threads);
+
+// Levelling: logits that a bias has brought far from 0 are moved back, all of a row alike, so that what is drawn stays
+// the same and float32 can still tell noise apart. Logits row i belongs to slot[i]; where that slot's bias is wide, the
+// row's largest logit is taken from all, unless it is infinite; what is finite stays so.
+struct LevelCall {
+  Logits logits;
+  PenaltyTables tables;
+  const std::int64_t *slot;
+};
+
+void level_cpu(const LevelCall &call, int threads);
 
 }  // namespace weft

@@ -32,7 +32,7 @@ struct PenaltyRow {
     penalizes = repetition != 1 || presence != 0 || frequency != 0;
     bias_first = tables.after_temperature[slot] != 0, no_repeat = tables.no_repeat[slot];
     if (bias_first && temperature >= kLowestTemperature) {
-      // What is taken from logits / temperature is taken from the logits so many times; repetition is the same for both.
+      // What is taken from logits / temperature is taken from the logits so many times; repetition is the same.
       presence = mul_rn(presence, temperature), frequency = mul_rn(frequency, temperature);
     }
     vocab = tables.vocab, bad_width = tables.bad_width, history_width = tables.history_width;
@@ -48,7 +48,7 @@ WEFT_HD bool is_active(const PenaltyTables &tables, std::int64_t slot) {
   return slot >= 0 && slot < tables.slots && tables.active[slot] != 0;
 }
 
-// Whether a slot's logits are to be levelled (kernels/sampling/level.h).
+// Whether a slot's logits are to be levelled.
 WEFT_HD bool is_wide(const PenaltyTables &tables, std::int64_t slot) {
   return is_active(tables, slot) && tables.biased[slot] == kWideBias;
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "kernels/sampling/advance_rule.h"
-#include "kernels/sampling/level.h"
 #include "kernels/sampling/penalty_rule.h"
 #include "kernels/sampling/sampling.h"
 #include "kernels/sampling/suppress_ends.h"

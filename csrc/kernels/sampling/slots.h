@@ -7,10 +7,25 @@
 #include "kernels/floats.h"
 #include "kernels/logits.h"
 #include "kernels/sampling/penalties.h"
-#include "kernels/sampling/top_p_rule.h"
 #include "support/held_slot.h"
 
 namespace weft {
+
+// How top-p changes from token to token. By slot: what it begins with; what each token multiplies it by, and the least
+// that this leaves (1 and 0: it stays); the token after which it begins anew, -1 for none.
+struct TopPTables {
+  const float *first, *decay, *least;
+  const std::int32_t *reset;
+
+  WEFT_HD bool changes(std::int64_t slot) const { return decay[slot] != 1 || least[slot] > 0; }
+  // After `token`, where that is one.
+  WEFT_HD float next(std::int64_t slot, float top_p, std::int64_t token) const {
+    if (token < 0) return top_p;
+    if (token == reset[slot]) return first[slot];
+    const float less = mul_rn(top_p, decay[slot]);
+    return less > least[slot] ? less : least[slot];
+  }
+};
 
 // By slot, R = penalties.slots rows each; what each means is said at the calls that take it one by one.
 struct SlotTables {

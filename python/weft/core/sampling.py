@@ -47,14 +47,14 @@ class SamplingParams:
       makes `top_p` that times `top_p_decay` (above 0 to 1; 1: none), `top_p_min` (above 0 to 1) at least; after the
       token `top_p_reset_ids` it is what it was first. At 1 and 1e-6, the defaults, it stays.
 
-    `seed` (64 bits, with or without a sign; drawn afresh if None) decides the text completely: the same seed gives the same text alone or in
-    any batch, with any drafter. The answer ends after `max_tokens`, at the model's end tokens, at one of
-    `stop_token_ids`, or with one of the texts `stop`, which is not part of the answer's text. At `max_tokens` an answer
-    is cut; with `on_length="close"` a guided one is whole by then: when the room that is left comes near the shortest
-    end known, only what leads there is drawn. Where none is known, or it does not fit, the request fails with a
-    `GuideError` before it begins. `logprobs` asks for the
-    logarithm of each token's probability and those of the `logprobs` likeliest (0 to 20), as the model has them: before
-    all of the above.
+    `seed` (64 bits, with or without a sign; drawn afresh if None) decides the text completely: the same seed gives the
+    same text alone or in any batch, with any drafter. The answer ends after `max_tokens`, at the model's end tokens, at
+    one of `stop_token_ids`, or with one of the texts `stop`, which is not part of the answer's text. At `max_tokens` an
+    answer is cut; with `on_length="close"` a guided one is whole by then: when the room that is left comes near the
+    shortest end known, only what leads there is drawn. Where none is known, or it does not fit, the request fails with
+    a `GuideError` before it begins. `logprobs` asks for the logarithm of each token's probability and those of the
+    `logprobs` likeliest (0 to 20), as the model has them: before all of the above (`EngineConfig.logprobs` may say
+    otherwise).
 
     `n` sequences answer the prompt, sequence i with the seed `seed + i` (None: 1, or as many as a beam search is wide).
 

@@ -29,11 +29,11 @@ class SlotParams:
     """
 
     floats: Tensor
-    """[9, R] float32. temperature: below 1e-5, or NaN, is the largest logit without noise. top_p, of the token after the
-    text: >= 1 is none. min_p: <= 0 is none. repetition, positive: divides positive, multiplies other logits of tokens in
-    prompt or output. presence, frequency: taken from the logits of tokens that are counted, once and as often as they
-    are. top_p_decay and top_p_min: every token makes top_p max(top_p * decay, min), unless they are 1 and 0; what it
-    begins with."""
+    """[9, R] float32. temperature: below 1e-5, or NaN, is the largest logit without noise. top_p, of the token after
+    the text: >= 1 is none. min_p: <= 0 is none. repetition, positive: divides positive, multiplies other logits of
+    tokens in prompt or output. presence, frequency: taken from the logits of tokens that are counted, once and as often
+    as they are. top_p_decay and top_p_min: every token makes top_p max(top_p * decay, min), unless they are 1 and 0.
+    What top_p begins with."""
     longs: Tensor
     """[2, R] int64: the seed, and the position until which end tokens are blocked."""
     ints: Tensor
@@ -113,8 +113,9 @@ def sample_slots_(
     both were; or the bias first, and presence and frequency taken from logits / temperature. A bad word's last token is
     blocked where the tokens before it are those that the text ends with, and the last of an n-gram of the text where
     the text ends with the others; end tokens are blocked before their position, unless every other logit is -inf or
-    NaN. Where a bias goes beyond 10,000, the largest logit is taken from all. Then top-k, top-p and min-p, each of which
-    keeps ties with the last that it keeps; the draw, where a NaN never wins, and of equal sums that of the lowest token.
+    NaN. Where a bias goes beyond 10,000, the largest logit is taken from all. Then top-k, top-p and min-p, each of
+    which keeps ties with the last that it keeps; the draw, where a NaN never wins, and of equal sums that of the lowest
+    token.
     The logits of a slot out of bounds are left alone. Raises `InputError` for tensors that are not as above, and
     `InterfaceError` for CUDA tensors in a build without CUDA.
     """

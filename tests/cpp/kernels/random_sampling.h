@@ -4,7 +4,6 @@
 #include <cfloat>
 #include <optional>
 
-#include "kernels/sampling/level.h"
 #include "kernels/sampling/penalties.h"
 #include "kernels/sampling/sampling.h"
 #include "kernels/sampling/slots.h"
@@ -56,10 +55,8 @@ struct AnyPenalties {
   std::vector<std::int32_t> counts = filled<std::int32_t>(slots * known, [] { return any(0, 9) ? 0 : any(1, 300); });
   std::vector<std::uint32_t> prompt =
       filled<std::uint32_t>(slots * ((known + 31) / 32), [] { return coin() ? 0 : g_random() & g_random(); });
-  std::vector<float> bias =
-      filled<float>(slots * known, [] {
-        return any(0, 9) ? 0.0f : one_of({-INFINITY, INFINITY, 100.0f, -0.1f, FLT_MAX, -FLT_MAX});
-      });
+  std::vector<float> bias = filled<float>(
+      slots * known, [] { return any(0, 9) ? 0.0f : one_of({-INFINITY, INFINITY, 100.0f, -0.1f, FLT_MAX, -FLT_MAX}); });
   std::vector<std::int32_t> biased = filled<std::int32_t>(slots, [] { return any(0, 2); });
   std::vector<std::int32_t> bias_first = filled<std::int32_t>(slots, [] { return any(0, 1); });
   std::vector<std::int32_t> no_repeat = filled<std::int32_t>(slots, [] { return any(-1, 4); });
@@ -73,18 +70,17 @@ struct AnyPenalties {
   std::vector<std::int64_t> num_extra = filled<std::int64_t>(rows, [&] { return any(0, width + 1); });
   std::vector<std::int64_t> d2t = filled<std::int64_t>(vocab, [&] { return any(-vocab, known); });
   std::vector<float> temperature = filled<float>(rows, [] { return coin() ? 0.0f : 2 * uniform(); });
-  PenalizeCall call{
-      logits.view(),
-      {slots, known, bad_width, length, active.data(), repetition.data(), presence.data(), frequency.data(),
-       counts.data(), prompt.data(), bias.data(), biased.data(), bad_words.data(), history.data(), bias_first.data(),
-       no_repeat.data()},
-      slot.data(),
-      history_length.data(),
-      extra.data(),
-      num_extra.data(),
-      width,
-      coin() ? d2t.data() : nullptr,
-      temperature.data()};
+  PenalizeCall call{logits.view(),
+                    {slots, known, bad_width, length, active.data(), repetition.data(), presence.data(),
+                     frequency.data(), counts.data(), prompt.data(), bias.data(), biased.data(), bad_words.data(),
+                     history.data(), bias_first.data(), no_repeat.data()},
+                    slot.data(),
+                    history_length.data(),
+                    extra.data(),
+                    num_extra.data(),
+                    width,
+                    coin() ? d2t.data() : nullptr,
+                    temperature.data()};
   LevelCall level{logits.view(), call.tables, slot.data()};
 };
 
@@ -139,9 +135,8 @@ struct AnySlots {
   AnySlots() {
     for (std::int64_t b = 0; b < batch; ++b) slot.push_back(b);
     call.logits = logits.view(), call.positions = positions;
-    call.tables = {p.call.tables, temperature.data(), top_p.data(), min_p.data(), seed.data(),
-                   until.data(),  top_k.data(),       limit.data(), ends.data(),  ends_width,
-                   top_p_rule.tables()};
+    call.tables = {p.call.tables, temperature.data(), top_p.data(), min_p.data(), seed.data(),        until.data(),
+                   top_k.data(),  limit.data(),       ends.data(),  ends_width,   top_p_rule.tables()};
     call.slot = slot.data(), call.base = base.data(), call.out = out.data();
     call.wanted = coin() ? wanted.data() : nullptr, call.wanted_width = 4;
     call.keeps_min_tokens = !is_draft;

@@ -4,7 +4,6 @@
 #include <kernels/team.cuh>
 
 #include "kernels/sampling/level.cuh"
-#include "kernels/sampling/level.h"
 #include "kernels/sampling/penalties.cuh"
 #include "kernels/sampling/sampling.cuh"
 #include "kernels/sampling/suppress_ends.cuh"

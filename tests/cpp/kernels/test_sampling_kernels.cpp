@@ -157,8 +157,8 @@ bool proposals_agree() {
 int main(int argc, char **argv) {
   const int times = argc > 1 ? std::atoi(argv[1]) : 20;
   return check("sample", sample_agrees, times) | check("truncation", truncation_agrees, times / 2) |
-         check("penalties", penalties_agree, times) | check("levelling", levelling_agrees, times) | check("suppression", suppression_agrees, times) |
-         check("slots", slots_agree, times) | check("advancing", advancing_agrees, times) |
-         check("keeping", keeping_agrees, times) | check("inputs", inputs_agree, times) |
-         check("proposals", proposals_agree, times);
+         check("penalties", penalties_agree, times) | check("levelling", levelling_agrees, times) |
+         check("suppression", suppression_agrees, times) | check("slots", slots_agree, times) |
+         check("advancing", advancing_agrees, times) | check("keeping", keeping_agrees, times) |
+         check("inputs", inputs_agree, times) | check("proposals", proposals_agree, times);
 }

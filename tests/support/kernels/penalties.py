@@ -27,8 +27,8 @@ def penalize_reference_(
     """Penalties, bias, bad words and n-grams, a row at a time, in place.
 
     Row i stands after the first history_length[i] tokens of its slot's history and the first num_extra[i] of extra[i],
-    of which -1 is none; it is drawn with temperature[i] (default: the slot's). A row whose slot is out of bounds is left
-    alone. What is finite stays finite.
+    of which -1 is none; it is drawn with temperature[i] (default: the slot's). A row whose slot is out of bounds is
+    left alone. What is finite stays finite.
     """
     vocab = params.counts.shape[1]
     tokens_V = torch.arange(logits.shape[1], device=logits.device) + (0 if d2t is None else d2t)

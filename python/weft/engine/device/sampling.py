@@ -138,8 +138,8 @@ class SamplingRow:
         self.ends: Tensor | None = None
         self.bias: Tensor | None = None
         if rules.bad_words:
-            words = [token for word in rules.bad_words for token in (*word, -1)]
-            self.bad_words = pinned(words + [-1] * (MAX_BAD_WORD_TOKENS - len(words)), torch.int32)
+            flat = [token for word in rules.bad_words for token in (*word, -1)]
+            self.bad_words = pinned(flat + [-1] * (MAX_BAD_WORD_TOKENS - len(flat)), torch.int32)
         if s.min_tokens:
             self.ends = pinned([*rules.ends] + [-1] * (MAX_END_TOKENS - len(rules.ends)), torch.int32)
         if bias is not None:
@@ -174,14 +174,14 @@ def _kind_of_bias(bias: Tensor | None) -> int:
     return 2 if bool((bias.abs().masked_fill(bias.isneginf(), 0) > MAX_LOGIT).any()) else 1
 
 
-def _top_p_after(floats: NDArray[np.float32], reset: int, answer: Sequence[int]) -> np.float32:
+def _top_p_after(floats: NDArray[np.float32], reset: int, answer: Sequence[int]) -> float:
     """What top-p is after an answer, in the device's arithmetic."""
     top_p, decay, least, first = floats[1], *floats[6:9]
     if decay == 1 and least <= 0:
-        return first
+        return float(first)
     for token in answer:
         top_p = first if token == reset else max(top_p * decay, least)
-    return top_p
+    return float(top_p)
 
 
 class _Text:
