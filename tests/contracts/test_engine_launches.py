@@ -38,6 +38,9 @@ EVERYTHING = SamplingParams(
     frequency_penalty=0.1,
     logit_bias={40: 1.0},
     bad_words=["never"],
+    no_repeat_ngram_size=3,
+    top_p_decay=0.9,
+    top_p_reset_ids=40,
     seed=1,
     logprobs=3,
 )
@@ -87,7 +90,8 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
 def test_every_launched_function_keeps_the_rule(
     speculation: str, simulated: float | None, check: Check
 ) -> None:
-    engine = EngineConfig(max_batch=2, max_seq_len=64, graphs="none")
+    kind: Any = "normalized" if speculation in ("eagle3", "ngram") else "raw"
+    engine = EngineConfig(max_batch=2, max_seq_len=64, graphs="none", logprobs=kind)
     with LLM(device="cpu", speculation=SPECULATIONS[speculation], engine=engine) as llm:
         if simulated is not None:
             simulate_acceptance(llm.engine, simulated)
@@ -102,6 +106,7 @@ def test_every_launched_function_keeps_the_rule(
             "read_parts together",
             "target_forward",
             "sample_and_verify",
+            "note_logprobs",
             "_copy_masks",
             "_apply_masks",
         }

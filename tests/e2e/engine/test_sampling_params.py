@@ -219,7 +219,7 @@ def test_what_leaves_no_token_ends_its_own_request(prompts: list[str], llm: LLM)
         ({"logit_bias": {3: math.nan}}, "logit_bias of token 3"),
         ({"logit_bias": {3: math.inf}}, "logit_bias of token 3"),
         ({"logit_bias": dict.fromkeys(range(1001), 1.0)}, "1001 tokens; it may name 1000"),
-        ({"seed": 2**63}, "seed"),
+        ({"seed": 2**64}, "seed"),
         ({"temperature": 10_001}, "temperature is 10001; it must be 0 .greedy. to 10000"),
         ({"temperature": 10**400}, "temperature is 1000"),
         ({"top_p": 1e-50}, "top_p"),
