@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from weft import _core
 from weft.config import Lookahead
@@ -83,58 +84,39 @@ class Proposals:
     there is none, and then after it, too. The padding slot's stay -1. What was verified is read from the state's
     `verified_host`.
 
-    `given`, `forced`, `ngram` and `lookahead` (None: none) are the sources. With `guided`, what n-grams propose for a
-    guided slot is chosen and cut by its grammar, and given text is cut. Raises `InputError` for settings that
-    contradict each other.
+    `sources` say what proposes. With `guided`, what n-grams propose for a guided slot is chosen and cut by its grammar,
+    and given text is cut. Raises `InputError` for settings that contradict each other.
 
     `window_host` int64 [S+1, W+1], for lookahead, is read: what the iteration found to follow the tokens of each slot's
     window, and the position of the last token that it began with.
     """
 
     def __init__(
-        self,
-        state: GuidedState,
-        pinned: HostMemory,
-        *,
-        given: bool = False,
-        forced: bool = False,
-        ngram: NgramSettings | None = None,
-        lookahead: Lookahead | None = None,
-        guided: bool = True,
+        self, state: GuidedState, pinned: HostMemory, sources: Sources, *, guided: bool = True
     ) -> None:
         self.state = state
         self.proposed_host = pinned((state.max_drafts, state.num_slots + 1), torch.int64)
         self.proposed_host.fill_(-1)
-        self.lookahead = lookahead
-        self.window_host = (
-            pinned((state.num_slots + 1, lookahead.window + 1), torch.int64) if lookahead else None
-        )
-        if self.window_host is not None:
+        self.window_host: Tensor | None = None
+        if sources.lookahead is not None:
+            self.window_host = pinned((state.num_slots + 1, sources.lookahead.window + 1), torch.int64)
             self.window_host.fill_(-1)
-        settings = None
-        if ngram is not None:
-            settings = _core.NgramSettings(ngram.min_length, ngram.max_length, ngram.candidates)
+        ngram = sources.ngram
         try:
             self._native = _core.Proposals(
                 state.native,
                 state.verified_host.data_ptr(),
                 self.proposed_host.data_ptr(),
-                given,
-                forced,
-                settings,
-                _sizes(lookahead),
+                sources.given,
+                sources.forced,
+                _core.NgramSettings(ngram.min_length, ngram.max_length, ngram.candidates) if ngram else None,
+                _sizes(sources.lookahead),
                 0 if self.window_host is None else self.window_host.data_ptr(),
             )
         except ValueError as error:
             raise InputError(str(error)) from error
-        self._takes_given = given
-        self._names = [
-            name
-            for name, is_there in (
-                ("given", given), ("forced", forced), ("ngram", ngram), ("lookahead", lookahead),
-            )
-            if is_there
-        ]  # fmt: skip
+        self._sources = sources
+        self._names = [("given", "forced", "ngram", "lookahead")[place] for place in sources.places]
         self.set_guided(guided)
 
     def open(
@@ -159,22 +141,22 @@ class Proposals:
         cost memory to be allocated while they come. Raises `ValueError` for a slot that is none, and `InputError` for
         given text without a source for it, or with ids that are no tokens.
         """
-        if given and not self._takes_given:
+        if given and not self._sources.given:
             raise InputError(NO_GIVEN_TEXT)
         size = self.state.vocab_size
         bad = next((token for token in given if not 0 <= token < size), None)
         if bad is not None:
             raise InputError(f"the given text holds token id {bad}; ids of this model are 0 to {size - 1}")
         window = self.first_window(tokens)
-        own = _sizes(lookahead if self.lookahead is not None else None)
+        own = _sizes(lookahead)
         self._native.open(slot, list(tokens), max_new_tokens, list(given), num_answered, own, window)
 
     def first_window(self, tokens: Sequence[int]) -> list[int]:
         """The window of a text's first iteration, W tokens: the text's last ones, from its beginning again where it is
         shorter. Empty without lookahead."""
-        if self.lookahead is None:
+        if self._sources.lookahead is None:
             return []
-        width, count = self.lookahead.window, len(tokens)
+        width, count = self._sources.lookahead.window, len(tokens)
         return [tokens[(i - width) % count] if count else 0 for i in range(width)]
 
     def set_guided(self, guided: bool) -> None:

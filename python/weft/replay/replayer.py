@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.grammar.base import Matcher
 from weft.guided.flight import Operation, SlotEntry, hash_rows
 from weft.guided.lane import GrammarLane
-from weft.guided.proposals import Proposals
+from weft.guided.proposals import Proposals, Sources
 from weft.guided.recording import Recording
 from weft.guided.state import GuidedShape, GuidedState
 from weft.replay.iterations import Shape, Turn, turns
@@ -194,7 +194,7 @@ class Issuer:
         self.seen.append(Seen([p for p, _ in looks], [position for _, position in looks], hashes))
 
     def _proposals(self, state: GuidedState) -> Proposals:
-        return Proposals(state, self.runtime.pinned, forced=True)
+        return Proposals(state, self.runtime.pinned, Sources(forced=True))
 
     def _words_needed(self, recording: Recording) -> int:
         """Room for all of it, and for the turn that begins it."""

@@ -61,12 +61,4 @@ class Drafting:
             return None
         sources = reduce(or_, (proposer.sources for proposer in self.proposers))
         guided = self.speculation.guide_drafts is not False
-        return lambda state: Proposals(
-            state,
-            runtime.pinned,
-            given=sources.given,
-            forced=sources.forced,
-            ngram=sources.ngram,
-            lookahead=sources.lookahead,
-            guided=guided,
-        )
+        return lambda state: Proposals(state, runtime.pinned, sources, guided=guided)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "drafting/lookahead.h"
 #include "drafting/proposals.h"
 #include "fake_matcher.h"
 
@@ -14,6 +15,7 @@ namespace {
 using weft::DraftSource;
 using weft::GivenSource;
 using weft::GuidedState;
+using weft::LookaheadSource;
 using weft::NgramSource;
 using weft::Proposals;
 using namespace weft::cu;
@@ -21,6 +23,7 @@ using weft::test::Fake, weft::test::fake_accept, weft::test::fake_of, weft::test
 using weft::test::live, weft::test::make;
 
 constexpr int kSlots = 5, kDrafts = 4, kWords = 3, kWidth = kDrafts + 1, kIterations = 60;
+constexpr weft::LookaheadSettings kAhead = {3, 3, 4};
 
 // Slots 0..S-2 are guided, the last is not. The device verifies what was proposed and samples what the masks allow; it
 // agrees with three legal drafts in four.
@@ -32,10 +35,13 @@ struct Decoding {
   std::vector<std::int32_t> masks_host = std::vector<std::int32_t>((kSlots + 1) * kWidth * kWords);
   std::vector<std::int32_t> flags_host = std::vector<std::int32_t>((kSlots + 1) * kWidth);
   std::vector<std::int32_t> masks = masks_host, flags = flags_host;
+  std::vector<std::int64_t> window_host = std::vector<std::int64_t>((kSlots + 1) * (kAhead.window + 1), -1);
+  std::vector<std::int64_t> window = window_host;
   std::vector<std::int64_t> texts[kSlots];  // the device's, since it last saw an end
   GuidedState state;
-  GivenSource *given;  // of the proposals
-  NgramSource *ngram;  // ...
+  GivenSource *given;      // of the proposals
+  LookaheadSource *ahead;  // ...
+  NgramSource *ngram;
   Proposals proposals;
   CUstream model = nullptr, grammar = nullptr;
   CUevent token_event = nullptr, mask_event = nullptr;
@@ -67,6 +73,9 @@ struct Decoding {
     given = first.get();
     sources.push_back(std::move(first));
     sources.push_back(std::make_unique<weft::ForcedSource>(state));
+    auto looking = std::make_unique<LookaheadSource>(state, kAhead, window_host.data());
+    ahead = looking.get();
+    sources.push_back(std::move(looking));
     auto made = std::make_unique<NgramSource>(state, weft::NgramSettings{});
     ngram = made.get();
     sources.push_back(std::move(made));
@@ -114,6 +123,11 @@ struct Decoding {
         agrees = agrees && row[1 + position] == draft;
         if (agrees) ++row[0], ++accepted;
       }
+      // What follows the window, and the place of the token before those that are committed: of a text that was opened
+      // with as many tokens as this one has.
+      std::int64_t *beside = &window[slot * (kAhead.window + 1)];
+      for (int i = 0; i < kAhead.window; ++i) beside[i] = static_cast<std::int64_t>(random() % kVocab);
+      beside[kAhead.window] = static_cast<std::int64_t>(texts[slot].size()) - 1;
       for (int i = 0; i <= row[0]; ++i) texts[slot].push_back(row[1 + i]);
     }
   }
@@ -128,6 +142,7 @@ struct Decoding {
     copy(model, verified_host, verified);
     enter();
     host(state.task(GuidedState::kCommit));
+    copy(grammar, window_host, window);
     host(proposals.task(num_drafts));
     copy(grammar, drafts, proposed_host);
     leave();
@@ -169,10 +184,13 @@ TEST(texts_are_in_the_grammar_whatever_is_proposed) {
         for (int slot = 0; slot < kSlots; ++slot) {
           const std::vector<std::int32_t> prompt(static_cast<std::size_t>(i + 1), slot + 1);
           decoding.ngram->open(slot, prompt.data(), static_cast<int>(prompt.size()), i % 2 ? 500 : 0);
+          decoding.ahead->open(slot, prompt.data(), static_cast<int>(prompt.size()), 0,
+                               {i % 3 + 1, 2 + i % 2, i % 4 + 1}, {1, 2, slot});
           const auto text = text_like(slot, 20 + 30 * slot, i % 3 ? 5 : 1000);
           decoding.given->open(slot, i % 2 ? std::vector<std::int32_t>{} : text, prompt.data(), i % 3);
         }
       if (i % 5 == 0) decoding.ngram->set_guided(i % 2 == 0);
+      if (i % 5 == 0) decoding.ahead->set_guided(i % 2 == 0);
       if (i % 5 == 0) decoding.given->set_guided(i % 2 == 0);
       decoding.state.push(slots, std::move(attach));
       decoding.step(i % 6 == 5 ? 0 : kDrafts);
@@ -194,12 +212,14 @@ TEST(guided_proposals_are_legal) {
   Decoding decoding(2);
   decoding.given->set_guided(true);
   decoding.ngram->set_guided(true);
+  decoding.ahead->set_guided(true);
   for (int i = 0; i < kIterations; ++i) {
     GuidedState::Attach attach;
     if (i % 10 == 0)
       for (int slot = 0; slot < kSlots - 1; ++slot) {
         attach.emplace_back(slot, make(fake_of(i + slot, 15)));
         decoding.ngram->open(slot, nullptr, 0, 100);
+        decoding.ahead->open(slot, nullptr, 0, 100, kAhead, {0, 1, 2});
         decoding.given->open(slot, text_like(i + slot, 15, 4), nullptr, 0);
       }
     // A slot that gets another matcher has drafts that were made for the last one.

@@ -8,7 +8,7 @@ import torch
 
 from support.grammar.grammars import END, small_vocabulary
 from weft.grammar import Guide, Matcher
-from weft.guided.proposals import NgramSettings, Proposals
+from weft.guided.proposals import NgramSettings, Proposals, Sources
 from weft.guided.state import GuidedShape, GuidedState, host_memory
 
 X, Y, Z = (3 + byte for byte in b"xyz")
@@ -22,7 +22,9 @@ class Iterations:
     def __init__(self, num_slots: int = 3, num_drafts: int = 4, **options: object) -> None:
         self.state = GuidedState(GuidedShape(num_slots, num_drafts, small_vocabulary().vocab_size, [END]))
         settings: dict[str, object] = {"forced": True, "ngram": NgramSettings()} | options
-        self.proposals = Proposals(self.state, host_memory, **settings)  # type: ignore[arg-type]
+        guided = bool(settings.pop("guided", True))
+        sources = Sources(**settings)  # type: ignore[arg-type]
+        self.proposals = Proposals(self.state, host_memory, sources, guided=guided)
 
     def run(
         self,

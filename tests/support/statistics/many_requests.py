@@ -146,7 +146,7 @@ class ManyRequests:
     def _make_lane(self, max_drafts: int, sources: Sources | None) -> GrammarLane:
         def propose(state: GuidedState) -> Proposals:
             assert sources is not None
-            return Proposals(state, self.runtime.pinned, forced=sources.forced, ngram=sources.ngram)
+            return Proposals(state, self.runtime.pinned, sources)
 
         make_proposals = propose if sources is not None else None
         shape = GuidedShape(self.num_slots, max_drafts, VOCAB, [END])

@@ -11,7 +11,7 @@ import pytest
 from support.grammar.grammars import END, compiled, small_vocabulary
 from weft.errors import InputError
 from weft.grammar import Guide, Matcher
-from weft.guided.proposals import NgramSettings, Proposals
+from weft.guided.proposals import NgramSettings, Proposals, Sources
 from weft.guided.state import GuidedShape, GuidedState, host_memory
 
 A, B, C = (3 + byte for byte in b"abc")
@@ -29,7 +29,9 @@ class Text:
         settings: NgramSettings | None = None,
     ) -> None:
         self.state = GuidedState(GuidedShape(2, num_drafts, small_vocabulary().vocab_size, [END]))
-        self.proposals = Proposals(self.state, host_memory, ngram=settings or NgramSettings(), guided=guided)
+        self.proposals = Proposals(
+            self.state, host_memory, Sources(ngram=settings or NgramSettings()), guided=guided
+        )
         self.proposals.open(1, prompt, max_new_tokens=4)
         self.attach: dict[int, Matcher | None] = {1: compiled(guide).matcher()} if guide else {}
 
