@@ -115,9 +115,7 @@ def test_only_the_own_salt_finds_what_went_to_the_host(tiny: Checkpoint, prompts
             assert [output.stats.reused_tokens > 8 for output in outputs] == [is_found] * len(texts), salt
 
 
-def test_a_preempted_request_finds_its_own_salt_on_the_host(
-    tiny: Checkpoint, prompts: list[str]
-) -> None:
+def test_a_preempted_request_finds_its_own_salt_on_the_host(tiny: Checkpoint, prompts: list[str]) -> None:
     """Same texts with two salts, which push each other off the device."""
     how = {"policy": "max_utilization", "num_pages": 34, "host_cache_bytes": 64 << 20, "max_batch": 4}
     references = [tiny.reference(prompt, None, 80) for prompt in prompts[:3]]
