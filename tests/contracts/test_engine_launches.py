@@ -117,6 +117,18 @@ def test_every_launched_function_keeps_the_rule(
         check(expected)
 
 
+def test_moves_of_pages_keep_the_rule(check: Check) -> None:
+    engine = EngineConfig(
+        max_batch=1, max_seq_len=64, page_size=8, num_pages=10, graphs="none", host_cache_bytes=1 << 20
+    )
+    with LLM(device="cpu", speculation=SPECULATIONS["eagle3"], engine=engine) as llm:
+        texts = [f"{word} is the beginning of a text of its own." for word in ("One", "Other", "One")]
+        run(llm, [make_request(llm, text, SamplingParams(max_tokens=40, min_tokens=40)) for text in texts])
+        usage = llm.engine.kv.usage()
+        assert usage.onboarded_pages and usage.offloaded_pages
+        check({"move_pages"})
+
+
 class Favour:
     """A captured logits processor that prefers the token behind the last one, and keeps a count by slot."""
 

@@ -183,15 +183,16 @@ class EngineConfig:
             raise InputError(
                 f"kv_memory_fraction is {fraction!r}; it must be a number above 0 and below 1 (or None)"
             )
-        for name in ("host_cache_bytes", "kv_event_buffer"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be 0 (none) or more")
+        for name, most in (
+            ("host_cache_bytes", None),
+            ("kv_event_buffer", None),
+            ("secondary_offload_min_priority", 100),
+        ):
+            value = getattr(self, name)
+            if value is None or value < 0 or (most is not None and value > most):
+                raise InputError(f"{name} is {value}; it must be 0 {'or more' if most is None else 'to 100'}")
         if self.kv_max_bytes is not None and self.kv_max_bytes < 1:
             raise InputError(f"kv_max_bytes is {self.kv_max_bytes}; it must be at least 1 (or None)")
-        if not 0 <= self.secondary_offload_min_priority <= 100:
-            raise InputError(
-                f"secondary_offload_min_priority is {self.secondary_offload_min_priority}; it must be 0 to 100"
-            )
         if self.host_cache_bytes and not self.onboard_blocks:
             raise InputError(
                 "onboard_blocks is False: what is on the host can't be read from there, and nothing would be kept in "

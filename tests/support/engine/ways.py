@@ -16,5 +16,18 @@ WAYS: dict[str, dict[str, Any]] = {
     "few pages, in turn": {"policy": "max_utilization", "num_pages": 28, "page_size": 8},
     "few pages, split": {"policy": "max_utilization", "num_pages": 28, "page_size": 8, "graphs": "split"},
     "no prefixes": {"reuse": False, "overlap": True},
+    "few pages, more on the host": {
+        "policy": "max_utilization",
+        "num_pages": 28,
+        "page_size": 8,
+        "overlap": True,
+        "host_cache_bytes": 1 << 23,
+    },
+    "a few pages on the host": {
+        "num_pages": 90,
+        "page_size": 4,
+        "host_cache_bytes": 1 << 16,
+        "kv_event_buffer": 9,
+    },
     "no copies": {"copy_on_partial_reuse": False, "page_size": 4},
 }

@@ -38,6 +38,7 @@ class KvSequence:
 
     The first `num_reused` positions are there already: reading starts after them, once the moves of the manager were
     made on the device. `copies` are those of them that copy a page, the first part of which is found, to an own page.
+    Where it `is_lost`, nothing of it is found by others.
     """
 
     pages: list[int]
@@ -48,6 +49,7 @@ class KvSequence:
     chain: list[CachedPage] = field(repr=False)  # of `pages`, the first ones: those that can be found
     salt: Tokens = ()
     counts: PageCounts = field(default_factory=PageCounts)
+    is_lost: bool = False
 
 
 class KvManager:
@@ -149,7 +151,7 @@ class KvManager:
     def store(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> None:
         """Let others find the pages that are full: the first `num_valid` positions hold `tokens`' keys and values,
         now or once what is launched is done, and are not written again. Costs nothing until another page is full."""
-        if self._reuse and num_valid >= (len(sequence.chain) + 1) * self.page_size:
+        if self._reuse and not sequence.is_lost and num_valid >= (len(sequence.chain) + 1) * self.page_size:
             self._note_stored(sequence, self._store(sequence, tokens, num_valid))
 
     def end(self, sequence: KvSequence, tokens: Sequence[int] = (), num_valid: int = 0) -> None:
@@ -161,7 +163,7 @@ class KvManager:
         assert sequence in self._sequences, "it has ended already"
         self._sequences.remove(sequence)
         last = None
-        if self._reuse and num_valid:
+        if self._reuse and num_valid and not sequence.is_lost:
             stored = self._store(sequence, tokens, num_valid)
             last = self._store_last(sequence, tokens, num_valid) if self._partial_reuse else None
             self._note_stored(sequence, stored if last is None else [*stored, last])
@@ -183,9 +185,11 @@ class KvManager:
         self.moves.clear()
         return moves
 
-    def forget_cached(self) -> None:
-        """Nothing that nobody holds is found any more: moves were not made, so that it may not be there."""
+    def forget(self) -> None:
+        """Nothing that is cached or held now is ever found again: moves were not made, so that it may not be there."""
         self._pool.give_up_all()
+        for sequence in self._sequences:
+            sequence.is_lost = True
 
     def usage(self) -> KvUsage:
         """How many pages are held, free and cached now, and what was found since the manager was made."""

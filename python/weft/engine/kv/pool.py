@@ -69,11 +69,14 @@ class PagePool:
         page.holders += 1
 
     def release(self, page: CachedPage) -> None:
-        """One holder less. Who has a double of the page reads that from now on, if it was the last one."""
+        """One holder less. Who has a double of the page reads that from now on, if it was the last one. A page that was
+        taken out of the tree while it was held is free then."""
         page.holders -= 1
         if page.holders == 0 and page.doubles:
             self.replace(page, page.doubles.pop())
             page.holders = 1
+        elif page.holders == 0 and page.parent is None:
+            self.free.append(page.number)
         elif page.holders == 0:
             self.num_cached += 1
             self._order.add(page)
@@ -143,10 +146,16 @@ class PagePool:
         (self.host_free if page.is_on_host else self.free).append(self.forget(page))
 
     def give_up_all(self) -> None:
-        """Free all pages that nobody holds."""
+        """Free all pages that nobody holds, and take the others out of the tree."""
         for page in reversed(list(self.root.descendants())):
             if not page.holders:
                 self.give_up(page)
+                continue
+            assert page.parent is not None
+            page.parent.remove(page)
+            page.parent = None
+            if self._log is not None:
+                self._log.note_removed(page.hash)
 
     # -- one page
 

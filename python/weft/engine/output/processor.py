@@ -85,8 +85,8 @@ class OutputProcessor:
             self.finisher.fail([request], error)
         for requests, error in batch.failures:
             self._fail_launch(requests, error, record)
-        if batch.lost_moves:
-            self._scheduler.capacity.kv.forget_cached()
+        if batch.moving is not None:
+            self._check_moves(batch)
         if batch.is_launched:
             self.in_flight.append(batch)
         self.drain(record, keep if batch.is_launched else 0)
@@ -109,6 +109,8 @@ class OutputProcessor:
         except Exception as error:
             self._fail_batch(batch, error)
             return
+        if batch.moving is not None:
+            self._check_moves(batch)
         now = time.perf_counter()
         self._state.commit_owed(batch.epoch)
         record.model_s += now - waiting_since
@@ -210,11 +212,17 @@ class OutputProcessor:
             self._runtime.synchronize()
         except Exception as later:
             self.finisher.fail(self._requests_in_flight(), later)
+        self._check_moves(batch)
         self._runner.drop_snapshots()
         self._state.forget_owed(batch.epoch)
         self._retire(batch)
-        if batch.has_moves:  # they may be what failed, and what is cached not what it is taken for
-            self._scheduler.capacity.kv.forget_cached()
+
+    def _check_moves(self, batch: InFlightBatch) -> None:
+        """Where pages could not be moved, what is held and cached is not what it is taken for."""
+        error = batch.moving.error if batch.moving is not None else None
+        if error is not None:
+            self.finisher.fail([running.request for running in [*self._scheduler.running]], error)
+            self._scheduler.capacity.kv.forget()
 
     def _fail_launch(self, requests: Sequence[Request], error: BaseException, record: StepRecord) -> None:
         """What was to be launched fails; and what is in flight, since a launch also raises what failed there."""

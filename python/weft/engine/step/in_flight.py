@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from weft.engine.device.results import StepResults
 from weft.engine.request import Request
 from weft.engine.scheduling.running import Running
+from weft.engine.step.moving import Moving
 from weft.engine.step.opening import PromptRow
 from weft.engine.step.step import Plan
 
@@ -21,7 +22,7 @@ class InFlightBatch:
 
     `is_launched`: whether anything in it was. `masks_drafts`: whether the grammar has a say in the drafts; `began`:
     when it was launched, in seconds; `epoch`: of the last snapshot that was left for the grammar by then, its own if it
-    has one. It `has_moves` where pages are to be moved before; `lost_moves` says that this could not be launched.
+    has one. `moving` are the moves of pages before it.
     """
 
     plan: Plan | None = None
@@ -36,8 +37,7 @@ class InFlightBatch:
     is_launched: bool = False
     epoch: int = 0
     masks_drafts: bool = False
-    has_moves: bool = False
-    lost_moves: bool = False
+    moving: Moving | None = None
 
     def __iter__(self) -> Iterator[Running]:
         yield from self.decoding

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from weft.engine.device.state import DecodeParts
 from weft.engine.kv.moves import Move, MoveKind
 
 
-def move_pages(parts: DecodeParts, moves: Sequence[Move]) -> None:
-    """Copy pages one after another, of every cache. A device function."""
+@dataclass(eq=False)
+class Moving:
+    """Moves that are launched together; `error` is what went wrong with them. What the host then takes for there may
+    not be."""
+
+    moves: Sequence[Move]
+    error: BaseException | None = None
+
+
+def move_pages(parts: DecodeParts, moving: Moving) -> None:
+    """Copy pages one after another, of every cache. A device function; what it raises is the moves' error."""
+    try:
+        for move in moving.moves:
+            _copy(parts, move)
+    except Exception as error:
+        moving.error = error
+
+
+def _copy(parts: DecodeParts, move: Move) -> None:
     host = parts.host
     for number, cache in enumerate(parts.caches):
-        for kind, source, target in moves:
-            if kind is MoveKind.COPY:
-                cache.page(target).copy_(cache.page(source))
-                continue
-            assert host is not None
-            if kind is MoveKind.OFFLOAD:
-                host.tensors[number][target].copy_(cache.page(source), non_blocking=True)
-            else:
-                cache.page(target).copy_(host.tensors[number][source], non_blocking=True)
+        if move.kind is MoveKind.COPY:
+            cache.page(move.target).copy_(cache.page(move.source))
+            continue
+        assert host is not None
+        if move.kind is MoveKind.OFFLOAD:
+            host.tensors[number][move.target].copy_(cache.page(move.source), non_blocking=True)
+        else:
+            cache.page(move.target).copy_(host.tensors[number][move.source], non_blocking=True)

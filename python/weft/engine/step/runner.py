@@ -23,7 +23,7 @@ from weft.engine.step.branching import BranchInputs, branch
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.in_flight import InFlightBatch
-from weft.engine.step.moving import move_pages
+from weft.engine.step.moving import Moving, move_pages
 from weft.engine.step.opening import write_pages
 from weft.engine.step.prefill import Prefill
 from weft.engine.step.prompt_reader import PromptReader, StepTap
@@ -150,14 +150,14 @@ class ModelRunner:
 
     def _move(self, batch: InFlightBatch, schedule: Schedule) -> bool:
         """Have pages moved that the host's bookkeeping says are. Without it nothing else may be launched."""
+        batch.moving = moving = Moving(schedule.moves)
         try:
-            self.stream.launch(move_pages, self._parts, schedule.moves)
+            self.stream.launch(move_pages, self._parts, moving)
         except Exception as error:
-            batch.failures.append(([running.request for running in schedule.everyone], error))
-            batch.lost_moves = True
-            return False
-        batch.has_moves = True
-        return True
+            moving.error = error
+        if moving.error is not None:
+            batch.failures.append(([running.request for running in schedule.everyone], moving.error))
+        return moving.error is None
 
     def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
         rows = schedule.decoding
