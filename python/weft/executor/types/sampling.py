@@ -41,8 +41,8 @@ class SamplingConfig(Settings):
     sum of their log-probabilities over their length to the power of `length_penalty` (default 0). `early_stopping` says
     when the search ends once there are `beam_width` answers: 1 (the default), at once; 0, when no living beam scores
     better, as long as it is, than the worst of them; any other, when none could, however long it became.
-    `beam_search_diversity_rate` times its number among the living beams is added to what a beam goes on with, and stays
-    in the sum. With `beam_width_array` step i has the width i of it, and later ones the last; `beam_width` is then the
+    `beam_search_diversity_rate` times its number among the living beams is added to what a beam goes on with where these
+    are compared; the sums do not have it. With `beam_width_array` step i has the width i of it, and later ones the last; `beam_width` is then the
     widest of all. With one beam there is nothing for these to change.
 
     `on_length`, weft's own, is "cut" or "close": whether a guided answer may be cut at its `max_tokens`, or is whole by
