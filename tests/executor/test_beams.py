@@ -130,8 +130,6 @@ def test_a_cancelled_search_gives_its_beams_so_far(executor: Executor) -> None:
     ("sampling", "output", "says"),
     [
         (SamplingConfig(5), WHOLE, "max_beam_width is 4"),
-        (SamplingConfig(2, top_k=5), WHOLE, "top_k is 5"),
-        (SamplingConfig(2), OutputConfig(return_log_probs=True, top_log_probs=2), "their own tokens only"),
     ],
 )
 def test_what_it_cannot_do_is_an_error_response(

@@ -24,10 +24,10 @@ WAIT = timedelta(milliseconds=1)
 PATIENCE_S = 60.0
 
 
-def half_memory(beam_width: int = 1) -> Any:
+def half_memory(beam_width: int = 1, **fields: Any) -> Any:
     """The config that most of those tests begin with."""
     cache = trtllm.KvCacheConfig(free_gpu_memory_fraction=0.5)
-    return trtllm.ExecutorConfig(beam_width, kv_cache_config=cache)
+    return trtllm.ExecutorConfig(beam_width, kv_cache_config=cache, **fields)
 
 
 def answer_length(num_prompt: int, max_tokens: int, streaming: bool, without_input: bool = False) -> int:

@@ -20,7 +20,7 @@ BASES = [ROOT, DOCS, ROOT / "python" / "weft", ROOT / "csrc" / "include", ROOT /
 OF_THE_READER = {"adding-a-drafter.md": {"spec/repeat.py"}, "adding-a-grammar.md": {"grammar/words.py"}}
 """By page, the files that its reader is to create."""
 
-MOST_LINES_OF_ONE_TOKEN = 1900
+MOST_LINES_OF_ONE_TOKEN = 1950
 MOST_WORDS_OF_README = 600
 
 NOT_RUN = {

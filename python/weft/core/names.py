@@ -100,8 +100,8 @@ MODEL_ELSEWHERE = {
     "trust_remote_code": "no code of a checkpoint is run",
     "model_path": "it is called model",
     "enforce_eager": 'it is graphs="none" of engine=EngineConfig(graphs="none")',
-    "gpu_memory_utilization": "kv_memory_fraction of engine=EngineConfig(kv_memory_fraction=...) is a share of what is "
-    "free once the weights are there",
+    "gpu_memory_utilization": "kv_memory_fraction of engine=EngineConfig(kv_memory_fraction=...) is a share of what "
+    "is free once the weights are there",
     "seed": "it is a parameter of each request: SamplingParams(seed=...)",
     "enable_prefix_caching": "prefixes are cached always",
 }

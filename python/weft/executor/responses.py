@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
 from weft.core import FinishReason as EngineFinish
-from weft.core import Hypothesis, Output
+from weft.core import Hypothesis, Output, TokenLogprob
 from weft.executor.metrics import perf_metrics
 from weft.executor.types import AdditionalOutput, FinishReason, Response, Result
 
@@ -75,7 +75,7 @@ def _result(handle: RequestHandle, sequence: AnswerSequence, delta: ResponseDelt
     elif wanted.return_log_probs and output.logprobs is not None:
         entries = output.logprobs[: delta.end]
         result.log_probs = [[entry.logprob for entry in entries[:end]]]
-        result.cum_log_probs = [sum(entry.logprob for entry in entries)]
+        result.cum_log_probs = [sum(map(unnormalized, entries))]
         if wanted.top_log_probs:
             result.top_log_probs = [[dict(entry.top) for entry in entries[:end]]]
     if wanted.return_perf_metrics:
@@ -86,6 +86,11 @@ def _result(handle: RequestHandle, sequence: AnswerSequence, delta: ResponseDelt
         _add_tensors(result, handle, output, start, end)
     _add_context(result, handle, output)
     return result
+
+
+def unnormalized(entry: TokenLogprob) -> float:
+    """A token's log-probability in the whole vocabulary, which sums are of."""
+    return entry.logprob if entry.unnormalized is None else entry.unnormalized
 
 
 def _fill_beams(

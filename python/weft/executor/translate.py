@@ -78,7 +78,7 @@ class Translator:
             bad_words=request.bad_words or (),
             stop=[word for word in request.stop_words or () if isinstance(word, str)],
             logprobs=output.top_log_probs if output.return_log_probs else None,
-            **request.sampling.parameters(),
+            **request.sampling.parameters(with_log_probs=output.return_log_probs),
         )
 
     def _end_ids(self, request: Request) -> frozenset[int] | None:
@@ -164,7 +164,7 @@ def beam_params(config: SamplingConfig) -> BeamParams | None:
         "length_penalty": config.length_penalty,
         "early_stopping": config.early_stopping,
         "diversity_rate": config.beam_search_diversity_rate,
-        "widths": config.beam_width_array,
+        "widths": config.beam_width_array or None,
     }
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return BeamParams(config.beam_width, config.num_sequences, **settings)

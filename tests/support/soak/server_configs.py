@@ -27,7 +27,8 @@ STATIC = CapacitySchedulerPolicy.STATIC_BATCH
 class Way:
     """A drafter with `num_drafts` drafts and the settings that are not the default.
 
-    `pages` bounds the cache, so that requests are preempted under MAX_UTILIZATION. `schedule` is the CPU runtime's.
+    `pages` bounds the cache, so that requests are preempted under MAX_UTILIZATION; what must go from it, `host_bytes` of
+    the host's memory keep. `schedule` is the CPU runtime's.
     With `takes_any` one client takes everybody's responses.
     """
 
@@ -37,6 +38,7 @@ class Way:
     equal_progress: bool = False
     page_size: int = 16
     pages: int | None = None
+    host_bytes: int = 0
     reuse: bool = True
     copies: bool = True
     schedule: str = "inline"
@@ -61,6 +63,7 @@ class Way:
                 copy_on_partial_reuse=self.copies,
                 max_tokens=None if self.pages is None else self.pages * self.page_size,
                 tokens_per_block=self.page_size,
+                host_cache_size=self.host_bytes,
             ),
             speculation=self.speculation(drafters),
             guided_decoding_config=GuidedDecodingConfig(
@@ -106,14 +109,20 @@ WAYS = {
     "forced and eagle3, no prefixes": way("forced+eagle3", 5, reuse=False),
     "forced and n-grams, any order": way("forced+ngram", schedule="random", max_batch_size=3),
     "random eagle3, few pages, any order": way(
-        "random eagle3", policy=UTILIZATION, page_size=8, pages=20, schedule="random", max_batch_size=4
+        "random eagle3",
+        policy=UTILIZATION,
+        page_size=8,
+        pages=20,
+        host_bytes=1 << 19,
+        schedule="random",
+        max_batch_size=4,
     ),
     "random mtp, split": way(
         "random mtp", graphs="split", overlap=False, takes_any=True, gather_generation_logits=True
     ),
     "random mtp chain": way("random mtp chain", 8, max_batch_size=4),
     "random draft model, few pages, in turn": way(
-        "random draft_model", policy=UTILIZATION, page_size=8, pages=20, overlap=False
+        "random draft_model", policy=UTILIZATION, page_size=8, pages=20, host_bytes=1 << 23, overlap=False
     ),
     "given": way("given", 8, max_batch_size=8),
     "given, n-grams, static": way(

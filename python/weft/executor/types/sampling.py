@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
@@ -33,17 +34,18 @@ class SamplingConfig(Settings):
       `frequency_penalty` are subtracted from those of its tokens, once, or once for each time. All three speak of the
       prompt and of the answer, the last two not of the prompt's first `prompt_ignore_length` tokens. A `temperature` of
       0 takes the likeliest token.
-    - After each token `top_p` is multiplied by `top_p_decay`, down to `top_p_min`; it begins anew after the token
-      `top_p_reset_ids`. No sequence of `no_repeat_ngram_size` tokens comes twice in the text.
+    - Without `top_k`, `top_p` is multiplied by `top_p_decay` after each token, down to `top_p_min`; it begins anew after
+      the token `top_p_reset_ids`. No sequence of `no_repeat_ngram_size` tokens comes twice in the text.
     - `num_return_sequences` sequences come out; without beams each is drawn with its own seed, `seed` + its index.
 
     A `beam_width` above 1 searches by beams, and gives at most as many sequences, best first. They are compared by the
     sum of their log-probabilities over their length to the power of `length_penalty` (default 0). `early_stopping` says
     when the search ends once there are `beam_width` answers: 1 (the default), at once; 0, when no living beam scores
     better, as long as it is, than the worst of them; any other, when none could, however long it became.
-    `beam_search_diversity_rate` times its number among the living beams is added to what a beam goes on with where these
-    are compared; the sums do not have it. With `beam_width_array` step i has the width i of it, and later ones the last; `beam_width` is then the
-    widest of all. With one beam there is nothing for these to change.
+    `beam_search_diversity_rate` times its number among the living beams is added to what it goes on with where beams are
+    compared; sums and scores do not have it. With `beam_width_array` so many beams live on after token i as its
+    entry i says, and after later ones as the last; `beam_width` is then the widest of all. Beams follow the likeliest
+    tokens: `top_k`, `top_p` and `min_p` have no effect on them. With one beam there is nothing for these to change.
 
     `on_length`, weft's own, is "cut" or "close": whether a guided answer may be cut at its `max_tokens`, or is whole by
     then (see `weft.SamplingParams`).
@@ -104,13 +106,33 @@ class SamplingConfig(Settings):
         draws = (self.top_k or 0) > 1 or ((self.top_k or 0) == 0 and (self.top_p or 0) > 0)
         return not draws or self.temperature == 0
 
-    def parameters(self) -> dict[str, Any]:
-        """The fields that `weft.SamplingParams` has too, as keyword arguments for it; what is not given is left out."""
-        names = ["min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty"]
-        names += ["temperature", "min_p", "top_k", "no_repeat_ngram_size"]
-        names += ["top_p_decay", "top_p_min", "top_p_reset_ids"]
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        given["top_p"] = self.top_p or 1.0
+    def parameters(self, *, with_log_probs: bool = False) -> dict[str, Any]:
+        """The fields that `weft.SamplingParams` has too, as keyword arguments for it; what is not given is left out.
+        `with_log_probs`: whether log-probabilities are asked for, which depend on the temperature of greedy requests,
+        too."""
+        given = {"seed": self.seed or 0, "on_length": self.on_length} | self._given(_ALWAYS)
+        temperature = 1.0 if self.temperature is None else self.temperature
+        if self.beam_width > 1:
+            return given | {"temperature": temperature}
         if self.is_greedy:
-            given |= {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-        return {"temperature": 1.0, "seed": self.seed or 0, "on_length": self.on_length} | given
+            # Of one token nothing is drawn. What penalties and log-probabilities see is divided by the temperature.
+            depends = with_log_probs or bool(self.presence_penalty or self.frequency_penalty)
+            if not depends or temperature == 0:
+                return given | {"temperature": 0.0}
+            return given | {"temperature": temperature, "top_k": 1} | self._given(["min_p"])
+        drawn = {"temperature": temperature, "top_p": self.top_p or 1.0} | self._given(["min_p", "top_k"])
+        return given | drawn | self._given([] if self.top_k else _DECAY)
+
+    def _given(self, names: Sequence[str]) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+_ALWAYS = (
+    "min_tokens",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram_size",
+)
+_DECAY = ("top_p_decay", "top_p_min", "top_p_reset_ids")
+"""They change the top-p of requests without top-k."""
