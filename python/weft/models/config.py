@@ -177,8 +177,8 @@ def parse_dtype(fields: Fields) -> torch.dtype:
 
 
 def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
-    """The layers' windows. They are those of `layer_types`, or else all; but for the first `max_window_layers`, where the
-    config says whether windows are used (Qwen's)."""
+    """The layers' windows: `layer_types` says which have one. Without it all have, but the first `max_window_layers` of
+    those that say whether windows are used, as Qwen's do."""
     data = fields.data
     is_late = "use_sliding_window" in data or "max_window_layers" in data
     if data.get("sliding_window") is None or not fields.flag("use_sliding_window", not is_late):
