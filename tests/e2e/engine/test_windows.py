@@ -18,6 +18,7 @@ from support.engine.ways import WAYS
 from support.engine.windowed import Windowed, windowed
 from weft import LLM, EngineConfig, InputError, Output, SamplingParams, Speculation
 from weft.engine.engine import Engine
+from weft.engine.kv.cache import KvSequence
 from weft.engine.stats import StepRecord
 from weft.ops.attention import NO_WINDOW
 
@@ -167,6 +168,27 @@ def test_pages_that_no_layer_sees_are_given_back(
             assert held[-1] < held[0] - len(reference[0].tokens) // 4 + window
         again = llm.generate(prompts[0], GREEDY)
         assert again.stats.reused_tokens == (prompt - 1 if reuse else 0), "the prompt is still found"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_given_back_is_not_read(
+    tiny: Checkpoint, prompts: list[str], long_answers: dict[str, list[Reference]], kind: str
+) -> None:
+    """It is NaN from then on."""
+    terms = {"max_batch": 1, "page_size": 4, "reuse": False, "policy": "max_utilization", "overlap": False}
+    with make(tiny.path, kind, Speculation.ngram(num_draft_tokens=2), **terms) as llm:
+        manager, memory = llm.engine.kv, llm.engine.parts.kv
+        give_back, given = manager.give_back, set()
+
+        def poisoned(sequence: KvSequence, first: int, stop: int) -> None:
+            pages = [*filter(None, sequence.pages[first:stop])]
+            give_back(sequence, first, stop)
+            given.update(pages)
+            memory.k[:, pages] = memory.v[:, pages] = float("nan")
+
+        manager.give_back = poisoned  # type: ignore[method-assign]
+        matches(llm.generate(prompts[:1], GREEDY), long_answers[kind][:1])
+    assert len(given) >= 4
 
 
 def test_a_drafter_that_reads_pages_keeps_them(
