@@ -14,8 +14,8 @@ from weft.engine.device.tensors import OutputBuffers
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import Keeping
 from weft.engine.kv.events import KvEventLog
-from weft.engine.kv.size import host_pages
 from weft.engine.kv.sight import Sight
+from weft.engine.kv.size import host_pages
 from weft.engine.output.commit import DraftedBy
 from weft.engine.output.finish import Finisher
 from weft.engine.output.processor import OutputProcessor
