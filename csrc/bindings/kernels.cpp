@@ -50,7 +50,8 @@ Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::in
 Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address cache, Address out, Address page_table,
             Address base, Address count, Address starts, std::int64_t rows, std::int64_t width, std::int64_t offset,
             std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t page_size,
-            std::int64_t table_width, std::int64_t rotary_rows, float eps, float scale, int threads) {
+            std::int64_t table_width, std::int64_t rotary_rows, std::int64_t window, std::int64_t sinks, float eps,
+            float scale, int threads) {
   AttendCall call{};
   call.qkv = pointer<const float>(qkv), call.rotary = pointer<const float>(rotary);
   call.q_norm = pointer<const float>(q_norm), call.k_norm = pointer<const float>(k_norm);
@@ -61,6 +62,7 @@ Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address
   call.rows = rows, call.width = width, call.offset = offset;
   call.heads = heads, call.kv_heads = kv_heads, call.head_dim = head_dim;
   call.page_size = page_size, call.table_width = table_width, call.rotary_rows = rotary_rows;
+  call.window = window, call.sinks = sinks;
   call.eps = eps, call.scale = scale, call.threads = threads;
   return kernel_of([call] { attend_cpu(call); });
 }

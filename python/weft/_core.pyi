@@ -115,9 +115,11 @@ def attend_cpu(
     arg16: int,
     arg17: int,
     arg18: int,
-    arg19: float,
-    arg20: float,
-    arg21: int,
+    arg19: int,
+    arg20: int,
+    arg21: float,
+    arg22: float,
+    arg23: int,
     /,
 ) -> Kernel: ...
 def embed_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /) -> Kernel: ...

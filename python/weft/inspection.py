@@ -76,7 +76,8 @@ def model_lines(path: Path) -> Iterator[str]:
     try:
         model = load_model(path)
         config = model.config
-        window = " (of its sliding window)" if config.sliding_window is not None else ""
+        sizes = sorted({*config.windows} - {0})
+        window = f" (windows of {', '.join(map(str, sizes))})" if sizes else ""
         yield (
             f"  model: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, "
             f"{config.num_heads} heads ({config.num_kv_heads} for keys), vocabulary {config.vocab_size}, "

@@ -72,26 +72,47 @@ void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h) {
 struct Room {
   std::vector<const float *> tokens, queries;
   std::vector<float *> outs;
-  std::vector<std::int64_t> lengths;
+  std::vector<std::int64_t> lengths, starts;
   std::vector<float> turned, keys, scores;
 };
 
+std::int64_t round_up(std::int64_t n) { return (n + kKeyTile - 1) / kKeyTile * kKeyTile; }
+
+// out = where the keys of positions begin..end-1 of a row are, of key head `h`.
+void point_to_keys(const AttendCall &call, std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end,
+                   const float **out) {
+  const std::int64_t size = call.page_size, token = 2 * call.kv_heads * call.head_dim;
+  const std::int32_t *pages = call.page_table + b * call.table_width;
+  for (std::int64_t n = begin; n < end;) {
+    const float *at = call.cache + (pages[n / size] * size + n % size) * token + h * call.head_dim;
+    const std::int64_t last = std::min(n - n % size + size, end);
+    for (; n < last; ++n, at += token) *out++ = at;
+  }
+}
+
 // Queries of tokens begin..end-1 of a row that share key head `h`.
+//
+// Keys from `sinks` to `low` are seen by none of them. Of these, whole tiles are left out, `gap` keys; in the place of
+// others, whose pages may be another row's by now, stands one that is seen.
 void attend_some(const AttendCall &call, const Tokens &all, std::int64_t h, std::int64_t begin, std::int64_t end,
                  Room &room) {
   const std::int64_t dim = call.head_dim, group = call.heads / call.kv_heads, count = (end - begin) * group;
-  const std::int64_t token = 2 * call.kv_heads * dim, width = (call.heads + 2 * call.kv_heads) * dim;
+  const std::int64_t width = (call.heads + 2 * call.kv_heads) * dim;
   const std::int64_t longest = std::min(all.position + end, call.table_width * call.page_size);
-  const std::int64_t stride = (longest + kKeyTile - 1) / kKeyTile * kKeyTile;
+  const std::int64_t sinks = call.window ? call.sinks : 0, reach = call.window ? call.window - sinks : longest;
+  const std::int64_t low = std::max(std::min(all.position + begin + 1, longest) - reach, sinks);
+  const std::int64_t gap = std::max<std::int64_t>(low / kKeyTile * kKeyTile - round_up(sinks), 0);
+  const std::int64_t num_keys = longest - gap, stride = round_up(num_keys);
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-  room.queries.resize(size(count)), room.outs.resize(size(count)), room.lengths.resize(size(count));
+  room.queries.resize(size(count)), room.outs.resize(size(count));
+  room.lengths.resize(size(count)), room.starts.resize(size(count));
   room.turned.resize(size(count * dim)), room.keys.resize(size(dim * kKeyTile));
-  room.tokens.resize(size(longest)), room.scores.resize(size(count * stride));
-  const std::int32_t *page = call.page_table + all.row * call.table_width;
-  for (std::int64_t n = 0; n < longest; ++page) {
-    const float *at = call.cache + *page * call.page_size * token + h * dim;
-    const std::int64_t last = std::min(n + call.page_size, longest);
-    for (; n < last; ++n, at += token) room.tokens[size(n)] = at;
+  room.tokens.resize(size(num_keys)), room.scores.resize(size(count * stride));
+  const float **const tokens = room.tokens.data();
+  point_to_keys(call, all.row, h, 0, std::min(sinks, longest), tokens);
+  if (low < longest) {
+    point_to_keys(call, all.row, h, low, longest, tokens + low - gap);
+    std::fill(tokens + sinks, tokens + low - gap, tokens[low - gap]);
   }
   for (std::int64_t t = begin, m = 0; t < end; ++t) {
     const float *rotary = rotary_at(call, all.position + t);
@@ -100,11 +121,14 @@ void attend_some(const AttendCall &call, const Tokens &all, std::int64_t h, std:
       turn_head(call.qkv + (all.first + t) * width + head * dim, call.q_norm, call.eps, rotary, dim, turned);
       room.queries[size(m)] = turned;
       room.outs[size(m)] = call.out + ((all.first + t) * call.heads + head) * dim;
-      room.lengths[size(m)] = std::min(all.position + t + 1, longest);
+      const std::int64_t length = std::min(all.position + t + 1, longest);
+      room.lengths[size(m)] = length - gap;
+      room.starts[size(m)] = std::max(length - reach, sinks) - gap;
     }
   }
-  attend_group({room.queries.data(), room.lengths.data(), room.outs.data(), count, room.tokens.data(), longest,
-                call.kv_heads * dim, dim, call.scale, room.keys.data(), room.scores.data(), stride});
+  attend_group({room.queries.data(), room.lengths.data(), call.window ? room.starts.data() : nullptr, sinks,
+                room.outs.data(), count, tokens, num_keys, call.kv_heads * dim, dim, call.scale, room.keys.data(),
+                room.scores.data(), stride});
 }
 
 Room &own_room() {
@@ -136,7 +160,8 @@ void attend_cpu(const AttendCall &call) {
       for (std::int64_t u = begin; u < end; ++u) write_keys(call, tokens_of(call, u / heads), u % heads);
     });
   }
-  const std::int64_t cost = longest * call.head_dim * (4 + 2 * group * std::min(most, kTogether));
+  const std::int64_t seen = call.window ? std::min(longest, call.window + kTogether) : longest;
+  const std::int64_t cost = seen * call.head_dim * (4 + 2 * group * std::min(most, kTogether));
   for_rows(call.rows * heads * parts, call.threads, cost, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t u = begin; u < end; ++u) {
       const Tokens tokens = tokens_of(call, u / (heads * parts));

@@ -13,6 +13,9 @@ namespace weft {
 // head_dim] at the row's page_table [rows, table_width]; to page 0 and beyond the table nothing is written. The query
 // at position p sees keys 0..p, as far as the table goes; out [tokens, heads, head_dim].
 //
+// With a `window` above 0 it sees that many of them at most: 0..sinks-1 and the last window - sinks, its own among
+// them. Pages that hold no key that the row's first new token or a later one sees are not read. 0 <= sinks < window.
+//
 // A row's bits depend on that row alone: sums over keys go from the first to the last, whatever is computed beside
 // them.
 struct AttendCall {
@@ -21,7 +24,7 @@ struct AttendCall {
   float *cache, *out;
   const std::int32_t *page_table;
   const std::int64_t *base, *count, *starts;  // the last two may be null
-  std::int64_t rows, width, offset, heads, kv_heads, head_dim, page_size, table_width, rotary_rows;
+  std::int64_t rows, width, offset, heads, kv_heads, head_dim, page_size, table_width, rotary_rows, window, sinks;
   float eps, scale;
   int threads;
 };

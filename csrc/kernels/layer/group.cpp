@@ -124,6 +124,34 @@ WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
   return total;
 }
 
+// The same of a query that does not see keys hidden..first-1, whose weights are 0. Sums are by a key's place in its
+// tile: whole tiles that are hidden change no bit.
+WEFT_INLINE float exponentiate_around(float *scores, std::int64_t hidden, std::int64_t first, std::int64_t length) {
+  float highest[kKeyTile], sums[kKeyTile] = {}, top = -INFINITY, total = 0;
+  const auto is_seen = [=](std::int64_t n) { return (n < hidden) | ((n >= first) & (n < length)); };
+  for (int k = 0; k < kKeyTile; ++k) highest[k] = -INFINITY;
+  for (std::int64_t at = 0; at < length; at += kKeyTile)
+    for (int k = 0; k < kKeyTile; ++k) {
+      const float score = is_seen(at + k) ? scores[at + k] : -INFINITY;
+      highest[k] = score > highest[k] ? score : highest[k];
+    }
+  for (int k = 0; k < kKeyTile; ++k) top = std::max(top, highest[k]);
+  for (std::int64_t at = 0; at < length; at += kKeyTile)
+    for (int k = 0; k < kKeyTile; ++k) {
+      const float weight = vector_exp(scores[at + k] - top);
+      scores[at + k] = is_seen(at + k) ? weight : 0;
+      sums[k] += scores[at + k];
+    }
+  for (int k = 0; k < kKeyTile; ++k) total += sums[k];
+  return total;
+}
+
+WEFT_INLINE float exponentiate(const Group &g, std::int64_t m) {
+  float *const scores = g.scores + m * g.stride;
+  if (g.starts && g.starts[m] > g.sinks) return exponentiate_around(scores, g.sinks, g.starts[m], g.lengths[m]);
+  return exponentiate(scores, g.lengths[m]);
+}
+
 // kVectors vectors of the outputs of kQueries queries from `m` on, from dimension `first` on.
 template <int kLanes, int kQueries, int kVectors>
 WEFT_INLINE void weigh(const Group &g, std::int64_t m, std::int64_t first, const float *scales) {
@@ -150,7 +178,7 @@ WEFT_INLINE void weigh(const Group &g, std::int64_t m, std::int64_t first, const
 template <int kLanes, int kQueries>
 WEFT_INLINE void finish(const Group &g, std::int64_t m) {
   float scales[kQueries];
-  for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate(g.scores + (m + k) * g.stride, g.lengths[m + k]);
+  for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate(g, m + k);
   std::int64_t d = 0;
   for (; d + 2 * kLanes <= g.head_dim; d += 2 * kLanes) weigh<kLanes, kQueries, 2>(g, m, d, scales);
   for (; d + kLanes <= g.head_dim; d += kLanes) weigh<kLanes, kQueries, 1>(g, m, d, scales);

@@ -10,7 +10,9 @@ constexpr std::int64_t kKeyTile = 16;  // keys at once
 
 struct Group {
   const float *const *queries;
-  const std::int64_t *lengths;  // keys that each query sees
+  const std::int64_t *lengths;  // keys that each query sees, but for those from `sinks` to its place in `starts`
+  const std::int64_t *starts;   // null: each query sees all before its length
+  std::int64_t sinks;
   float *const *outs;
   std::int64_t count;
   const float *const *tokens;  // [length] each token's key; its value is `values` floats further on

@@ -25,6 +25,7 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
 from weft.models.weights import load_model, model_in_memory
+from weft.models.windows import layer_windows
 from weft.runtime import get as get_runtime
 from weft.runtime.interface import Runtime
 from weft.spec.base import DrafterContext
@@ -161,6 +162,9 @@ class BuiltEngine:
         # Where memory decides, it does so once all weights are there.
         num_pages = 1 if config.is_sized_by_memory else config.num_pages
         assert num_pages is not None and config.max_seq_len is not None
+        windows = layer_windows(
+            target.config, config.attention_windows, config.sink_tokens, config.max_seq_len
+        )
         text = source.text(target.config.vocab_size, config.max_seq_len)
         vocabulary = source.guide_vocabulary(text)
         text = replace(text, advised=advice(target.config, config.max_seq_len))
@@ -175,7 +179,7 @@ class BuiltEngine:
             tokenizer=text.tokenizer or text.vocabulary or vocabulary,
         )
         drafting = Drafting.load(context)
-        kv = PagedKV.for_model(target, num_pages, config.page_size)
+        kv = PagedKV.for_model(target, num_pages, config.page_size, windows)
         if config.is_sized_by_memory:
             config = sized_by_memory(runtime, caches_of(kv, drafting.drafter), config, given, num_drafts)
         engine = build_engine(runtime, target, kv, drafting, list(text.end_ids), config)

@@ -49,6 +49,11 @@ class EngineConfig:
     are copied back (`onboard_blocks`, which can't be off where there are any). The last `kv_event_buffer` events of
     cached pages can be taken from `Engine.kv_events` (0: there are none).
 
+    `attention_windows` limit how far back layers see: a token attends to as many at most, itself among them. There is
+    one for each layer, in their order; a shorter tuple is repeated. Windows of the model's own hold besides. The first
+    `sink_tokens` tokens stay in every window, and are part of it. A window of `max_seq_len` or more is none
+    (`docs/windows.md`).
+
     `graphs` says what is captured: `"one"` graph for a whole iteration; `"split"`, the target's and the drafter's
     parts apart, with the grammar's work on the host between them; or `"none"`, every iteration issued eagerly. The
     tokens are the same. `host_tasks` says how a graph calls the grammar where the model waits for it: by `"callback"`,
@@ -103,6 +108,8 @@ class EngineConfig:
     onboard_blocks: bool = True
     secondary_offload_min_priority: int = 30
     kv_event_buffer: int = 0
+    attention_windows: tuple[int, ...] = ()
+    sink_tokens: int = 0
     graphs: Graphs = "one"
     host_tasks: HostTasks = "callback"
     gather_generation_logits: bool = False
@@ -161,6 +168,7 @@ class EngineConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         self._check_cache()
         check_outputs(self.additional_outputs)
+        check_windows(self.attention_windows, self.sink_tokens)
         if self.overlap is True and self.graphs == "split":
             raise InputError(
                 'overlap needs graphs="one" or "none": split graphs have the host between their parts'
@@ -275,6 +283,23 @@ CHOICES: dict[str, tuple[object, ...]] = {
 def is_number(value: object) -> bool:
     """Whether it is a number, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_windows(windows: object, sinks: object) -> None:
+    """Raise `InputError` unless these are windows, a tuple of whole numbers from 1, and as many sinks as all have room
+    for."""
+    sizes = windows if isinstance(windows, tuple) else (None,)
+    if not all(type(size) is int and size >= 1 for size in sizes):
+        raise InputError(
+            f"attention_windows is {windows!r}; it must be a tuple of whole numbers, each at least 1, such as (4096,)"
+        )
+    if type(sinks) is not int or sinks < 0:
+        raise InputError(f"sink_tokens is {sinks!r}; it must be a whole number, at least 0")
+    if sizes and sinks >= min(sizes):
+        raise InputError(
+            f"sink_tokens is {sinks}; it must be below the smallest of attention_windows, {min(sizes)}: the sinks are "
+            "part of a window"
+        )
 
 
 def check_outputs(outputs: object) -> None:

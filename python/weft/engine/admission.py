@@ -22,11 +22,6 @@ def advice(model: ModelConfig, max_seq_len: int) -> str:
     """What to do about a prompt that is too long for an engine: `max_seq_len` is no larger than the model is long."""
     if max_seq_len < model.max_position_embeddings:
         return RAISE
-    if model.sliding_window is not None and model.sliding_window <= max_seq_len:
-        return (
-            f"shorten the prompt: the model attends to a sliding window of {model.sliding_window} tokens, and weft "
-            "runs it within that window alone"
-        )
     return "shorten the prompt: the model has no more positions"
 
 

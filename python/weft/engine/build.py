@@ -14,6 +14,7 @@ from weft.engine.device.tensors import OutputBuffers
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import Keeping
 from weft.engine.kv.events import KvEventLog
+from weft.engine.kv.sight import Sight
 from weft.engine.kv.size import host_pages
 from weft.engine.output.commit import DraftedBy
 from weft.engine.output.finish import Finisher
@@ -56,8 +57,11 @@ def build_engine(
     parts, lane, speculation = decoder.parts, decoder.lane, drafting.speculation
     ends = frozenset(end_token_ids)
     mask_limit = config.mask_time_limit_s or 0.0
-    margin = parts.drafter.reuse_margin if parts.drafter is not None else 0
-    capacity = Capacity(config, DrafterNeeds(parts.max_drafts, margin), keeping(config, parts))
+    drafter = parts.drafter
+    needs = DrafterNeeds(parts.max_drafts)
+    if drafter is not None:
+        needs = DrafterNeeds(parts.max_drafts, drafter.reuse_margin, drafter.kv is not None)
+    capacity = Capacity(config, needs, keeping(config, parts), Sight.of(kv.windows))
 
     def begin_search(running: Running) -> BeamRun:
         return BeamRun(running, lane.state, config.page_size, ends, mask_limit)

@@ -5,7 +5,7 @@ Suffixes: B rows, T new tokens per row, P pages per row, H hidden size, V vocabu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.models.config import ModelConfig
-from weft.ops.attention import Rows
+from weft.ops.attention import NO_WINDOW, Rows, Window
 
 
 class KVShape(NamedTuple):
@@ -31,10 +31,18 @@ class PagedKV:
 
     `data` is all of it, [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim]. `layers[i]` is layer i's cache
     [num_pages, page_size, 2, num_kv_heads, head_dim]; `k` and `v` view the same memory as [num_layers, num_pages,
-    page_size, num_kv_heads, head_dim].
+    page_size, num_kv_heads, head_dim]. `windows[i]` says which of it the queries of layer i see (default: all).
     """
 
-    def __init__(self, shape: KVShape, dtype: torch.dtype, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        shape: KVShape,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        windows: Sequence[Window] | None = None,
+    ) -> None:
+        self.windows = (NO_WINDOW,) * shape.num_layers if windows is None else tuple(windows)
+        assert len(self.windows) == shape.num_layers
         self.page_size = shape.page_size
         num_layers, *page, num_kv_heads, head_dim = shape
         self._hold(torch.zeros((num_layers, *page, 2, num_kv_heads, head_dim), dtype=dtype, device=device))
@@ -66,11 +74,15 @@ class PagedKV:
             layer.index_copy_(0, targets, layer.index_select(0, sources))
 
     @classmethod
-    def for_model(cls, model: Model, num_pages: int, page_size: int) -> PagedKV:
-        """Room for all layers of `model`, where it is and in its dtype."""
+    def for_model(
+        cls, model: Model, num_pages: int, page_size: int, windows: Sequence[Window] | None = None
+    ) -> PagedKV:
+        """Room for all layers of `model`, where it is and in its dtype; by default with its own `windows`."""
         config = model.config
+        if windows is None and config.windows:
+            windows = [Window(size) for size in config.windows]
         shape = KVShape(config.num_layers, num_pages, page_size, config.num_kv_heads, config.head_dim)
-        return cls(shape, config.dtype, model.device)
+        return cls(shape, config.dtype, model.device, windows)
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,7 @@ class Model(Protocol):
         aux_out: Tensor | None = None,
     ) -> Hidden:
         """Read `tokens` [B, T] int64 of `rows`, or [N] of rows of different lengths, writing their KV. Ids that the
-        vocabulary does not have are taken for its nearest.
+        vocabulary does not have are taken for its nearest. Layer i attends to what `kv.windows[i]` says.
 
         `aux_layers`: layer numbers, whose incoming hidden states to return, in `aux_out` if that is given. The number
         of layers means the last one's output, before the final norm (`Hidden.last`); one more means after it.

@@ -16,6 +16,9 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 MTP_KEY = "num_nextn_predict_layers"
 
+QWENS_FULL_LAYERS = 28
+"""`max_window_layers` where a Qwen model does not say it."""
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -57,8 +60,8 @@ class ModelConfig:
     these have `weight_dtype`, or where that is None their own of 16 bits, and everything else is float32.
 
     `attention_bias` is that of the query, key and value projections, `output_bias` that of attention's
-    output. With a `sliding_window`, `max_position_embeddings` is no more than the window: up to there it
-    changes nothing. `num_mtp_modules` is the number of multi-token-prediction modules that the checkpoint holds
+    output. `windows` are the layers': how many keys a query sees at most, its own among them, 0 for all; () where no
+    layer has one. `num_mtp_modules` is the number of multi-token-prediction modules that the checkpoint holds
     beside the decoder.
     """
 
@@ -78,7 +81,7 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-    sliding_window: int | None = None
+    windows: tuple[int, ...] = ()
     num_mtp_modules: int = 0
     dtype: torch.dtype = torch.float32
     weight_dtype: torch.dtype | None = None
@@ -173,8 +176,30 @@ def parse_dtype(fields: Fields) -> torch.dtype:
     return DTYPES[name]
 
 
-def parse_decoder(data: Mapping[str, Any], where: str, **traits: bool) -> ModelConfig:
-    """A Llama-like decoder's config; `traits` are the flags that its architecture fixes."""
+def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
+    """The layers' windows: `layer_types` says which have one. Without it all have, but the first `max_window_layers` of
+    those that say whether windows are used, as Qwen's do."""
+    data = fields.data
+    is_late = "use_sliding_window" in data or "max_window_layers" in data
+    if data.get("sliding_window") is None or not fields.flag("use_sliding_window", not is_late):
+        return ()
+    window, kinds = fields.integer("sliding_window"), data.get("layer_types")
+    if kinds is None:
+        first = data.get("max_window_layers", QWENS_FULL_LAYERS if is_late else 0)
+        if first != 0:
+            first = fields.integer("max_window_layers", QWENS_FULL_LAYERS)
+        return tuple(window if layer >= first else 0 for layer in range(num_layers))
+    known = {"sliding_attention": window, "full_attention": 0}
+    if not isinstance(kinds, list) or len(kinds) != num_layers or not set(kinds) <= set(known):
+        raise fields.error(
+            "layer_types", f"is {kinds!r}; it must name one of {', '.join(known)} for each layer"
+        )
+    return tuple(known[kind] for kind in kinds)
+
+
+def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, **traits: bool) -> ModelConfig:
+    """A Llama-like decoder's config; `traits` are the flags that its architecture fixes, and `windowed` says whether
+    `sliding_window` means something to it."""
     fields = Fields(data, where)
     fields.must_be("hidden_act", "silu", "swish")
     if data.get("quantization_config") is not None:
@@ -189,9 +214,8 @@ def parse_decoder(data: Mapping[str, Any], where: str, **traits: bool) -> ModelC
     if head_dim % 2:
         raise fields.error("head_dim", f"is {head_dim}; rotary embedding needs an even one")
     max_position = fields.integer("max_position_embeddings", 2048)
-    window = fields.integer("sliding_window") if data.get("sliding_window") is not None else None
-    if not fields.flag("use_sliding_window", True):
-        window = None
+    num_layers = fields.integer("num_hidden_layers")
+    windows = parse_windows(fields, num_layers) if windowed else ()
     bias = fields.flag("attention_bias")
     flags: dict[str, Any] = {
         "attention_bias": bias,
@@ -204,15 +228,15 @@ def parse_decoder(data: Mapping[str, Any], where: str, **traits: bool) -> ModelC
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers"),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_position_embeddings=min(max_position, window or max_position),
+        max_position_embeddings=max_position,
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope=parse_rope(fields, max_position),
         tie_word_embeddings=fields.flag("tie_word_embeddings"),
-        sliding_window=window,
+        windows=windows if any(windows) else (),
         num_mtp_modules=fields.integer(MTP_KEY) if data.get(MTP_KEY) else 0,
         dtype=parse_dtype(fields),
         **flags,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.config import ModelConfig
-from weft.ops.attention import Heads, Rows, attend
+from weft.ops.attention import NO_WINDOW, Heads, Rows, Window, attend
 from weft.ops.linear import Linear, Norm
 
 
@@ -53,8 +53,10 @@ class Attention:
             norms = q, k
         self.heads = Heads(heads, rotary, dim**-0.5, norms, config.rms_norm_eps)
 
-    def __call__(self, x: Tensor, norm: Norm | None, rows: Rows, cache: Tensor) -> Tensor:
-        return attend(self.qkv(x, norm), cache, rows, self.heads)
+    def __call__(
+        self, x: Tensor, norm: Norm | None, rows: Rows, cache: Tensor, window: Window = NO_WINDOW
+    ) -> Tensor:
+        return attend(self.qkv(x, norm), cache, rows, self.heads, window)
 
 
 class MLP:
@@ -85,9 +87,9 @@ class DecoderLayer:
         self.input_norm = norm("input_layernorm")
         self.post_attention_norm = norm("post_attention_layernorm")
 
-    def add_to_(self, x: Tensor, rows: Rows, cache: Tensor) -> None:
+    def add_to_(self, x: Tensor, rows: Rows, cache: Tensor, window: Window = NO_WINDOW) -> None:
         """Advance the residual stream `x` [N, H] by this layer, in place."""
-        heads = self.attention(x, self.input_norm, rows, cache)
+        heads = self.attention(x, self.input_norm, rows, cache, window)
         self.attention.output(heads, residual=x, out=x)
         self.mlp.output(self.mlp(x, self.post_attention_norm), residual=x, out=x)
 

@@ -27,7 +27,8 @@ class Llama:
     """
 
     traits: ClassVar[Mapping[str, bool]] = {}
-    """The flags of `ModelConfig` that the architecture fixes, whatever config.json says."""
+    """The flags of `ModelConfig` that the architecture fixes, whatever config.json says; and `windowed`, whether its
+    layers may have windows."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
         self.config = config
@@ -61,10 +62,11 @@ class Llama:
             aux_out = x.new_empty(*tokens.shape, len(aux_layers) * width)
         parts = aux_out.flatten(0, -2).split(width, 1) if aux_layers else ()
         places = list(zip(aux_layers, parts, strict=True))  # a layer may have several
-        for i, (layer, cache) in enumerate(zip(self.layers, kv.layers, strict=True)):
+        layers = zip(self.layers, kv.layers, kv.windows, strict=True)
+        for i, (layer, cache, window) in enumerate(layers):
             _keep(x, i, places)
             mark_output(self._state_names[i], x)
-            layer.add_to_(x, rows, cache)
+            layer.add_to_(x, rows, cache, window)
         mark_output(self._state_names[-1], x)
         _keep(x, len(self.layers), places)
         for place in (place for number, place in places if number > len(self.layers)):

@@ -11,4 +11,9 @@ from weft.models.llama import Llama
 class MiMo(Llama):
     """See `Llama`."""
 
-    traits: ClassVar[Mapping[str, bool]] = {"attention_bias": True, "output_bias": False, "mlp_bias": False}
+    traits: ClassVar[Mapping[str, bool]] = {
+        "attention_bias": True,
+        "output_bias": False,
+        "mlp_bias": False,
+        "windowed": True,
+    }

@@ -11,4 +11,9 @@ from weft.models.llama import Llama
 class Mistral(Llama):
     """See `Llama`."""
 
-    traits: ClassVar[Mapping[str, bool]] = {"attention_bias": False, "output_bias": False, "mlp_bias": False}
+    traits: ClassVar[Mapping[str, bool]] = {
+        "attention_bias": False,
+        "output_bias": False,
+        "mlp_bias": False,
+        "windowed": True,
+    }

@@ -11,4 +11,4 @@ from weft.models.llama import Llama
 class Qwen3(Llama):
     """See `Llama`."""
 
-    traits: ClassVar[Mapping[str, bool]] = {"mlp_bias": False, "qk_norm": True}
+    traits: ClassVar[Mapping[str, bool]] = {"mlp_bias": False, "qk_norm": True, "windowed": True}

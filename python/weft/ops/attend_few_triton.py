@@ -19,9 +19,11 @@ import triton.language as tl
 from weft.ops.attention_parts_triton import (
     Call,
     attend_tile,
+    hidden_keys,
     keys_of_tile,
     load_heads,
     padded,
+    skip_hidden,
     tokens_of,
     turn,
 )
@@ -50,7 +52,7 @@ def attend_few_kernel(
     eps, scale, width, offset, num_columns, num_positions,
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
     BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
-    STAGES: tl.constexpr, CHAINED: tl.constexpr,
+    STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Program (row, key head and block of queries, share). Parts float32 [N * H, SHARES, D], Lse float32
     [N * H, SHARES] and Counters int32 [programs of a share], zero before and after."""
@@ -92,14 +94,25 @@ def attend_few_kernel(
         m = tl.full([BM], float("-inf"), tl.float32)
         total = tl.zeros([BM], tl.float32)
         acc = tl.zeros([BM, DP], tl.float32)
-        for start in tl.range(share * BN, length, SHARES * BN, num_stages=STAGES):
-            n = start + tl.arange(0, BN)
-            inside = n < length
+        low = 0
+        hidden = 0
+        if REACH > 0:
+            low = tl.maximum(tl.minimum(first + block * BM // G, length - 1) - REACH + 1, 0)
+            hidden = hidden_keys(low, share * BN, SHARES * BN, BN, SINKS)
+        for start in tl.range(share * BN, length - hidden, SHARES * BN, num_stages=STAGES):
+            if REACH > 0:
+                n = skip_hidden(start, hidden, BN, SINKS) + tl.arange(0, BN)
+                inside = (n < length) & ((n >= low) | (n < SINKS))
+            else:
+                n = start + tl.arange(0, BN)
+                inside = n < length
             page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
             entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
             k = load_heads(entry, d, inside, D, DP)
             v = load_heads(entry + HKV * D, d, inside, D, DP)
             seen = (n[None, :] <= position[:, None]) & inside[None, :]
+            if REACH > 0:
+                seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
             m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
         cell = live[:, None] & (d < D)[None, :]
@@ -161,6 +174,6 @@ def attend_few(call: Call, shares: int | None = None) -> None:
         call.q_norm, call.k_norm, call.out, parts, lse, arrived, call.eps, call.scale * math.log2(math.e),
         call.width, call.offset, columns, call.rotary.shape[0],
         call.num_heads, num_kv_heads, head_dim, dim, page, FEW_TOKENS, QUERIES, keys, shares,
-        min(shares, max(1, JOINED // dim)), STAGES, **chain_options(call.out),
+        min(shares, max(1, JOINED // dim)), STAGES, call.reach, call.sinks, **chain_options(call.out),
         num_warps=8 if dim >= 128 and call.qkv.element_size() == 4 else 4,
     )  # fmt: skip

@@ -16,9 +16,11 @@ import triton.language as tl
 from weft.ops.attention_parts_triton import (
     Call,
     attend_tile,
+    hidden_keys,
     keys_of_tile,
     load_heads,
     padded,
+    skip_hidden,
     tokens_of,
     turn,
 )
@@ -72,7 +74,7 @@ def turn_write_kernel(
 def attend_kernel(
     QKV, Cache, PageTable, Base, Count, Starts, Out, scale, width, offset, num_columns,
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, CHAINED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     begin(CHAINED)
     G: tl.constexpr = H // HKV
@@ -91,14 +93,25 @@ def attend_kernel(
     m = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, DP], tl.float32)
-    for start in range(0, length, BN):
-        n = start + tl.arange(0, BN)
-        inside = n < length
+    low = 0
+    hidden = 0
+    if REACH > 0:
+        low = tl.maximum(tl.minimum(first + block * BM // G, length - 1) - REACH + 1, 0)
+        hidden = hidden_keys(low, 0, BN, BN, SINKS)
+    for start in range(0, length - hidden, BN):
+        if REACH > 0:
+            n = skip_hidden(start, hidden, BN, SINKS) + tl.arange(0, BN)
+            inside = (n < length) & ((n >= low) | (n < SINKS))
+        else:
+            n = start + tl.arange(0, BN)
+            inside = n < length
         page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
         entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
         k = load_heads(entry, d, inside, D, DP)
         v = load_heads(entry + HKV * D, d, inside, D, DP)
         seen = inside[None, :] & (n[None, :] <= position[:, None])
+        if REACH > 0:
+            seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
         m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
     line = (mine + token) * H + head
@@ -125,7 +138,8 @@ def attend_long(call: Call) -> None:
     attend_kernel[(batch, num_kv_heads * blocks)](
         call.qkv, call.cache, table, call.base, call.count, call.starts, call.out, call.scale * math.log2(math.e),
         call.width, call.offset, columns,
-        call.num_heads, num_kv_heads, head_dim, dim, page, queries, keys, **chain, num_warps=WARPS, num_stages=2,
+        call.num_heads, num_kv_heads, head_dim, dim, page, queries, keys, call.reach, call.sinks, **chain,
+        num_warps=WARPS, num_stages=2,
     )  # fmt: skip
 
 

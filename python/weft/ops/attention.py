@@ -63,17 +63,39 @@ class Heads:
     eps: float = 0.0
 
 
-def attend(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads) -> Tensor:
+@dataclass(frozen=True)
+class Window:
+    """How many keys a query sees at most: `size`, its own among them, of which the first `sinks` are the text's first
+    and the others those right before it. A `size` of 0 is no limit."""
+
+    size: int = 0
+    sinks: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 0 or not 0 <= self.sinks < max(self.size, 1):
+            raise ValueError(f"of a window of {self.size} keys {self.sinks} can't be sinks")
+
+    @property
+    def reach(self) -> int:
+        """How far back a query sees: the query at position p sees p - reach + 1..p, and the sinks."""
+        return self.size - self.sinks
+
+
+NO_WINDOW = Window()
+
+
+def attend(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window = NO_WINDOW) -> Tensor:
     """Causal attention [N, H * D] of the queries in `qkv` [N, (H + 2 Hkv) * D]; writes its keys and values to `cache`.
 
-    Rotation turns neighbouring pairs (0, 1), (2, 3), … of a head. The query at position p sees keys 0..p. What `qkv`
-    holds afterwards is undefined.
+    Rotation turns neighbouring pairs (0, 1), (2, 3), … of a head. The query at position p sees keys 0..p, or those of
+    them that `window` says; a row's pages that hold none that it sees may be another's. What `qkv` holds afterwards is
+    undefined.
     """
     out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
     q_norm, k_norm = heads.norms or (None, None)
     _ATTEND(
         qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, heads.rotary, q_norm,
-        k_norm, heads.eps, heads.count, heads.scale, out,
+        k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
     )  # fmt: skip
     return out
 
@@ -93,6 +115,8 @@ def _attend_cpu(
     eps: float,
     num_heads: int,
     scale: float,
+    window: int,
+    sinks: int,
     out: Tensor,
 ) -> None:
     is_plain = qkv.dtype is torch.float32 and qkv.is_contiguous() and cache.dtype is torch.float32
@@ -102,8 +126,8 @@ def _attend_cpu(
     kernel = _core.attend_cpu(
         qkv.data_ptr(), rotary.data_ptr(), address(q_norm), address(k_norm), cache.data_ptr(), out.data_ptr(),
         page_table.data_ptr(), base.data_ptr(), address(count), address(starts), page_table.shape[0], width, offset,
-        num_heads, num_kv_heads, head_dim, page_size, page_table.shape[1], rotary.shape[0], eps, scale,
-        torch.get_num_threads(),
+        num_heads, num_kv_heads, head_dim, page_size, page_table.shape[1], rotary.shape[0], window, sinks,
+        eps, scale, torch.get_num_threads(),
     )  # fmt: skip
     run_kernel("attend", kernel)
 
@@ -120,7 +144,7 @@ def _described(tensor: Tensor) -> str:
 _ATTEND = register(
     "attend(Tensor(a!) qkv, Tensor(b!) cache, Tensor page_table, Tensor base, Tensor? count, Tensor? starts, int width,"
     " int offset, Tensor rotary, Tensor? q_norm, Tensor? k_norm, float eps, int num_heads, float scale,"
-    " Tensor(c!) out) -> ()",
+    " int window, int sinks, Tensor(c!) out) -> ()",
     cpu=_attend_cpu,
     cuda=_attend_cuda,
 )

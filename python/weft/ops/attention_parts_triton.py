@@ -29,7 +29,14 @@ class Call:
     eps: float
     num_heads: int
     scale: float
+    window: int
+    sinks: int
     out: Tensor
+
+    @property
+    def reach(self) -> int:
+        """How far back a query sees; 0 for no limit."""
+        return self.window - self.sinks
 
 
 def padded(head_dim: int) -> int:
@@ -84,6 +91,21 @@ def turn(
     cos, sin = tl.split(tl.reshape(angles, (R, DP // 2, 2)))
     both = tl.join(even * cos - odd * sin, even * sin + odd * cos)
     return tl.reshape(both, (R, DP)).to(heads.dtype)
+
+
+@triton.jit
+def hidden_keys(low, begin, STEP: tl.constexpr, BN: tl.constexpr, SINKS: tl.constexpr):
+    """How many keys are skipped by who takes tiles at `begin`, `begin` + STEP, ..., a multiple of STEP, where none is
+    seen from the tiles of sinks to `low`."""
+    after_sinks = tl.cdiv(tl.maximum(tl.cdiv(SINKS, BN) * BN - begin, 0), STEP)
+    after_hidden = tl.cdiv(tl.maximum(low // BN * BN - begin, 0), STEP)
+    return tl.maximum(after_hidden - after_sinks, 0) * STEP
+
+
+@triton.jit
+def skip_hidden(start, hidden, BN: tl.constexpr, SINKS: tl.constexpr):
+    """The tile that comes at `start` where `hidden` keys are skipped after those of sinks."""
+    return start + tl.where(start >= tl.cdiv(SINKS, BN) * BN, hidden, 0)
 
 
 @triton.jit

@@ -33,7 +33,7 @@ def retentions(draw: st.DrawFn) -> Retention:
 
 @dataclass(eq=False)
 class Running:
-    """A sequence, its text so far, how much of that its pages hold, and what it stored."""
+    """A sequence, its text so far, how much of that its pages hold, what it stored, and which pages it gave back."""
 
     sequence: KvSequence
     text: Text
@@ -41,6 +41,7 @@ class Running:
     num_valid: int
     retention: Retention | None
     chain: list[Text] = field(default_factory=list)
+    gaps: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -191,8 +192,10 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
         for position in range(stop, stop + junk):
             self.write(running, position, None)
         running.num_valid = stop
-        if stores:
+        if stores and not running.gaps:
             self.store(running)
+        elif stores:
+            self.manager.store(running.sequence, running.text, running.num_valid)
 
     def store(self, running: Running) -> None:
         available = self.available()
@@ -201,6 +204,22 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
         for stop in range((len(running.chain) + 1) * self.size, running.num_valid + 1, self.size):
             self.hold(running.text[:stop])
             self.chained(running, running.text[:stop])
+
+    @precondition(lambda self: self.running)
+    @rule(which=st.integers(0, 3), sinks=st.integers(0, 2), kept=st.integers(0, 3))
+    def give_back(self, which: int, sinks: int, kept: int) -> None:
+        """Full pages after the first `sinks` and before the last `kept` are read no more."""
+        running = self.running[which % len(self.running)]
+        stop = running.num_valid // self.size - kept
+        if sinks >= stop or len(running.chain) > stop:
+            return
+        self.manager.give_back(running.sequence, sinks, stop)
+        running.gaps |= {*range(sinks, stop)}
+        gone, running.chain = running.chain[sinks:], running.chain[:sinks]
+        held = self.held()
+        for known in gone:
+            if known not in held:
+                self.release(known)
 
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 3))
@@ -228,8 +247,9 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
         assert usage.cached_pages == len(set(self.cached) - self.held())
         assert set(self.pages_of()) == set(self.cached)
         for running in self.running:
-            assert 0 not in running.sequence.pages
-            for position in range(running.num_valid):
+            assert {i for i, page in enumerate(running.sequence.pages) if not page} == running.gaps
+            kept = [p for p in range(running.num_valid) if p // self.size not in running.gaps]
+            for position in kept:
                 assert self.at(running, position) == running.text[: position + 1]
         for known, page in self.pages_of().items():
             start = len(known) - self.size
@@ -258,7 +278,7 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
         return pages
 
     def available(self) -> int:
-        held = {page for running in self.running for page in running.sequence.pages}
+        held = {page for running in self.running for page in running.sequence.pages if page}
         return self.num_pages - 1 - len(held)
 
     def held(self) -> set[Text]:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from weft.models.config import Rope
-from weft.ops.attention import Heads, Rows
+from weft.ops.attention import NO_WINDOW, Heads, Rows, Window
 
-Attend = Callable[[Tensor, Tensor, Rows, Heads], Tensor]
+Attend = Callable[[Tensor, Tensor, Rows, Heads, Window], Tensor]
 
 EPS = 1e-6
 
@@ -31,11 +31,14 @@ class Case:
     shares: int = 1
     norm: bool = False
     widths: tuple[int, ...] = ()
+    window: int = 0
+    sinks: int = 0
 
     def __str__(self) -> str:
         kind = f"t{'+'.join(map(str, self.widths)) or self.width}"
         parts = (*self.lengths, kind, self.heads, self.kv_heads, self.dim, self.dtype)
-        return "-".join(map(str, parts))
+        name = "-".join(map(str, parts))
+        return f"{name}-w{self.window}+{self.sinks}" if self.window else name
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -55,6 +58,12 @@ FEW = (
     Case((70, 300), 4, heads=4, kv_heads=4, dim=64, dtype="float16", shares=8, norm=True),
     Case((130, 16, 67), 16, heads=7, kv_heads=1, shares=4),
     Case((65, 90, 3, 130), widths=(1, 5, 3, 0), shares=2),
+    Case((200, 30, 65), 1, window=40, shares=4),
+    Case((150, 300, 5), 5, window=8, sinks=2, heads=6, kv_heads=3, shares=4),
+    Case((100, 40, 9), 9, window=3, shares=2, page=8),
+    Case((301, 1), 1, window=1, heads=4, kv_heads=1),
+    Case((400, 150, 70), 4, window=100, sinks=70, shares=8, page=8, norm=True),
+    Case((260, 129), 3, window=65, sinks=1, dim=64, dtype="float16", shares=4),
 )
 """Rows of few new tokens."""
 
@@ -63,6 +72,11 @@ MANY = (
     Case((70, 50), 17, heads=8, kv_heads=2, dim=32),
     Case((50,), 17, heads=2, kv_heads=1, dtype="float16", norm=True),
     Case((40, 90, 66), widths=(40, 1, 17), dim=24, page=8, norm=True),
+    Case((50, 300, 130), 50, window=40),
+    Case((60, 250), 60, window=30, sinks=4, heads=8, kv_heads=2, page=8, norm=True),
+    Case((280, 90, 33), widths=(200, 1, 20), window=1),
+    Case((330, 100, 40), widths=(20, 100, 3), window=150, sinks=90, heads=2, kv_heads=1),
+    Case((200,), 90, window=64, sinks=16, dtype="float16", norm=True),
 )
 
 
@@ -76,10 +90,12 @@ class Inputs:
         batch, self.dtype = len(case.lengths), getattr(torch, case.dtype)
         total = max(case.lengths)
         heads = case.heads + 2 * case.kv_heads
+        self.window = Window(case.window, case.sinks)
         self.qkv = torch.randn(batch, total, heads, case.dim, generator=generator).to(device, self.dtype)
         columns = -(-total // case.page) + 1
         pages = torch.randperm(batch * columns, generator=generator) + 1
         self.page_table = pages.view(batch, columns).int().to(device)
+        self.left = [self._give_back(row) for row in range(batch)]
         norms = None
         if case.norm:
             q, k = (torch.rand(case.dim, generator=generator).add(0.5) for _ in range(2))
@@ -111,14 +127,23 @@ class Inputs:
 
         return turn(q), turn(k), v
 
+    def _give_back(self, row: int) -> range:
+        """The columns of a row's pages that none of its new tokens sees: every other one is nobody's page now."""
+        case = self.case
+        low = case.lengths[row] - case.counts[row] + 1 - self.window.reach
+        left = range(-(-case.sinks // case.page), max(low, 0) // case.page if case.window else 0)
+        self.page_table[row, left.start : max(left.stop, left.start) : 2] = 0
+        return left
+
     def write(self, cache: Tensor, row: int, start: int, stop: int) -> None:
         """Keys and values of some tokens of a row to its pages."""
         if start == stop:
             return
         _, k, v = self.texts[row]
-        at = torch.arange(start, stop, device=self.device)
+        kept = [n for n in range(start, stop) if n // self.case.page not in self.left[row]]
+        at = torch.tensor(kept, dtype=torch.int64, device=self.device)
         pages = self.page_table[row, at // self.case.page].long()
-        cache[pages, at % self.case.page] = torch.stack((k, v), 1)[start:stop].to(self.dtype)
+        cache[pages, at % self.case.page] = torch.stack((k, v), 1)[at].to(self.dtype)
 
     def new_tokens(self) -> Tensor:
         """qkv [N, (H + 2 Hkv) * D] of all rows' new tokens."""
@@ -136,7 +161,7 @@ class Inputs:
 
     def run(self, attend: Attend) -> Tensor:
         """The attention of the new tokens [N, H * D]; `cache` then has their keys and values."""
-        return attend(self.new_tokens(), self.cache, self.rows(), self.heads)
+        return attend(self.new_tokens(), self.cache, self.rows(), self.heads, self.window)
 
     def textbook(self) -> Tensor:
         """The same in float32, from unpaged keys, in the plainest way."""
@@ -145,8 +170,12 @@ class Inputs:
         for (q, k, v), length, count in zip(self.texts, case.lengths, case.counts, strict=True):
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
             scores = torch.einsum("thd,nhd->htn", q, k) * self.heads.scale
-            future = torch.ones(length, length, device=self.device).triu(1).bool()
-            weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+            at = torch.arange(length, device=self.device)
+            hidden = at[None, :] > at[:, None]
+            if case.window:
+                recent = at[:, None] - at[None, :] < case.window - case.sinks
+                hidden |= ~(recent | (at[None, :] < case.sinks))
+            weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
             rows.append(torch.einsum("htn,nhd->thd", weights, v)[length - count :])
         return torch.cat(rows).flatten(1)
 
@@ -169,7 +198,7 @@ def error(case: Case, attend: Attend, device: str = "cpu") -> float:
     return max(float((out.float() - wanted).abs().max()), float(written))
 
 
-def beyond(attend: Attend, width: int, device: str = "cpu") -> float:
+def beyond(attend: Attend, width: int, device: str = "cpu", window: Window = NO_WINDOW) -> float:
     """How much a row whose positions outrun its page table, and one that has no page, change of anyone's keys; infinite
     where their own output is NaN."""
     inputs = Inputs(replace(FEW[0], lengths=(32, 32), width=2, shares=2), device)
@@ -178,6 +207,6 @@ def beyond(attend: Attend, width: int, device: str = "cpu") -> float:
     before = inputs.cache.clone()
     table = torch.stack((inputs.page_table[0], torch.zeros_like(inputs.page_table[0])))[:, :1].contiguous()
     rows = Rows(table, torch.tensor([900, 0], device=device), width)
-    out = attend(inputs.new_tokens()[:1].repeat(2 * width, 1), inputs.cache, rows, inputs.heads)
+    out = attend(inputs.new_tokens()[:1].repeat(2 * width, 1), inputs.cache, rows, inputs.heads, window)
     changed = (before - inputs.cache)[1:].nan_to_num().abs().max()
     return float("inf") if out[:width].isnan().any() else float(changed)

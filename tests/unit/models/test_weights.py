@@ -254,19 +254,10 @@ def test_an_index_that_names_the_wrong_shard(checkpoint: Path) -> None:
         load_model(checkpoint)
 
 
-def test_a_sliding_window_bounds_the_positions() -> None:
-    data = {**CONFIG, "max_position_embeddings": 4096, "sliding_window": 1024}
-    assert parse_decoder(data, "c").max_position_embeddings == 1024
-    assert parse_decoder({**data, "use_sliding_window": False}, "c").max_position_embeddings == 4096
-    assert parse_decoder({**data, "sliding_window": None}, "c").sliding_window is None
-
-
 def test_a_prompt_that_is_too_long_has_advice_that_helps() -> None:
     plain = parse_decoder({**CONFIG, "max_position_embeddings": 4096}, "c")
     assert advice(plain, 1024).endswith("ExecutorConfig.max_seq_len)")
     assert advice(plain, 4096) == "shorten the prompt: the model has no more positions"
-    windowed = parse_decoder({**CONFIG, "max_position_embeddings": 4096, "sliding_window": 64}, "c")
-    assert "a sliding window of 64 tokens" in advice(windowed, 64)
 
 
 def test_rope_is_read_as_both_generations_of_transformers_write_it() -> None:

@@ -17,11 +17,16 @@ from torch import Tensor
 from support.kernels.attention import FEW, MANY, Attend, Case, Inputs, beyond, error
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from weft.errors import InterfaceError
-from weft.ops.attention import Heads, Rows, attend
+from weft.ops.attention import NO_WINDOW, Heads, Rows, Window, attend
 from weft.ops.lazy_triton import triton_kernels
 
 ON_CPU = tuple(case for case in FEW + MANY if case.dtype == "float32")
-BITS = (Case((150, 7, 66, 33), 4, shares=4), Case((90, 300), 3, heads=6, kv_heads=2, shares=8, norm=True))
+BITS = (
+    Case((150, 7, 66, 33), 4, shares=4),
+    Case((90, 300), 3, heads=6, kv_heads=2, shares=8, norm=True),
+    Case((150, 7, 66, 33), 4, shares=4, window=30),
+    Case((90, 300, 181), 15, heads=6, kv_heads=2, shares=8, window=70, sinks=3),
+)
 
 
 @pytest.mark.parametrize("case", ON_CPU, ids=str)
@@ -33,9 +38,16 @@ def test_cases_cover_both_ways_of_the_cpu() -> None:
     assert {max(case.counts) > 16 for case in ON_CPU} == {True, False}
 
 
+@pytest.mark.parametrize("window", [NO_WINDOW, Window(5), Window(9, 2)], ids=str)
 @pytest.mark.parametrize("width", [2, 20])
-def test_cpu_rows_do_not_write_beyond_their_table(width: int) -> None:
-    assert beyond(attend, width) == 0.0
+def test_cpu_rows_do_not_write_beyond_their_table(width: int, window: Window) -> None:
+    assert beyond(attend, width, window=window) == 0.0
+
+
+@pytest.mark.parametrize(("size", "sinks"), [(-1, 0), (0, 1), (4, 4), (4, -1)])
+def test_a_window_has_room_besides_its_sinks(size: int, sinks: int) -> None:
+    with pytest.raises(ValueError, match=f"window of {size} keys"):
+        Window(size, sinks)
 
 
 @pytest.mark.parametrize("case", BITS, ids=str)
@@ -67,7 +79,7 @@ def test_rows_of_few_tokens_may_go_the_way_of_many(case: Case, found: dict[str, 
 @needs_triton
 @pytest.mark.parametrize("width", [2, 20])
 def test_triton_rows_do_not_write_beyond_their_table(width: int, found: dict[str, Any]) -> None:
-    assert found[f"beyond {width}"] == 0.0
+    assert found[f"beyond {width}"] == found["beyond in a window"] == 0.0
 
 
 @pytest.mark.process
@@ -114,7 +126,8 @@ def bits_differ(case: Case, with_shares: Any) -> list[str]:
         base = torch.tensor([case.lengths[r] - width + start for r in rows])
         new = inputs.new_tokens().unflatten(0, (batch, width))[rows, start : start + count].flatten(0, 1)
         table = inputs.page_table[rows].contiguous()
-        return run(new, inputs.cache, Rows(table, base, count), inputs.heads).unflatten(0, (len(rows), count))
+        out = run(new, inputs.cache, Rows(table, base, count), inputs.heads, inputs.window)
+        return out.unflatten(0, (len(rows), count))
 
     whole = part(Inputs(case), list(range(batch)))
     turned = list(range(batch))[::-1]
@@ -134,24 +147,24 @@ def interpret() -> dict[str, Any]:
     from weft.ops.attend_long_triton import attend_long
     from weft.ops.attention_parts_triton import Call
 
-    def call_of(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads) -> Call:
+    def call_of(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window) -> Call:
         out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
         q_norm, k_norm = heads.norms or (None, None)
         return Call(
             qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, heads.rotary,
-            q_norm, k_norm, heads.eps, heads.count, heads.scale, out,
+            q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
         )  # fmt: skip
 
     def few(shares: int | None) -> Attend:
-        def run(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads) -> Tensor:
-            call = call_of(qkv, cache, rows, heads)
+        def run(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window) -> Tensor:
+            call = call_of(qkv, cache, rows, heads, window)
             attend_few(call, shares)
             return call.out
 
         return run
 
-    def long(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads) -> Tensor:
-        call = call_of(qkv, cache, rows, heads)
+    def long(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window) -> Tensor:
+        call = call_of(qkv, cache, rows, heads, window)
         attend_long(call)
         return call.out
 
@@ -160,7 +173,7 @@ def interpret() -> dict[str, Any]:
         rows = inputs.rows()
         base, count = rows.base - torch.tensor([5, 2, 9]), torch.tensor([3, 0, 7])
         moved = replace(rows, base=base, count=count, offset=2)
-        got = run(inputs.new_tokens(), inputs.cache, moved, inputs.heads)
+        got = run(inputs.new_tokens(), inputs.cache, moved, inputs.heads, inputs.window)
         return torch.equal(got, other.run(run)) and torch.equal(inputs.cache.isnan(), other.cache.isnan())
 
     make_hostile(seed=5)
@@ -168,6 +181,8 @@ def interpret() -> dict[str, Any]:
     results |= {f"long {case}": error(case, long) for case in FEW}
     results |= {str(case): error(case, long) for case in MANY}
     results |= {"beyond 2": beyond(few(2), 2), "beyond 20": beyond(long, 20)}
+    narrow = Window(9, 2)
+    results["beyond in a window"] = beyond(few(2), 2, window=narrow) + beyond(long, 20, window=narrow)
     results |= {f"bits {case}": bits_differ(case, few) for case in BITS}
     return results | {"positions few": positions(few(2)), "positions long": positions(long)}
 

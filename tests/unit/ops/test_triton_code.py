@@ -54,20 +54,21 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
             tensor(count, made),
         )
 
-    def attend() -> None:
+    def attend(window: int = 0, sinks: int = 0) -> None:
         wide = (heads + 2 * kv_heads) * dim
         norm = tensor(dim) if has_norms else None
         base = tensor(rows, dtype=torch.int64)
         attention_triton.attend(
             tensor(count, wide), tensor(99, 16, 2, kv_heads, dim), tensor(rows, 512, dtype=torch.int32), base, base,
             None, width, 1, tensor(4096, dim // 2, 2, dtype=torch.float32), norm, norm, 1e-5, heads, dim**-0.5,
-            tensor(count, heads * dim),
+            window, sinks, tensor(count, heads * dim),
         )  # fmt: skip
 
     tokens = tensor(count, dtype=torch.int64)
     both, x, norm = tensor(count, 2 * hidden), tensor(count, hidden), tensor(hidden)
     work: list[Callable[[], Any]] = [
         attend,
+        lambda: attend(1000, 4),
         lambda: rows_triton.embed(tensor(999, hidden), tokens, x),
         lambda: rows_triton.norm(x, norm, 1e-5, x),
         lambda: rows_triton.join_norms(tensor(999, hidden), tokens, norm, 1e-5, x, norm, 1e-5, both),

@@ -38,7 +38,7 @@ class KvSequence:
 
     The first `num_reused` positions are there already: reading starts after them, once the moves of the manager were
     made on the device. `copies` are those of them that copy a page, the first part of which is found, to an own page.
-    Where it `is_lost`, nothing of it is found by others.
+    Where it `is_lost`, nothing more of it is found by others. Pages that it gave back (`give_back`) are 0.
     """
 
     pages: list[int]
@@ -168,16 +168,26 @@ class KvManager:
             last = self._store_last(sequence, tokens, num_valid) if self._partial_reuse else None
             self._note_stored(sequence, stored if last is None else [*stored, last])
         pool, kept = self._pool, len(sequence.chain) + (last is not None)
-        pool.free.extend(reversed(sequence.pages[kept:]))
+        pool.free.extend(filter(None, reversed(sequence.pages[kept:])))
         for page, own in zip(sequence.chain, sequence.pages, strict=False):
-            if page.number == own:
-                pool.release(page)
-            else:
-                page.doubles.remove(own)
-                pool.free.append(own)
+            self._let_go(page, own)
         if last is not None:
             pool.release(last)
         sequence.pages, sequence.chain = [], []
+
+    def give_back(self, sequence: KvSequence, first: int, stop: int) -> None:
+        """Give pages `first` to `stop` - 1 of a sequence back, which reads them no more; 0 stands in their place. From
+        now on it stores no page. Those that can be found stay cached; it holds none of these from `stop` on."""
+        chain, pages = sequence.chain, sequence.pages
+        assert len(chain) <= max(first, stop), "what comes after a page could not be found without it"
+        for place in range(first, stop):
+            if place < len(chain):
+                self._let_go(chain[place], pages[place])
+            elif pages[place]:
+                self._pool.free.append(pages[place])
+            pages[place] = 0
+        del chain[first:]
+        sequence.is_lost = True
 
     def take_moves(self) -> list[Move]:
         """The moves since the last call, which the caller launches before anything else from now on."""
@@ -293,6 +303,14 @@ class KvManager:
         asked = sequence.retention.at(place * self.page_size, sequence.num_prompt)
         if asked is not None:
             page.priority, page.duration_s = asked
+
+    def _let_go(self, page: CachedPage, own: int) -> None:
+        """A sequence reads a page no more that can be found, or the double `own` of it."""
+        if page.number == own:
+            self._pool.release(page)
+        else:
+            page.doubles.remove(own)
+            self._pool.free.append(own)
 
     def _note_stored(self, sequence: KvSequence, pages: Sequence[CachedPage]) -> None:
         if self._log is None or not pages:

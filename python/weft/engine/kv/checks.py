@@ -29,7 +29,8 @@ def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tu
                 holders[page] = holders.get(page, 0) + 1
             else:
                 doubles.setdefault(page, []).append(number)
-        own += pages[len(chain) :]
+        assert 0 not in pages[: len(chain)]
+        own += filter(None, pages[len(chain) :])
     lost = [page for page in {*holders, *doubles} if page.parent is None]
     for page in lost:
         assert page.holders == holders.pop(page, 0) and sorted(page.doubles) == sorted(doubles.pop(page, []))

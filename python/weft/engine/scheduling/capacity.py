@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from weft.config import EngineConfig, positions_ahead
 from weft.engine.beam_params import beam_pages_needed
 from weft.engine.kv.cache import Keeping, KvManager
+from weft.engine.kv.sight import Sight
 from weft.engine.request import Request, Stage
 from weft.engine.scheduling.running import Running
 from weft.grammar.starts import StartedGuide
@@ -15,17 +16,24 @@ from weft.grammar.starts import StartedGuide
 @dataclass(frozen=True)
 class DrafterNeeds:
     """What drafting asks of pages: up to `max_drafts` positions are written ahead, and the last `margin` positions of a
-    text that is found again are read anew."""
+    text that is found again are read anew. With `has_kv` it reads pages itself, and sees all of them."""
 
     max_drafts: int = 0
     margin: int = 0
+    has_kv: bool = False
 
 
 class Capacity:
     """Gives requests slots and pages, and takes them back. `reserves_all`: a request gets all pages it may need at
-    once. `keeping` says how cached pages are kept."""
+    once. `keeping` says how cached pages are kept, `sight` what the model's layers see of a text (None: all)."""
 
-    def __init__(self, config: EngineConfig, needs: DrafterNeeds, keeping: Keeping = Keeping()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        config: EngineConfig,
+        needs: DrafterNeeds,
+        keeping: Keeping = Keeping(),  # noqa: B008
+        sight: Sight | None = None,
+    ) -> None:
         assert config.num_pages is not None and config.max_seq_len is not None
         self.kv = KvManager(
             config.num_pages,
@@ -40,6 +48,7 @@ class Capacity:
         self._reuses = config.reuse
         self._max_seq_len = config.max_seq_len
         self._margin, self._ahead = needs.margin, positions_ahead(needs.max_drafts)
+        self._sight = None if needs.has_kv else sight
 
     def max_new_tokens(self, request: Request) -> int:
         """How many tokens the request's answer may have."""
@@ -113,10 +122,20 @@ class Capacity:
         return len(running.kv.pages) > before
 
     def cache(self, running: Running) -> None:
-        """Let others find the pages that are full by now. The last token's keys and values are not there yet."""
-        if not self._reuses:
-            running.next_cache_at = running.max_new_tokens + 1  # never
-            return
+        """Let others find the pages that are full by now, and take those back that no layer sees any more. The last
+        token's keys and values are not there yet."""
+        is_first, never = running.next_cache_at == 0, running.max_new_tokens + 1
+        sight = self._sight if running.search is None else None
+        position = running.request.num_tokens - 1
+        hidden = sight.hidden(position, self.kv.page_size) if sight is not None else range(0)
+        running.next_cache_at = never
+        # Where pages leave, nothing of the answer is stored: they could not leave before what comes after them.
+        if self._reuses and not running.kv.is_lost and (is_first or not hidden):
+            self._store(running)
+        if sight is not None:
+            self._give_back(running, sight, hidden)
+
+    def _store(self, running: Running) -> None:
         request, kv = running.request, running.kv
         before = len(request.prompt) - 1 - self._margin
         # Of a search the prompt alone: its pages are not written any more.
@@ -124,6 +143,14 @@ class Capacity:
         if valid >= (len(kv.chain) + 1) * self.kv.page_size:
             self.kv.store(kv, request.text, valid)
         running.next_cache_at = (len(kv.chain) + 1) * self.kv.page_size - before
+
+    def _give_back(self, running: Running, sight: Sight, hidden: range) -> None:
+        kv, size = running.kv, self.kv.page_size
+        if hidden and len(kv.chain) <= hidden.stop:
+            self.kv.give_back(kv, hidden.start, hidden.stop)
+        place = max(hidden.stop, len(kv.chain) - 1)
+        due = sight.hides(place, size) + 1 - len(running.request.prompt)
+        running.next_cache_at = min(running.next_cache_at, max(due, 1))
 
     def release(self, running: Running) -> None:
         """Take slot and pages back. What they hold of the text can be found, up to where it ends."""

@@ -1,0 +1,51 @@
+"""A transformers model whose layers attend within windows, by a mask for each: the reference of windows and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from support.engine.references import Checkpoint
+
+
+class Windowed:
+    """Called as a causal LM of transformers, which it is but for the masks. Keys and values of all positions stay, and
+    positions are the text's."""
+
+    def __init__(self, path: Any, windows: Sequence[int], sinks: int) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+        self.config = self.model.config
+        for i, layer in enumerate(self.model.model.layers):
+            size = windows[i % len(windows)]
+
+            def masked(
+                _: Any, args: Any, named: dict[str, Any], layer: int = i, size: int = size
+            ) -> tuple[Any, dict[str, Any]]:
+                cache = named.get("past_key_values")
+                before = cache.get_seq_length(layer) if cache is not None else 0
+                whole = mask(before + named["hidden_states"].shape[1], size, sinks)
+                return args, {**named, "attention_mask": whole[:, :, before:]}
+
+            layer.self_attn.register_forward_pre_hook(masked, with_kwargs=True)
+
+    def __call__(self, ids: Tensor, **terms: Any) -> Any:
+        return self.model(ids, **terms)
+
+
+def mask(length: int, size: int, sinks: int) -> Tensor:
+    """[1, 1, length, length]: 0 where the query of the row sees the key of the column, the least number elsewhere."""
+    query, key = torch.arange(length)[:, None], torch.arange(length)[None, :]
+    seen = (key <= query) & ((key < sinks) | (query - key < size - sinks))
+    return torch.zeros(length, length).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
+
+
+def windowed(checkpoint: Checkpoint, windows: Sequence[int], sinks: int) -> Checkpoint:
+    """The same checkpoint under windows, as the reference decodes it."""
+    return replace(checkpoint, model=Windowed(checkpoint.path, windows, sinks))
