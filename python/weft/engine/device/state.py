@@ -78,11 +78,30 @@ class SlotState:
 
 
 @dataclass(frozen=True)
+class LineTables:
+    """How lines of a window behind drafts are put together, by how many tokens stand before it, 0 to T: `read` int64
+    [T+1, T+W], which of the T tokens and then W of the window each place reads, and `places` int64 [T+1, W], where the
+    window is."""
+
+    read: Tensor
+    places: Tensor
+
+    @classmethod
+    def allocate(cls, width: int, beside: int, device: torch.device) -> LineTables:
+        """For `width` tokens (T) before windows of `beside` (W)."""
+        column = torch.arange(width + beside)
+        before = torch.arange(width + 1)[:, None]
+        behind = width + (column - before).clamp(max=beside - 1)
+        read = torch.where(column < before, column, behind)
+        return cls(read.to(device), (before + column[:beside]).to(device))
+
+
+@dataclass(frozen=True)
 class StepBuffers:
     """What crosses the nodes of one iteration over B rows that verifies T - 1 drafts. `raw_logits_BTV` are the target's
     before anything acted on them, of the rows that want log-probabilities; `temperatures_BT` float32 is what they were
     drawn with, where log-probabilities are not the raw logits'. `logits_NV` begins with the memory of `logits_BTV`;
-    after it are the logits of windows, [B, W, V], where a forward reads some."""
+    after it are the logits of windows, [B, W, V], where a forward reads some along `lines`."""
 
     slots_B: Tensor
     tokens_BT: Tensor
@@ -92,6 +111,7 @@ class StepBuffers:
     verified: Verified
     draft: DraftBuffers | None
     logits_NV: Tensor
+    lines: LineTables | None = None
 
     @classmethod
     def allocate(
@@ -132,6 +152,7 @@ class StepBuffers:
             ),
             draft=drafter.draft_buffers(batch) if drafter is not None else None,
             logits_NV=all_logits,
+            lines=LineTables.allocate(width, beside, device) if beside else None,
         )
 
     def narrow(self, begin: int, count: int) -> StepBuffers:

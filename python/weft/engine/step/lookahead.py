@@ -35,15 +35,11 @@ def forward_with_windows(parts: DecodeParts, buf: StepBuffers) -> None:
 def _lines(state: SlotState, buf: StepBuffers) -> tuple[Tensor, Tensor]:
     """What each row reads, and where in it the window is: right behind the drafts that there are. What is left at the
     end of a line is read for nothing."""
-    assert state.window is not None
-    tokens_BT, beside = buf.tokens_BT, state.num_beside
-    window_BW = state.window.index_select(0, buf.slots_B)[:, :beside]
-    begin_B1 = (tokens_BT[:, 1:] >= 0).sum(1, keepdim=True) + 1
-    column = torch.arange(tokens_BT.shape[1] + beside, device=tokens_BT.device)
-    place_BX = column - begin_B1
-    own_BX = torch.cat((tokens_BT, torch.zeros_like(window_BW)), 1)
-    read_BX = window_BW.gather(1, place_BX.clamp(0, beside - 1))
-    return torch.where(place_BX < 0, own_BX, read_BX), begin_B1 + column[:beside]
+    assert state.window is not None and buf.lines is not None
+    num_B = (buf.tokens_BT >= 0).sum(1)
+    window_BW = state.window.index_select(0, buf.slots_B)[:, : state.num_beside]
+    line_BX = torch.cat((buf.tokens_BT, window_BW), 1).gather(1, buf.lines.read.index_select(0, num_B))
+    return line_BX, buf.lines.places.index_select(0, num_B)
 
 
 def write_windows(state: SlotState, slots: Tensor, windows: Tensor) -> None:

@@ -136,16 +136,14 @@ def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     """The target's forward over each row's last token and its drafts, and what is kept of its raw logits."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     read_slots_(slots_B, state.inputs, verified.base_B, buf.tokens_BT, verified.page_table_BP)
-    if state.window is not None and plan.num_drafts:
-        forward_with_windows(parts, buf)
-        with collecting(parts.outputs.decoding(slots_B)):
-            mark_output(LOGITS, buf.logits_BTV)
-    else:
-        rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1)
-        with collecting(parts.outputs.decoding(slots_B)):
+    rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1)
+    with collecting(parts.outputs.decoding(slots_B)):
+        if state.window is not None and plan.num_drafts:
+            forward_with_windows(parts, buf)
+        else:
             hidden = parts.model.forward(buf.tokens_BT, parts.kv, rows, parts.aux_layers, verified.aux_BTF)
             parts.model.logits(hidden.last, buf.logits_BTV)
-            mark_output(LOGITS, buf.logits_BTV)
+        mark_output(LOGITS, buf.logits_BTV)
     keep_logits_(buf.logits_BTV.flatten(0, 1), buf.raw_logits_BTV.flatten(0, 1), slots_B, state.params)
 
 
