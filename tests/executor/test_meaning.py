@@ -87,15 +87,32 @@ GREEDY = [
 
 @pytest.mark.parametrize(("given", "is_greedy"), GREEDY)
 def test_which_sampling_is_greedy(given: dict[str, Any], is_greedy: bool) -> None:
-    sampling = SamplingConfig(**given, seed=3, presence_penalty=1.0)
+    sampling = SamplingConfig(**given, seed=3, repetition_penalty=1.5)
     assert sampling.is_greedy is is_greedy
     params = SamplingParams(**sampling.parameters())
     assert (params.temperature == 0) is is_greedy
-    assert (params.seed, params.presence_penalty, params.min_tokens) == (3, 1.0, 0)
+    assert (params.seed, params.repetition_penalty, params.min_tokens) == (3, 1.5, 0)
     if not is_greedy:
         assert params.temperature == given.get("temperature", 1.0)
         assert (params.top_k, params.top_p) == (given.get("top_k", 0), given.get("top_p", 1.0) or 1.0)
         assert params.min_p == given.get("min_p", 0.0)
+
+
+def test_greedy_requests_keep_their_temperature_where_it_counts() -> None:
+    """For penalties that are subtracted, and for log-probabilities, the likeliest token is that of top-k 1."""
+    for given, with_log_probs in (({"presence_penalty": 1.0}, False), ({}, True)):
+        sampling = SamplingConfig(temperature=2.0, min_p=0.5, **given)
+        params = SamplingParams(**sampling.parameters(with_log_probs=with_log_probs))
+        assert (params.temperature, params.top_k, params.min_p) == (2.0, 1, 0.5)
+    assert SamplingConfig(temperature=0.0, presence_penalty=1.0).parameters()["temperature"] == 0
+    beams = SamplingConfig(2, temperature=2.0, top_k=5, top_p=0.5, min_p=0.5).parameters()
+    assert beams["temperature"] == 2.0 and not {"top_k", "top_p", "min_p"} & set(beams)
+
+
+def test_top_p_decays_without_top_k() -> None:
+    decay = {"top_p": 0.9, "top_p_decay": 0.5, "top_p_min": 0.1, "top_p_reset_ids": 7}
+    assert SamplingConfig(**decay).parameters().items() >= decay.items()
+    assert "top_p_decay" not in SamplingConfig(top_k=5, **decay).parameters()
 
 
 def test_number_of_sequences() -> None:

@@ -59,25 +59,26 @@ class Account:
         assert (result.log_probs is not None) == wanted.return_log_probs
         if result.log_probs is not None:
             (log_probs,) = result.log_probs
-            self.log_probs[index] = [*(self.log_probs[index] if is_delta else []), *log_probs]
-            assert len(self.log_probs[index]) == len(self.tokens[index])
-            assert result.cum_log_probs == pytest.approx([sum(self.log_probs[index])])
+            self.log_probs[index] = log_probs
+            assert len(log_probs) == len(self.tokens[index])
+            if reason is not FinishReason.END_ID:  # the end token counts, too
+                assert result.cum_log_probs == pytest.approx([sum(log_probs)])
         assert (result.top_log_probs is not None) == bool(wanted.top_log_probs)
-        self._check_logits(result, len(self.tokens[index]) - num_before, num_before == 0)
-        has_metrics = wanted.return_perf_metrics and result.is_sequence_final
-        assert (result.request_perf_metrics is not None) == has_metrics
+        self._check_logits(result, len(self.tokens[index]) - num_before)
+        assert (result.request_perf_metrics is not None) == wanted.return_perf_metrics
         self.reasons[index] = reason
         self.is_over = result.is_final
         assert result.is_final == all(reason is not NOT_FINISHED for reason in self.reasons)
 
-    def _check_logits(self, result: Result, num_new: int, is_first: bool) -> None:
+    def _check_logits(self, result: Result, num_new: int) -> None:
         request, size = self.errand.request, self._pool.vocab_size
         wanted = request.output_config
         logits = result.generation_logits
-        assert logits is None or (wanted.return_generation_logits and logits.shape == (1, num_new, size))
+        shape = (num_new, 1, size) if request.streaming else (1, num_new, size)
+        assert logits is None or (wanted.return_generation_logits and logits.shape == shape)
         assert logits is not None or not (wanted.return_generation_logits and num_new)
         if result.context_logits is not None:
-            assert wanted.return_context_logits and is_first
+            assert wanted.return_context_logits
             assert result.context_logits.shape == (len(request.input_token_ids), size)
 
     def check(self) -> None:
@@ -105,7 +106,22 @@ class Account:
             self._check_log_probs(logs, answer.logprobs)
             if reason is not early:
                 assert answer.error is None, f"{self} is answered; the reference has {answer.error}"
-                assert (reason, tokens) == (finish_reason(answer), answer.token_ids), str(self)
+                assert (reason, tokens) == self._expected(answer), str(self)
+
+    def _expected(self, answer: Output) -> tuple[FinishReason, list[int]]:
+        """How an executor gives an answer out: without its end token, and no further than the drafts that the request
+        brought along are right, and one token more."""
+        reason, tokens = finish_reason(answer), answer.token_ids
+        given = self.errand.request.external_draft_tokens_config
+        if given is not None:
+            drafts = given.tokens
+            right = next(
+                (i for i, pair in enumerate(zip(tokens, drafts, strict=False)) if pair[0] != pair[1]), None
+            )
+            right = min(len(tokens), len(drafts)) if right is None else right
+            if right + 1 < len(tokens):
+                return FinishReason.LENGTH, tokens[: right + 1]
+        return reason, tokens[:-1] if reason is FinishReason.END_ID else tokens
 
     def _answers(self) -> list[Output]:
         return [self._pool.answer(self.errand.case, index) for index in range(self.errand.num_sequences)]

@@ -15,11 +15,15 @@ from support.engine.references import Checkpoint, compile_reference
 from support.engine.sampling_oracle import Words, choose
 from support.soak.prompts import GUIDES, Case, draw_cases
 from weft import LLM, EngineConfig, Output
+from weft.client.request import GenerationRequest
+from weft.engine.device.sampling import PenaltyRule
 from weft.executor import FinishReason
 from weft.grammar.guide import Guide
 from weft.grammar.xgrammar.native import XGrammarMatcher
 
 MAX_SEQ_LEN = 192
+RULE = PenaltyRule(counts_prompt=True, after_temperature=True)
+"""An executor's penalties."""
 ROUNDING = 2e-3
 """Values nearer than this may change places by rounding."""
 
@@ -48,17 +52,22 @@ class Pool:
     def make(cls, checkpoint: Checkpoint) -> Pool:
         """Draw the cases and answer them."""
         engine = EngineConfig(
-            max_batch=1, max_seq_len=MAX_SEQ_LEN, reuse=False, overlap=False, grammar="xgrammar"
+            max_batch=1,
+            max_seq_len=MAX_SEQ_LEN,
+            reuse=False,
+            overlap=False,
+            grammar="xgrammar",
+            logprobs="sampled",
         )
         with LLM(checkpoint.path, device="cpu", engine=engine) as llm:
             ends = llm.client.built.text.end_ids
             cases = draw_cases(llm.tokenizer.encode, ends[0])
             keys = [(case, index) for case in cases for index in range(case.num_seeds)]
-            outputs = llm.generate(
-                [case.prompt for case, _ in keys],
-                guide=[case.make_guide() for case, _ in keys],
-                sampling=[case.seeded(index) for case, index in keys],
-            )
+            requests = [
+                GenerationRequest(case.prompt, case.seeded(index), case.make_guide(), penalties=RULE)
+                for case, index in keys
+            ]
+            outputs = _answered(llm, requests)
             answers = {(case.number, i): output for (case, i), output in zip(keys, outputs, strict=True)}
             bad_words = {
                 case.number: llm.client.inputs.words.rules(case.sampling).bad_words for case in cases
@@ -110,7 +119,7 @@ class Pool:
         mask = xgr.allocate_token_bitmask(1, len(logits))
         words = Words(self.bad_words[case.number])
         ends = ends | set(sampling.stop_token_ids)
-        return choose(logits, matcher, mask, ends, case.prompt, answer, sampling, words)[1]
+        return choose(logits, matcher, mask, ends, case.prompt, answer, sampling, words, RULE)[1]
 
 
 def finish_reason(output: Output) -> FinishReason:
@@ -119,6 +128,16 @@ def finish_reason(output: Output) -> FinishReason:
         return FinishReason.END_ID if output.stopped_by is None else FinishReason.STOP_WORDS
     assert output.finish_reason == "length"
     return FinishReason.LENGTH
+
+
+def _answered(llm: LLM, requests: Sequence[GenerationRequest]) -> list[Output]:
+    """What an LLM's engine answers, one request after another."""
+    outputs = []
+    for handle in llm.client.submit(requests):
+        while not handle.is_over:
+            llm.client.responses.take([handle.id], 60)
+        outputs.append(handle.sequences[0].output)
+    return outputs
 
 
 def _counted(compiled: Any, end_ids: tuple[int, ...]) -> Callable[[], CountedMatcher]:

@@ -27,9 +27,8 @@ STATIC = CapacitySchedulerPolicy.STATIC_BATCH
 class Way:
     """A drafter with `num_drafts` drafts and the settings that are not the default.
 
-    `pages` bounds the cache, so that requests are preempted under MAX_UTILIZATION; what must go from it, `host_bytes` of
-    the host's memory keep. `schedule` is the CPU runtime's.
-    With `takes_any` one client takes everybody's responses.
+    `pages` bounds the cache, so that requests are preempted under MAX_UTILIZATION; what must go from it, `host_bytes`
+    of the host's memory keep. `schedule` is the CPU runtime's. With `takes_any` one client takes everybody's responses.
     """
 
     drafter: str = "none"
@@ -70,7 +69,8 @@ class Way:
                 backend=GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR
             ),
             logits_post_processor_config=CONFIG,
-            **({"max_batch_size": 6, "overlap": True} | dict(self.settings)),
+            normalize_log_probs=False,
+            **({"max_batch_size": 6, "overlap": True, "enable_chunked_context": True} | dict(self.settings)),
         )
 
     def speculation(self, drafters: Path) -> Speculation:

@@ -123,6 +123,7 @@ def _fields(
         for token, value in sampling.logit_bias.items():
             bias[token] = value
     has_log_probs = rng.random() < 0.3
+    (end,) = pool.checkpoint.end_ids
     fields: dict[str, Any] = {
         "input_token_ids": case.prompt,
         "max_tokens": sampling.max_tokens,
@@ -143,7 +144,7 @@ def _fields(
         "embedding_bias": bias,
         "guided_decoding_params": case.guide_params(rng),
         "priority": rng.choice((0.5, 0.5, 0.0, 1.0, rng.random())),
-        "end_id": rng.choice((None, next(iter(pool.checkpoint.end_ids)))),
+        "end_id": rng.choice((None, end)) if case.guide is not None else end,
         "num_draft_tokens": rng.randint(0, 8) if rng.random() < 0.25 else None,
     }
     if takes_given and fields["num_draft_tokens"] != 0 and rng.random() < 0.7:
@@ -160,6 +161,8 @@ def _sampling_config(case: Case, num_sequences: int | None) -> SamplingConfig:
     for name in ("frequency_penalty", "min_tokens", "seed"):
         if getattr(sampling, name):
             given[name] = getattr(sampling, name)
+    if sampling.temperature:  # nothing else asks for sampling
+        given.setdefault("top_p", 1.0)
     return SamplingConfig(num_return_sequences=num_sequences, **given)
 
 

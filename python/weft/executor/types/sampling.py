@@ -34,18 +34,19 @@ class SamplingConfig(Settings):
       `frequency_penalty` are subtracted from those of its tokens, once, or once for each time. All three speak of the
       prompt and of the answer, the last two not of the prompt's first `prompt_ignore_length` tokens. A `temperature` of
       0 takes the likeliest token.
-    - Without `top_k`, `top_p` is multiplied by `top_p_decay` after each token, down to `top_p_min`; it begins anew after
-      the token `top_p_reset_ids`. No sequence of `no_repeat_ngram_size` tokens comes twice in the text.
+    - Without `top_k`, `top_p` is multiplied by `top_p_decay` after each token, down to `top_p_min`; it begins anew
+      after the token `top_p_reset_ids`. No sequence of `no_repeat_ngram_size` tokens comes twice in the text.
     - `num_return_sequences` sequences come out; without beams each is drawn with its own seed, `seed` + its index.
 
     A `beam_width` above 1 searches by beams, and gives at most as many sequences, best first. They are compared by the
     sum of their log-probabilities over their length to the power of `length_penalty` (default 0). `early_stopping` says
     when the search ends once there are `beam_width` answers: 1 (the default), at once; 0, when no living beam scores
     better, as long as it is, than the worst of them; any other, when none could, however long it became.
-    `beam_search_diversity_rate` times its number among the living beams is added to what it goes on with where beams are
-    compared; sums and scores do not have it. With `beam_width_array` so many beams live on after token i as its
-    entry i says, and after later ones as the last; `beam_width` is then the widest of all. Beams follow the likeliest
-    tokens: `top_k`, `top_p` and `min_p` have no effect on them. With one beam there is nothing for these to change.
+    `beam_search_diversity_rate` times its number among the living beams is added to what a beam goes on with where
+    these are compared; sums and scores do not have it. With `beam_width_array` so many beams live on after token i as
+    its entry i says, and after later ones as the last; `beam_width` is then the widest of all. Beams follow the
+    likeliest tokens: `top_k`, `top_p` and `min_p` have no effect on them. With one beam there is nothing for these to
+    change.
 
     `on_length`, weft's own, is "cut" or "close": whether a guided answer may be cut at its `max_tokens`, or is whole by
     then (see `weft.SamplingParams`).
