@@ -151,7 +151,9 @@ def test_a_failed_iteration_is_not_taken_for_the_fault_of_a_prompt(pool: Pool, g
     )
     waited_for = {"logits_post_processor": lambda *_: None, "priority": 0.0}
     requests = [Request(case.prompt[:18], 12), Request(case.prompt[:19], 12, **waited_for)]
-    cache = KvCacheConfig(enable_block_reuse=False)  # so that the second prompt takes two turns
+    cache = KvCacheConfig(
+        enable_block_reuse=False, tokens_per_block=16
+    )  # so that the second prompt takes two turns
     config = ExecutorConfig(max_batch_size=2, max_num_tokens=18, graphs=graphs, kv_cache_config=cache)
     with Executor(pool.checkpoint.path, config, device="cpu") as executor:
 
@@ -176,7 +178,9 @@ def test_a_prompt_that_failed_does_not_spoil_what_it_shares(pool: Pool) -> None:
     """With overlap it is decoded behind before the host knows; that must not write into the pages that it found."""
     case = next(c for c in pool.cases if c.guide is None and len(c.prompt) > 50)
     long, short = Request(case.prompt, 4), Request(case.prompt[:2], 12)
-    config = ExecutorConfig(max_batch_size=1, overlap=True)
+    config = ExecutorConfig(
+        max_batch_size=1, overlap=True, kv_cache_config=KvCacheConfig(tokens_per_block=16)
+    )
     with Executor(pool.checkpoint.path, config, device="cpu") as executor:
         engine = executor.client.engine
 

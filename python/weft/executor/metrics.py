@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import takewhile
 
 from weft.client.handles import ResponseDelta
 from weft.core import Output
@@ -44,10 +45,14 @@ def moment(seconds: float | None) -> timedelta:
 
 
 def _drafting(request: Request, output: Output) -> SpeculativeDecodingMetrics:
-    """Drafts, and those that are in the answer. Of drafts that the request brought along, the first is held against the
-    token that comes with the prompt."""
+    """Drafts, and those that are in the answer. Those that the request brought along all count, the first too, which is
+    held against the token that comes with the prompt."""
     accepted, proposed = output.stats.accepted_drafts, output.stats.proposed_drafts
     given = request.external_draft_tokens_config
     if given is not None and output.token_ids:
-        accepted, proposed = accepted + (output.token_ids[0] == given.tokens[0]), proposed + 1
+        pairs = zip(output.token_ids, given.tokens, strict=False)
+        accepted, proposed = (
+            sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)),
+            len(given.tokens),
+        )
     return SpeculativeDecodingMetrics(accepted / proposed if proposed else 0.0, accepted, proposed)

@@ -105,6 +105,7 @@ WAYS = {
     "n-grams unguided, whole prompts, short queue": way(
         "ngram-unguided", enable_chunked_context=False, max_queue_size=8, overlap=False
     ),
+    "lookahead": way("lookahead", 2, max_batch_size=4),
     "forced, alone": way("forced", max_batch_size=1, gather_generation_logits=True),
     "forced and eagle3, no prefixes": way("forced+eagle3", 5, reuse=False),
     "forced and n-grams, any order": way("forced+ngram", schedule="random", max_batch_size=3),
