@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.engine.oracle import assert_same, greedy
-from support.engine.windowed import Windowed
+from support.engine.windowed import windowed_model
 from support.executor import PROMPT, answer, request
 from weft.config import package_model_path
 from weft.errors import InputError
@@ -23,7 +23,7 @@ FAST = "fail_fast_on_attention_window_too_large"
 def test_layers_attend_within_windows(make: Callable[..., Executor], windows: list[int], sinks: int) -> None:
     """As in a plain loop under the same masks."""
     cache = KvCacheConfig(max_attention_window=windows, sink_token_length=sinks, tokens_per_block=4)
-    expected = greedy(Windowed(package_model_path(), windows, sinks), PROMPT, None, set(), COUNT)
+    expected = greedy(windowed_model(package_model_path(), windows, sinks), PROMPT, None, set(), COUNT)
     assert_same(answer(make(kv_cache_config=cache), request(COUNT)), expected, f"{windows}, {sinks}")
 
 
