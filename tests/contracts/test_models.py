@@ -13,11 +13,12 @@ import transformers
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from support.engine.windowed import mask_layers
 from support.launch_check import check_launched, cuda_device_guard
 from weft import _core
 from weft.models.base import Model, PagedKV
 from weft.models.weights import load_model, model_in_memory, read_config, with_dtype
-from weft.ops.attention import Rows
+from weft.ops.attention import Rows, Window
 from weft.registry import MODELS, load
 
 SIZES = {
@@ -81,8 +82,19 @@ def test_logits_are_those_of_transformers(architecture: str, tmp_path: Path) -> 
     oracle = save(architecture, tmp_path)
     model = load_model(tmp_path)
     assert model.config.architecture == architecture
+    check_logits(model, oracle)
+
+
+def test_layers_attend_within_the_windows_of_the_cache(architecture: str, tmp_path: Path) -> None:
+    sizes = [3 + 4 * layer for layer in range(SIZES["num_hidden_layers"])]
+    oracle = mask_layers(save(architecture, tmp_path), sizes, sinks=2)
+    check_logits(load_model(tmp_path), oracle, [Window(size, 2) for size in sizes])
+
+
+def check_logits(model: Model, oracle: Any, windows: list[Window] | None = None) -> None:
+    """Compare the logits of two texts, read in parts."""
     tokens = torch.randint(0, SIZES["vocab_size"], (2, 20))
-    kv = PagedKV.for_model(model, 11, 4)
+    kv = PagedKV.for_model(model, 11, 4, windows)
     table = torch.randperm(10).view(2, 5).int() + 1
     got = []
     with torch.inference_mode():

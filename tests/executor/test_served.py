@@ -63,8 +63,6 @@ OTHER: dict[str, Any] = {
     "KvCacheConfig.cross_kv_cache_fraction": 0.5,
     "KvCacheConfig.use_uvm": True,
     "KvCacheConfig.onboard_blocks": False,
-    "KvCacheConfig.max_attention_window": [8],
-    "KvCacheConfig.sink_token_length": 2,
     "KvCacheRetentionConfig.transfer_mode": KvCacheTransferMode.GDS,
     "KvCacheRetentionConfig.directory": "folder",
     "DecodingConfig.medusa_choices": [[0], [0, 1]],

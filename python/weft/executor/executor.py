@@ -21,7 +21,7 @@ from weft.executor.debugging import DebugTensors, names_of
 from weft.executor.guides import Guides
 from weft.executor.kv_cache import KVCacheEventManager
 from weft.executor.responses import response, terminated
-from weft.executor.settings import client_limits, engine_config, speculation
+from weft.executor.settings import check_room, client_limits, engine_config, speculation
 from weft.executor.stats import History
 from weft.executor.translate import Translator
 from weft.executor.types import (
@@ -106,6 +106,7 @@ class Executor:
         if config.debug_config is not None:
             names_of(config.debug_config)
         built = BuiltEngine.build(arguments.source, device, dtype, speculation(config), engine_config(config))
+        check_room(config, built.config, built.speculation.max_draft_tokens)
         is_guided = config.guided_decoding_config is not None
         if is_guided and built.compiler is None:
             raise InputError(NO_VOCABULARY)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from weft.client.capacity import ClientLimits
 from weft.config import EngineConfig, Lookahead, Speculation
+from weft.errors import InputError
 from weft.executor.types import (
     CapacitySchedulerPolicy,
     ContextChunkingPolicy,
@@ -60,6 +61,8 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
             else cache.secondary_offload_min_priority
         ),
         kv_event_buffer=cache.event_buffer_max_size,
+        attention_windows=tuple(cache.max_attention_window or ()),
+        sink_tokens=cache.sink_token_length or 0,
         logprobs="normalized" if config.normalize_log_probs else "sampled",
         graphs=config.graphs,
         host_tasks=config.host_tasks,
@@ -75,6 +78,20 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         max_words=config.max_words,
         max_word_bytes=config.max_word_bytes,
     )
+
+
+def check_room(config: ExecutorConfig, made: EngineConfig, num_draft_tokens: int) -> None:
+    """Raise `InputError` where the executor is to fail at once if its cache has no room for a text of the greatest
+    length, and the cache that was `made` has none. Otherwise only such a request is an error."""
+    assert made.max_seq_len is not None and made.num_pages is not None
+    needed = made.pages_for(made.max_seq_len, num_draft_tokens)
+    if config.fail_fast_on_attention_window_too_large and needed > made.num_pages - 1:
+        raise InputError(
+            f"the cache has {made.num_pages - 1} blocks of {made.page_size} tokens, and a text of max_seq_len, "
+            f"{made.max_seq_len}, tokens needs {needed}: make KvCacheConfig.max_tokens at least "
+            f"{needed * made.page_size}, lower ExecutorConfig.max_seq_len, or leave out "
+            "fail_fast_on_attention_window_too_large: then only requests that are too long are refused"
+        )
 
 
 def _overlap(config: ExecutorConfig) -> bool | Literal["auto"]:

@@ -15,7 +15,7 @@ from support.engine.drafting_requests import ROWS, check, references, run
 from support.engine.oracle import Reference, assert_same
 from support.engine.references import Checkpoint, load
 from support.engine.ways import WAYS
-from support.engine.windowed import Windowed, windowed
+from support.engine.windowed import windowed, windowed_model
 from weft import LLM, EngineConfig, InputError, Output, SamplingParams, Speculation
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import KvSequence
@@ -218,7 +218,7 @@ def test_windows_that_no_text_fills_are_none(tiny: Checkpoint, prompts: list[str
 
 def test_beams_attend_within_windows(tiny: Checkpoint, prompts: list[str]) -> None:
     """Every beam's score is the sum of what a plain loop gives its tokens."""
-    reference = Windowed(tiny.path, (8, 32), 2)
+    reference = windowed_model(tiny.path, (8, 32), 2)
     with make(tiny.path, "8 and 32 with sinks", max_batch=3, max_beam_width=3, page_size=4) as llm:
         output = llm.generate(prompts[0], SamplingParams(max_tokens=30), beam_width=3)
     for answer in output.hypotheses:

@@ -1,9 +1,10 @@
-"""A transformers model whose layers attend within windows, by a mask for each: the reference of windows and sinks."""
+"""Transformers models whose layers attend within windows, by a mask for each: the reference of windows and sinks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,30 +14,21 @@ from transformers import AutoModelForCausalLM
 from support.engine.references import Checkpoint
 
 
-class Windowed:
-    """Called as a causal LM of transformers, which it is but for the masks. Keys and values of all positions stay, and
+def mask_layers(model: Any, windows: Sequence[int], sinks: int) -> Any:
+    """Let the layers of a transformers model see no more, and return it. Keys and values of all positions stay, and
     positions are the text's."""
+    for i, layer in enumerate(model.model.layers):
 
-    def __init__(self, path: Any, windows: Sequence[int], sinks: int) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
-        self.config = self.model.config
-        for i, layer in enumerate(self.model.model.layers):
-            size = windows[i % len(windows)]
+        def masked(
+            _: Any, args: Any, named: dict[str, Any], layer: int = i, size: int = windows[i % len(windows)]
+        ) -> tuple[Any, dict[str, Any]]:
+            cache = named.get("past_key_values")
+            before = cache.get_seq_length(layer) if cache is not None else 0
+            whole = mask(before + named["hidden_states"].shape[1], size, sinks)
+            return args, {**named, "attention_mask": whole[:, :, before:]}
 
-            def masked(
-                _: Any, args: Any, named: dict[str, Any], layer: int = i, size: int = size
-            ) -> tuple[Any, dict[str, Any]]:
-                cache = named.get("past_key_values")
-                before = cache.get_seq_length(layer) if cache is not None else 0
-                whole = mask(before + named["hidden_states"].shape[1], size, sinks)
-                return args, {**named, "attention_mask": whole[:, :, before:]}
-
-            layer.self_attn.register_forward_pre_hook(masked, with_kwargs=True)
-
-    def __call__(self, ids: Tensor, **terms: Any) -> Any:
-        return self.model(ids, **terms)
+        layer.self_attn.register_forward_pre_hook(masked, with_kwargs=True)
+    return model
 
 
 def mask(length: int, size: int, sinks: int) -> Tensor:
@@ -46,6 +38,12 @@ def mask(length: int, size: int, sinks: int) -> Tensor:
     return torch.zeros(length, length).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
 
 
+def windowed_model(path: Path, windows: Sequence[int], sinks: int) -> Any:
+    """The model of a checkpoint under windows."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    return mask_layers(model.eval(), windows, sinks)
+
+
 def windowed(checkpoint: Checkpoint, windows: Sequence[int], sinks: int) -> Checkpoint:
     """The same checkpoint under windows, as the reference decodes it."""
-    return replace(checkpoint, model=Windowed(checkpoint.path, windows, sinks))
+    return replace(checkpoint, model=windowed_model(checkpoint.path, windows, sinks))

@@ -140,6 +140,8 @@ class Capacity:
         before = len(request.prompt) - 1 - self._margin
         # Of a search the prompt alone: its pages are not written any more.
         valid = before + (len(request.output.token_ids) if running.search is None else 1)
+        if running.num_unread:  # preempted while it is read
+            valid = running.num_read - self._margin
         if valid >= (len(kv.chain) + 1) * self.kv.page_size:
             self.kv.store(kv, request.text, valid)
         running.next_cache_at = (len(kv.chain) + 1) * self.kv.page_size - before

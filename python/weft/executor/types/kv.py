@@ -56,9 +56,11 @@ class KvCacheConfig(Settings):
     only a block that nobody else holds is. Blocks of at least `secondary_offload_min_priority` (default 35) that must
     go are kept in `host_cache_size` bytes of the host's memory, and come back to the device when they are found.
 
-    Attention sees the last `max_attention_window` tokens, and the first `sink_token_length`; a list of windows is
-    repeated over the layers. `event_buffer_max_size` events of blocks are kept until
-    `Executor.get_kv_cache_event_manager()` gives them out (0: none).
+    A token attends to `max_attention_window` tokens at most, itself among them: the first `sink_token_length` of the
+    text, and the last ones for the rest. A list of windows is repeated over the layers.
+
+    `event_buffer_max_size` events of blocks are kept until `Executor.get_kv_cache_event_manager()` gives them out (0:
+    none).
 
     `runtime_defaults` fill those of the two fields of their names that are None.
     """
