@@ -94,7 +94,9 @@ def test_the_way_changes_no_token(
             assert max(turn.context_tokens for turn in turns) <= 64
         again = answers(llm, prompts)
         check(again, tiny_references)
-        if "few pages" in way and drafter == "none":  # at the latest now, since no guide must be compiled
+        if (
+            "few pages" in way and way != "a few pages on the host" and drafter == "none"
+        ):  # at the latest now, since no guide must be compiled
             assert any(turn.paused for turn in turns), "nobody was preempted"
         assert sum(turn.new_active for turn in turns) == 2 * len(ROWS), "who was preempted was counted twice"
         check_nothing_is_held(llm)

@@ -22,7 +22,7 @@ SAMPLING = SamplingParams(max_tokens=24, temperature=1.0, seed=1)
 LITERAL = (
     "What is written here is all that may be said, word by word and to the letter, however it is cut. " * 4
 )
-ON_THE_HOST = ("ngram", "forced", "forced+ngram")
+ON_THE_HOST = ("ngram", "lookahead", "forced", "forced+ngram")
 RUNS = covering(
     {
         "drafter": [name for name in DRAFTERS if not name.endswith("unguided")],
