@@ -42,7 +42,7 @@ UNHEARD = {
 }  # fmt: skip
 UNHEARD_WORDS = (
     "max_beam_width", "return_generation_logits", "additional_outputs", "is no guide; use", "style= of Guide.tools",
-    "a linker's --import-memory", "import sys;",
+    "a linker's --import-memory", "import sys;", "sizes of lookahead decoding",
 )  # fmt: skip
 PYTHON = re.compile(
     r"[A-Z]\w*(?:Config|Limits|Params)\b|Speculation\.|Guide\.|strict=|--[a-z]|or None\b|of an executor|max_seq_len"

@@ -24,10 +24,10 @@ class EngineConfig:
     """Sizes of an engine.
 
     `max_batch` requests decode at once, each of at most `max_seq_len` tokens (prompt and answer; default: what the
-    model can, at most 4096). One that is searched by beams counts for as many requests as it has beams, which may be
-    `max_beam_width`; above 1 that excludes speculation. Keys and values live in `num_pages` pages of `page_size` tokens
-    (default: enough for every slot). One forward reads `prefill_chunk` tokens at most, of one prompt or of several
-    (default: 2048 on a GPU, 512 on a CPU).
+    model can, at most 4096 unless `whole_context`). One that is searched by beams counts for as many requests as it
+    has beams, which may be `max_beam_width`; above 1 that excludes speculation. Keys and values live in `num_pages`
+    pages of `page_size` tokens (default: enough for every slot). One forward reads `prefill_chunk` tokens at most, of
+    one prompt or of several (default: 2048 on a GPU, 512 on a CPU).
 
     A turn reads parts of prompts and decodes, `max_num_tokens` tokens at most (default: 2048, or what a full batch
     decodes and one page more). `policy` says who is admitted: `"guaranteed_no_evict"`, whoever has pages for all of
@@ -87,6 +87,7 @@ class EngineConfig:
     max_batch: int = 8
     max_beam_width: int = 1
     max_seq_len: int | None = None
+    whole_context: bool = False
     page_size: int = 16
     num_pages: int | None = None
     prefill_chunk: int | None = None
@@ -217,7 +218,8 @@ class EngineConfig:
     ) -> EngineConfig:
         """The same config with every default replaced by a number; `device` is the kind of device, as torch has it."""
         limit = max_position_embeddings
-        length = self.max_seq_len if self.max_seq_len is not None else min(limit, 4096)
+        most = limit if self.whole_context else min(limit, 4096)
+        length = self.max_seq_len if self.max_seq_len is not None else most
         if length > limit:
             raise InputError(
                 f"max_seq_len is {length}, but the model ends at {limit} positions; lower it, or leave it out"
@@ -262,6 +264,7 @@ MASK_TIME_LIMIT_S, UNTRUSTED_MASK_TIME_LIMIT_S = 2.0, 0.25
 
 CHOICES: dict[str, tuple[object, ...]] = {
     "graphs": ("one", "split", "none"),
+    "whole_context": (True, False),
     "host_tasks": ("callback", "polling"),
     "policy": ("guaranteed_no_evict", "max_utilization", "static_batch"),
     "chunking": ("first_come", "equal_progress"),

@@ -38,6 +38,7 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         max_batch=config.max_batch_size if config.max_batch_size is not None else EngineConfig.max_batch,
         max_beam_width=config.max_beam_width,
         max_seq_len=config.max_seq_len,
+        whole_context=True,
         page_size=page_size,
         num_pages=pages,
         max_num_tokens=config.max_num_tokens,
@@ -52,7 +53,7 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         reuse=cache.enable_block_reuse,
         partial_reuse=cache.enable_partial_reuse,
         copy_on_partial_reuse=cache.copy_on_partial_reuse,
-        kv_memory_fraction=cache.free_gpu_memory_fraction,
+        kv_memory_fraction=_memory_fraction(config),
         kv_max_bytes=cache.max_gpu_total_bytes or None,
         host_cache_bytes=cache.host_cache_size or 0,
         secondary_offload_min_priority=(
@@ -92,6 +93,18 @@ def check_room(config: ExecutorConfig, made: EngineConfig, num_draft_tokens: int
             f"{needed * made.page_size}, lower ExecutorConfig.max_seq_len, or leave out "
             "fail_fast_on_attention_window_too_large: then only requests that are too long are refused"
         )
+
+
+DEFAULT_MEMORY_FRACTION = 0.9
+
+
+def _memory_fraction(config: ExecutorConfig) -> float | None:
+    """The share of what is free that the cache may take. Where nothing bounds the cache, nor the texts, it is
+    TensorRT-LLM's: every slot at a model's full length can be more than there is."""
+    cache = config.kv_cache_config
+    if cache.free_gpu_memory_fraction is None and cache.max_tokens is None and config.max_seq_len is None:
+        return DEFAULT_MEMORY_FRACTION
+    return cache.free_gpu_memory_fraction
 
 
 def _overlap(config: ExecutorConfig) -> bool | Literal["auto"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,10 @@ def test_arrivals_come_at_the_rate_and_at_random() -> None:
 def test_what_an_answered_request_adds() -> None:
     window = Window(seconds=2.0, tokens=10)
     timing = TimingMetrics(
-        arrival_time=100.5, guide_ready_time=101.0, first_scheduled_time=101.25, first_token_time=101.5
+        arrival_time=timedelta(seconds=100.5),
+        first_scheduled_time=timedelta(seconds=101.25),
+        first_token_time=timedelta(seconds=101.5),
+        guide_ready_time=timedelta(seconds=101),
     )
     note_times(
         window, Sent(due=100.0, max_tokens=9, first=102.0, last=104.0, first_tokens=1, tokens=9), timing
