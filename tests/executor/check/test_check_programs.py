@@ -63,4 +63,4 @@ def test_what_upstream_calls_is_known() -> None:
     """Of upstream's tests, ported, there is no name that the checker does not know."""
     ported = sorted((Path(__file__).parents[1] / "trtllm").glob("test_port_*.py"))
     kinds = {one.kind for program in ported for one in check_file(program)}
-    assert ported and kinds <= {Kind.REFUSED, Kind.LACKING}
+    assert ported and kinds <= {Kind.REFUSED, Kind.LACKING, Kind.OTHERWISE}

@@ -63,7 +63,20 @@ NO_EFFECT = {
 }
 """Fields that are taken and change nothing, and why that is right."""
 
-OTHERWISE: dict[str, str] = {}
+OTHERWISE = {
+    "ExecutorConfig.fail_fast_on_attention_window_too_large": (
+        "the cache must have room for a text of max_seq_len, in TensorRT-LLM for its window; without it TensorRT-LLM "
+        "shortens windows and texts, weft refuses requests that are too long"
+    ),
+    "KvCacheConfig.sink_token_length": (
+        "sinks hold while a prompt is read, too, and positions stay those of the text; engines built for StreamingLLM "
+        "count positions in the cache"
+    ),
+    "SamplingConfig.beam_search_diversity_rate": (
+        "the bonus is never part of the sums; beyond 8 beams TensorRT-LLM's kernels leave it there"
+    ),
+    "SamplingConfig.top_p_reset_ids": "the token resets top_p, as is documented; in TensorRT-LLM's kernels it does not",
+}
 """Fields that mean something else than in TensorRT-LLM, and what."""
 
 RENAMED = {
