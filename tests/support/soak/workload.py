@@ -147,7 +147,7 @@ def _fields(
         "end_id": rng.choice((None, end)) if case.guide is not None else end,
         "num_draft_tokens": rng.randint(0, 8) if rng.random() < 0.25 else None,
     }
-    if takes_given and fields["num_draft_tokens"] != 0 and rng.random() < 0.7:
+    if takes_given and fields["num_draft_tokens"] != 0 and rng.random() < 0.35:
         fields["external_draft_tokens_config"] = ExternalDraftTokensConfig(_expected(rng, pool, case))
     return fields
 
