@@ -133,6 +133,24 @@ def survives(thing: Any, *names: str) -> Any:
 # -- whole objects, as several tests want them
 
 
+CACHE_ASSIGNED: dict[str, Any] = {
+    "enable_block_reuse": False,
+    "max_tokens": 1,
+    "max_attention_window": [2],
+    "sink_token_length": 3,
+    "free_gpu_memory_fraction": 0.5,
+    "cross_kv_cache_fraction": 0.5,
+    "host_cache_size": 4,
+    "onboard_blocks": False,
+    "secondary_offload_min_priority": 50,
+    "event_buffer_max_size": 1024,
+    "enable_partial_reuse": False,
+    "copy_on_partial_reuse": False,
+    "use_uvm": True,
+}
+"""A value other than its default for each of the older fields of `KvCacheConfig`."""
+
+
 class Answer(BaseModel):
     answer: int
 

@@ -124,21 +124,19 @@ def _add_beams_tensors(
 ) -> None:
     """Tensors of each beam's own path; shorter beams are padded with zeros."""
     wanted = handle.request.tag.output_config
-    if wanted.return_generation_logits and beams:
-        rows = [beam.generation_logits for beam in beams]
-        if all(row is not None for row in rows):
-            result.generation_logits = _stacked(
-                [r[:e].float() for r, e in zip(rows, ends, strict=True) if r is not None]
-            )
+    if wanted.return_generation_logits:
+        logits = _stacked([beam.generation_logits for beam in beams], ends)
+        result.generation_logits = None if logits is None else logits.float()
     for additional in wanted.additional_model_outputs or ():
-        named = [beam.additional.get(additional.name) for beam in beams]
-        if named and all(row is not None for row in named):
-            stacked = _stacked([r[:e] for r, e in zip(named, ends, strict=True) if r is not None])
+        stacked = _stacked([beam.additional.get(additional.name) for beam in beams], ends)
+        if stacked is not None:
             result.additional_outputs.append(AdditionalOutput(additional.name, stacked))
 
 
-def _stacked(rows: list[Tensor]) -> Tensor:
-    return pad_sequence(rows, batch_first=True)
+def _stacked(beams: list[Tensor | None], ends: list[int]) -> Tensor | None:
+    """Each beam's first rows; None unless every beam has them."""
+    rows = [beam[:end] for beam, end in zip(beams, ends, strict=True) if beam is not None]
+    return pad_sequence(rows, batch_first=True) if rows and len(rows) == len(beams) else None
 
 
 def _beam_reason(beam: Hypothesis, otherwise: FinishReason) -> FinishReason:
@@ -149,9 +147,7 @@ def _add_tensors(result: Result, handle: RequestHandle, output: Output, start: i
     """Logits and the model's other tensors of the answer, as its tokens come."""
     wanted, streams = handle.request.tag.output_config, handle.request.tag.streaming
     if wanted.return_generation_logits and output.generation_logits is not None:
-        rows = output.generation_logits[
-            start:end
-        ].float()  # None where the request ended before its first token
+        rows = output.generation_logits[start:end].float()
         result.generation_logits = rows[:, None] if streams else rows[None]
     for additional in wanted.additional_model_outputs or ():
         name = additional.name

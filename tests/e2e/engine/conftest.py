@@ -1,4 +1,4 @@
-"""LLMs that several files of this folder need."""
+"""LLMs, and records of their engines, that several files of this folder need."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, Speculation
+from weft.engine.engine import Engine
+from weft.engine.stats import StepRecord
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +36,18 @@ def make_llm(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Iter
     yield build
     for llm in made.values():
         llm.close()
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[StepRecord]:
+    """The records of all turns of all engines, whose pages are checked after each."""
+    records: list[StepRecord] = []
+    step = Engine.step
+
+    def recorded(engine: Engine, **terms: Any) -> StepRecord:
+        records.append(step(engine, **terms))
+        engine.kv.check()
+        return records[-1]
+
+    monkeypatch.setattr(Engine, "step", recorded)
+    return records

@@ -15,7 +15,6 @@ from support.engine.references import Cached, Checkpoint, make_guide
 from support.engine.ways import WAYS
 from support.grammar.guides import GUIDES
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
-from weft.engine.engine import Engine
 from weft.engine.stats import StepRecord
 
 ROWS = [(i * 7 % len(GUIDES), i % 3 != 2) for i in range(14)]
@@ -25,21 +24,6 @@ GREEDY = SamplingParams(max_tokens=40)
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory, tiny: Checkpoint) -> Path:
     return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
-
-
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[StepRecord]:
-    """The records of all turns of all engines."""
-    records: list[StepRecord] = []
-    step = Engine.step
-
-    def recorded(engine: Engine, **terms: Any) -> StepRecord:
-        records.append(step(engine, **terms))
-        engine.kv.check()
-        return records[-1]
-
-    monkeypatch.setattr(Engine, "step", recorded)
-    return records
 
 
 def make(tiny: Checkpoint, speculation: Speculation, **engine: Any) -> LLM:

@@ -17,7 +17,6 @@ from support.engine.references import Checkpoint, load
 from support.engine.ways import WAYS
 from support.engine.windowed import windowed, windowed_model
 from weft import LLM, EngineConfig, InputError, Output, SamplingParams, Speculation
-from weft.engine.engine import Engine
 from weft.engine.kv.cache import KvSequence
 from weft.engine.stats import StepRecord
 from weft.ops.attention import NO_WINDOW
@@ -51,21 +50,6 @@ def long_answers(tiny: Checkpoint, prompts: list[str]) -> dict[str, list[Referen
 @pytest.fixture(scope="module")
 def longest_answer(tiny: Checkpoint, prompts: list[str]) -> list[Reference]:
     return plain(windowed(tiny, *WINDOWS["8 and 32 with sinks"]), prompts[:1], 200)
-
-
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[StepRecord]:
-    """The records of all turns of all engines, whose pages are checked after each."""
-    records: list[StepRecord] = []
-    step = Engine.step
-
-    def recorded(engine: Engine, **terms: Any) -> StepRecord:
-        records.append(step(engine, **terms))
-        engine.kv.check()
-        return records[-1]
-
-    monkeypatch.setattr(Engine, "step", recorded)
-    return records
 
 
 def plain(checkpoint: Checkpoint, prompts: list[str], max_tokens: int = 60) -> list[Reference]:

@@ -10,7 +10,7 @@ import pytest
 
 import weft
 import weft.executor as trtllm
-from support.trtllm import full_executor_config, reads
+from support.trtllm import CACHE_ASSIGNED, full_executor_config, reads
 
 
 def test_dynamic_batch_config() -> None:
@@ -55,21 +55,6 @@ CACHE_DEFAULTS: dict[str, Any] = {
     "enable_partial_reuse": True,
     "copy_on_partial_reuse": True,
     "use_uvm": False,
-}
-CACHE_ASSIGNED: dict[str, Any] = {
-    "enable_block_reuse": False,
-    "max_tokens": 1,
-    "max_attention_window": [2],
-    "sink_token_length": 3,
-    "free_gpu_memory_fraction": 0.5,
-    "cross_kv_cache_fraction": 0.5,
-    "host_cache_size": 4,
-    "onboard_blocks": False,
-    "secondary_offload_min_priority": 50,
-    "event_buffer_max_size": 1024,
-    "enable_partial_reuse": False,
-    "copy_on_partial_reuse": False,
-    "use_uvm": True,
 }
 CACHE_MADE: dict[str, Any] = {
     "enable_block_reuse": True,

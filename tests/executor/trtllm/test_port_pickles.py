@@ -6,7 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 import weft.executor as trtllm
-from support.trtllm import SCHEMA, copied, full_executor_config, full_result, reads, survives, xgrammar_config
+from support.trtllm import (
+    CACHE_ASSIGNED,
+    SCHEMA,
+    copied,
+    full_executor_config,
+    full_result,
+    reads,
+    survives,
+    xgrammar_config,
+)
 
 
 def test_output_config_pickle() -> None:
@@ -131,21 +140,7 @@ def test_scheduler_config_pickle() -> None:
 
 def test_kv_cache_config_pickle() -> None:
     config = trtllm.KvCacheConfig(free_gpu_memory_fraction=0.5)
-    values: dict[str, Any] = {
-        "enable_block_reuse": True,
-        "max_tokens": 1,
-        "max_attention_window": [2],
-        "sink_token_length": 3,
-        "free_gpu_memory_fraction": 0.3,
-        "cross_kv_cache_fraction": 0.5,
-        "host_cache_size": 4,
-        "onboard_blocks": False,
-        "secondary_offload_min_priority": 50,
-        "event_buffer_max_size": 1024,
-        "enable_partial_reuse": False,
-        "copy_on_partial_reuse": False,
-        "use_uvm": True,
-    }
+    values = {**CACHE_ASSIGNED, "enable_block_reuse": True, "free_gpu_memory_fraction": 0.3}
     for name, value in values.items():
         setattr(config, name, value)
     reads(copied(config), **values)

@@ -49,8 +49,8 @@ class KvCacheConfig(Settings):
 
     It holds `max_tokens` tokens, or what `free_gpu_memory_fraction` of the memory holds that is free after the weights
     are there (of the device's; on the CPU of the machine's), whichever is less; `max_gpu_total_bytes` bounds it, too.
-    Without any of the three: every slot at full length; where `ExecutorConfig.max_seq_len` is left out, too, no more
-    than 0.9 of what is free.
+    Without any of the three: every slot at full length; where `ExecutorConfig.max_seq_len` is left out, too,
+    the fraction is 0.9.
 
     With `enable_block_reuse` the blocks of a finished request are found again by requests whose prompts begin the same;
     with `enable_partial_reuse` so is the part of a block that is the same, by a copy; without `copy_on_partial_reuse`

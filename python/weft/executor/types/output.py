@@ -22,8 +22,8 @@ class OutputConfig(Settings):
 
     `return_log_probs`: the logarithm of each token's probability in the distribution that it was chosen from (see
     `ExecutorConfig.normalize_log_probs`); `top_log_probs`, weft's own, 0 to 20, asks for those of as many likeliest
-    tokens as well, as the model has them. `return_context_logits` and `return_generation_logits`: the model's logits at
-    each position of the prompt and of the answer (the latter need `ExecutorConfig.gather_generation_logits`).
+    tokens as well, of the same distribution. `return_context_logits` and `return_generation_logits`: the model's logits
+    at each position of the prompt and of the answer (the latter need `ExecutorConfig.gather_generation_logits`).
     `exclude_input_from_output` leaves the prompt out of what is not streamed. `return_perf_metrics` fills
     `Result.request_perf_metrics`. `additional_model_outputs` are some of those that
     `ExecutorConfig.additional_model_outputs` names.

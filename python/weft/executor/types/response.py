@@ -59,8 +59,9 @@ class Result(Plain):
     `is_sequence_final`: nothing more of sequence `sequence_index` follows; `is_final`: nothing more of the request.
     `output_token_ids` hold what the iteration added, where the request streams; else the answer, after the prompt
     unless that is excluded. The token that ended the answer as `end_id` is not among them. `finish_reasons` is one for
-    each beam. `log_probs` (natural logarithms) of all tokens so far and `cum_log_probs`, their sum, where asked for;
-    `top_log_probs`, weft's own, maps, for each of these tokens, the likeliest to theirs.
+    each beam. `log_probs` (natural logarithms) of all tokens so far, where asked for, and `cum_log_probs`: the sum of
+    what they are in the whole vocabulary, that of the token that ended the answer among them. `top_log_probs`, weft's
+    own, maps, for each token, the likeliest at its place to theirs.
     `context_logits` [prompt, vocab_size], in every response, and `generation_logits` [beams, tokens, vocab_size], or
     [tokens, beams, vocab_size] of an iteration's tokens where the request streams; float32, on the CPU.
     `decoding_iter` is the iteration, from 0, that the request is in, and `avg_decoded_tokens_per_iter` what one gave.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from weft.errors import InputError
 from weft.executor.types.parallel import ParallelConfig
 from weft.executor.types.refused import REFUSED
-from weft.executor.types.settings import Settings, is_default
+from weft.executor.types.settings import Settings, given_refused
 
 
 def check_served(settings: Settings) -> None:
     """Raise `InputError` for the first field that asks for what weft does not do, here or in what a field holds."""
-    owner = type(settings).__name__
+    refused = given_refused(settings)
     for name, value in vars(settings).items():
-        reason = REFUSED.get(f"{owner}.{name}")
-        if reason is not None and not is_default(settings, name):
-            raise InputError(f"{owner}.{name} is not supported: {reason}")
+        if name in refused:
+            field = f"{type(settings).__name__}.{name}"
+            raise InputError(f"{field} is not supported: {REFUSED[field]}")
         held = value if isinstance(value, list) else [value]
         for part in held if held and isinstance(held[0], Settings) else []:
             check_served(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from functools import wraps
 from typing import Any, ClassVar, Self, dataclass_transform
 
@@ -27,9 +27,12 @@ class Settings(Plain):
     """
 
     __pydantic_validator__: ClassVar[SchemaValidator]
+    _refused: ClassVar[tuple[Field[Any], ...]]
 
     def __init_subclass__(cls) -> None:
         dataclass(cls, eq=False)
+        declared = fields(cls)  # type: ignore[arg-type]
+        cls._refused = tuple(one for one in declared if f"{cls.__name__}.{one.name}" in REFUSED)
         made = cls.__init__
 
         @wraps(made)
@@ -58,11 +61,8 @@ class Settings(Plain):
                     f"{owner}.{name} holds {value!r}, no plain data; leave it out, and give it where it is used"
                 )
         dumped: dict[str, Any] = dump(self)
-        return {name: value for name, value in dumped.items() if not self._is_left_out(name)}
-
-    def _is_left_out(self, name: str) -> bool:
-        """Plain data has no refused field that holds its default."""
-        return f"{type(self).__name__}.{name}" in REFUSED and is_default(self, name)
+        left_out = {one.name for one in self._refused} - given_refused(self)
+        return {name: value for name, value in dumped.items() if name not in left_out}
 
     def snapshot(self) -> Self:
         """A copy that later assignments do not reach, checked: what belongs to an object that a field holds can be
@@ -91,11 +91,14 @@ class Settings(Plain):
     __hash__ = None  # type: ignore[assignment]  # it can change
 
 
-def is_default(settings: Settings, name: str) -> bool:
-    """Whether a field holds what it holds when it is not given."""
-    (declared,) = (one for one in fields(settings) if one.name == name)  # type: ignore[arg-type]
-    made = declared.default_factory() if declared.default_factory is not MISSING else declared.default
-    return _equal(vars(settings)[name], made)
+def given_refused(settings: Settings) -> set[str]:
+    """The refused fields that hold something other than their default."""
+    held = vars(settings)
+    return {one.name for one in settings._refused if not _equal(held[one.name], _default(one))}
+
+
+def _default(declared: Field[Any]) -> Any:
+    return declared.default if declared.default_factory is MISSING else declared.default_factory()
 
 
 def _kept(value: Any) -> Any:
