@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +53,24 @@ def templates(llm: LLM) -> Iterator[Any]:
 def test_calls_and_their_results_are_turns(templates: Any) -> None:
     text = templates(QWEN, TURNS, tools=TOOLS)
     assert text == 'f;<user>Text: Ada is 31.<assistant><tool_call>\n{"x": [1, "é"]}<tool>42<go>'
+
+
+@pytest.mark.parametrize("strict", [True, False, None])
+@pytest.mark.parametrize("wrapped", [True, False], ids=["tool", "function"])
+def test_the_prompt_does_not_say_how_arguments_are_enforced(
+    templates: Any, strict: bool | None, wrapped: bool
+) -> None:
+    """`strict` is a word of the protocol, unless it is the name of an argument."""
+    parameters = {"type": "object", "properties": {"strict": {"type": "boolean"}, "none": {"enum": [None]}}}
+    function = {"name": "f", "parameters": parameters}
+    given = {**function, "strict": strict, "description": None}
+    shown, told = (
+        ({"type": "function", "function": one} for one in (function, given)) if wrapped else (function, given)
+    )
+    template = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
+    text = templates(template, ASK, tools=[told])
+    assert json.loads(text) == shown
+    assert text == templates(template, ASK, tools=[shown])
 
 
 def test_arguments_that_are_no_json_stay_texts(templates: Any) -> None:

@@ -82,7 +82,7 @@ def chat_text(
     goes_on = options.get("continue_final_message", False)
     return tokenizer.apply_chat_template(
         [_message(plain(message), has_parts) for message in messages],
-        tools=None if tools is None else [plain(tool) for tool in tools],
+        tools=None if tools is None else [_tool(plain(tool)) for tool in tools],
         chat_template=template,
         add_generation_prompt=options.get("add_generation_prompt", not goes_on),
         continue_final_message=goes_on,
@@ -120,6 +120,15 @@ def _part(part: Any) -> dict[str, str]:
     if kind not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
         raise InputError(f"a content has a part of the type {kind!r}; weft reads parts of the type 'text'")
     return {"type": "text", "text": part["text"]}
+
+
+def _tool(tool: Any) -> Any:
+    """A tool as templates read it: without members that are None, and without `strict`, which is for the guide alone.
+    So the prompt of a function does not depend on how its arguments are enforced."""
+    if not isinstance(tool, dict):
+        return tool
+    shown = {key: value for key, value in tool.items() if value is not None and key != "strict"}
+    return {**shown, "function": _tool(shown["function"])} if "function" in shown else shown
 
 
 def _call(call: Any) -> Any:
