@@ -15,6 +15,7 @@ from weft import LLM
         ("max_model_len", "it is max_seq_len of engine=EngineConfig"),
         ("max_batch", r"engine=EngineConfig\(max_batch="),
         ("speculative_config", "speculation=Speculation.eagle3"),
+        ("enable_lora", "there are no adapters; merge one"),
         ("devise", "did you mean device"),
     ],
 )

@@ -96,6 +96,7 @@ MODEL_ELSEWHERE = {
     },
     "speculative_config": "give speculation=Speculation.eagle3(...) or another",
     "tensor_parallel_size": "one device runs a model",
+    "enable_lora": "there are no adapters; merge one into its model",
     "quantization": "weights are float32, float16 or bfloat16",
     "trust_remote_code": "no code of a checkpoint is run",
     "model_path": "it is called model",

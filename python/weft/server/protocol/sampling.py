@@ -102,6 +102,7 @@ class SamplingFields(GuideFields):
         "logits_processors": ("a server runs no code of its clients; use a guide or logit_bias", ([],)),
         "vllm_xargs": ("weft has none of vLLM's extra arguments", ({},)),
         "kv_transfer_params": ("weft moves no keys and values between servers", ()),
+        "lora": ("adapters are not supported yet", ()),
         "lora_path": ("adapters are not supported yet", ()),
         "service_tier": ("there is one tier", ("auto", "default")),
         "store": ("answers of this route are not kept; /v1/responses keeps them", (False,)),
