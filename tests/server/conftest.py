@@ -40,6 +40,20 @@ def server(models: dict[str, ServedModel]) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="session")
+def two_keys(models: dict[str, ServedModel]) -> Iterator[Running]:
+    """A server of ada and bo that takes little."""
+    config = ServerConfig(
+        api_keys={"ada": "key-of-ada", "bo": "key-of-bo"},
+        max_requests=8,
+        max_connections=16,
+        max_bodies_bytes=8 << 20,
+        max_body_bytes=1 << 20,
+    )
+    with running(models, config) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
 def client(server: Running) -> Iterator[Any]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="nobody asks", max_retries=0, timeout=60) as made:
         yield made

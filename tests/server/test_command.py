@@ -222,14 +222,22 @@ def test_a_second_signal_ends_it_at_once() -> None:
         body = json.dumps({"prompt": "Text:", "max_tokens": 1000, "n": 8, "ignore_eos": True}).encode()
         head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer two\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        address = ("127.0.0.1", server.port)
+        with (
+            socket.create_connection(address, 30) as connection,
+            socket.create_connection(address, 30) as half,
+        ):
             connection.sendall(head.encode() + body)
+            half.sendall(head.encode() + body[:5])
             time.sleep(0.2)
             server.process.send_signal(signal.SIGINT)
             wait_for(lambda: ask(f"{server.url}/ready")[0] == 503)
             server.process.send_signal(signal.SIGINT)
-            assert b"choices" not in rest(connection)  # nobody waited for the answers
-        server.end(10)
+            for one in (connection, half):  # nobody waited for the answers, nor for the body
+                answer = rest(one)
+                assert answer.startswith(b"HTTP/1.1 503 ") and b"choices" not in answer
+        assert server.end(10) == 1
+    assert not any("Traceback" in line for line in server.lines)
 
 
 @pytest.mark.process

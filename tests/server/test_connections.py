@@ -170,7 +170,7 @@ def test_what_one_turn_writes_is_one_call_of_the_system() -> None:
 
     async def run() -> list[bytes]:
         written = Written()
-        counted = _Counted(cast(Any, written))
+        counted = _Counted(cast(Any, written), lambda: False)
         counted.write(b"head ")
         counted.write(b"first")
         assert not written.parts and counted.taken == (0, True)

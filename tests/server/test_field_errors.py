@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("pydantic")
 
+from pydantic import ValidationError
+
 from support.server.asking import ask
 from support.server.bodies import ASKED
 from support.server.running import Running
@@ -60,6 +62,16 @@ MEANT: list[tuple[type[Body], dict[str, Any], str]] = [
 def test_the_field_that_is_meant_is_told(body: type[Body], more: dict[str, Any], meant: str) -> None:
     error = told(body, {**ASKED[body], **more})
     assert error.message == f"unknown field {error.param!r}; did you mean {meant}?"
+
+
+@pytest.mark.parametrize("field", [None, "guide", "structured_outputs", "response_format", "stream_options"])
+def test_one_unknown_field_is_looked_at(field: str | None) -> None:
+    """pydantic makes an error of each, of which a body has room for hundreds of thousands."""
+    many = {f"x{i}": 0 for i in range(1000)}
+    with pytest.raises(ValidationError) as caught:
+        ChatBody.model_validate({**ASKED[ChatBody], **(many if field is None else {field: many})})
+    assert caught.value.error_count() == 1
+    assert told(ChatBody, {**ASKED[ChatBody], "x": {"y": 1}, "temperature": "z"}).param == "x"
 
 
 def test_another_routes_name_is_told_before_what_is_missing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -105,19 +106,39 @@ def rest_of_head(received: bytes) -> bytes:
     return received.partition(b"\r\n")[0]
 
 
-def test_connections_are_bounded(keyed: Running) -> None:
-    before = dict(keyed.state.metrics.refusals)
+def test_connections_are_bounded(models: dict[str, ServedModel]) -> None:
+    with running(models, ServerConfig(max_connections=4)) as server, ExitStack() as held:
+        for _ in range(4):
+            held.enter_context(raw(server, ENDLESS))
+        wait_for(lambda: server.state.tenants.num_requests == 4)
+        before = dict(server.state.metrics.refusals)
+        status, answer = ask(f"{server.url}/version")
+        assert status == 503 and answer["error"]["code"] == "too_many_connections"
+        assert ask(f"{server.url}/health")[0] == 200  # or a supervisor would start it anew
+        assert grown(server, before) == {("", "unavailable"): 1}
+        held.close()
+        wait_for(lambda: not server.state.connections.open)
+        assert ask(f"{server.url}/version")[0] == 200
+
+
+def test_connections_without_requests_keep_nobody_out(keyed: Running) -> None:
+    """The one that has waited longest is closed, whether it has never asked, or has been answered."""
     wait_for(lambda: not keyed.state.connections.open)
-    held = [connected(keyed) for _ in range(8)]
+    answered = connected(keyed)
+    answered.sendall(b"GET /version HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert answered.recv(100).startswith(b"HTTP/1.1 200")
+    held = [answered, *(connected(keyed) for _ in range(7))]
     wait_for(lambda: len(keyed.state.connections.open) == 8)
-    status, answer = ask(f"{keyed.url}/version")
-    assert status == 503 and answer["error"]["code"] == "too_many_connections"
-    assert ask(f"{keyed.url}/health")[0] == 200  # or a supervisor would start it anew
-    assert grown(keyed, before) == {("", "unavailable"): 1}
+    for one in held[:3]:
+        with connected(keyed) as asking:
+            asking.sendall(b"GET /version HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            assert rest(asking).startswith(b"HTTP/1.1 200")
+        rest(one)
+        held.append(connected(keyed))
+        wait_for(lambda: len(keyed.state.connections.open) == 8)
     for one in held:
         one.close()
-    wait_for(lambda: not keyed.state.connections.open)
-    assert ask(f"{keyed.url}/version")[0] == 200
+    wait_for(lambda: not keyed.state.connections.open and not keyed.state.connections.idle)
 
 
 def test_modules_have_a_bound_of_their_own(keyed: Running) -> None:

@@ -82,6 +82,18 @@ def test_with_keys_or_for_the_world_hosts_are_not_looked_at() -> None:
     with pytest.raises(ApiError, match="allowed_origins"):
         public.check(strange)
     Origins(ServerConfig(host="0.0.0.0", allowed_origins=("*",))).check(strange)
+    image = {b"host": b"weft.example", b"sec-fetch-site": b"cross-site"}
+    Origins(ServerConfig(api_keys={"a": "b"})).check(image)
+    Origins(ServerConfig(host="0.0.0.0", allowed_origins=("*",))).check(image)
+    Origins(ServerConfig(host="0.0.0.0", allowed_origins=("https://a",))).check(
+        {**image, b"origin": b"https://a"}
+    )
+    for config in (
+        ServerConfig(host="0.0.0.0"),
+        ServerConfig(host="0.0.0.0", allowed_origins=("https://a",)),
+    ):
+        with pytest.raises(ApiError, match="pages of 'other origins'"):
+            Origins(config).check(image)
 
 
 def test_what_only_this_machine_reaches() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -16,6 +17,7 @@ from support.server.running import Running, running
 from support.server.sockets import connected, wait_for
 from weft.client.client import EngineClient
 from weft.server.routes import bodies
+from weft.server.run import keep_heap
 from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.workers import READERS, WRITERS, Turns
@@ -56,13 +58,13 @@ def test_bodies_are_read_while_answers_wait(server: Running) -> None:
 def test_large_bodies_are_parsed_beside_the_loop(
     server: Running, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], is_beside: bool
 ) -> None:
-    threads, parse = list[str](), bodies._data
+    threads, parse = list[str](), bodies.read_json
 
-    def noted(raw: bytes) -> Any:
+    def noted(raw: bytes, most_entries: int) -> Any:
         threads.append(threading.current_thread().name)
-        return parse(raw)
+        return parse(raw, most_entries)
 
-    monkeypatch.setattr(bodies, "_data", noted)
+    monkeypatch.setattr(bodies, "read_json", noted)
     assert ask(f"{server.url}/v1/chat/completions", body)[0] == 200
     assert [name.startswith("weft-reading") for name in threads] == [is_beside]
 
@@ -140,7 +142,7 @@ def test_tenants_take_turns_on_the_reading_threads() -> None:
 
 
 def test_bodies_that_are_not_whole_count(models: dict[str, ServedModel]) -> None:
-    """They are under way from their headers on, and what came of them takes room."""
+    """They count from their headers on, apart from what is under way, and what came of them takes room."""
     config = ServerConfig(api_keys={"ada": "a", "bo": "b"}, max_requests_per_key=2, max_bodies_bytes=50_000)
     with running(models, config) as server:
         head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer a\r\n"
@@ -154,7 +156,7 @@ def test_bodies_that_are_not_whole_count(models: dict[str, ServedModel]) -> None
             assert ask(f"{server.url}/tokenize", {"prompt": "x"}, headers=ask_as["b"])[0] == 200
             status, answer = ask(f"{server.url}/tokenize", {"prompt": "x" * 15_000}, headers=ask_as["b"])
             assert status == 503 and answer["error"]["code"] == "bodies_full"
-        wait_for(lambda: not server.state.tenants.num_requests)
+        wait_for(lambda: not server.state.tenants.num_coming)
         assert server.state.bodies.num_bytes == 0
 
 
@@ -163,3 +165,14 @@ def test_who_has_no_key_sees_so_though_the_body_is_long(models: dict[str, Served
         for _ in range(5):
             status, answer = ask(f"{server.url}/v1/completions", {"prompt": "x" * 3_000_000})
             assert status == 401 and answer["error"]["code"] == "invalid_api_key"
+
+
+def test_what_lives_as_long_as_the_server_is_not_looked_through() -> None:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    kept = [[] for _ in range(1000)]  # type: list[list[int]]
+    try:
+        keep_heap()
+        assert gc.get_freeze_count() >= before[1] + len(kept)
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before[0])

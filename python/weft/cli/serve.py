@@ -79,7 +79,7 @@ def serve(
     api_key: Keys = None,
     max_requests: Annotated[int | None, _server("--max-requests", help="Requests under way (512).")] = None,
     max_requests_per_key: Annotated[
-        int | None, _server("--max-requests-per-key", help="The same of a key.")
+        int | None, _server("--max-requests-per-key", help="The same of a key (a share).")
     ] = None,
     max_body_bytes: Annotated[
         int | None, _server("--max-body-bytes", help="The longest body (4 MiB).")
@@ -183,7 +183,8 @@ def serve(
     programs = _programs(read)
     run.check_address(server)
     served = {name: models.build(entry) for name, entry in zip(names, entries, strict=True)}
-    run.serve(server, served, programs)
+    if not run.serve(server, served, programs):
+        raise typer.Exit(1)
 
 
 def _refuse_model_options(context: typer.Context) -> None:

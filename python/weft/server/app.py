@@ -25,6 +25,14 @@ from weft.server.routes import controllers, generation, operating, responses, ti
 from weft.server.state import ServerState
 
 PAGE = Path(__file__).with_name("page.html")
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+}
+"""Whatever a model writes, the page loads nothing, and talks to nobody but its own server; and no page frames it, where
+clicks could be stolen."""
 
 
 def create_app(state: ServerState) -> ASGIApp:
@@ -63,7 +71,7 @@ def create_app(state: ServerState) -> ASGIApp:
 
 
 async def _page() -> Response:
-    return FileResponse(PAGE, media_type="text/html; charset=utf-8")
+    return FileResponse(PAGE, headers=PAGE_HEADERS, media_type="text/html; charset=utf-8")
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
@@ -30,12 +31,14 @@ class HeldBodies:
 
 class LimitedBody:
     """What an application receives of a body: parts of `most_bytes` together, since chunked bodies tell no length, and
-    no more than there is room for among those that are held. Raises `ApiError` beyond. It is held within `with`."""
+    no more than there is room for among those that are held. Raises `ApiError` beyond. It is held within `with`.
+    `received` is called with the bytes of each part, and whether it is the last."""
 
     def __init__(self, receive: Receive, most_bytes: int, held: HeldBodies) -> None:
         self.most_bytes = most_bytes
         self._receive, self._held = receive, held
         self._num_bytes, self._is_whole = 0, False
+        self.received: Callable[[int, bool], None] | None = None
 
     async def __call__(self) -> Message:
         message = await self._receive()
@@ -53,6 +56,8 @@ class LimitedBody:
                 code="bodies_full",
                 retry_after_s=1,
             )
+        if self.received is not None and message["type"] == "http.request":
+            self.received(size, self._is_whole)
         return message
 
     def __enter__(self) -> LimitedBody:

@@ -18,6 +18,11 @@ _log = logging.getLogger("weft.server")
 
 MOST_WAITING = 4096
 """Larger parts are written at once."""
+VERSIONS = ("1.0", "1.1")
+OF_A_BODY = (b"content-length", b"transfer-encoding")
+LINGER_S = 1.0
+"""So long what a client still sends is read and dropped after an answer that did not wait for it: to who closes upon
+unread bytes the system adds a reset, which may overtake the answer."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +31,42 @@ class ConnectionLimits:
 
     The head of a request (its line and its headers) has `max_head_bytes`, and comes within `max_head_s` seconds. A
     client that takes nothing of what is written for `slow_reader_s` is given up. While it is answered it may send
-    `max_ahead_bytes` of further requests.
+    `max_ahead_bytes` of further requests. Beyond `max_connections` each new one closes that which has waited longest
+    for a request.
     """
 
     max_head_bytes: int
     max_head_s: float
     slow_reader_s: float
     max_ahead_bytes: int
+    max_connections: int
 
 
 class Connections:
-    """The open connections of a server. `refused` is called for each request that is refused here, before it is whole.
-    Used on the event loop alone."""
+    """The open connections of a server. `refused` is called for each request that is refused here, before it is whole,
+    and `closed` with each connection that has closed. Used on the event loop alone."""
 
-    def __init__(self, limits: ConnectionLimits, refused: Callable[[], object]) -> None:
-        self.limits, self.refused = limits, refused
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        refused: Callable[[], object],
+        closed: Callable[[Connection], object],
+    ) -> None:
+        self.limits, self.refused, self.closed = limits, refused, closed
         self.open: set[Connection] = set()
+        self.idle: dict[Connection, None] = {}
+        """Those without a request, who has waited longest first."""
 
     def protocol(self) -> type[Connection]:
         """The class of these connections, for uvicorn's `http`."""
         return type("Connection", (Connection,), {"all": self})
+
+    def make_room(self) -> None:
+        """Close the one that has waited longest for a request, where too many are open."""
+        if len(self.open) > self.limits.max_connections and self.idle:
+            first = next(iter(self.idle))
+            del self.idle[first]
+            first.transport.abort()
 
     async def watch(self) -> None:
         """Look again and again whether one is too slow, for ever."""
@@ -64,21 +85,25 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._cycles: list[RequestResponseCycle] = []
-        self._is_in_head, self._is_too_long = False, False
-        self._num_head, self._num_ahead = 0, 0
+        self._is_in_head, self._is_too_long, self._is_upgrade, self._is_refused = False, False, False, False
+        self._num_head, self._num_ahead, self._num_dropped = 0, 0, 0
         self._head_since: float | None = None
         self._num_taken, self._taken_at = 0, 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is open, and its first head is awaited."""
-        self._written = _Counted(cast("asyncio.Transport", transport))
+        self._written = _Counted(cast("asyncio.Transport", transport), self._is_awaited)
         super().connection_made(cast("asyncio.Transport", self._written))
         self._head_since = self._taken_at = time.monotonic()
         self.all.open.add(self)
+        self.all.make_room()
+        self.all.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has closed. Each of its requests is told: uvicorn tells only the last that came."""
         self.all.open.discard(self)
+        self.all.idle.pop(self, None)
+        self.all.closed(self)
         self.pipeline.clear()
         for cycle in self._under_way:
             cycle.disconnected = True
@@ -87,6 +112,11 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Something came."""
+        if self.transport.is_closing():
+            self._num_dropped += len(data)
+            if self._num_dropped > self.all.limits.max_ahead_bytes:
+                self.transport.abort()
+            return
         was_in_head = self._is_in_head
         super().data_received(data)
         if self.transport.is_closing():
@@ -107,22 +137,37 @@ class Connection(HttpToolsProtocol):
         """A head begins."""
         self._is_in_head, self._num_head = True, 0
         super().on_message_begin()
+        self.scope["weft.connection"] = self  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         """A head is whole."""
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        size = len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
         if size > self.all.limits.max_head_bytes:
             self._is_too_long = True
             raise ValueError("the head is too long")  # httptools makes an error of it that uvicorn answers
+        if self.parser.get_http_version() not in VERSIONS:
+            raise ValueError("another version")
+        if self.parser.should_upgrade() and any(name in OF_A_BODY for name, _ in self.headers):
+            self._is_upgrade = True  # the parser takes what follows for another protocol
+            raise ValueError("a body after an upgrade")
         super().on_headers_complete()
         self._is_in_head, self._head_since = False, None
+        self.all.idle.pop(self, None)
         self._cycles = [*self._under_way, self.cycle]
 
+    def on_response_complete(self) -> None:
+        """A request is answered."""
+        if not self._under_way:
+            self.all.idle[self] = None
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
-        """Refuse a head."""
+        """Refuse what can't be read: a head, or the form of a body."""
         most = self.all.limits.max_head_bytes
         if self._is_too_long:
             self._refuse(431, f"the request line and headers have more than {most} bytes")
+        elif self._is_upgrade:
+            self._refuse(400, "no other protocol is spoken here; send the body without the header Upgrade")
         else:
             self._refuse(400, "this is no HTTP/1.1 request")
 
@@ -158,11 +203,19 @@ class Connection(HttpToolsProtocol):
         else:
             self.flow.resume_reading()
 
+    def _is_awaited(self) -> bool:
+        """Whether the client may still be sending when its connection closes."""
+        return self._is_refused or (self.cycle is not None and self.cycle.more_body)
+
     def _refuse(self, status: int, message: str) -> None:
         self.all.refused()
-        if self._under_way:
-            self.transport.abort()  # an answer is on its way, and a second would be read as a part of it
-            return
+        for cycle in self._under_way:
+            if cycle is not self.cycle or cycle.response_started or not cycle.more_body:
+                self.transport.abort()  # an answer is on its way, and a second would be read as a part of it
+                return
+            cycle.disconnected = True  # this is the answer
+            cycle.message_event.set()
+        self._is_refused = True
         kind = "invalid_request_error"
         body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
         lines = (
@@ -177,26 +230,39 @@ class Connection(HttpToolsProtocol):
 
 class _Counted:
     """A transport that counts what is written to it. What is written in one turn of the loop, such as a head and the
-    first part of a body, it gives to the system at once: a call of the system costs as much as making an event."""
+    first part of a body, it gives to the system at once: a call of the system costs as much as making an event.
+    `is_awaited` says, when it closes, whether the client may still be sending."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, is_awaited: Callable[[], bool]) -> None:
         self._transport, self._num_bytes = transport, 0
         self._waiting: list[bytes] = []
         self._loop = asyncio.get_running_loop()
+        self._is_awaited, self._is_over = is_awaited, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
+        if self._is_over:
+            return
         self._waiting.append(data)
         if len(data) > MOST_WAITING:
             self._write_waiting()  # a slow reader's pauses must be seen before more is written
         elif len(self._waiting) == 1:
             self._loop.call_soon(self._write_waiting)
 
+    def is_closing(self) -> bool:
+        return self._is_over or self._transport.is_closing()
+
     def close(self) -> None:
         self._write_waiting()
-        self._transport.close()
+        if self.is_closing() or not self._is_awaited():
+            self._transport.close()
+            return
+        self._is_over = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._loop.call_later(LINGER_S, self._transport.close)
 
     def _write_waiting(self) -> None:
         data, self._waiting = b"".join(self._waiting), []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,12 +17,18 @@ from weft.server.errors import ApiError
 from weft.server.ids import new_hex
 from weft.server.metrics import reason_of
 from weft.server.origins import Origins
+from weft.server.responding import ended
 from weft.server.state import ServerState
+from weft.server.tenants import Admission
 
 GUARDED = ("/v1", "/tokenize", "/detokenize")
 UPLOADS = "/v1/controllers"
 WATCHED = ("/health", "/ready")
 """Asked by supervisors, which start a server anew that does not answer."""
+ONCE = frozenset(
+    (b"authorization", b"host", b"origin", b"content-length", b"content-type", b"expect", b"sec-fetch-site")
+)
+"""Headers of which a request has one: of two, a proxy might believe the other."""
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 _log = logging.getLogger("weft.server.access")
@@ -58,7 +65,10 @@ class Guard:
         self._tenants.num_inside += 1
         try:
             self._check(scope, headers, body.most_bytes)
-            with body, self._admitted(scope):
+            with body, ExitStack() as admitted:
+                if "weft.tenant" in scope and scope["method"] == "POST":  # what computes, or keeps something
+                    admission = Admission(self._tenants, scope["weft.tenant"])
+                    body.received = admitted.enter_context(admission).received
                 await self._app(scope, body, noted)
         except ApiError as error:
             scope["weft.error"] = error
@@ -67,6 +77,13 @@ class Guard:
             if b"expect" not in headers:
                 await body.discard()
             await _refuse(noted, error)
+        except asyncio.CancelledError:
+            if not self._state.is_draining:
+                raise
+            # The server ends, and waits for no body and no answer any longer.
+            scope["weft.error"] = ended()
+            if not status:
+                await _refuse(noted, scope["weft.error"])
         finally:
             self._tenants.num_inside -= 1
             self._count(scope)
@@ -74,6 +91,12 @@ class Guard:
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes], most_bytes: int) -> None:
         path = scope["path"]
+        names = [name for name, _ in scope["headers"] if name in ONCE]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1).decode()
+            raise ApiError(f"the header {twice} comes more than once; give one", code="duplicate_header")
+        if headers.get(b"expect", b"100-continue").lower() != b"100-continue":
+            raise ApiError("the server meets no expectation but 100-continue; leave out Expect", 417)
         most = self._state.config.max_connections
         if len(self._state.connections.open) > most and path not in WATCHED:
             raise ApiError(
@@ -82,7 +105,7 @@ class Guard:
                 code="too_many_connections",
                 retry_after_s=1,
             )
-        self._origins.check(headers)
+        self._origins.check(headers, path)
         if path.startswith(GUARDED) and scope["method"] != "OPTIONS":
             tenant = self._tenants.of(headers.get(b"authorization", b""))
             if tenant is None:
@@ -92,6 +115,9 @@ class Guard:
                     code="invalid_api_key",
                 )
             scope["weft.tenant"] = tenant
+            if "weft.connection" in scope:
+                num_open = len(self._state.connections.open)
+                self._tenants.hold(tenant, scope["weft.connection"], num_open)
             if self._state.is_draining and scope["method"] == "POST":
                 raise ApiError(
                     "the server is about to end; ask another", 503, code="draining", retry_after_s=1
@@ -99,13 +125,6 @@ class Guard:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most_bytes:
             raise TooLargeError(most_bytes)
-
-    def _admitted(self, scope: Scope) -> AbstractContextManager[None]:
-        """Counts what computes: it is under way from before its body comes, which takes room, too."""
-        tenant = scope.get("weft.tenant")
-        if tenant is None or scope["method"] != "POST":
-            return nullcontext()
-        return self._tenants.admitted(tenant)
 
     def _most_bytes(self, path: str) -> int:
         config = self._state.config

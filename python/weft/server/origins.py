@@ -10,11 +10,16 @@ from urllib.parse import urlsplit
 from weft.server.errors import ApiError
 from weft.server.settings import ServerConfig
 
+PAGE = "/"
+FROM, STRANGE = b"sec-fetch-site", (b"cross-site", b"same-site")
+"""What a browser says of the page that a request is for, and of which pages nothing is taken. Another port of this
+machine is the same site."""
 HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::\d*)?")
 
 
 class Origins:
-    """Refuses requests of strange pages (by `Origin`), and of pages whose name was made to lead here (by `Host`)."""
+    """Refuses requests of strange pages (by `Origin`, or `Sec-Fetch-Site` where there is none), and of pages whose name
+    was made to lead here (by `Host`)."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._is_open = bool(config.api_keys)
@@ -22,8 +27,8 @@ class Origins:
         self._hosts = {config.host.lower(), "localhost", *(name.lower() for name in config.allowed_hosts)}
         self._checks_hosts = is_loopback(config.host)
 
-    def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise `ApiError` for a request that a strange page may have sent."""
+    def check(self, headers: Mapping[bytes, bytes], path: str = "/v1") -> None:
+        """Raise `ApiError` for a request that a strange page may have sent. Any page may lead to the server's own."""
         if self._is_open:
             return
         host = headers.get(b"host", b"").decode("latin-1").lower()
@@ -35,10 +40,14 @@ class Origins:
                 code="host_not_allowed",
             )
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
-        if origin and not self._allowed & {"*", origin} and not _is_of(origin, host):
+        if b"origin" in headers:
+            is_strange = not self._allowed & {"*", origin} and not _is_of(origin, host)
+        else:  # an image or a script of a page's: browsers say so to addresses of this machine, and by https
+            is_strange = path != PAGE and "*" not in self._allowed and headers.get(FROM, b"") in STRANGE
+        if is_strange:
             raise ApiError(
-                f"this server has no API key and takes no requests of pages of {origin[:200]!r}; give it in "
-                "allowed_origins (--allow-origin), or use keys",
+                f"this server has no API key and takes no requests of pages of {origin[:200] or 'other origins'!r}; "
+                "give it in allowed_origins (--allow-origin), or use keys",
                 403,
                 code="origin_not_allowed",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -28,24 +29,29 @@ SWITCH_S = 0.001
 operations: by default it would wait five times as long for each."""
 FAREWELL_S = 1.0
 """So long those who are cancelled at the end are told so."""
+YOUNG = 10_000
+"""So many new objects are looked through at a time for what only a cycle holds; by default Python looks 14 times as
+often, and a body has ten thousands."""
 
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server, which on SIGTERM or SIGINT first answers what is under way: nothing new is taken, and /ready
-    says so. A second signal ends it at once. So does an engine that has failed, which `failure` then tells: whoever
-    watches the process starts another."""
+    says so. A second signal ends it at once, and `has_cut` tells whether requests were left then. So does an
+    engine that has failed, which `failure` then tells: whoever watches the process starts another."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config)
         self._state = state
         self._draining: asyncio.Task[None] | None = None
         self.failure: ExecutorError | None = None
+        self.has_cut, self._is_told_twice = False, False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came."""
         if self._state.is_draining or self.should_exit:
-            self.force_exit = True
-            self.should_exit = True
+            if self._is_told_twice:
+                self.force_exit = self.should_exit = True
+            self._is_told_twice = True
             return
         self._state.is_draining = True
         _log.info(
@@ -73,10 +79,12 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         limit = time.monotonic() + self._state.config.drain_s
-        while self._num_requests and time.monotonic() < limit:
+        while self._num_requests and time.monotonic() < limit and not self._is_told_twice:
             await asyncio.sleep(POLL_S)
         if self._num_requests:
-            _log.warning("%d requests did not end in time and are cancelled", self._num_requests)
+            self.has_cut = self._is_told_twice
+            why = "are cut by a second signal" if self.has_cut else "did not end in time and are cancelled"
+            _log.warning("%d requests %s", self._num_requests, why)
             self._state.services.end()
             limit = time.monotonic() + FAREWELL_S
             while self._state.services.answering and time.monotonic() < limit:
@@ -119,9 +127,10 @@ def uvicorn_config(state: ServerState, port: int | None = None) -> uvicorn.Confi
 
 def serve(
     config: ServerConfig, models: Mapping[str, ServedModel], programs: Mapping[str, bytes] | None = None
-) -> None:
-    """Serve until a signal ends it. Raises `ExecutorError` where an engine failed. `programs` are everybody's, by name.
-    The models are closed at the end, and threads of the process take turns more often."""
+) -> bool:
+    """Serve until a signal ends it; False where a second one cut requests. Raises `ExecutorError` where an engine
+    failed. `programs` are everybody's, by name. The models are closed at the end, and the process is set up for a
+    server: its threads take turns more often, and what has been made so far is not looked through for garbage."""
     state = ServerState(config, models)
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -130,8 +139,18 @@ def serve(
         for name, module in (programs or {}).items():
             state.programs.add(name, module)
         server = DrainingServer(uvicorn_config(state), state)
+        keep_heap()
         server.run()
     finally:
         state.close()
     if server.failure is not None:
         raise server.failure
+    return not server.has_cut
+
+
+def keep_heap() -> None:
+    """Leave what there is, which lives as long as the process, out of Python's search for cycles: to look through a
+    model's objects stops all threads for some tenths of a second, and a large body sets it off."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])

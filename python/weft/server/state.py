@@ -25,9 +25,7 @@ class ServerState:
     def __init__(self, config: ServerConfig, models: Mapping[str, ServedModel]) -> None:
         self.config, self.models = config, models
         self.is_draining = False
-        self.tenants = Tenants(
-            config.api_keys, config.max_requests, config.max_requests_per_key, config.max_answers_per_key
-        )
+        self.tenants = Tenants(config)
         self.bodies = HeldBodies(config.max_bodies_bytes)
         self.metrics = Metrics()
         self.programs = Programs(config.programs)
@@ -40,8 +38,10 @@ class ServerState:
                 config.max_head_s,
                 config.slow_reader_s,
                 max_ahead_bytes=config.max_head_bytes + config.max_body_bytes,
+                max_connections=config.max_connections,
             ),
             lambda: self.metrics.refuse("", BAD_HEAD),
+            self.tenants.let_go,
         )
         for name, model in models.items():
             model.client.observe(self.metrics.of(name).step)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Validatio
 from pydantic_core import PydanticCustomError
 
 from weft.server.errors import ApiError, kind_of
-from weft.server.protocol.field_errors import REFUSAL, field_error
+from weft.server.protocol.field_errors import REFUSAL, UNKNOWN, field_error
 
 MOST_ENTRIES = 10_000
 MOST_COUNTED = 2**31 - 1
@@ -54,6 +54,8 @@ class Body(BaseModel):
     OTHER_NAMES: ClassVar[Mapping[str, str]] = {}
     _unset: ClassVar[frozenset[str]] = frozenset()
     """Fields whose default null stands for."""
+    _known: ClassVar[frozenset[str]] = frozenset()
+    """Names that a body may have."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -62,6 +64,9 @@ class Body(BaseModel):
             field.alias or name
             for name, field in cls.model_fields.items()
             if not field.is_required() and field.annotation is not Any and not _takes_null(field.annotation)
+        )
+        cls._known = (
+            frozenset(field.alias or name for name, field in cls.model_fields.items()) | cls.REFUSED.keys()
         )
 
     @classmethod
@@ -102,6 +107,11 @@ class Body(BaseModel):
                 raise PydanticCustomError(
                     REFUSAL, "{name} is not supported: {reason}", {"name": name, "reason": reason}
                 )
+        unknown = next((name for name in data if name not in cls._known), None)
+        if (
+            unknown is not None
+        ):  # not left to pydantic, which makes an error of each; and it may be a missing one's name
+            raise PydanticCustomError(UNKNOWN, "unknown field", {"name": unknown})
         left_out = {name for name in cls._unset if name in data and data[name] is None}
         left_out |= cls.REFUSED.keys() & data.keys()
         return {name: _number(value) for name, value in data.items() if name not in left_out}

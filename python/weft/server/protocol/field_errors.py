@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from weft.errors import brief
 from weft.server.errors import ApiError, kind_of, quoted
 
-REFUSAL = "unsupported_parameter"
+REFUSAL, UNKNOWN = "unsupported_parameter", "unknown_parameter"
 MOST_LETTERS = 100
 """Of a field's name that is repeated."""
 KINDS = {
@@ -56,11 +56,14 @@ def field_error(error: ValidationError, data: Any, body: Fields) -> ApiError:
     first, place, others = _first(error.errors(include_url=False), data)
     if first["type"] == REFUSAL:
         param = brief(".".join([*place, first["ctx"]["name"]]), MOST_LETTERS)
-        return ApiError(first["msg"], param=param, code="unsupported_parameter")
+        return ApiError(first["msg"], param=param, code=REFUSAL)
+    is_unknown = first["type"] == UNKNOWN
+    if is_unknown:
+        place = [*place, first["ctx"]["name"]]
     path = brief(".".join(place), MOST_LETTERS)
-    if first["type"] == "extra_forbidden":
+    if is_unknown:
         unknown = f"unknown field {quoted('.'.join(place))}"
-        return ApiError(unknown + _hint(body, place), param=path, code="unknown_parameter")
+        return ApiError(unknown + _hint(body, place), param=path, code=UNKNOWN)
     said = in_words(first, others)
     return ApiError(f"{path}: {said}" if path else said, param=path or None)
 
@@ -120,19 +123,13 @@ def _hint(body: Fields, place: Sequence[str]) -> str:
 
 def _first(errors: Sequence[ErrorDetails], data: Any) -> tuple[ErrorDetails, list[str], list[ErrorDetails]]:
     """The first error, its place, and others of that place. Of a value that may be of several types each has an error
-    of its own: the one that got furthest is told. A field that is unknown is told rather than one that is missing: it
-    may be the same, by another name."""
+    of its own: the one that got furthest is told."""
     places = [_place(error, data) for error in errors]
-    chosen = 0
-    if errors[0]["type"] == "missing":
-        unknown = (i for i, error in enumerate(errors) if error["type"] == "extra_forbidden")
-        chosen = next((i for i in unknown if places[i][:-1] == places[0][:-1]), 0)
-    if not chosen:
-        field = places[0][:1]
-        chosen = max(
-            (i for i, place in enumerate(places) if place[:1] == field),
-            key=lambda i: (len(places[i]), not _is_of_type(errors[i])),
-        )
+    field = places[0][:1]
+    chosen = max(
+        (i for i, place in enumerate(places) if place[:1] == field),
+        key=lambda i: (len(places[i]), not _is_of_type(errors[i])),
+    )
     place = places[chosen]
     others = [
         error

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, Strict
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticKnownError
 
 from weft.core import SamplingParams
 from weft.core.sampling import MAX_LOGIT_BIAS
@@ -16,6 +18,7 @@ from weft.server.protocol.base import Body, Few
 from weft.server.protocol.guides import GuideFields
 
 LOWEST_PRIORITY = 30
+ID = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 def _few_biases(value: Any) -> Any:
@@ -33,8 +36,16 @@ def _few_notes(value: Any) -> Any:
     return value
 
 
-TokenId = Annotated[int, Strict(False)]
-"""As the name of an entry, which JSON has as a text."""
+def _id(name: Any) -> int:
+    if isinstance(name, str) and ID.fullmatch(name):
+        return int(name)
+    if type(name) is int:
+        return name
+    raise PydanticKnownError("int_parsing")
+
+
+TokenId = Annotated[int, BeforeValidator(_id)]
+"""As the name of an entry, which JSON has as a text: as Python writes it, so that no two names are one token."""
 Metadata = Annotated[dict[str, Any], BeforeValidator(_few_notes)]
 
 

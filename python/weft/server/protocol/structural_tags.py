@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from weft.server.errors import ApiError, quoted
+from weft.server.protocol.json_data import checked_text
 
 FORMATS: dict[str, tuple[str, ...]] = {
     "any_text": ("excludes", "max_tokens", "max_chars"),
@@ -75,7 +76,7 @@ def _structure(one: Any, place: str) -> dict[str, Any]:
     schema = one.get("schema")
     if isinstance(schema, str):
         try:
-            schema = json.loads(schema)
+            schema = json.loads(checked_text(schema))
         except (ValueError, RecursionError):
             raise _wrong(place, f"{place}.schema is no JSON that can be read") from None
     content = {"type": "json_schema", "json_schema": {} if schema is None else schema}

@@ -12,6 +12,7 @@ from weft.errors import GuideError
 from weft.grammar.guide import MAX_WHITESPACE, Guide
 from weft.server.errors import ApiError, api_error, quoted
 from weft.server.protocol.guides import GuideFields, OwnGuide, ResponseFormat, StructuredOutputs
+from weft.server.protocol.json_data import checked_text
 from weft.server.protocol.structural_tags import TAG, tag_text
 
 KINDS = (
@@ -103,7 +104,7 @@ def _schema(schema: Any, **options: Any) -> Guide:
     text = schema if isinstance(schema, str) else json.dumps(schema)
     if options.keys() <= {"strict", "open_objects"}:
         return Guide.unread("json_schema", text, **options)
-    return Guide.json_schema(text, **options)
+    return Guide.json_schema(checked_text(text), **options)
 
 
 def _grammar(text: str) -> Guide:
@@ -230,7 +231,7 @@ def _structural_tag(tag: str | dict[str, Any] | None, place: str, **options: boo
     given: Any = tag
     if isinstance(tag, str):
         try:
-            given = json.loads(tag)
+            given = json.loads(checked_text(tag))
         except (ValueError, RecursionError):
             given = None
     if not isinstance(given, dict):
