@@ -1,4 +1,5 @@
-// Host functions for Python: launches, handles, failures, the watchdog, and the end of the interpreter.
+// Host functions for Python: launches, handles, failures, the watchdog, the clock that pauses stop, and the end of the
+// interpreter.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -12,8 +13,10 @@
 #include "hostfunc/gil.h"
 #include "hostfunc/host_task.h"
 #include "hostfunc/watchdog.h"
+#include "support/awake.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace weft {
 namespace {
@@ -165,6 +168,14 @@ void bind_hostfunc(nb::module_ &m) {
   m.def("in_task", &in_task);
   m.def("set_watchdog", &watch_gil, nb::arg("seconds"), nb::arg("signal"));
   m.attr("WATCHDOG_SIGNAL") = kWatchdogSignal;
+  nb::class_<AwakeWatch>(m, "AwakeWatch", "A stopwatch that runs from here on, while this process does.")
+      .def(nb::init<>())
+      .def_prop_ro(
+          "seconds", [](const AwakeWatch &self) { return static_cast<double>(self.passed_ns()) * 1e-9; },
+          "What has passed; a pause of the process is no part of it.");
+  m.def(
+      "end_process_after", [](double seconds) { end_process_after(static_cast<std::int64_t>(seconds * 1e9)); },
+      "seconds"_a, "End this process by SIGALRM where it has run for so long; 0: never mind.");
   m.def("_at_exit", &at_exit);
   nb::module_::import_("atexit").attr("register")(m.attr("_at_exit"));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "support/awake.h"
 #include "support/thread_time.h"
 #include "support/timer.h"
 
@@ -37,12 +38,14 @@ void GuideClock::reset() {
 void GuideClock::restart(int tokens) {
   owed_ns_ = std::max<std::int64_t>(0, owed_ns_ + work_ns() - tokens * (limit_ns_ / kShares));
   work_ns_.fill(0);
-  waited_ns_ = 0;
+  without_work_ns_ = awake_without_work_ns_ = 0;
 }
 
 void GuideClock::begin() {
   if (limit_ns_ <= 0) return;
   lap_began_ns_ = now_ns();
+  lap_began_awake_ns_ = awake_ns();
+  lap_began_calls_ = calls_that_may_wait;
   base_ = lap_began_ns_ - last_reading.passed_ns < kGrainNs ? last_reading : read_at(lap_began_ns_);
 }
 
@@ -59,11 +62,21 @@ void GuideClock::lap(Part part) {
     base_ = reading;
   }
   work_ns_[part] += work;
-  waited_ns_ += passed - work;
+  const std::int64_t awake = awake_ns();
+  if (calls_that_may_wait != lap_began_calls_) {
+    without_work_ns_ += passed - work;
+    awake_without_work_ns_ += awake - lap_began_awake_ns_ - work;
+  }
   lap_began_ns_ = now;
+  lap_began_awake_ns_ = awake;
+  lap_began_calls_ = calls_that_may_wait;
 }
 
 std::int64_t GuideClock::work_ns() const { return std::accumulate(work_ns_.begin(), work_ns_.end(), std::int64_t{0}); }
+
+std::int64_t GuideClock::waited_ns() const {
+  return std::max<std::int64_t>(0, std::min(without_work_ns_, awake_without_work_ns_));
+}
 
 std::string GuideClock::problem() const {
   std::string parts;
@@ -78,7 +91,7 @@ std::string GuideClock::problem() const {
            milliseconds(limit_ns_ / kShares) + " each, over the limit of " + milliseconds(limit_ns_) +
            " together; raise mask_time_limit_s, or give a simpler guide";
   return "the guide took " + milliseconds(work_ns()) + " of work" + parts +
-         (works ? "" : " and " + milliseconds(waited_ns_) + " of waiting") + " within one token, over the limit of " +
+         (works ? "" : " and " + milliseconds(waited_ns()) + " of waiting") + " within one token, over the limit of " +
          milliseconds(works ? limit_ns_ : total_limit_ns_) + (works ? "" : " for both together") +
          "; raise mask_time_limit_s, or give a simpler guide";
 }

@@ -9,6 +9,8 @@
 #include <exception>
 #include <thread>
 
+#include "support/awake.h"
+
 namespace weft {
 namespace {
 
@@ -77,6 +79,7 @@ Entry::~Entry() {
 
 GilForCallback::GilForCallback(const char *name, const char *driver) {
   if (!entry_) return;
+  note_that_may_wait();
   ParkOnUnwind park;
   {
     GilWatch waiting(GilWatch::Phase::kWaiting, name, driver);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -21,7 +22,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = GilWatch::Phase;
 
-std::int64_t now() { return Clock::now().time_since_epoch().count(); }
+// What the watchdog slept longer than it meant to, all together: then the process did not run, and nobody waited.
+std::atomic<std::int64_t> paused{0};
+
+std::int64_t now() { return Clock::now().time_since_epoch().count() - paused.load(std::memory_order_relaxed); }
 
 double seconds_between(std::int64_t from, std::int64_t to) {
   return std::chrono::duration<double>(Clock::duration(to - from)).count();
@@ -163,7 +167,11 @@ void watch() {
       continue;
     }
     const double look = std::min(dog.limit / 4, 1.0);
+    const std::int64_t before = now();
     dog.changed.wait_for(lock, std::chrono::duration<double>(look));
+    const auto meant = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(look)).count();
+    const std::int64_t slept = now() - before;
+    if (slept > 2 * meant) paused.fetch_add(slept - meant, std::memory_order_relaxed);
     if (dog.limit <= 0) continue;
     bool reported = false, inside = false;
     for (ThreadRecord *record : dog.records) {

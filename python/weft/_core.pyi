@@ -66,6 +66,19 @@ def set_watchdog(seconds: float, signal: int) -> None: ...
 
 WATCHDOG_SIGNAL: int = 41
 
+class AwakeWatch:
+    """A stopwatch that runs from here on, while this process does."""
+
+    def __init__(self) -> None: ...
+    @property
+    def seconds(self) -> float:
+        """What has passed; a pause of the process is no part of it."""
+
+def end_process_after(seconds: float) -> None:
+    """
+    End this process by SIGALRM where it has run for so long; 0: never mind.
+    """
+
 class Kernel:
     def run(self) -> None: ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 PYTHON_FLOORS = [
     "_core errors extras lazy version",
-    "forks files registry tiny",
+    "awake forks files registry tiny",
     "config core tokenizer",
     "environment runtime stop_words",
     "ops grammar/vocabulary",
@@ -84,7 +84,7 @@ PYTHON_LEAVES = {
 }
 NATIVE_LEAVES = {"grammar/wasm": "bindings", "grammar/closing": "bindings", "grammar/plugin": "bindings"}
 
-EXTENSION_USERS = ("runtime", "grammar", "ops", "guided", "stop_words")
+EXTENSION_USERS = ("awake", "runtime", "grammar", "ops", "guided", "stop_words")
 PYTHON_IN_NATIVE = ("hostfunc", "grammar/python", "bindings")
 NO_TORCH = ("engine/kv", "engine/scheduling")
 

@@ -9,6 +9,7 @@
 #include "grammar/recognizer/native.h"
 #include "matcher/handle.h"
 #include "matcher/no_throw.h"
+#include "support/awake.h"
 
 namespace weft {
 namespace {
@@ -34,6 +35,7 @@ struct PluginMatcher {
       : guide(std::move(of)), owned(std::move(matcher)) {}
   const weft_matcher_ops &ops() const { return *owned.native().ops; }
   void *self() {
+    note_that_may_wait();
     error.clear();
     return owned.native().self;
   }

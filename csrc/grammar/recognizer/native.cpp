@@ -1,5 +1,7 @@
 #include "grammar/recognizer/native.h"
 
+#include "support/awake.h"
+
 namespace weft {
 namespace {
 
@@ -11,6 +13,7 @@ class Native : public Recognizing {
   Native &operator=(const Native &) = delete;
   ~Native() override { ops_->destroy(self_); }
 
+  int enter() override { return note_that_may_wait(), 0; }
   int pop_bytes(int count) override { return ops_->pop_bytes(self_, count); }
   int byte_allowed(std::uint8_t byte) override { return ops_->byte_allowed(self_, byte); }
   int special_allowed(std::int32_t token) override { return ops_->special_allowed(self_, token); }

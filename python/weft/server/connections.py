@@ -8,7 +8,8 @@ import http
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -56,6 +57,8 @@ class Connections:
         self.open: set[Connection] = set()
         self.idle: dict[Connection, None] = {}
         """Those without a request, who has waited longest first."""
+        self._interval = min(limits.max_head_s / 4, limits.slow_reader_s / 4, 1.0)
+        self._looked: tuple[float, float] | None = None  # at the system's clock, and at `now`
 
     def protocol(self) -> type[Connection]:
         """The class of these connections, for uvicorn's `http`."""
@@ -68,13 +71,45 @@ class Connections:
             del self.idle[first]
             first.transport.abort()
 
+    def now(self) -> float:
+        """Seconds of a clock that stands still while the event loop does, as where the process is stopped: what clients
+        sent meanwhile has not been looked at."""
+        if self._looked is None:
+            return time.monotonic()
+        looked, then = self._looked
+        return then + min(time.monotonic() - looked, 2 * self._interval)
+
     async def watch(self) -> None:
         """Look again and again whether one is too slow, for ever."""
-        while True:
-            await asyncio.sleep(min(self.limits.max_head_s / 4, self.limits.slow_reader_s / 4, 1.0))
-            now = time.monotonic()
-            for connection in list(self.open):
-                connection.look(now)
+        try:
+            while True:
+                now = self.now()
+                self._looked = time.monotonic(), now
+                for connection in list(self.open):
+                    connection.look(now)
+                await asyncio.sleep(self._interval)
+        finally:
+            self._looked = None
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[None]:
+        """`asyncio.timeout` by this clock."""
+        loop = asyncio.get_running_loop()
+        began = self.now()
+
+        def look() -> None:
+            left = began + seconds - self.now()
+            if left > 0:
+                due.append(loop.call_later(left, look))
+            else:
+                limit.reschedule(loop.time())
+
+        async with asyncio.timeout(None) as limit:
+            due = [loop.call_later(seconds, look)]
+            try:
+                yield
+            finally:
+                due[-1].cancel()
 
 
 class Connection(HttpToolsProtocol):
@@ -94,7 +129,7 @@ class Connection(HttpToolsProtocol):
         """It is open, and its first head is awaited."""
         self._written = _Counted(cast("asyncio.Transport", transport), self._is_awaited)
         super().connection_made(cast("asyncio.Transport", self._written))
-        self._head_since = self._taken_at = time.monotonic()
+        self._head_since = self._taken_at = self.all.now()
         self.all.open.add(self)
         self.all.make_room()
         self.all.idle[self] = None
@@ -131,7 +166,7 @@ class Connection(HttpToolsProtocol):
         if self.pipeline:
             self._read_ahead(len(data))
         elif not self._under_way and self._head_since is None:
-            self._head_since = time.monotonic()
+            self._head_since = self.all.now()
 
     def on_message_begin(self) -> None:
         """A head begins."""

@@ -8,7 +8,6 @@ import logging
 import signal
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from types import FrameType
 
@@ -78,16 +77,17 @@ class DrainingServer(uvicorn.Server):
         self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        limit = time.monotonic() + self._state.config.drain_s
-        while self._num_requests and time.monotonic() < limit and not self._is_told_twice:
+        now = self._state.connections.now
+        limit = now() + self._state.config.drain_s
+        while self._num_requests and now() < limit and not self._is_told_twice:
             await asyncio.sleep(POLL_S)
         if self._num_requests:
             self.has_cut = self._is_told_twice
             why = "are cut by a second signal" if self.has_cut else "did not end in time and are cancelled"
             _log.warning("%d requests %s", self._num_requests, why)
             self._state.services.end()
-            limit = time.monotonic() + FAREWELL_S
-            while self._state.services.answering and time.monotonic() < limit:
+            limit = now() + FAREWELL_S
+            while self._state.services.answering and now() < limit:
                 await asyncio.sleep(POLL_S)
         self.should_exit = True
 

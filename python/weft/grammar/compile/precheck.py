@@ -1,8 +1,9 @@
 """The helper process of `trial.py`: for each connection that it is given, a child that compiles one guide.
 
-A child has a time limit that the kernel keeps (an alarm, which ends it wherever it is), a limit of memory beyond what
-the helper has, a stack smaller than that of the compile in earnest, and the kernel's preference should memory run out.
-It ends with the helper, and the helper ends when its socket is closed, so that none outlives the process that asked.
+A child has a time limit of the processor's time that the kernel keeps (an alarm, which ends it wherever it is), one of
+the time in which it is not stopped that a thread keeps, a limit of memory beyond what the helper has, a stack smaller
+than that of the compile in earnest, and the kernel's preference should memory run out. It ends with the helper, and the
+helper ends when its socket is closed, so that none outlives the process that asked.
 
 A child writes a line of JSON before each library that it tries, so that the asking process knows which one it died of,
 and one for the verdict, followed by what is to be built (`prepared.py`).
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from weft import registry
+from weft import _core, registry
 from weft.errors import GuideError, GuideStateError
 from weft.grammar.base import Backend, Chooser, CompiledGuide, Preparing
 from weft.grammar.compile import stacks
@@ -39,7 +40,7 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 PR_SET_PDEATHSIG = 1
 M_ARENA_MAX = -8
 WAITING = 1.8
-"""So many times what a child may take of a CPU it may take in all."""
+"""So many times what a child may take of a CPU it may take in all, pauses left out."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,8 @@ def _child(connection: socket.socket, helper: Helper) -> None:
             if "bad_alloc" in error or "too much memory" in error:
                 error = _too_large(job.limits)
             verdict = {"error": error}
-        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
-            signal.setitimer(timer, 0)  # it is done: what is left is up to the reader
+        signal.setitimer(signal.ITIMER_PROF, 0)  # it is done: what is left is up to the reader
+        _core.end_process_after(0)
         tell(connection, {"error": None, **verdict})
         connection.sendall(texts)
     finally:
@@ -188,7 +189,7 @@ def _restrict(job: Job) -> None:
     for number in (signal.SIGALRM, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, job.time_s)  # of a CPU: a busy machine is not the guide's fault
-    signal.setitimer(signal.ITIMER_REAL, WAITING * job.time_s)
+    _core.end_process_after(WAITING * job.time_s)  # first, as its thread's stack is not the guide's memory
     with open("/proc/self/statm") as statm:
         in_use = int(statm.read().split()[0]) * resource.getpagesize()
     most = in_use + job.limits.memory_bytes + stacks.TRIAL_BYTES + stacks.STEP_BYTES

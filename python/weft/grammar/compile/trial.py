@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.awake import AwakeTimer, AwakeWatch
 from weft.errors import GuideError
 from weft.grammar.compile.precheck import WAITING, Job
 from weft.grammar.compile.prepared import Part, unpacked
@@ -119,24 +119,25 @@ class Trial:
 
     def _try(self, job: Job) -> Verdict:
         sent = pickle.dumps(job)
-        start = time.monotonic()
+        watch = AwakeWatch()
         said = self._ask(sent, job)
         if not isinstance(said, Verdict) and not self._is_closed and self._helper.has_ended():
-            start = time.monotonic()
+            watch = AwakeWatch()
             said = self._ask(sent, job)  # the helper was ended from outside: another one says
         if isinstance(said, Verdict):
             return said
         if "parts" in said:  # it passed, and the child was ended while it sent them
             raise TrialUnavailableError("the process that tries guides of strangers was ended; try again")
-        raise _Died(self._why(time.monotonic() - start, job), said.get("trying"), said.get("of", 1))
+        raise _Died(self._why(watch.seconds, job), said.get("trying"), said.get("of", 1))
 
     def _ask(self, sent: bytes, job: Job) -> Verdict | dict[str, Any]:
         """The verdict of a child of the helper, or the last that it said before it ended. Raises `GuideError` for a
         guide that does not pass."""
         with self._connect() as connection:
-            connection.settimeout(WAITING * job.time_s + 10.0)  # the child ends itself before that
             said = bytearray()
-            with suppress(OSError):
+            # The child ends itself before that.
+            late = AwakeTimer(WAITING * job.time_s + 10.0, lambda: connection.shutdown(socket.SHUT_RDWR))
+            with late, suppress(OSError):
                 connection.sendall(sent)
                 connection.shutdown(socket.SHUT_WR)
                 while part := connection.recv(1 << 20):

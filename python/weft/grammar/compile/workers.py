@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from weft.awake import AwakeTimer
 from weft.errors import CapacityError, GuideError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import stacks
@@ -28,7 +29,7 @@ class Job:
     guide: Guide
     future: Future[CompiledGuide]
     compiled: CompiledGuide | None = None
-    timer: threading.Timer | None = None
+    timer: AwakeTimer | None = None
     client: Hashable = None  # in whose turn it came
     measured_bytes: int = 0  # that its trial found it to hold
 
@@ -131,8 +132,7 @@ class Workers:
             return None
         client, job = self.jobs.take()
         job.client = client
-        job.timer = threading.Timer(self._limits.time_s, self._abandon, (job, me))
-        job.timer.daemon = True
+        job.timer = AwakeTimer(self._limits.time_s, lambda: self._abandon(job, me))
         job.timer.start()
         return job
 

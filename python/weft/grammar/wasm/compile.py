@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from weft import _core
+from weft.awake import AwakeTimer
 from weft.errors import GuideError, InterfaceError
 from weft.grammar.wasm import worker
 from weft.grammar.wasm_limits import WasmLimits
@@ -96,21 +97,21 @@ def _apart(wasm: bytes, limits: WasmLimits) -> bytes:
     command = [
         sys.executable, "-I", "-S", str(Path(worker.__file__)), str(_core.__file__), library_path(), *limited,
     ]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, input=wasm, capture_output=True, timeout=limits.compile_s + GRACE_S, env={}, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise GuideError(_too_long(limits)) from None
-    if done.returncode == 0:
-        return done.stdout
-    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={}
+    )
+    with process, AwakeTimer(limits.compile_s + GRACE_S, process.kill):
+        code, said = process.communicate(wasm)
+    status = process.returncode
+    if status == 0:
+        return code
+    if status in (-signal.SIGXCPU, -signal.SIGKILL):
         raise GuideError(_too_long(limits))
-    if done.returncode == worker.REFUSED:
-        said = done.stderr.decode(errors="replace").strip()
-        raise GuideError(f"the WASM module does not compile: {said[:1000]}")
+    if status == worker.REFUSED:
+        reason = said.decode(errors="replace").strip()
+        raise GuideError(f"the WASM module does not compile: {reason[:1000]}")
     raise GuideError(
-        f"the WASM module does not compile: its compiler ended with status {done.returncode}; it may need more memory "
+        f"the WASM module does not compile: its compiler ended with status {status}; it may need more memory "
         f"than {limits.compile_memory_bytes} bytes: simplify it, or raise WasmLimits.compile_memory_bytes"
     )
 

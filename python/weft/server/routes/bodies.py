@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -22,9 +21,10 @@ SMALL = 4 << 10
 
 async def raw_body(request: Request) -> bytes:
     """A body, which may not take for ever to come."""
-    seconds = state_of(request).config.max_body_s
+    state = state_of(request)
+    seconds = state.config.max_body_s
     try:
-        async with asyncio.timeout(seconds):
+        async with state.connections.timeout(seconds):
             return await request.body()
     except TimeoutError:
         raise ApiError(f"the body did not come within {seconds:g} s", 408, code="body_too_slow") from None

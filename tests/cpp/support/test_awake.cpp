@@ -1,0 +1,83 @@
+// The clock that pauses of the process stop.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "check.h"
+#include "paused.h"
+#include "support/awake.h"
+#include "support/timer.h"
+
+namespace {
+
+using weft::AwakeWatch;
+using namespace weft::test;
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+TEST(it_goes_on_while_the_process_runs) {
+  const AwakeWatch watch;
+  const std::int64_t began = weft::now_ns();
+  sleep_ms(300);
+  CHECK(watch.passed_ns() > 50 * kMillisecond);
+  CHECK(watch.passed_ns() <= weft::now_ns() - began + weft::kAwakeTickNs);
+}
+
+TEST(a_pause_stops_it) {
+  const AwakeWatch watch;
+  const std::int64_t began = weft::now_ns();
+  const Paused paused(50, 600);
+  sleep_ms(150);
+  paused.join();
+  CHECK(weft::now_ns() - began > 500 * kMillisecond);
+  CHECK(watch.passed_ns() < 400 * kMillisecond);
+}
+
+TEST(it_stands_where_nobody_listens) {
+  { const AwakeWatch watch; }
+  sleep_ms(1500);
+  const std::int64_t before = weft::awake_ns();
+  sleep_ms(100);
+  EQUAL(weft::awake_ns(), before);
+  weft::note_that_may_wait();
+  sleep_ms(200);
+  CHECK(weft::awake_ns() > before);
+}
+
+#if !defined(__SANITIZE_THREAD__)  // which knows no threads of forks
+
+TEST(a_fork_has_a_clock_of_its_own) {
+  const AwakeWatch watch;
+  const pid_t child = fork();
+  if (child == 0) {
+    weft::end_process_after(100 * kMillisecond);
+    for (;;) pause();
+  }
+  int status = 0;
+  EQUAL(waitpid(child, &status, 0), child);
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM);
+}
+
+TEST(a_process_that_need_not_end_goes_on) {
+  const pid_t child = fork();
+  if (child == 0) {
+    weft::end_process_after(50 * kMillisecond);
+    weft::end_process_after(0);
+    sleep_ms(300);
+    _exit(7);
+  }
+  int status = 0;
+  EQUAL(waitpid(child, &status, 0), child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
+#endif
+
+}  // namespace
+
+int main(int argc, char **argv) { return weft::test::run(argc, argv); }
