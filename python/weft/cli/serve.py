@@ -171,6 +171,7 @@ def serve(
             max_seq_len=max_seq_len,
             host_tasks=host_tasks.value,
             untrusted_guides=not trust_guides,
+            shares_slots=True,
         )
         drafts = Speculation.given(chosen) if given else chosen
         one = models.ModelConfig(model, name, device.value, dtype, drafts, engine, tool_style=tool_style)

@@ -35,7 +35,9 @@ class EngineConfig:
     request gives its own back and goes on later; `"static_batch"`, a batch when the one before it is done. `chunking`
     says who reads: `"first_come"`, or all in `"equal_progress"`; with `chunked` False a prompt is read in one turn,
     once there is room, unless it is longer than a turn. A request that was preempted and is not admitted again for
-    `max_idle_s` seconds ends with "timeout". With `tunes_batch` and `tunes_tokens` fewer requests decode at once, and
+    `max_idle_s` seconds ends with "timeout". With `shares_slots` each client that has something to do has its part of
+    the slots: one that runs nothing, and finds them taken, gets its part of those whose client has more, which go on
+    later (`docs/serving.md`). With `tunes_batch` and `tunes_tokens` fewer requests decode at once, and
     an iteration has fewer tokens, where the mean lengths of the last `tuning_window` requests say so.
 
     With `overlap` an iteration is launched before the host has read the one before it, so that the device does not
@@ -96,6 +98,7 @@ class EngineConfig:
     chunking: Chunking = "first_come"
     chunked: bool = True
     max_idle_s: float = 180.0
+    shares_slots: bool = False
     tunes_batch: bool = False
     tunes_tokens: bool = False
     tuning_window: int = 128
@@ -269,6 +272,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "policy": ("guaranteed_no_evict", "max_utilization", "static_batch"),
     "chunking": ("first_come", "equal_progress"),
     "chunked": (True, False),
+    "shares_slots": (True, False),
     "tunes_batch": (True, False),
     "tunes_tokens": (True, False),
     "overlap": ("auto", True, False),

@@ -91,7 +91,11 @@ def _model(data: Any, folder: Path, where: str) -> ModelConfig:
         raise InputError(f"{where[:-1]} is no table")
     _check(data, MODEL_SETTINGS, where)
     given = dict(data)
-    engine = {"untrusted_guides": True, **_table(given.pop("engine", {}), where + "engine")}
+    engine = {
+        "untrusted_guides": True,
+        "shares_slots": True,
+        **_table(given.pop("engine", {}), where + "engine"),
+    }
     speculation = _speculation(
         _table(given.pop("speculation", {}), where + "speculation"), where + "speculation."
     )

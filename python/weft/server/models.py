@@ -39,7 +39,9 @@ class ModelConfig:
     device: str = "auto"
     dtype: str = "auto"
     speculation: Speculation = field(default_factory=Speculation.none)
-    engine: EngineConfig = field(default_factory=lambda: EngineConfig(untrusted_guides=True))
+    engine: EngineConfig = field(
+        default_factory=lambda: EngineConfig(untrusted_guides=True, shares_slots=True)
+    )
     max_queue_size: int = 1024
     max_pending_bytes: int = 1 << 30
     generation_config: Source = "auto"

@@ -7,7 +7,7 @@ take turns, and the requests of one stand in the order of their arrival. A reque
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, KeysView, Sequence
 from dataclasses import dataclass
 
 from weft.config import Chunking
@@ -72,6 +72,7 @@ class WaitingQueue:
     def __init__(self, turns: FairTurns) -> None:
         self._place = turns.place
         self.requests: list[Request] = []
+        self._of: dict[int | None, list[Request]] = {}  # in the same order
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -80,7 +81,7 @@ class WaitingQueue:
         return iter(self.requests)
 
     def __contains__(self, request: Request) -> bool:
-        i = self._index(request)
+        i = self._index(self.requests, request)
         return i < len(self.requests) and self.requests[i] is request
 
     @property
@@ -88,22 +89,40 @@ class WaitingQueue:
         """The most important; there must be one."""
         return self.requests[0]
 
+    @property
+    def clients(self) -> KeysView[int | None]:
+        """Whose requests they are."""
+        return self._of.keys()
+
+    def first_of(self, client: int | None) -> Request:
+        """The most important of one of the clients."""
+        return self._of[client][0]
+
+    def num_of(self, client: int | None) -> int:
+        """How many are a client's."""
+        return len(self._of.get(client, ()))
+
     def add(self, request: Request) -> None:
         """Queue a request at its place."""
         bisect.insort(self.requests, request, key=self._place)
+        bisect.insort(self._of.setdefault(request.queueing.client, []), request, key=self._place)
 
     def remove(self, request: Request) -> None:
         """Take a request out, which is there."""
         assert request in self
-        del self.requests[self._index(request)]
+        client = request.queueing.client
+        for requests in (self.requests, self._of[client]):
+            del requests[self._index(requests, request)]
+        if not self._of[client]:
+            del self._of[client]
 
-    def _index(self, request: Request) -> int:
+    def _index(self, requests: Sequence[Request], request: Request) -> int:
         """Where a request stands, if it is there."""
         place = self._place(request)
-        i = bisect.bisect_left(self.requests, place, key=self._place)
+        i = bisect.bisect_left(requests, place, key=self._place)
         # Requests of several sources may have the same number.
-        while i + 1 < len(self.requests) and self.requests[i] is not request:
-            if self._place(self.requests[i + 1]) != place:
+        while i + 1 < len(requests) and requests[i] is not request:
+            if self._place(requests[i + 1]) != place:
                 break
             i += 1
         return i

@@ -15,6 +15,7 @@ from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.policy import share_tokens
 from weft.engine.scheduling.running import Running, Search
 from weft.engine.scheduling.schedule import Schedule
+from weft.engine.scheduling.shares import next_to_run, who_yields
 from weft.engine.scheduling.tuner import BatchTuner
 from weft.engine.scheduling.waiting import Waiting
 from weft.engine.stats import StepRecord
@@ -39,11 +40,14 @@ class Scheduler:
         self._of: dict[Request, Running] = {}
         self.released: list[Running] = []
         self._config = config
+        self._shares = config.shares_slots and config.policy != "static_batch"
         self._num_drafts_of = [0, *map(speculation.draft_tokens, range(1, config.max_batch + 1))]
         self.tuner = BatchTuner(config, capacity.kv.num_pages - 1, speculation.max_draft_tokens)
         self._begin_search = begin_search
         self._spliced: list[Running] = []
         self._grown: list[Running] = []
+        self._is_short = False  # of pages, in this step
+        self._refused: tuple[Request, int] | None = None  # the last step, with so many pages to be had
 
     # -- requests come and go
 
@@ -91,10 +95,17 @@ class Scheduler:
         """Which requests decode next. None: what is in flight must be read first, for the pages that it may give
         back."""
         self._read_spliced_again()
+        self._is_short = False
+        yielding = self._yielding()
+        if yielding and in_flight:
+            return None
+        for running in yielding:
+            self._preempt(running, record, yields=True)
         decoding = self._decoding()
         while decoding and not self._grow(decoding):
             if in_flight:
                 return None
+            self._is_short = True
             if not self._read_spliced_again():  # those give pages back, which no longer hold their text
                 self._preempt(max(self.running, key=lambda r: self.waiting.turns.place(r.request)), record)
             decoding = self._decoding()
@@ -145,17 +156,18 @@ class Scheduler:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
         admitted: list[Running] = []
         queue, config = self.waiting.queue, self._config
-        if record.paused or not queue.requests or (config.policy == "static_batch" and self.running):
+        self._refused = None
+        if self._is_short or not queue.requests or (config.policy == "static_batch" and self.running):
             return admitted
         unread = sum(running.num_unread for running in self.running)
-        while queue.requests and self.capacity.free_slots:
-            request = queue.first
-            if self.running and self._num_slots_taken + request.width > self.tuner.limits.max_batch:
-                break
+        while queue.requests and (self.capacity.free_slots or self._shares):
+            request = self._next()
             if not self._can_read(request, budget, unread) or not self._fits_width(request):
                 break
-            running = self.capacity.take(request, len(self.running))
+            is_full = self.running and self._num_slots_taken + request.width > self._num_slots
+            running = None if is_full else self.capacity.take(request, len(self.running))
             if running is None:
+                self._refused = request, self.capacity.kv.num_available
                 break
             if request.beam is not None:
                 assert self._begin_search is not None
@@ -168,6 +180,18 @@ class Scheduler:
                 record.new_active += 1
                 record.new_active_queue_s += time.perf_counter() - request.output.stats.submitted_at
         return admitted
+
+    def _next(self) -> Request:
+        """Who is admitted next."""
+        queue = self.waiting.queue
+        if not self._shares:
+            return queue.first
+        return next_to_run(queue, self.waiting.turns, self.running, self._num_slots)
+
+    @property
+    def _num_slots(self) -> int:
+        """How many requests may decode at once."""
+        return self.tuner.limits.max_batch
 
     @property
     def _num_slots_taken(self) -> int:
@@ -208,12 +232,27 @@ class Scheduler:
 
     # -- taking back
 
-    def _preempt(self, running: Running, record: StepRecord) -> None:
+    def _yielding(self) -> list[Running]:
+        """Whose slots a client without any should have, which was refused in the step before."""
+        if not self._shares or self._refused is None:
+            return []
+        newcomer, num_available = self._refused
+        queue, turns = self.waiting.queue, self.waiting.turns
+        if newcomer not in queue or not self.running or self.running[0].request.width > 1:
+            return []
+        if self._num_slots_taken + newcomer.width > self._num_slots:
+            return who_yields(newcomer, queue, turns, self.running, self._num_slots)
+        if self.capacity.kv.num_available > num_available:  # it may fit now
+            return []
+        # There are slots, and no pages: those that run are as many as can, and one goes at a time.
+        return who_yields(newcomer, queue, turns, self.running, self._num_slots_taken, most=1)
+
+    def _preempt(self, running: Running, record: StepRecord, yields: bool = False) -> None:
         """Take slot and pages back from a request that nothing in flight names. Its text and its matcher stay."""
         assert not running.in_flight
         record.paused.append(running.request.id)
         self.capacity.cache(running)
-        self._queue_again(running)
+        self._queue_again(running, yields)
 
     def _read_spliced_again(self) -> bool:
         """Queue those whose text was written anew and that nothing in flight names; whether there were some."""
@@ -226,10 +265,10 @@ class Scheduler:
             self._queue_again(running)
         return bool(again)
 
-    def _queue_again(self, running: Running) -> None:
+    def _queue_again(self, running: Running, yields: bool = False) -> None:
         self._leave(running)
         running.request.move(Stage.QUEUED)
-        self.waiting.add_again(running.request)
+        self.waiting.add_again(running.request, yields)
 
     def _leave(self, running: Running) -> None:
         self.running.remove(running)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 
+from weft.awake import AwakeWatch
 from weft.engine.request import Request, Stage
 from weft.engine.scheduling.deadlines import Deadlines
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
@@ -16,7 +17,8 @@ from weft.grammar.starts import StartedGuide
 
 
 class Waiting:
-    """Requests without a slot, and the clocks of all. `max_idle_s`: how long one that was preempted may wait.
+    """Requests without a slot, and the clocks of all. `max_idle_s`: how long one may wait that was preempted for want
+    of pages.
 
     In the `queue` are those that could have a slot now; those that are `unready` wait for their guide, which may be
     among the `compiled`, or for its program. `deadlines` are of all, `preempted` since when.
@@ -31,7 +33,7 @@ class Waiting:
         self._compiling: dict[Future[CompiledGuide], dict[Request, None]] = {}
         self.compiled: deque[Future[CompiledGuide]] = deque()  # other threads add to it
         self.deadlines = Deadlines()
-        self.preempted: dict[Request, float] = {}
+        self.preempted: dict[Request, AwakeWatch | None] = {}
 
     def __iter__(self) -> Iterator[Request]:
         yield from self.queue
@@ -69,9 +71,9 @@ class Waiting:
         if len(alike) == 1:
             compiling.add_done_callback(self.compiled.append)
 
-    def add_again(self, request: Request) -> None:
-        """A request that was preempted."""
-        self.preempted[request] = time.perf_counter()
+    def add_again(self, request: Request, yields: bool = False) -> None:
+        """A request that was preempted. One that `yields` its slot to another client may wait as long as it takes."""
+        self.preempted[request] = None if yields else AwakeWatch()
         self.queue.add(request)
 
     def admit(self, request: Request) -> bool:
@@ -80,7 +82,9 @@ class Waiting:
         self.turns.admit(request)
         if _has_program(request):
             self.programs.admit(request)
-        return self.preempted.pop(request, None) is None
+        is_new = request not in self.preempted
+        self.preempted.pop(request, None)
+        return is_new
 
     def forget(self, request: Request) -> None:
         """The request ends, wherever it is."""
@@ -138,9 +142,11 @@ class Waiting:
 
     def late(self) -> list[Request]:
         """Those whose time is up."""
-        now = time.perf_counter()
-        late = self.deadlines.late(now)
-        idle = [r for r, since in self.preempted.items() if now - since > self._max_idle_s]
+        late = self.deadlines.late(time.perf_counter())
+        clocks = self.preempted.items()
+        idle = [
+            request for request, waits in clocks if waits is not None and waits.seconds > self._max_idle_s
+        ]
         return late + [request for request in idle if request not in late]
 
 
