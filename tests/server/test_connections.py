@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from support.pauses.here import pause_here
 from support.server.asking import ENDLESS, ask
 from support.server.running import Running, running
 from support.server.sockets import chat, connected, rest, wait_for
@@ -69,6 +70,23 @@ def test_a_head_that_does_not_end_is_refused(strict: Running, start: bytes) -> N
     assert 0.9 < time.monotonic() - before < 10
     assert received.startswith(b"HTTP/1.1 408") == start.startswith(b"GET")
     assert not received or start.startswith(b"GET")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_a_pause_of_the_server_makes_nobody_slow(models: dict[str, ServedModel], part: str) -> None:
+    """What was to come within a second comes after three, in which the process was stopped."""
+    request = chat({"max_tokens": 2})
+    end = request.index(b"\r\n\r\n") + 4
+    first = end - 6 if part == "head" else end + 5
+    config = ServerConfig(max_head_s=1.0, max_body_s=1.0)
+    with running(models, config) as started, connected(started) as connection:
+        connection.sendall(request[:first])
+        time.sleep(0.2)
+        pause_here(3.0)
+        time.sleep(0.1)
+        connection.sendall(request[first:])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def test_the_head_of_a_second_request_is_bounded_too(strict: Running) -> None:

@@ -73,7 +73,7 @@ def test_a_newcomer_is_served_at_once_and_nobodys_tokens_change(
         for request in bobs:
             llm.engine.submit(request)
         steps = step_until(llm, lambda: all(request.output.token_ids for request in bobs))
-        assert steps <= 6, steps
+        assert steps <= 3, steps
         assert sum(request.is_active for request in adas) == 2
         step_until(llm, lambda: all(request.is_finished for request in adas + bobs))
         assert_same(bobs[0].output.token_ids, tiny_references(0)[0], "guided")

@@ -47,7 +47,7 @@ class Scheduler:
         self._spliced: list[Running] = []
         self._grown: list[Running] = []
         self._is_short = False  # of pages, in this step
-        self._refused: tuple[Request, int] | None = None  # the last step, with so many pages to be had
+        self._refused: tuple[Request | None, int] = None, 0  # in the last step, with so many pages to be had
 
     # -- requests come and go
 
@@ -156,7 +156,7 @@ class Scheduler:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
         admitted: list[Running] = []
         queue, config = self.waiting.queue, self._config
-        self._refused = None
+        self._refused = None, 0
         if self._is_short or not queue.requests or (config.policy == "static_batch" and self.running):
             return admitted
         unread = sum(running.num_unread for running in self.running)
@@ -233,16 +233,19 @@ class Scheduler:
     # -- taking back
 
     def _yielding(self) -> list[Running]:
-        """Whose slots a client without any should have, which was refused in the step before."""
-        if not self._shares or self._refused is None:
-            return []
-        newcomer, num_available = self._refused
+        """Whose slots a client without any is to have."""
         queue, turns = self.waiting.queue, self.waiting.turns
-        if newcomer not in queue or not self.running or self.running[0].request.width > 1:
+        if not self._shares or not queue.requests or not self.running:
+            return []
+        newcomer = self._next()
+        if self.running[0].request.width > 1 or not self._can_read(
+            newcomer, self.tuner.limits.max_num_tokens, sum(running.num_unread for running in self.running)
+        ):
             return []
         if self._num_slots_taken + newcomer.width > self._num_slots:
             return who_yields(newcomer, queue, turns, self.running, self._num_slots)
-        if self.capacity.kv.num_available > num_available:  # it may fit now
+        request, num_available = self._refused
+        if request is not newcomer or self.capacity.kv.num_available > num_available:  # it may fit now
             return []
         # There are slots, and no pages: those that run are as many as can, and one goes at a time.
         return who_yields(newcomer, queue, turns, self.running, self._num_slots_taken, most=1)

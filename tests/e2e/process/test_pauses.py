@@ -1,0 +1,18 @@
+"""A process that is paused for seconds, again and again, answers as one that is not: a pause is no guide's time. With
+many more of them: `python -m support.pauses`, in `tests`."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.pauses.pausing import pause_at_random
+
+PAUSES = 12
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["guides", "tools"])
+def test_a_pause_ends_no_answer(kind: str) -> None:
+    paused = pause_at_random(kind, PAUSES, seed=len(kind))
+    assert paused.num_pauses == PAUSES and paused.num_answers > 0
+    assert not paused.wrong
