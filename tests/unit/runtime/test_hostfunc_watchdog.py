@@ -61,6 +61,25 @@ def test_it_names_the_callback_and_prints_every_stack() -> None:
     assert report.count("has waited") < 8
 
 
+# The process is stopped for longer than the limit while a callback waits for a part of it. The GIL is kept by many short
+# sleeps: a long one would be over when the process goes on.
+PAUSED = STUCK.replace("set_watchdog(0.5)", "set_watchdog(2.5)").replace(
+    "    sleep(4_000_000)",
+    """\
+    import os, subprocess
+    sys.setswitchinterval(100)
+    stop = f"sleep 0.6; kill -STOP {os.getpid()}; sleep 4; kill -CONT {os.getpid()}"
+    subprocess.Popen(["/bin/sh", "-c", stop])
+    for _ in range(24):
+        sleep(50_000)""",
+)
+
+
+@pytest.mark.process
+def test_a_pause_of_the_process_is_nobodys_wait() -> None:
+    assert run(PAUSED) == ""
+
+
 # A callback that lets go of the GIL in the midst of its work, and can't get it back.
 STUCK_INSIDE = """
 import ctypes, threading, time
