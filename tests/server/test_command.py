@@ -65,7 +65,9 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
     assert (
         drafting.speculation.drafters == ("forced", "eagle3") and drafting.speculation.max_draft_tokens == 4
     )
-    assert drafting.engine.max_batch == 4 and drafting.engine.untrusted_guides and drafting.engine.shares_slots
+    assert (
+        drafting.engine.max_batch == 4 and drafting.engine.untrusted_guides and drafting.engine.shares_slots
+    )
     kinds = {name: guide.kind for name, guide in drafting.handles.items()}
     assert kinds == {"person": "json_schema", "digits": "regex"}
     assert (plain.tool_style, plain.thinking) == ("llama", ("<think>", "</think>"))

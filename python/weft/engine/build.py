@@ -68,7 +68,8 @@ def build_engine(
 
     turns = FairTurns()
     assert config.programs_ahead is not None and config.max_program_bytes is not None
-    programs = Programs(Starts(), config.programs_ahead, config.max_program_bytes, turns)
+    ahead, most_bytes = config.programs_ahead, config.max_program_bytes
+    programs = Programs(Starts(), ahead, most_bytes, turns, config.shares_slots)
     waiting = Waiting(config.max_idle_s, turns, programs)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
     runner = ModelRunner(decoder, DraftGuidance(speculation.guide_drafts))

@@ -10,6 +10,8 @@ from support.engine.oracle import assert_same
 from support.engine.references import Cached, Checkpoint, make_guide
 from support.engine.requests import make_request
 from support.grammar.guides import GUIDES
+from support.wasm.digits import digits
+from support.wasm.guides import PROMPT
 from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.engine.request import Request
 
@@ -122,6 +124,21 @@ def test_pages_are_shared_as_slots_are(tiny: Checkpoint, prompts: list[str]) -> 
         assert not any(request.is_finished for request in adas)
         step_until(llm, lambda: all(request.is_finished for request in [*adas, bobs]), 1500)
         assert not any(request.output.error for request in [*adas, bobs])
+
+
+def test_a_program_of_a_newcomer_begins_before_others_have_slots(tiny: Checkpoint) -> None:
+    """Those ahead are all of a client that has every slot."""
+    with make(tiny, max_batch=2, programs_ahead=2) as llm:
+        adas = [make_request(llm, PROMPT, LONG, digits(200), client=ADA) for _ in range(6)]
+        for request in adas:
+            llm.engine.submit(request)
+        step_until(llm, lambda: sum(len(request.output.token_ids) > 2 for request in adas) == 2, 10**6)
+        bobs = make_request(llm, PROMPT, LONG, digits(6), client=BOB)
+        llm.engine.submit(bobs)
+        step_until(llm, lambda: bobs.is_finished or any(request.is_finished for request in adas), 10**6)
+        assert bobs.is_finished and bobs.output.stats.guided_valid
+        step_until(llm, lambda: all(request.is_finished for request in adas), 10**6)
+        assert len({tuple(request.output.token_ids) for request in adas}) == 1
 
 
 def test_who_yields_may_wait_longer_than_who_lacks_pages(tiny: Checkpoint, prompts: list[str]) -> None:

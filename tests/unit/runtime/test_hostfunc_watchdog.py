@@ -61,8 +61,8 @@ def test_it_names_the_callback_and_prints_every_stack() -> None:
     assert report.count("has waited") < 8
 
 
-# The process is stopped for longer than the limit while a callback waits for a part of it. The GIL is kept by many short
-# sleeps: a long one would be over when the process goes on.
+# The process is stopped for longer than the limit while a callback waits for a part of it. The GIL is kept by many
+# short sleeps: a long one would be over when the process goes on.
 PAUSED = STUCK.replace("set_watchdog(0.5)", "set_watchdog(2.5)").replace(
     "    sleep(4_000_000)",
     """\

@@ -1,8 +1,9 @@
 """Requests whose matchers take long to begin and hold much (programs): they wait here until a slot is near.
 
 At most `ahead` of them have begun and have no slot, and all that have begun and not ended may hold `max_bytes` at most.
-They begin in the order of the queue. Sequences of one request are copies of its first start, which is kept until the
-last of them has begun, and counts like one more.
+Where clients share the slots, one more of each that has none ahead: it may get a slot before those of others. They
+begin in the order of the queue. Sequences of one request are copies of its first start, which is kept until the last of
+them has begun, and counts like one more.
 
 Somebody can always go on: whoever is let in with siblings has room for the copy that is kept and for one sequence, so
 that the sequences of the request that came last may run one by one. Where the first that waits does not fit, only such
@@ -52,10 +53,12 @@ class Programs:
     others, and set by what wakes the engine. The order of `turns` is that of the queue. `orphans` are starts whose
     requests have ended."""
 
-    def __init__(self, starts: Starts, ahead: int, max_bytes: int, turns: FairTurns) -> None:
+    def __init__(
+        self, starts: Starts, ahead: int, max_bytes: int, turns: FairTurns, shares: bool = False
+    ) -> None:
         self.held_bytes = 0
         self.on_started: Callable[[], object] = lambda: None
-        self._starts, self._most_ahead, self._max_bytes = starts, ahead, max_bytes
+        self._starts, self._most_ahead, self._max_bytes, self._shares = starts, ahead, max_bytes, shares
         self._waiting = WaitingQueue(turns)
         self._siblings: dict[StartedGuide, _Siblings] = {}
         self._starting: dict[Request, Future[Matcher]] = {}
@@ -150,9 +153,14 @@ class Programs:
         begun: list[tuple[Request, bool]] = []
         failed: Failures = []
         is_open, num_passed = True, 0
+        clients = {request.queueing.client for request in self._ahead} if self._shares else set()
         for request in self._waiting:
-            if len(self._ahead) >= self._most_ahead or (num_passed >= MOST_LOOKED_AT and self._held):
+            is_full = len(self._ahead) >= self._most_ahead
+            if (is_full and not self._shares) or (num_passed >= MOST_LOOKED_AT and self._held):
                 break
+            if is_full and request.queueing.client in clients:
+                num_passed += 1
+                continue
             siblings = self._siblings[_guide(request)]
             if siblings.is_starting:
                 num_passed += 1
@@ -168,6 +176,7 @@ class Programs:
             self.held_bytes += more
             self._held[request], siblings.kept_bytes, siblings.is_starting = own, kept, True
             self._ahead.add(request)
+            clients.add(request.queueing.client)
             begun.append((request, not kept))
         for request, is_last in begun:
             self._waiting.remove(request)
