@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from support.grammar.guides import GUIDES
 from support.wasm.digits import digits
 from support.wasm.guides import PROMPT
 from weft import LLM, EngineConfig, SamplingParams, Speculation
+from weft.client.request import GenerationRequest
 from weft.engine.request import Request
 
 ADA, BOB = 1, 2
@@ -128,17 +131,27 @@ def test_pages_are_shared_as_slots_are(tiny: Checkpoint, prompts: list[str]) -> 
 
 def test_a_program_of_a_newcomer_begins_before_others_have_slots(tiny: Checkpoint) -> None:
     """Those ahead are all of a client that has every slot."""
+
+    def ask(count: int, client: int) -> Request:
+        sampling = SamplingParams(max_tokens=count + 10)
+        asked = GenerationRequest(PROMPT, sampling, digits(count), client_id=client)
+        return llm.client.submit([asked])[0].engine_requests[0]
+
+    def wait_for(done: Callable[[], bool]) -> None:
+        limit = time.monotonic() + 120
+        while not done():
+            assert time.monotonic() < limit
+            time.sleep(0.001)
+
     with make(tiny, max_batch=2, programs_ahead=2) as llm:
-        adas = [make_request(llm, PROMPT, LONG, digits(200), client=ADA) for _ in range(6)]
-        for request in adas:
-            llm.engine.submit(request)
-        step_until(llm, lambda: sum(len(request.output.token_ids) > 2 for request in adas) == 2, 10**6)
-        bobs = make_request(llm, PROMPT, LONG, digits(6), client=BOB)
-        llm.engine.submit(bobs)
-        step_until(llm, lambda: bobs.is_finished or any(request.is_finished for request in adas), 10**6)
-        assert bobs.is_finished and bobs.output.stats.guided_valid
-        step_until(llm, lambda: all(request.is_finished for request in adas), 10**6)
+        adas = [ask(200, ADA) for _ in range(6)]
+        wait_for(lambda: sum(len(request.output.token_ids) > 2 for request in adas) == 2)
+        bobs = ask(6, BOB)
+        wait_for(lambda: bobs.is_finished or any(request.is_finished for request in adas))
+        assert bobs.is_finished and not any(request.is_finished for request in adas)
+        wait_for(lambda: all(request.is_finished for request in adas))
         assert len({tuple(request.output.token_ids) for request in adas}) == 1
+        assert all(request.output.stats.guided_valid for request in [*adas, bobs])
 
 
 def test_who_yields_may_wait_longer_than_who_lacks_pages(tiny: Checkpoint, prompts: list[str]) -> None:
