@@ -50,22 +50,22 @@ def pause_at_random(kind: str, pauses: int, seed: int) -> Paused:
         start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None
-    try:
-        if process.stdout.readline():
-            reader = threading.Thread(target=lambda: [paused.take(line) for line in process.stdout or ()])
-            reader.start()
-            for _ in range(pauses):
-                time.sleep(rng.uniform(0, MOST_BETWEEN_S))
-                if process.poll() is not None:
-                    break
-                _pause(process.pid, rng.uniform(SHORTEST_S, LONGEST_S), rng.random() < 0.5, paused)
-            process.stdin.close()
-            reader.join()
-        status = process.wait()
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with process:
+        try:
+            if process.stdout.readline():
+                reader = threading.Thread(target=lambda: [paused.take(line) for line in process.stdout or ()])
+                reader.start()
+                for _ in range(pauses):
+                    time.sleep(rng.uniform(0, MOST_BETWEEN_S))
+                    if process.poll() is not None:
+                        break
+                    _pause(process.pid, rng.uniform(SHORTEST_S, LONGEST_S), rng.random() < 0.5, paused)
+                process.stdin.close()
+                reader.join()
+            status = process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     if status != 0:
         raise RuntimeError(f"the process ended with status {status}")
     return paused
