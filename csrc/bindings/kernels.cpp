@@ -12,6 +12,7 @@
 #include "bindings/logits.h"
 #include "driver/error.h"
 #include "hostfunc/host_task.h"
+#include "kernels/chaining.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
 #include "kernels/layer/linear.h"
@@ -163,6 +164,7 @@ void bind_kernels(nb::module_ &m) {
   nb::class_<Kernel>(m, "Kernel").def("run", &Kernel::run, nb::call_guard<nb::gil_scoped_release>());
   m.def("launch_kernel", &launch_kernel, nb::arg("stream"), nb::arg("kernel"), nb::arg("owner").none(),
         nb::arg("name"));
+  m.def("chain_kernels", [](bool chains) { chains_kernels = chains; }, nb::arg("chains"));  // those on CUDA
   m.def("linear_cpu", &linear);
   m.def("has_tiles", &has_tiles);
   instruction_set_name();  // a wrong name in the environment ends the import, not a kernel

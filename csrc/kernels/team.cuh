@@ -6,6 +6,8 @@
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
+#include <kernels/launch.cuh>
+
 namespace weft {
 
 constexpr int kTeamThreads = 512;  // of a block
@@ -57,13 +59,17 @@ inline unsigned largest_team() {
 template <class... Parameters, class... Arguments>
 void launch_teams(void (*kernel)(Parameters...), unsigned teams, unsigned size, void *stream,
                   const Arguments &...arguments) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = size, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = add_chaining(attributes);
+  if (size > 1) {
+    cudaLaunchAttribute &cluster = attributes[count++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = size, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(teams * size), config.blockDim = dim3(kTeamThreads);
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &cluster, config.numAttrs = size > 1 ? 1 : 0;
+  config.attrs = attributes, config.numAttrs = count;
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

@@ -87,6 +87,7 @@ __device__ __forceinline__ void store_mixed(T *p, std::uint32_t allowed, T neg_i
 
 template <DType kType, bool kTarget>
 __global__ void __launch_bounds__(kThreads) apply_kernel(const ApplyCall call) {
+  begin_chained();
   using T = typename Type<kType>::Bits;
   constexpr int kCount = 16 / sizeof(T);
   constexpr std::uint32_t kAll = (1u << kCount) - 1u;
@@ -135,6 +136,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(const ApplyCall call) {
 // caches: its content changes between two launches.
 template <class V>
 __global__ void __launch_bounds__(kThreads) copy_kernel(const CopyCall call) {
+  begin_chained();
   constexpr std::int64_t kWords = sizeof(V) / sizeof(std::uint32_t);
   for (std::int64_t i = blockIdx.y; i < call.count; i += gridDim.y) {
     const std::int64_t row = call.rows.at(i);

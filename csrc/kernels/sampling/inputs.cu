@@ -10,16 +10,20 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A block per row.
+// A block per row. Kernels after it may read what it writes, and all that was there before it, without waiting for it
+// (attention does), so it lets none start before it has written, and its writes are where all see them.
 __global__ void __launch_bounds__(kThreads) read_kernel(const InputsCall call) {
+  wait_for_earlier();
   const std::int64_t b = blockIdx.x;
   if (threadIdx.x == 0) call.read_row(b);
   const std::int32_t *from = call.page_table + call.slot_of(b) * call.table_width;
   for (std::int64_t p = threadIdx.x; p < call.table_width; p += kThreads)
     call.pages[b * call.table_width + p] = from[p];
+  __threadfence();
 }
 
 __global__ void __launch_bounds__(kThreads) proposals_kernel(const ProposalsCall call) {
+  begin_chained();
   const std::int64_t b = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (b < call.rows) call.take_row(b);
 }

@@ -44,6 +44,7 @@ __device__ const std::int32_t *ends_of(const SlotCall &call, std::int64_t i) {
 // Team t has row t.
 template <class T, bool kTarget>
 __global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const SlotCall call) {
+  begin_chained();
   RowMemory &memory = block_memory<RowMemory>();
   const Team team;
   const std::int64_t i = blockIdx.x / team.size, vocab = call.logits.vocab, s = call.slot_of(i);
@@ -86,12 +87,14 @@ void launch_rows(const SlotCall &call, int sms, void *stream) {
 
 // A thread per row. Rows of one slot are the padding slot's: any result is fine there.
 __global__ void __launch_bounds__(kThreads) advance_kernel(const AdvanceCall call) {
+  begin_chained();
   const std::int64_t b = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (b < call.rows) advance_row(call, b);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) keep_kernel(const KeepCall call) {
+  begin_chained();
   const std::int64_t i = blockIdx.x, s = call.slot[i / call.positions];
   if (s < 0 || s >= call.slots || !call.wanted[s]) return;
   const T *from = static_cast<const T *>(call.from.data) + i * call.from.stride;

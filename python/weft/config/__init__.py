@@ -10,7 +10,7 @@ from weft.config.engine import (
     Policy,
     positions_ahead,
 )
-from weft.config.environ import cache_directory, is_debug, named_commit
+from weft.config.environ import cache_directory, is_debug, kernel_variant, named_commit
 from weft.config.paths import cached_model_path, model_directory, package_model_path
 from weft.config.speculation import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Lookahead, Speculation
 
@@ -32,6 +32,7 @@ __all__ = [
     "cache_directory",
     "cached_model_path",
     "is_debug",
+    "kernel_variant",
     "model_directory",
     "named_commit",
     "package_model_path",

@@ -16,6 +16,11 @@ def named_commit() -> str | None:
     return os.environ.get("WEFT_COMMIT")
 
 
+def kernel_variant() -> str | None:
+    """The variant of CUDA's kernels that WEFT_KERNELS names (`ops/variants.py`), for measurements."""
+    return os.environ.get("WEFT_KERNELS")
+
+
 def cache_directory() -> Path:
     """Where weft keeps what it got and made: WEFT_CACHE, or `weft` in XDG_CACHE_HOME (default: ~/.cache)."""
     own = os.environ.get("WEFT_CACHE")

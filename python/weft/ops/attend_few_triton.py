@@ -4,6 +4,10 @@ keys that are joined by the last program to arrive.
 Share s of S takes tiles s, s + S, ... of a text's keys, and writes those of its new tokens before it reads them. Tiles
 and shares are constants of the model and of the page tables, and a block has room for 16 queries whatever their number:
 a query's bits depend on its own text alone.
+
+Keys before a row's base are older than the step. Those of its first tile a program reads while the kernels before it
+still run, where the caller vouches that these write none of them, nor bases and page tables (`Rows.settled`). Elsewhere
+it only asks for them: what is in the L2 cache is never stale.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -27,13 +31,15 @@ from weft.ops.attention_parts_triton import (
     tokens_of,
     turn,
 )
-from weft.ops.triton_launch import begin, chain_options, counters
+from weft.ops.triton_launch import chain_options, counters, let_next_start, wait_for_earlier
+from weft.ops.variants import chosen
 
 FEW_TOKENS = 16
 QUERIES = 16
 STAGES = 3
 JOINED = 256  # values of a query that are joined at once
 MOST_SHARES = 32
+MOST_IN_REGISTERS = 128  # values of a key
 ENOUGH_PROGRAMS = 128  # one for each multiprocessor of a large GPU, of one row
 
 
@@ -43,27 +49,97 @@ def choose_shares(num_kv_heads: int, capacity: int, keys: int) -> int:
     return 1 << max(0, wanted.bit_length() - 1)
 
 
+@triton.jit
+def read_old_keys(
+    Cache, PageTable, Base, row, key_head, start, num_columns,
+    HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """A row's base, how many of its keys are old and in its pages, and those of the tile at `start` with their values
+    [BN, DP], zeros where they are not. All around the L1 cache, which need not know what was just written."""
+    base = tl.load(Base + row, cache_modifier=".cg")
+    old = tl.minimum(base, num_columns * PAGE).to(tl.int32)
+    n = start + tl.arange(0, BN)
+    d = tl.arange(0, DP)
+    inside = n < old
+    page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0, cache_modifier=".cg").to(
+        tl.int64
+    )
+    entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None] + d[None, :]
+    mask = inside[:, None] & (d < D)[None, :]
+    k = tl.load(entry, mask=mask, other=0.0, cache_modifier=".cg")
+    v = tl.load(entry + HKV * D, mask=mask, other=0.0, cache_modifier=".cg")
+    return base, old, k, v
+
+
+@triton.jit
+def ask_for_keys(
+    Cache, PageTable, Base, row, key_head, start, num_columns, num_pages,
+    HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Bring the old keys and values of the tile at `start` to the L2 cache. Whatever bases and page tables hold, they
+    may be in the making, no address is outside the cache's pages."""
+    SIZE: tl.constexpr = Cache.dtype.element_ty.primitive_bitwidth // 8
+    LINES: tl.constexpr = DP * SIZE // 128 if DP * SIZE > 128 else 1
+    old = tl.minimum(tl.load(Base + row, cache_modifier=".cg"), num_columns * PAGE).to(tl.int32)
+    if start < old:
+        line = tl.arange(0, 2 * BN * LINES)
+        n = tl.minimum(start + line // (2 * LINES), old - 1)
+        page = tl.load(PageTable + row * num_columns + n // PAGE, cache_modifier=".cg")
+        page = tl.maximum(tl.minimum(page, num_pages - 1), 0).to(tl.int64)
+        entry = ((page * PAGE + n % PAGE) * 2 + line // LINES % 2) * HKV + key_head
+        address = Cache + entry * D + tl.minimum(line % LINES * (128 // SIZE), D - 1)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address.to(tl.int64, bitcast=True)],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
 @triton.jit(
-    do_not_specialize=["width", "offset", "num_columns", "num_positions", "eps", "scale"],
+    do_not_specialize=["width", "offset", "num_columns", "num_pages", "num_positions", "eps", "scale"],
     do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
 )
 def attend_few_kernel(
     QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, Out, Parts, Lse, Counters,
-    eps, scale, width, offset, num_columns, num_positions,
+    eps, scale, width, offset, num_columns, num_pages, num_positions,
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
     BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
-    STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, CHAINED: tl.constexpr,
+    STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Program (row, key head and block of queries, share). Parts float32 [N * H, SHARES, D], Lse float32
-    [N * H, SHARES] and Counters int32 [programs of a share], zero before and after."""
-    begin(CHAINED)
+    [N * H, SHARES] and Counters int32 [programs of a share], zero before and after. EARLY: keys
+    of earlier steps are asked for (1) or read (2) before the wait."""
+    let_next_start(CHAINED)
     G: tl.constexpr = H // HKV
     WIDE: tl.constexpr = (H + 2 * HKV) * D
     row = tl.program_id(0)
     key_head = tl.program_id(1) % HKV
     block = tl.program_id(1) // HKV
     share = tl.program_id(2)
-    mine, count, first = tokens_of(Base, Count, Starts, row, width, offset)
+    d = tl.arange(0, DP)
+    if EARLY == 1 and CHAINED:
+        ask_for_keys(
+            Cache,
+            PageTable,
+            Base,
+            row,
+            key_head,
+            share * BN,
+            num_columns,
+            num_pages,
+            HKV,
+            D,
+            DP,
+            PAGE,
+            BN,
+        )
+    if EARLY == 2:
+        base, old, old_k, old_v = read_old_keys(
+            Cache, PageTable, Base, row, key_head, share * BN, num_columns, HKV, D, DP, PAGE, BN
+        )
+    wait_for_earlier(CHAINED)
+    if EARLY < 2:
+        base = tl.load(Base + row)
+    mine, count, first = tokens_of(base, Count, Starts, row, width, offset)
     length = tl.minimum(first + count, num_columns * PAGE)
     alive = tl.minimum(tl.cdiv(length, BN), SHARES)
     if (share < alive) & (block * BM < count * G):
@@ -71,7 +147,6 @@ def attend_few_kernel(
         token = query // G
         head = key_head * G + query % G
         live = token < count
-        d = tl.arange(0, DP)
         own = QKV + mine * WIDE
         q = load_heads(own + (token * WIDE + head * D)[:, None], d, live, D, DP)
         q = turn(q, QNorm, Rotary, first + token, live, d, eps, num_positions, BM, D, DP)
@@ -99,7 +174,20 @@ def attend_few_kernel(
         if REACH > 0:
             low = tl.maximum(tl.minimum(first + block * BM // G, length - 1) - REACH + 1, 0)
             hidden = hidden_keys(low, share * BN, SHARES * BN, BN, SINKS)
-        for start in tl.range(share * BN, length - hidden, SHARES * BN, num_stages=STAGES):
+        begin = share * BN
+        if EARLY == 2:
+            n = begin + tl.arange(0, BN)
+            inside = n < length
+            new = inside & (n >= old)
+            page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
+            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
+            mask = new[:, None] & (d < D)[None, :]
+            k = tl.load(entry + d[None, :], mask=mask, other=old_k)
+            v = tl.load(entry + HKV * D + d[None, :], mask=mask, other=old_v)
+            seen = (n[None, :] <= position[:, None]) & inside[None, :]
+            m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+            begin += SHARES * BN
+        for start in tl.range(begin, length - hidden, SHARES * BN, num_stages=STAGES):
             if REACH > 0:
                 n = skip_hidden(start, hidden, BN, SINKS) + tl.arange(0, BN)
                 inside = (n < length) & ((n >= low) | (n < SINKS))
@@ -157,7 +245,7 @@ def attend_few_kernel(
 
 def attend_few(call: Call, shares: int | None = None) -> None:
     """`attend` of rows of at most `FEW_TOKENS` new tokens."""
-    _, page, _, num_kv_heads, head_dim = call.cache.shape
+    pages, page, _, num_kv_heads, head_dim = call.cache.shape
     batch, columns = call.page_table.shape
     dim = padded(head_dim)
     keys = keys_of_tile(dim * call.qkv.element_size())
@@ -172,8 +260,17 @@ def attend_few(call: Call, shares: int | None = None) -> None:
     attend_few_kernel[(batch, groups, shares)](
         call.qkv, call.cache, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
         call.q_norm, call.k_norm, call.out, parts, lse, arrived, call.eps, call.scale * math.log2(math.e),
-        call.width, call.offset, columns, call.rotary.shape[0],
+        call.width, call.offset, columns, pages, call.rotary.shape[0],
         call.num_heads, num_kv_heads, head_dim, dim, page, FEW_TOKENS, QUERIES, keys, shares,
-        min(shares, max(1, JOINED // dim)), STAGES, call.reach, call.sinks, **chain_options(call.out),
+        min(shares, max(1, JOINED // dim)), STAGES, call.reach, call.sinks, how_early(call), **chain_options(call.out),
         num_warps=8 if dim >= 128 and call.qkv.element_size() == 4 else 4,
     )  # fmt: skip
+
+
+def how_early(call: Call) -> int:
+    """The kernel's EARLY. In windows the first tile depends on where the new tokens are: nothing. A tile of large heads
+    does not fit beside what else the registers hold."""
+    if call.reach:
+        return 0
+    early = {"none": 0, "hinted": 1, "read": 2}[chosen().early_keys]
+    return early if call.settled and call.cache.shape[4] <= MOST_IN_REGISTERS else min(early, 1)

@@ -46,7 +46,7 @@ def turn_write_kernel(
     blocks = tl.cdiv(width, BT)
     row = tl.program_id(0) // blocks
     head = tl.program_id(1)
-    mine, count, first = tokens_of(Base, Count, Starts, row, width, offset)
+    mine, count, first = tokens_of(tl.load(Base + row), Count, Starts, row, width, offset)
     token = tl.program_id(0) % blocks * BT + tl.arange(0, BT)
     live = token < count
     d = tl.arange(0, DP)
@@ -81,7 +81,7 @@ def attend_kernel(
     row = tl.program_id(0)
     key_head = tl.program_id(1) % HKV
     block = tl.program_id(1) // HKV
-    mine, count, first = tokens_of(Base, Count, Starts, row, width, offset)
+    mine, count, first = tokens_of(tl.load(Base + row), Count, Starts, row, width, offset)
     query = block * BM + tl.arange(0, BM)
     token = query // G
     head = key_head * G + query % G

@@ -25,6 +25,10 @@ class Rows:
     Row b has `width` tokens, or with `starts` int64 [B + 1] tokens starts[b]..starts[b+1]-1, at most `width`; the
     first is at position `base[b]` (+ `count[b]`) + `offset`, both int64 [B], and the others follow. `page_table` int32
     [B, P]: the pages of each row in order.
+
+    `settled` vouches for what attention may then read while kernels before it still run. `base` and `page_table` are
+    what the last `read_slots_` on this stream wrote, or older than it, and so are all keys before `base`; `count` and
+    `offset` are not negative. Nothing that was enqueued after it writes to any of these.
     """
 
     page_table: Tensor
@@ -33,6 +37,7 @@ class Rows:
     count: Tensor | None = None
     offset: int = 0
     starts: Tensor | None = None
+    settled: bool = False
 
     def __post_init__(self) -> None:
         # Shapes and dtypes, no values, so that a slip shows here and not in a kernel.
@@ -94,8 +99,8 @@ def attend(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window 
     out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
     q_norm, k_norm = heads.norms or (None, None)
     _ATTEND(
-        qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, heads.rotary, q_norm,
-        k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
+        qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
+        heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
     )  # fmt: skip
     return out
 
@@ -109,6 +114,7 @@ def _attend_cpu(
     starts: Tensor | None,
     width: int,
     offset: int,
+    settled: bool,
     rotary: Tensor,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
@@ -143,7 +149,7 @@ def _described(tensor: Tensor) -> str:
 
 _ATTEND = register(
     "attend(Tensor(a!) qkv, Tensor(b!) cache, Tensor page_table, Tensor base, Tensor? count, Tensor? starts, int width,"
-    " int offset, Tensor rotary, Tensor? q_norm, Tensor? k_norm, float eps, int num_heads, float scale,"
+    " int offset, bool settled, Tensor rotary, Tensor? q_norm, Tensor? k_norm, float eps, int num_heads, float scale,"
     " int window, int sinks, Tensor(c!) out) -> ()",
     cpu=_attend_cpu,
     cuda=_attend_cuda,

@@ -23,6 +23,7 @@ class Call:
     starts: Tensor | None
     width: int
     offset: int
+    settled: bool
     rotary: Tensor
     q_norm: Tensor | None
     k_norm: Tensor | None
@@ -50,9 +51,9 @@ def keys_of_tile(row_bytes: int) -> int:
 
 
 @triton.jit
-def tokens_of(Base, Count, Starts, row, width, offset):
+def tokens_of(base, Count, Starts, row, width, offset):
     """Of a row: its first token in the call, how many it has, and the position of the first."""
-    first = tl.load(Base + row)
+    first = base
     if Count is not None:
         first += tl.load(Count + row)
     if Starts is not None:

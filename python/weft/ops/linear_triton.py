@@ -17,13 +17,13 @@ import triton.language as tl
 from torch import Tensor
 
 from weft.ops.linear import FEW_ROWS
-from weft.ops.triton_launch import begin, chain_options, counters
+from weft.ops.triton_launch import chain_options, counters, let_next_start, wait_for_earlier, waited
+from weft.ops.variants import Variant, chosen
 
-WARPS = 4
+OUTPUTS = 64
 MOST_SHARES = 4
 ENOUGH_PROGRAMS = 256  # about two for each multiprocessor of a large GPU
-AHEAD_BYTES = 512  # of each of a tile's rows, asked for before the kernel before is done
-LINE = 128
+WARP = 32
 
 
 class Tiles(NamedTuple):
@@ -38,11 +38,14 @@ class Tiles(NamedTuple):
 
 def choose_tiles(outputs: int, inputs: int, element: int) -> Tiles:
     """Of a weight [outputs, inputs] with elements of so many bytes: one wave of programs, with enough under way."""
-    block = 128 if element == 2 else 32
-    shares, tiles = 1, triton.cdiv(outputs, 64)
+    variant = chosen()
+    block = variant.inputs if element == 2 else 32
+    shares, tiles = 1, triton.cdiv(outputs, OUTPUTS)
     while shares < MOST_SHARES and tiles * shares < ENOUGH_PROGRAMS and inputs >= 4 * shares * block:
         shares *= 2
-    return Tiles(64, block, shares, 3)
+    if variant.split_wide and tiles >= ENOUGH_PROGRAMS and inputs >= 4 * block:
+        shares = 2
+    return Tiles(variant.outputs, block, shares, variant.stages)
 
 
 @triton.jit
@@ -60,32 +63,55 @@ def weight_rows(tile, i, N: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr
 
 
 @triton.jit
-def prefetch(
-    W,
-    tile,
-    low,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    BN: tl.constexpr,
-    SWIGLU: tl.constexpr,
-    AHEAD: tl.constexpr,
-):
-    """Bring the first AHEAD lines of each row of a tile to the L2 cache."""
-    PER_LINE: tl.constexpr = 1024 // W.dtype.element_ty.primitive_bitwidth
-    line = tl.arange(0, BN * AHEAD)
-    n, _ = weight_rows(tile, line // AHEAD, N, BN, SWIGLU)
-    k = tl.minimum(low + line % AHEAD * PER_LINE, K - 1)
-    address = (W + n.to(tl.int64) * K + k).to(tl.int64, bitcast=True)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
-    )
+def ask_ahead(
+    W, tile, k0, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr, AHEAD: tl.constexpr,
+    PIECES: tl.constexpr,
+):  # fmt: skip
+    """Bring AHEAD bytes of each row of a tile, from input `k0` on, to the L2 cache: line by line, or in PIECES requests
+    a row."""
+    SIZE: tl.constexpr = W.dtype.element_ty.primitive_bitwidth // 8
+    if PIECES > 0:
+        PIECE: tl.constexpr = AHEAD // PIECES
+        piece = tl.arange(0, BN * PIECES)
+        n, _ = weight_rows(tile, piece // PIECES, N, BN, SWIGLU)
+        k = tl.minimum(k0, K - AHEAD // SIZE) + piece % PIECES * (PIECE // SIZE)
+        address = (W + n.to(tl.int64) * K + k).to(tl.int64, bitcast=True)
+        tl.inline_asm_elementwise(
+            "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r", [address, PIECE],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    elif AHEAD > 0:
+        LINES: tl.constexpr = AHEAD // 128
+        line = tl.arange(0, BN * LINES)
+        n, _ = weight_rows(tile, line // LINES, N, BN, SWIGLU)
+        k = tl.minimum(k0 + line % LINES * (128 // SIZE), K - 1)
+        address = (W + n.to(tl.int64) * K + k).to(tl.int64, bitcast=True)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+            "=r,l",
+            [address],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
+def load_inputs(x_rows, k, live, K: tl.constexpr, EVEN: tl.constexpr):
+    """Inputs `k` of all rows; zeros of rows that are not `live`, and after input K."""
+    if EVEN:
+        x = tl.load(x_rows + k[None, :], mask=live[:, None], other=0.0)
+    else:
+        x = tl.load(x_rows + k[None, :], mask=live[:, None] & (k[None, :] < K), other=0.0)
+    return x
 
 
 @triton.jit(do_not_specialize=["rows", "eps"])
 def linear_kernel(
     X, W, Bias, Norm, Residual, Out, Parts, Counters, rows, x_row, residual_row, out_row, eps,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr,
-    SWIGLU: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr, CHAINED: tl.constexpr,
+    SWIGLU: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Parts float32 [tiles, SHARES, BM * BN + BM] and Counters int32 [tiles], zero before and after, if SHARES > 1."""
     tile = tl.program_id(0)
@@ -97,9 +123,11 @@ def linear_kernel(
     m = tl.arange(0, BM)
     live = m < rows
     low = share * PER_SHARE
-    if CHAINED:
-        prefetch(W, tile, low, N, K, BN, SWIGLU, AHEAD)
-    begin(CHAINED)
+    let_next_start(CHAINED)
+    if not EARLY:
+        if CHAINED:
+            ask_ahead(W, tile, low, N, K, BN, SWIGLU, AHEAD, PIECES)
+        wait_for_earlier(CHAINED)
     # Under a norm x is not yet divided by its size, and may be near the end of what 16 bits hold.
     HEADROOM: tl.constexpr = 16.0 if X.dtype.element_ty == tl.float16 else 1.0
     acc = tl.zeros([BN, BM], tl.float32)
@@ -109,11 +137,22 @@ def linear_kernel(
     for k0 in tl.range(low, low + PER_SHARE, BK, num_stages=STAGES):
         k = k0 + tl.arange(0, BK)
         if EVEN:
-            x = tl.load(x_rows + k[None, :], mask=live[:, None], other=0.0)
             w = tl.load(w_rows + k[None, :])
         else:
-            x = tl.load(x_rows + k[None, :], mask=live[:, None] & (k[None, :] < K), other=0.0)
             w = tl.load(w_rows + k[None, :], mask=k[None, :] < K, other=0.0)
+        if EARLY:
+            # The loop begins with loads of the first tiles of weights, asynchronous ones, before its first turn waits.
+            # Inputs are read in place behind a condition on the wait, so that the compiler can't move them up there.
+            ready = 0
+            if k0 == low:
+                if CHAINED and PER_SHARE > (STAGES - 1) * BK:
+                    ask_ahead(W, tile, low + (STAGES - 1) * BK, N, K, BN, SWIGLU, AHEAD, PIECES)
+                ready = waited(CHAINED)
+            x = tl.zeros([BM, BK], X.dtype.element_ty)
+            if ready == 0:
+                x = load_inputs(x_rows, k, live, K, EVEN)
+        else:
+            x = load_inputs(x_rows, k, live, K, EVEN)
         if Norm is not None:
             f = x.to(tl.float32)
             squares += f * f
@@ -187,9 +226,18 @@ def linear(
         size = num_tiles * tiles.shares * FEW_ROWS * (tiles.outputs + 1)
         parts = torch.empty(size, dtype=torch.float32, device=x.device)
         arrived = counters(x, num_tiles)
+    variant, chain = chosen(), chain_options(x)
     linear_kernel[(num_tiles, tiles.shares)](
         x, weight, bias, norm, residual, out, parts, arrived, rows, x.stride(0),
         0 if residual is None else residual.stride(0), out.stride(0), eps,
-        outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares, swiglu, tiles.stages,
-        AHEAD_BYTES // LINE, **chain_options(x), num_warps=WARPS,
+        outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares, swiglu, tiles.stages, variant.early,
+        variant.ahead, requests_ahead(weight, tiles, variant), **chain, num_warps=variant.warps,
     )  # fmt: skip
+
+
+def requests_ahead(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
+    """In how many requests a row's bytes ahead are asked for; 0 for line by line, and where large ones can't be."""
+    size = weight.element_size()
+    row, offset = weight.shape[1] * size, weight.storage_offset() * size
+    can_be = row % 16 == offset % 16 == 0 and row >= variant.ahead > 0  # they take whole 16 bytes
+    return max(1, variant.warps * WARP // tiles.outputs) if variant.bulk and can_be else 0

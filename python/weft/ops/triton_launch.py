@@ -1,8 +1,13 @@
 """What weft's Triton kernels have in common: how they follow each other, and counters for those whose programs meet.
 
-With programmatic dependent launch the programs of a kernel start while the kernel before it still runs. All of them
-call `begin`, also those with nothing to do, before they touch what another kernel writes: once one kernel is done, so
-is everything before it. Where the device can't do it, or the kernel before is another's, it changes nothing.
+With programmatic dependent launch the programs of a kernel start while the kernel before it still runs: as soon as all
+of that one's programs have called `let_next_start`, or ended. All programs call `wait_for_earlier`, also those with
+nothing to do, before they touch what another kernel writes. The kernel before is complete then. Since that one waited
+too, so is everything before it, even what still ran when this kernel started. Where the device can't do it, or the
+kernel before is another's, all this changes nothing.
+
+Before it waits, a program may read only what no unfinished kernel writes: weights, which are older than a stream's
+work; and, where the caller vouches for it, what `read_slots_` wrote or found, since that kernel lets none start early.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -17,6 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from weft.ops.variants import chosen
+
 CHAINS = hasattr(tl.extra.cuda, "gdc_wait")
 """Whether kernels follow each other by programmatic dependent launch, where the device has it."""
 
@@ -26,11 +33,35 @@ _counters: dict[tuple[torch.device, int], Tensor] = {}  # by device and stream
 
 
 @triton.jit
-def begin(CHAINED: tl.constexpr):
-    """Let the next kernel's programs start, then wait until all earlier kernels are done and visible."""
+def let_next_start(CHAINED: tl.constexpr):
+    """Let the next kernel's programs start once all of this one's are here."""
     if CHAINED:
         tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_earlier(CHAINED: tl.constexpr):
+    """Wait until all earlier kernels are done and visible."""
+    if CHAINED:
         tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def waited(CHAINED: tl.constexpr):
+    """`wait_for_earlier`; 0, so that what depends on it comes after."""
+    zero = 0
+    if CHAINED:
+        zero = tl.inline_asm_elementwise(
+            "griddepcontrol.wait; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+        )
+    return zero
+
+
+@triton.jit
+def begin(CHAINED: tl.constexpr):
+    """`let_next_start`, then `wait_for_earlier`: for kernels with nothing to read before."""
+    let_next_start(CHAINED)
+    wait_for_earlier(CHAINED)
 
 
 @cache
@@ -40,7 +71,7 @@ def _can_chain(device: torch.device) -> bool:
 
 def chain_options(tensor: Tensor) -> dict[str, Any]:
     """Arguments by which a kernel on the device of `tensor` follows the one before it."""
-    chained = CHAINS and tensor.is_cuda and _can_chain(tensor.device)
+    chained = CHAINS and chosen().chained and tensor.is_cuda and _can_chain(tensor.device)
     return {"CHAINED": True, "launch_pdl": True} if chained else {"CHAINED": False}
 
 

@@ -58,12 +58,12 @@ class RecurrentDrafter:
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         tokens_BT = verified.tokens_BT
-        rows = Rows(verified.page_table_BP, verified.base_B, tokens_BT.shape[1])
+        rows = Rows(verified.page_table_BP, verified.base_B, tokens_BT.shape[1], settled=True)
         hidden_BTH = self.head.forward(tokens_BT, self.head.combine(verified.aux_BTF), self.kv, rows)
         self.head.logits(take_rows(hidden_BTH, verified.count_B, buffers.hidden_BH), buffers.logits_BD)
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
-        rows = Rows(verified.page_table_BP, verified.base_B, 1, verified.count_B, step - 1)
+        rows = Rows(verified.page_table_BP, verified.base_B, 1, verified.count_B, step - 1, settled=True)
         hidden_B1H = self.head.forward(buffers.token_B[:, None], buffers.hidden_BH[:, None], self.kv, rows)
         buffers.hidden_BH.copy_(hidden_B1H[:, 0])
         self.head.logits(buffers.hidden_BH, buffers.logits_BD)

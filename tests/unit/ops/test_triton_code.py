@@ -60,7 +60,7 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
         base = tensor(rows, dtype=torch.int64)
         attention_triton.attend(
             tensor(count, wide), tensor(99, 16, 2, kv_heads, dim), tensor(rows, 512, dtype=torch.int32), base, base,
-            None, width, 1, tensor(4096, dim // 2, 2, dtype=torch.float32), norm, norm, 1e-5, heads, dim**-0.5,
+            None, width, 1, True, tensor(4096, dim // 2, 2, dtype=torch.float32), norm, norm, 1e-5, heads, dim**-0.5,
             window, sinks, tensor(count, heads * dim),
         )  # fmt: skip
 

@@ -136,7 +136,7 @@ def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     """The target's forward over each row's last token and its drafts, and what is kept of its raw logits."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     read_slots_(slots_B, state.inputs, verified.base_B, buf.tokens_BT, verified.page_table_BP)
-    rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1)
+    rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1, settled=True)
     with collecting(parts.outputs.decoding(slots_B)):
         if state.window is not None and plan.num_drafts:
             forward_with_windows(parts, buf)

@@ -48,6 +48,7 @@ T __ldcv(const T *p) {
 inline std::uint32_t __funnelshift_r(std::uint32_t low, std::uint32_t high, int shift) {
   return static_cast<std::uint32_t>((std::uint64_t{high} << 32 | low) >> (shift & 31));
 }
+inline void __threadfence() {}
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
