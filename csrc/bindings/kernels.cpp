@@ -29,14 +29,16 @@ using Address = std::uintptr_t;
 using Made = std::unique_ptr<Kernel>;
 
 Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Address residual, Address out,
-            std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row, std::int64_t residual_row,
-            std::int64_t out_row, float eps, bool swiglu, bool tiled, int threads) {
+            Address also, std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
+            std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool swiglu, bool tiled, int threads) {
   LinearCall call{};
   call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.dtype = static_cast<DType>(dtype);
   call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);
   call.residual = pointer<const float>(residual), call.out = pointer<float>(out);
+  call.also = pointer<float>(also);
   call.rows = rows, call.inputs = inputs, call.outputs = outputs;
   call.x_row = x_row, call.residual_row = residual_row, call.out_row = out_row;
+  call.also_row = also_row;
   call.eps = eps, call.swiglu = swiglu, call.tiled = tiled, call.threads = threads;
   return kernel_of([call] { linear_cpu(call); });
 }

@@ -83,6 +83,7 @@ class Kernel:
     def run(self) -> None: ...
 
 def launch_kernel(stream: int, kernel: object, owner: object | None, name: str) -> None: ...
+def chain_kernels(chains: bool) -> None: ...
 def linear_cpu(
     arg0: int,
     arg1: int,
@@ -97,10 +98,12 @@ def linear_cpu(
     arg10: int,
     arg11: int,
     arg12: int,
-    arg13: float,
-    arg14: bool,
-    arg15: bool,
-    arg16: int,
+    arg13: int,
+    arg14: int,
+    arg15: float,
+    arg16: bool,
+    arg17: bool,
+    arg18: int,
     /,
 ) -> Kernel: ...
 def has_tiles() -> bool: ...

@@ -274,6 +274,9 @@ void linear_cpu(const LinearCall &call) {
   const std::int64_t most = way.tiles ? even_part(call.rows, std::max(near, kLeastRows)) : call.rows;
   for (std::int64_t first = 0; first < call.rows; first += most)
     multiply(rows_of(call, first, std::min(most, call.rows - first)), way);
+  if (!call.also) return;
+  for (std::int64_t m = 0; m < call.rows; ++m)
+    std::copy_n(call.out + m * call.out_row, call.outputs, call.also + m * call.also_row);
 }
 
 }  // namespace weft

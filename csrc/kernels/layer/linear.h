@@ -22,7 +22,7 @@ constexpr std::int64_t kPanel = 64;  // outputs of a panel
 // x / sqrt(mean(x^2) + eps) * norm. `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], anything after the
 // last output, and when `tiled` as [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16
 // outputs, 2], zeros after the last input. With `swiglu` there are `outputs` gates and as many ups, in panels that take
-// turns, and out = silu(gate) * up.
+// turns, and out = silu(gate) * up. `also` becomes what `out` is.
 struct LinearCall {
   const float *x;
   const void *panels;
@@ -31,7 +31,8 @@ struct LinearCall {
   const float *norm;      // or null
   const float *residual;  // or null; may be `out`; not with `swiglu`
   float *out;
-  std::int64_t rows, inputs, outputs, x_row, residual_row, out_row;  // the last three: floats between rows
+  float *also;  // or null
+  std::int64_t rows, inputs, outputs, x_row, residual_row, out_row, also_row;  // the last four: floats between rows
   float eps;
   bool swiglu;
   bool tiled;  // only bfloat16, where there are tiles

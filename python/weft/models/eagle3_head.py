@@ -92,15 +92,19 @@ class Eagle3Head:
         """Features [B, T, H] of the target's hidden states `aux` [B, T, len(aux_layers) * H]."""
         return self._combine(aux.reshape(-1, aux.shape[-1])).view(*aux.shape[:-1], -1)
 
-    def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows) -> Tensor:
-        """Read entries of `features` [B, T, H] and the tokens after them [B, T] int64; the next features [B,
-        T, H].
+    def forward(
+        self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
+    ) -> Tensor:
+        """Read entries of `features` [B, T, H] and the tokens after them [B, T] int64; the next features [B, T, H], new
+        or `out`, which may be `features`.
         """
         before = features.reshape(-1, self.hidden_size)
         both = join_norms(self._embedding, tokens.reshape(-1), self._input_norm, before, self._hidden_norm)
         x = self._attention.output(self._attention(both, None, rows, kv.layers[0]), residual=before)
-        self._mlp.output(self._mlp(x, self._post_attention_norm), residual=x, out=x)
-        return x.view(features.shape)
+        out = x if out is None else out.view(x.shape)
+        return self._mlp.output(self._mlp(x, self._post_attention_norm), residual=x, out=out).view(
+            features.shape
+        )
 
     def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """[B, H] (what `forward` gave) -> [B, draft_vocab_size], new or `out`."""

@@ -87,11 +87,13 @@ class DecoderLayer:
         self.input_norm = norm("input_layernorm")
         self.post_attention_norm = norm("post_attention_layernorm")
 
-    def add_to_(self, x: Tensor, rows: Rows, cache: Tensor, window: Window = NO_WINDOW) -> None:
-        """Advance the residual stream `x` [N, H] by this layer, in place."""
+    def add_to_(
+        self, x: Tensor, rows: Rows, cache: Tensor, window: Window = NO_WINDOW, also: Tensor | None = None
+    ) -> None:
+        """Advance the residual stream `x` [N, H] by this layer, in place; `also` becomes a copy of it."""
         heads = self.attention(x, self.input_norm, rows, cache, window)
         self.attention.output(heads, residual=x, out=x)
-        self.mlp.output(self.mlp(x, self.post_attention_norm), residual=x, out=x)
+        self.mlp.output(self.mlp(x, self.post_attention_norm), residual=x, out=x, also=also)
 
 
 def norms(config: ModelConfig, weights: WeightSource, prefix: str) -> Callable[[str], Norm]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -61,15 +62,20 @@ class Llama:
         if aux_out is None:
             aux_out = x.new_empty(*tokens.shape, len(aux_layers) * width)
         parts = aux_out.flatten(0, -2).split(width, 1) if aux_layers else ()
-        places = list(zip(aux_layers, parts, strict=True))  # a layer may have several
+        places: defaultdict[int, list[Tensor]] = defaultdict(list)
+        for number, place in zip(aux_layers, parts, strict=True):
+            places[number].append(place)
+        for place in places[0]:
+            copy_rows_(place, x)
         layers = zip(self.layers, kv.layers, kv.windows, strict=True)
         for i, (layer, cache, window) in enumerate(layers):
-            _keep(x, i, places)
             mark_output(self._state_names[i], x)
-            layer.add_to_(x, rows, cache, window)
+            also, *others = places[i + 1] or [None]
+            layer.add_to_(x, rows, cache, window, also)
+            for place in others:
+                copy_rows_(place, x)
         mark_output(self._state_names[-1], x)
-        _keep(x, len(self.layers), places)
-        for place in (place for number, place in places if number > len(self.layers)):
+        for place in places[len(self.layers) + 1]:
             self.norm(x, place)
         return Hidden(x.view(*tokens.shape, width), aux_out)
 
@@ -83,9 +89,3 @@ class Llama:
             mark_output("TopKLogits", values)
             mark_output("TopKLogitsIndices", indices)
         return out
-
-
-def _keep(x: Tensor, layer: int, places: Sequence[tuple[int, Tensor]]) -> None:
-    """Copy what enters a layer to its places."""
-    for place in (place for number, place in places if number == layer):
-        copy_rows_(place, x)

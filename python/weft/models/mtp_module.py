@@ -49,13 +49,19 @@ class MtpModule:
             weights.drop(f"{prefix}{name}")
 
     def __call__(
-        self, embedding: Tensor, tokens: Tensor, hidden: Tensor, rows: Rows, cache: Tensor
+        self,
+        embedding: Tensor,
+        tokens: Tensor,
+        hidden: Tensor,
+        rows: Rows,
+        cache: Tensor,
+        out: Tensor | None = None,
     ) -> Tensor:
-        """[N, H] of tokens [N] and hidden states [N, H], writing KV to `cache`."""
+        """[N, H], new or `out`, of tokens [N] and hidden states [N, H], writing KV to `cache`."""
         both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm)
         x = self.projection(both)
         self.layer.add_to_(x, rows, cache)
-        return self.output_norm(x)
+        return self.output_norm(x, out)
 
 
 class MtpModules:
@@ -107,13 +113,24 @@ class MtpModules:
         """The hidden states [B, T, H] that the first module reads, of the target's at `aux_layers`: the same."""
         return aux
 
-    def forward(self, tokens: Tensor, hidden: Tensor, kv: PagedKV, rows: Rows, module: int = 0) -> Tensor:
-        """Run one module, numbered from 0, over entries of `hidden` [B, T, H] and their tokens [B, T] int64: its
-        output [B, T, H].
+    def forward(
+        self,
+        tokens: Tensor,
+        hidden: Tensor,
+        kv: PagedKV,
+        rows: Rows,
+        module: int = 0,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Run one module, numbered from 0, over entries of `hidden` [B, T, H] and their tokens [B, T] int64: its output
+        [B, T, H], new or `out`, which may be `hidden`.
         """
         flat = hidden.reshape(-1, self.hidden_size)
         embedding, cache = self._target.embedding, kv.layers[module]
-        return self.modules[module](embedding, tokens.reshape(-1), flat, rows, cache).view(hidden.shape)
+        flat_out = None if out is None else out.view(flat.shape)
+        made = self.modules[module](embedding, tokens.reshape(-1), flat, rows, cache, flat_out)
+        return made.view(hidden.shape)
 
     def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """[B, H] (what `forward` gave) -> [B, vocab_size], new or `out`."""

@@ -69,13 +69,16 @@ class Linear:
         *,
         residual: Tensor | None = None,
         out: Tensor | None = None,
+        also: Tensor | None = None,
     ) -> Tensor:
         """Of `x` [N, in] under `norm`: [N, num_outputs], new or `out`; `residual` of the same shape is added, and may
-        be `out`. Last dimensions are contiguous."""
+        be `out`. `also` becomes a copy of the result. Last dimensions are contiguous.
+
+        On CUDA kernels read the weight before what was enqueued before them is done: it is older than that."""
         if out is None:
             out = x.new_empty(x.shape[0], self.num_outputs)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-        _LINEAR(x, self.weight, self.bias, weight, eps, residual, self.swiglu, out)
+        _LINEAR(x, self.weight, self.bias, weight, eps, residual, self.swiglu, out, also)
         return out
 
 
@@ -107,15 +110,20 @@ def _linear_cpu(
     residual: Tensor | None,
     swiglu: bool,
     out: Tensor,
+    also: Tensor | None = None,
 ) -> None:
-    _check(x, residual, out)
+    _check(x, residual, out, also)
     kernel = _core.linear_cpu(
         x.data_ptr(), panels.data_ptr(), DTYPE_CODES[panels.dtype], address(bias), address(norm),
-        address(residual), out.data_ptr(), x.shape[0], x.shape[1], out.shape[1], x.stride(0),
-        0 if residual is None else residual.stride(0), out.stride(0), eps, swiglu, panels.dim() == 5,
+        address(residual), out.data_ptr(), address(also), x.shape[0], x.shape[1], out.shape[1], x.stride(0),
+        _row_stride(residual), out.stride(0), _row_stride(also), eps, swiglu, panels.dim() == 5,
         torch.get_num_threads(),
     )  # fmt: skip
     run_kernel("swiglu" if swiglu else "linear", kernel)
+
+
+def _row_stride(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.stride(0)
 
 
 def _check(*tensors: Tensor | None) -> None:
@@ -134,10 +142,11 @@ def _linear_cuda(
     residual: Tensor | None,
     swiglu: bool,
     out: Tensor,
+    also: Tensor | None = None,
 ) -> None:
     if x.shape[0] <= FEW_ROWS:
         with device_of(x):
-            triton_kernels("linear_triton").linear(x, weight, bias, norm, eps, residual, swiglu, out)
+            triton_kernels("linear_triton").linear(x, weight, bias, norm, eps, residual, swiglu, out, also)
         return
     if norm is not None:
         x = F.rms_norm(x, norm.shape, norm, eps)
@@ -151,6 +160,8 @@ def _linear_cuda(
         torch.addmm(residual, x, weight.t(), out=out)
         if bias is not None:
             out.add_(bias)
+    if also is not None:
+        also.copy_(out)
 
 
 def _norm_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
@@ -175,7 +186,7 @@ def _norm_cuda(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
 
 _LINEAR = register(
     "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? norm, float eps, Tensor? residual, bool swiglu,"
-    " Tensor(a!) out) -> ()",
+    " Tensor(a!) out, Tensor(b!)? also=None) -> ()",
     cpu=_linear_cpu,
     cuda=_linear_cuda,
 )

@@ -108,7 +108,7 @@ def load_inputs(x_rows, k, live, K: tl.constexpr, EVEN: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows", "eps"])
 def linear_kernel(
-    X, W, Bias, Norm, Residual, Out, Parts, Counters, rows, x_row, residual_row, out_row, eps,
+    X, W, Bias, Norm, Residual, Out, Also, Parts, Counters, rows, x_row, residual_row, out_row, also_row, eps,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr,
     SWIGLU: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -201,7 +201,10 @@ def linear_kernel(
         if Residual is not None:
             added = tl.load(Residual + m[:, None] * residual_row + column[None, :], mask=mask, other=0.0)
             value += added.to(tl.float32)
-        tl.store(Out + m[:, None] * out_row + column[None, :], value.to(Out.dtype.element_ty), mask=mask)
+        value = value.to(Out.dtype.element_ty)
+        tl.store(Out + m[:, None] * out_row + column[None, :], value, mask=mask)
+        if Also is not None:
+            tl.store(Also + m[:, None] * also_row + column[None, :], value, mask=mask)
 
 
 def linear(
@@ -213,6 +216,7 @@ def linear(
     residual: Tensor | None,
     swiglu: bool,
     out: Tensor,
+    also: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
     """`weft.ops.linear.Linear` of at most `FEW_ROWS` rows; `weight` [out, in], contiguous, with `swiglu` its gates
@@ -228,8 +232,8 @@ def linear(
         arrived = counters(x, num_tiles)
     variant, chain = chosen(), chain_options(x)
     linear_kernel[(num_tiles, tiles.shares)](
-        x, weight, bias, norm, residual, out, parts, arrived, rows, x.stride(0),
-        0 if residual is None else residual.stride(0), out.stride(0), eps,
+        x, weight, bias, norm, residual, out, also, parts, arrived, rows, x.stride(0),
+        0 if residual is None else residual.stride(0), out.stride(0), 0 if also is None else also.stride(0), eps,
         outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares, swiglu, tiles.stages, variant.early,
         variant.ahead, requests_ahead(weight, tiles, variant), **chain, num_warps=variant.warps,
     )  # fmt: skip

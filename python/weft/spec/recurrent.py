@@ -31,9 +31,11 @@ class DraftHead(Protocol):
     def combine(self, aux: Tensor) -> Tensor:
         """What entries read [..., H], of the target's hidden states `aux` [..., F] at `aux_layers`."""
 
-    def forward(self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows) -> Tensor:
+    def forward(
+        self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
+    ) -> Tensor:
         """Read entries of `features` [B, T, H] and the tokens after them [B, T], or [N, H] and [N] of rows of different
-        lengths: what the next entries read."""
+        lengths: what the next entries read, new or `out`, contiguous, which may be `features`."""
 
     def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """[B, H] (what `forward` gave) -> [B, draft_vocab_size], new or `out`."""
@@ -64,8 +66,8 @@ class RecurrentDrafter:
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
         rows = Rows(verified.page_table_BP, verified.base_B, 1, verified.count_B, step - 1, settled=True)
-        hidden_B1H = self.head.forward(buffers.token_B[:, None], buffers.hidden_BH[:, None], self.kv, rows)
-        buffers.hidden_BH.copy_(hidden_B1H[:, 0])
+        hidden_B1H = buffers.hidden_BH[:, None]
+        self.head.forward(buffers.token_B[:, None], hidden_B1H, self.kv, rows, out=hidden_B1H)
         self.head.logits(buffers.hidden_BH, buffers.logits_BD)
 
 

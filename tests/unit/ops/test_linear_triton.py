@@ -103,7 +103,7 @@ def interpret() -> dict[str, Any]:
         out = x.new_empty(len(x), outputs) if out is None else out
         linear(
             x, inputs.weight, inputs.bias, norm and norm.weight, norm.eps if norm else 0.0,
-            None if residual is None else residual[rows], case.swiglu, out, tiles,
+            None if residual is None else residual[rows], case.swiglu, out, None, tiles,
         )  # fmt: skip
         return out
 
