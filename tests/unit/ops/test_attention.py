@@ -27,6 +27,7 @@ BITS = (
     Case((150, 7, 66, 33), 4, shares=4, window=30),
     Case((90, 300, 181), 15, heads=6, kv_heads=2, shares=8, window=70, sinks=3),
 )
+EARLY = (FEW[2], FEW[4], FEW[7])
 
 
 @pytest.mark.parametrize("case", ON_CPU, ids=str)
@@ -88,6 +89,14 @@ def test_triton_rows_do_not_write_beyond_their_table(width: int, found: dict[str
 def test_a_querys_bits_are_its_own_in_triton(case: Case, found: dict[str, Any]) -> None:
     """Again, in other company, at other places, alone, and read token by token."""
     assert found[f"bits {case}"] == []
+
+
+@pytest.mark.process
+@needs_triton
+@pytest.mark.parametrize("case", EARLY, ids=str)
+def test_old_keys_that_are_read_early_give_the_same_bits(case: Case, found: dict[str, Any]) -> None:
+    """Of new keys nothing is read early: their memory is NaN before, here and in every other case."""
+    assert found[f"early {case}"]
 
 
 @pytest.mark.process
@@ -155,9 +164,9 @@ def interpret() -> dict[str, Any]:
             heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
         )  # fmt: skip
 
-    def few(shares: int | None) -> Attend:
+    def few(shares: int | None, settled: bool = True) -> Attend:
         def run(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window) -> Tensor:
-            call = call_of(qkv, cache, rows, heads, window)
+            call = call_of(qkv, cache, replace(rows, settled=settled), heads, window)
             attend_few(call, shares)
             return call.out
 
@@ -167,6 +176,12 @@ def interpret() -> dict[str, Any]:
         call = call_of(qkv, cache, rows, heads, window)
         attend_long(call)
         return call.out
+
+    def early(case: Case) -> bool:
+        """Whether attention that may read old keys early has the bits of one that may not."""
+        return torch.equal(
+            Inputs(case).run(few(case.shares)), Inputs(case).run(few(case.shares, settled=False))
+        )
 
     def positions(run: Attend) -> bool:
         inputs, other = Inputs(FEW[2]), Inputs(FEW[2])
@@ -178,6 +193,7 @@ def interpret() -> dict[str, Any]:
 
     make_hostile(seed=5)
     results: dict[str, Any] = {str(case): error(case, few(case.shares)) for case in FEW}
+    results |= {f"early {case}": early(case) for case in EARLY}
     results |= {f"long {case}": error(case, long) for case in FEW}
     results |= {str(case): error(case, long) for case in MANY}
     results |= {"beyond 2": beyond(few(2), 2), "beyond 20": beyond(long, 20)}

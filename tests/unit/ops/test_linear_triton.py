@@ -15,12 +15,17 @@ from torch import Tensor
 
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from support.kernels.linear import CASES, Case, Inputs
-from weft.ops.linear import FEW_ROWS
+from weft.ops.linear import FEW_ROWS, Linear
+from weft.ops.variants import NAMED, Variant, using
 
 SHARES = (1, 2, 3)
 BITS = (
     Case(200, 300, rows=FEW_ROWS, norm=True, swiglu=True),
     Case(96, 1000, rows=FEW_ROWS, norm=True, residual=True),
+)
+VARIED = (
+    Case(96, 1000, rows=3, norm=True, residual=True),
+    Case(320, 520, rows=4, norm=True, swiglu=True, dtype="float16"),
 )
 
 
@@ -65,6 +70,29 @@ def test_a_rows_bits_are_its_own(case: Case, found: dict[str, Any]) -> None:
     assert found[f"bits {case}"] == []
 
 
+@pytest.mark.process
+@needs_triton
+@pytest.mark.parametrize("case", VARIED, ids=str)
+@pytest.mark.parametrize("name", NAMED)
+def test_variants_give_the_same(name: str, case: Case, found: dict[str, Any]) -> None:
+    """The same bits as kernels that read nothing early, but for those that sum in another order."""
+    same, error = found[f"{name} {case}"]
+    assert error < case.tolerance
+    assert same or sums_otherwise(NAMED[name])
+
+
+@pytest.mark.process
+@needs_triton
+def test_a_copy_of_the_result_is_written_too(found: dict[str, Any]) -> None:
+    assert found["also"]
+
+
+def test_a_copy_of_the_result_is_written_too_on_the_cpu() -> None:
+    for case in (CASES[3], CASES[4]):
+        inputs = Inputs(case)
+        assert copy_is_written(inputs, Linear(inputs.weight, inputs.bias, swiglu=case.swiglu))
+
+
 @needs_triton
 def test_tiles_are_enough_to_fill_a_gpu() -> None:
     from weft.ops.linear_triton import choose_tiles
@@ -74,6 +102,26 @@ def test_tiles_are_enough_to_fill_a_gpu() -> None:
     assert choose_tiles(4096, 14336, 2).shares == 4
     assert choose_tiles(128256, 4096, 2).shares == 1
     assert choose_tiles(192, 192, 2).shares == 1, "shares of less than two tiles are not worth joining"
+
+
+def sums_otherwise(variant: Variant) -> bool:
+    usual = NAMED["default"]
+    return (variant.outputs, variant.inputs, variant.split_wide) != (
+        usual.outputs,
+        usual.inputs,
+        usual.split_wide,
+    )
+
+
+def copy_is_written(inputs: Inputs, product: Any) -> bool:
+    """Whether a product writes its result to two places, and nothing between the rows of the second."""
+    wide = inputs.x.new_full((inputs.case.rows, 2000), 7.0)
+    out = inputs.run(product)
+    also = wide[:, 5 : 5 + out.shape[1]]
+    again = product(inputs.x, inputs.norm, residual=inputs.residual, also=also)
+    is_written = torch.equal(again, out) and torch.equal(also, out)
+    also.fill_(7.0)
+    return is_written and bool((wide == 7.0).all())
 
 
 def bits_differ(case: Case, run: Any) -> list[str]:
@@ -107,6 +155,16 @@ def interpret() -> dict[str, Any]:
         )  # fmt: skip
         return out
 
+    def written_twice(case: Case) -> Any:
+        inputs = Inputs(case)
+
+        def product(x: Tensor, norm: Any, *, residual: Tensor, also: Tensor | None = None) -> Tensor:
+            out = x.new_empty(case.rows, case.outputs)
+            linear(x, inputs.weight, inputs.bias, norm.weight, norm.eps, residual, False, out, also)
+            return out
+
+        return product
+
     def in_place() -> bool:
         inputs = Inputs(CASES[3])
         wanted = run(inputs, 2)
@@ -129,6 +187,19 @@ def interpret() -> dict[str, Any]:
         results |= {f"{case} {shares}": inputs.error(run(inputs, shares)) for shares in (0, *SHARES)}
     for case in BITS:
         results[f"bits {case}"] = bits_differ(case, lambda rows, case=case: run(Inputs(case), 3, rows))
+    for case in VARIED:
+        inputs = Inputs(case)
+        with using("late"):
+            usual = run(inputs, 0)
+        of_structure: dict[tuple[object, ...], tuple[bool, float]] = {}
+        for name, variant in NAMED.items():
+            structure = (variant.early, variant.outputs, variant.inputs, variant.split_wide)
+            if structure not in of_structure:
+                with using(name):
+                    got = run(inputs, 0)
+                of_structure[structure] = torch.equal(got, usual), inputs.error(got)
+            results[f"{name} {case}"] = of_structure[structure]
+    results["also"] = copy_is_written(Inputs(CASES[3]), written_twice(CASES[3]))
     return results | {"in place": in_place(), "large": large()}
 
 

@@ -1,5 +1,5 @@
 """The Triton kernels' code, as the operations launch them, compiled without a GPU: of real models' shapes and 16 bits
-nothing spills."""
+nothing spills, and nothing is read too early."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from support.kernels.interpreter import needs_triton
-from support.kernels.launches import Launch, launches
+from support.kernels.launches import Code, Launch, launches
+from support.kernels.sass import LETS_START, before_wait, instructions
+from weft.ops.variants import NAMED, using
 
 SHARED_MEMORY = 99 * 1024  # what the smallest GPU of these capabilities has for a program
 KERNELS = {
@@ -54,13 +56,13 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
             tensor(count, made),
         )
 
-    def attend(window: int = 0, sinks: int = 0) -> None:
+    def attend(window: int = 0, sinks: int = 0, settled: bool = True) -> None:
         wide = (heads + 2 * kv_heads) * dim
         norm = tensor(dim) if has_norms else None
         base = tensor(rows, dtype=torch.int64)
         attention_triton.attend(
             tensor(count, wide), tensor(99, 16, 2, kv_heads, dim), tensor(rows, 512, dtype=torch.int32), base, base,
-            None, width, 1, True, tensor(4096, dim // 2, 2, dtype=torch.float32), norm, norm, 1e-5, heads, dim**-0.5,
+            None, width, 1, settled, tensor(4096, dim // 2, 2, dtype=torch.float32), norm, norm, 1e-5, heads, dim**-0.5,
             window, sinks, tensor(count, heads * dim),
         )  # fmt: skip
 
@@ -68,6 +70,7 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
     both, x, norm = tensor(count, 2 * hidden), tensor(count, hidden), tensor(hidden)
     work: list[Callable[[], Any]] = [
         attend,
+        lambda: attend(settled=False),
         lambda: attend(1000, 4),
         lambda: rows_triton.embed(tensor(999, hidden), tokens, x),
         lambda: rows_triton.norm(x, norm, 1e-5, x),
@@ -85,9 +88,11 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
     return work
 
 
-def launched(shape: str, dtype: torch.dtype, capability: int) -> Iterator[Launch]:
+def launched(
+    shape: str, dtype: torch.dtype, capability: int, sizes: tuple[tuple[int, int], ...] = ((2, 4), (2, 100))
+) -> Iterator[Launch]:
     with launches((capability // 10, capability % 10)) as found:
-        for rows, width in ((2, 4), (2, 100)):
+        for rows, width in sizes:
             for operation in layer(shape, dtype, rows, width):
                 operation()
     seen: set[str] = set()
@@ -124,8 +129,74 @@ def test_kernels_compile(shape: str, dtype: torch.dtype, capability: int) -> Non
         if launch.name in ("linear_kernel", "attend_few_kernel"):
             assert "LDGSTS" in code.instructions, f"{launch.name} does not load ahead"
         if capability >= 90 and launch.name != "silu_mul_kernel":
-            assert "ACQBULK" in code.instructions, f"{launch.name} does not wait for the kernel before it"
-            assert "PREEXIT" in code.instructions, f"{launch.name} does not let the next kernel start"
+            check_chain(launch, code)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_variants_compile(name: str) -> None:
+    """Each is what its settings say, in the shape that is measured."""
+    with using(name):
+        found = [
+            launch for launch in launched("llama 8b", torch.bfloat16, 90, ((1, 4),)) if is_varied(launch)
+        ]
+        assert len(found) >= 4
+        for launch in found:
+            code = launch.compile(90)
+            assert code.stack == code.spills == 0, f"{launch.name}: {code.registers} registers"
+            if NAMED[name].chained:
+                check_chain(launch, code)
+            else:
+                assert not {"PREEXIT", "ACQBULK"} & set(instructions(code.instructions))
+
+
+def is_varied(launch: Launch) -> bool:
+    """Whether it is attention, or the product before or after the activation."""
+    of = launch.arguments
+    is_product = launch.name == "linear_kernel" and (of["SWIGLU"] or of["K"] == SHAPES["llama 8b"][1])
+    return launch.name == "attend_few_kernel" or bool(is_product)
+
+
+def check_chain(launch: Launch, code: Code) -> None:
+    """The kernel lets the next one start, then reads what nobody writes, then waits."""
+    where = f"{launch.name} {dict(launch.options)}"
+    assert LETS_START in instructions(code.instructions), where
+    early = before_wait(code.instructions)
+    if launch.name == "linear_kernel":
+        check_early_weights(launch, early)
+    elif launch.name == "attend_few_kernel":
+        check_early_keys(launch.arguments["EARLY"], early)
+    else:
+        assert early == [], where
+
+
+def check_early_weights(launch: Launch, early: list[str]) -> None:
+    """Of a product: the first tiles of weights, asynchronously, and requests for what follows them. Beside weights only
+    the norm's are there before the wait."""
+    of = launch.arguments
+    loads = [name for name in early if name.startswith("LDGSTS")]
+    assert set(early) - set(loads) <= {"CCTL.E.PF2", "UBLKPF.L2"}, early
+    per_share = -(-of["K"] // (of["BK"] * of["SHARES"])) * of["BK"]
+    if of["AHEAD"] and (not of["EARLY"] or per_share > (of["STAGES"] - 1) * of["BK"]):
+        assert ("UBLKPF.L2" if of["PIECES"] else "CCTL.E.PF2") in early
+    if not of["EARLY"]:
+        assert loads == []
+    elif of["Norm"] is None and of["K"] % 8 == 0:
+        tiles = of["BN"] * of["BK"] * of["W"].element_size() // (16 * 32 * launch.options["num_warps"])
+        assert len(loads) == tiles * (of["STAGES"] - 1), early
+    else:
+        assert loads
+
+
+def check_early_keys(how: int, early: list[str]) -> None:
+    """Of attention: nothing, or around the L1 cache, which may hold what was there before."""
+    assert all(
+        name.startswith("LDG.E") and name.endswith("STRONG.GPU") for name in early if "PF2" not in name
+    )
+    if how == 0:
+        assert early == []
+    else:
+        assert ("CCTL.E.PF2" in early) == (how == 1), early
+        assert ("LDG.E.128.STRONG.GPU" in early) == (how == 2), early
 
 
 def test_kernels_cover_the_modules() -> None:
