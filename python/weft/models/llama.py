@@ -70,9 +70,9 @@ class Llama:
         layers = zip(self.layers, kv.layers, kv.windows, strict=True)
         for i, (layer, cache, window) in enumerate(layers):
             mark_output(self._state_names[i], x)
-            also, *others = places[i + 1] or [None]
-            layer.add_to_(x, rows, cache, window, also)
-            for place in others:
+            left = places[i + 1]
+            layer.add_to_(x, rows, cache, window, left[0] if left else None)
+            for place in left[1:]:
                 copy_rows_(place, x)
         mark_output(self._state_names[-1], x)
         for place in places[len(self.layers) + 1]:

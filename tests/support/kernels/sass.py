@@ -34,6 +34,7 @@ def before_wait(sass: str) -> list[str]:
     names = instructions(sass)
     assert WAITS in names, "it does not wait for the kernel before it"
     early = names[: names.index(WAITS)]
+    assert "EXIT" not in early, "it may end before what is before it"
     touched = [name for name in early if name.partition(".")[0] in ON_MEMORY]
     if LETS_START in names:
         assert LETS_START in early, "it waits before it lets the next kernel start"
