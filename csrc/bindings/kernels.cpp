@@ -30,7 +30,8 @@ using Made = std::unique_ptr<Kernel>;
 
 Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Address residual, Address out,
             Address also, std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
-            std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool swiglu, bool tiled, int threads) {
+            std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool swiglu, bool tiled,
+            int threads) {
   LinearCall call{};
   call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.dtype = static_cast<DType>(dtype);
   call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);

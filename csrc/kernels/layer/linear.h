@@ -31,7 +31,7 @@ struct LinearCall {
   const float *norm;      // or null
   const float *residual;  // or null; may be `out`; not with `swiglu`
   float *out;
-  float *also;  // or null
+  float *also;                                                                 // or null
   std::int64_t rows, inputs, outputs, x_row, residual_row, out_row, also_row;  // the last four: floats between rows
   float eps;
   bool swiglu;
