@@ -5,25 +5,18 @@
 #               the index of PyTorch's CPU wheels, which saves gigabytes where there is no GPU
 #   JOBS        processes of the tests (default: 2)
 #   TESTS       files or folders of tests, for py-test (default: all)
-#   GPU_PYTHON  the Python, with a CUDA build of torch, of gpu-smoke, gpu-test and gpu-bench (default: python3)
-#   WHEEL       what these install in the place of a build: weft's wheel, or all of `make gpu-carry` (WHEEL=".gpu/*.whl")
-#   GPU_SITE    a folder into which they install, rather than into GPU_PYTHON's environment
-#   GPU_JOBS    processes that share the GPU's tests, where pytest-xdist is there (default: 8)
-#   GPU_TIMEOUT seconds that one of them may take (default: 60)
-#   GPU_BENCH_LIMIT seconds that one of `weft bench all` may take (default: 900)
-#   CARRY_PYTHON, CARRY_ARCH   the Python 3.12 of `make gpu-carry`, and the GPU's architecture (default: python3.12, 90)
+#   CARRY_PYTHON, CARRY_ARCH   the Python 3.12 of `make gpu-carry` and `make gpu-first`, and the GPU's architecture (default:
+#               python3.12, 90)
+#   CARRY_STACK a Python 3.12 with what the GPU machine has (default: made in build/gpu-stack)
+#   CARRY_REUSE set: `make gpu-first` keeps the wheels and compiled kernels that there are
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_PIP_ARGS ?=
-GPU_PYTHON ?= python3
-WHEEL ?=
-GPU_SITE ?=
-GPU_JOBS ?= 8
-GPU_TIMEOUT ?= 60
-GPU_BENCH_LIMIT ?= 900
 CARRY_PYTHON ?= python3.12
 CARRY_ARCH ?= 90
+CARRY_STACK ?= build/gpu-stack/bin/python
+CARRY_REUSE ?=
 JOBS ?= 2
 TESTS ?=
 VENV ?= .venv
@@ -33,15 +26,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIETLY := $(BIN)/python tools/progress.py
 SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
 CPP_TESTS := $(shell find tests/cpp -type f)
-CPP_FILES := $(filter %.h %.cpp %.cu %.cuh,$(SOURCES) $(CPP_TESTS))
+CPP_FILES := $(filter %.h %.cpp %.cu %.cuh,$(SOURCES) $(CPP_TESTS) tools/gpu/parts/probe.cu)
 
-.PHONY: demo test test-full test-every test-clients lint format docs stubs bench gpu-carry gpu-smoke gpu-test gpu-bench no-cuda clean help
+.PHONY: demo test test-full test-every test-clients lint format docs stubs bench gpu-carry gpu-first no-cuda clean help
 .PHONY: wheel test-wheel
 .PHONY: py-test cpp-test cpp-test-thread cpp-test-address
 
 help:
 	@echo "make demo | test | test-full | test-every | test-clients | lint | docs | bench | wheel | test-wheel | clean"
-	@echo "make gpu-carry | gpu-smoke | gpu-test | gpu-bench"
+	@echo "make gpu-carry | gpu-first"
 
 demo: $(VENV)/.weft-built
 	$(BIN)/weft demo
@@ -147,38 +140,21 @@ wheel: $(VENV)/.weft-built
 test-wheel:
 	$(PYTHON) tools/wheel/try_it.py --torch "$(TORCH) $(TORCH_PIP_ARGS)"
 
-# -- on a machine with a GPU and a CUDA build of torch
+# -- for a machine with a GPU (docs/gpu-status.md). Needs network, nvcc, Python 3.12.
 
-# What a machine without network needs, into .gpu/: wheels that it lacks, and weft's own. Needs network, nvcc, Python 3.12.
-gpu-carry:
-	$(CARRY_PYTHON) tools/gpu_carry.py --arch $(CARRY_ARCH) --out .gpu
+# Into .gpu/: wheels that such a machine lacks, and weft's own, imported beside what it has.
+gpu-carry: $(CARRY_STACK)
+	$(CARRY_PYTHON) tools/gpu/carry.py --arch $(CARRY_ARCH) --stack $(CARRY_STACK) --out .gpu
 
-GPU_INSTALL = $(GPU_PYTHON) -m pip install -q --no-deps $(if $(GPU_SITE),--upgrade --target $(GPU_SITE)) \
-  $(if $(WHEEL),--no-index --force-reinstall $(WHEEL),--no-build-isolation .)
-GPU_RUN = $(if $(GPU_SITE),PYTHONPATH=$(GPU_SITE) )$(GPU_PYTHON)
-# A stall ends its process with all stacks: nothing else interrupts a wait for the device.
-GPU_PYTEST = $(GPU_RUN) -m pytest tests/gpu tests/contracts/test_runtime.py tests/contracts/test_polled.py -q -W default \
-  --timeout=$(GPU_TIMEOUT) --timeout-method=thread $$($(GPU_RUN) -c 'import xdist' 2>/dev/null && echo "-n $(GPU_JOBS)")
+# Besides, what its first minutes are for: `bash .gpu/go.sh first` there.
+gpu-first: $(CARRY_STACK)
+	$(CARRY_PYTHON) tools/gpu/pack.py --arch $(CARRY_ARCH) --stack $(CARRY_STACK) --out .gpu $(if $(CARRY_REUSE),--reuse)
 
-# Two tiers: the first takes some two minutes; what it says decides whether the second is worth its time.
-gpu-smoke:
-	$(GPU_INSTALL)
-	$(GPU_PYTEST) -m gpu_smoke
-
-gpu-test: gpu-smoke
-	$(GPU_PYTEST) -m "gpu and not gpu_smoke"
-
-gpu-bench: export WEFT_COMMIT ?= $(shell git describe --always --dirty=+ --abbrev=12 2>/dev/null)
-gpu-bench:
-	$(GPU_INSTALL)
-	status=0; \
-	$(GPU_RUN) -m weft.cli bench all --device cuda --out benchmarks/results/gpu --time-limit $(GPU_BENCH_LIMIT) || status=1; \
-	$(GPU_RUN) benchmarks/rejection.py --device cuda --out benchmarks/results/gpu || status=1; \
-	$(GPU_RUN) -m weft.cli bench step --device cuda --shape llama-8b-eagle3 --out benchmarks/results/gpu/llama-8b-shape \
-	  || status=1; \
-	$(GPU_RUN) -m weft.cli bench overhead --device cuda --shape llama-8b-eagle3 --no-random \
-	  --out benchmarks/results/gpu/llama-8b-shape || status=1; \
-	exit $$status
+build/gpu-stack/bin/python:
+	@echo "weft: what the GPU machine has into build/gpu-stack, once: 4.6 GB, 3 to 8 minutes"
+	$(CARRY_PYTHON) -m venv build/gpu-stack
+	@$(CARRY_PYTHON) tools/progress.py $@ -m pip --disable-pip-version-check install --progress-bar off \
+	  -r tools/gpu/machine.txt || { rm -rf build/gpu-stack; exit 1; }
 
 clean:
 	rm -rf build dist out $(VENV)

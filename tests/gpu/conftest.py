@@ -1,5 +1,5 @@
-"""Which cases are the first tier on a GPU (`make gpu-smoke`, marker `gpu_smoke`): two minutes that say whether the rest
-is worth running. A few cases of every test, and of the engine's, which are slow, those named here.
+"""Which cases are the first tier on a GPU (`smoke` in `tools/gpu/go.py`, marker `gpu_smoke`): two minutes that say
+whether the rest is worth running. A few cases of every test, and of the engine's, which are slow, those named here.
 """
 
 from __future__ import annotations

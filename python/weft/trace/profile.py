@@ -9,8 +9,9 @@ from weft.trace.slice import Slice
 KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 
 
-def slices_of(profile: dict[str, Any]) -> list[Slice]:
-    """The device's work in a profile in Chrome's format, in the order of its beginning; times begin at the first.
+def slices_of(profile: dict[str, Any], with_grids: bool = False) -> list[Slice]:
+    """The device's work in a profile in Chrome's format, in the order of its beginning; times begin at the first. With
+    `with_grids` a kernel's label ends in its grid, such as 448x1x1, by which products of different shapes differ.
 
     The profiler sees no host nodes of graphs: while they run, the streams that wait for them are idle.
     """
@@ -19,7 +20,10 @@ def slices_of(profile: dict[str, Any]) -> list[Slice]:
     slices = []
     for e in sorted(events, key=lambda e: float(e["ts"])):
         begin, stream = float(e["ts"]) - start, int(e["args"]["stream"])
-        slices.append(Slice(shortened(e["name"]), KINDS[e["cat"]], stream, 0, begin, begin + float(e["dur"])))
+        label = shortened(e["name"])
+        if with_grids and "grid" in e["args"]:
+            label += " " + "x".join(map(str, e["args"]["grid"]))
+        slices.append(Slice(label, KINDS[e["cat"]], stream, 0, begin, begin + float(e["dur"])))
     return slices
 
 

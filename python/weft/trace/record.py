@@ -38,8 +38,9 @@ def record() -> Iterator[list[Slice]]:
 
 
 @contextmanager
-def record_on(runtime: Runtime) -> Iterator[list[Slice]]:
-    """Record what `runtime` runs, to the end of what is launched inside; the yielded list is filled at the end."""
+def record_on(runtime: Runtime, with_grids: bool = False) -> Iterator[list[Slice]]:
+    """Record what `runtime` runs, to the end of what is launched inside; the yielded list is filled at the end. On a
+    GPU a kernel's label may end in its grid."""
     if runtime.device.type == "cpu":
         with record() as slices:
             yield slices
@@ -50,7 +51,7 @@ def record_on(runtime: Runtime) -> Iterator[list[Slice]]:
         path = Path(folder) / "profile.json"
         with recording(runtime, path):
             yield slices
-        slices += slices_of(json.loads(path.read_text()))
+        slices += slices_of(json.loads(path.read_text()), with_grids)
 
 
 @contextmanager

@@ -109,19 +109,13 @@ def _code(compiled: Any) -> Code:
 
 
 @contextmanager
-def launches(capability: tuple[int, int] = (9, 0)) -> Iterator[list[Launch]]:
-    """Fake tensors on a CUDA device of this capability; Triton's launches on them go to the list."""
+def fake_cuda(run: Callable[..., Any], capability: tuple[int, int] = (9, 0)) -> Iterator[None]:
+    """Fake tensors on a CUDA device of this capability; `run` has the place of `JITFunction.run` when Triton launches a
+    kernel on them."""
     import triton
 
     from support.launch_check import cuda_device_guard
     from weft.ops import triton_launch
-
-    found: list[Launch] = []
-
-    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-        names = [parameter.name for parameter in kernel.params]
-        found.append(Launch(kernel, dict(zip(names, args, strict=False)) | kwargs, options))
 
     stream = SimpleNamespace(cuda_stream=0)
     fakes: dict[str, Callable[..., Any]] = {
@@ -140,6 +134,20 @@ def launches(capability: tuple[int, int] = (9, 0)) -> Iterator[list[Launch]]:
             FakeTensorMode(allow_non_fake_inputs=True),
             torch.inference_mode(),
         ):
-            yield found
+            yield
     finally:
         triton_launch._can_chain.cache_clear()
+
+
+@contextmanager
+def launches(capability: tuple[int, int] = (9, 0)) -> Iterator[list[Launch]]:
+    """Fake tensors on a CUDA device of this capability; Triton's launches on them go to the list."""
+    found: list[Launch] = []
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        names = [parameter.name for parameter in kernel.params]
+        found.append(Launch(kernel, dict(zip(names, args, strict=False)) | kwargs, options))
+
+    with fake_cuda(run, capability):
+        yield found

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.bench.engine.simulated import simulate_acceptance
 from weft.bench.vocabulary import synthetic_vocabulary
-from weft.config import EngineConfig, Graphs, Speculation, package_model_path
+from weft.config import EngineConfig, Graphs, HostTasks, Speculation, package_model_path
 from weft.core import SamplingParams
 from weft.engine.build import build_engine
 from weft.engine.engine import Engine
@@ -129,12 +129,19 @@ class Bench:
         num_drafts: int,
         simulate: float | None,
         graphs: Graphs = "one",
+        host_tasks: HostTasks = "callback",
     ) -> Engine:
         """An engine with `num_drafts` EAGLE3 drafts an iteration, guided where the request is; 0 for none.
 
         Texts end at a special token that models don't say, if there is one, so that what is timed goes on.
         """
-        config = EngineConfig(max_batch=batch, max_seq_len=max_seq_len, graphs=graphs, reuse=simulate is None)
+        config = EngineConfig(
+            max_batch=batch,
+            max_seq_len=max_seq_len,
+            graphs=graphs,
+            host_tasks=host_tasks,
+            reuse=simulate is None,
+        )
         limit, device = self.model.config.max_position_embeddings, self.runtime.device.type
         config = config.resolved(limit, num_drafts, device)
         assert config.num_pages is not None

@@ -12,6 +12,8 @@ from weft.engine.device.state import SlotState, StepBuffers
 from weft.engine.engine import Engine
 from weft.errors import InputError
 from weft.ops.slots import advance_slots_
+from weft.runtime import get as get_runtime
+from weft.runtime.dump import dump_graph
 
 
 def simulate_acceptance(engine: Engine, length: float) -> None:
@@ -23,6 +25,21 @@ def simulate_acceptance(engine: Engine, length: float) -> None:
             f"simulated acceptance is {length}; with {most - 1} drafts it can be 1 to {most} tokens"
         )
     engine.parts.verify = partial(_verify, length)
+
+
+def simulated_operations(length: float, num_drafts: int) -> int:
+    """How many operations `simulate_acceptance` adds to an iteration's graph: on a GPU so many kernels."""
+    runtime = get_runtime("cpu")
+    stream = runtime.stream()
+    vocab = 8
+    slots_B, base_B = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    logits_BTV, sampled_BT = torch.zeros(1, num_drafts + 1, vocab), torch.zeros(1, num_drafts + 1).long()
+    tensors = (slots_B, base_B, logits_BTV, sampled_BT, sampled_BT[:, 1:])
+
+    def count(*args: Tensor) -> None:
+        base_B.copy_(count_simulated(length, *args)[0])
+
+    return len(dump_graph(runtime, stream, lambda: stream.launch(count, *tensors)).nodes)
 
 
 def _verify(length: float, state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
@@ -52,12 +69,15 @@ def count_simulated(
     """
     num_drafts = drafts_BK.shape[1]
     whole = int(length - 1)
-    # Whether the fraction counts changes from row to row and, with a row's base, from one iteration to the next.
-    spread_B = ((base_B * 40503 + slots_B * 9973) % 65537 * 75 % 65537).float() / 65537
-    wanted_B = whole + (spread_B < (length - 1 - whole)).long()
     kept_logits_BK = logits_BTV.narrow(1, 0, num_drafts).gather(2, drafts_BK.clamp(min=0)[..., None])[..., 0]
     legal_BK = (drafts_BK >= 0) & (kept_logits_BK > float("-inf"))
-    count_B = torch.minimum(wanted_B, legal_BK.cumprod(1).sum(1))
+    count_B = legal_BK.cumprod(1).sum(1)
+    if fraction := length - 1 - whole:
+        # Whether the fraction counts changes from row to row and, with a row's base, from one iteration to the next.
+        spread_B = ((base_B * 40503 + slots_B * 9973) % 65537 * 75 % 65537).float() / 65537
+        count_B = torch.minimum(whole + (spread_B < fraction).long(), count_B)
+    else:
+        count_B = count_B.clamp(max=whole)
     kept_BK = torch.arange(num_drafts, device=base_B.device) < count_B[:, None]
     tokens_BK = torch.where(kept_BK, drafts_BK, sampled_BT.narrow(1, 0, num_drafts))
     return count_B, torch.cat((tokens_BK, sampled_BT.narrow(1, num_drafts, 1)), 1)

@@ -4,7 +4,7 @@
 `over_bound` is how many times that an unguided iteration takes in one graph. Beside it: the same iteration guided, in
 one graph, in split graphs and without graphs, all taking turns; and the time between two tokens of a request. With
 drafts the number of tokens that an iteration commits is forced, since random weights agree on nothing: these rows say
-`simulated`.
+`simulated`, and how many kernels that adds to an iteration (`simulated_kernels`), which no user's has.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.progress import track
 from weft.bench.engine.bandwidth import Traffic, copy_bandwidth, traffic
 from weft.bench.engine.models import Bench, shape_of
 from weft.bench.engine.paired import GUIDE, SIMULATED, Setting, Side, ratio, take_turns
+from weft.bench.engine.simulated import simulated_operations
 from weft.bench.report import Report
 from weft.bench.rows import Rows
 
@@ -51,7 +52,7 @@ def run(
     summary = {
         "device": str(bench.runtime.device),
         "weights": f"random, {str(config.dtype).removeprefix('torch.')}: {shape}, {shape_of(shape)}",
-        "bandwidth_gb_per_s": round(bandwidth / 1e9, 1),
+        "bandwidth_gb_per_s": round(bandwidth / 1e9, 3),
         "simulated": f"rows with drafts: {SIMULATED} tokens per iteration forced",
     }
     if bench.runtime.device.type == "cpu":
@@ -106,6 +107,7 @@ def row(
         "drafts": num_drafts,
         "batch": batch,
         "simulated": bool(num_drafts),
+        "simulated_kernels": simulated_operations(SIMULATED, num_drafts) if num_drafts else 0,
         "context": round(plain.context),
         "weights_mb": round((read.target + read.head) / 1e6, 3),
         "kv_mb": round(read.kv / 1e6, 3),
@@ -113,9 +115,9 @@ def row(
         "read_mb": round(read.total / 1e6, 3),
         "bound_us": round(bound_us, 1),
         "unguided_us": round(plain.us),
-        "over_bound": round(plain.us / bound_us, 2),
+        "over_bound": round(plain.us / bound_us, 3),
         "guided_us": round(guided.us),
-        "guided_over_bound": round(guided.us / bound_us, 2),
+        "guided_over_bound": round(guided.us / bound_us, 3),
         "tokens_unguided": round(plain.tokens_per_iteration, 2),
         "tokens_guided": round(guided.tokens_per_iteration, 2),
         "itl_unguided_us": round(plain.us / plain.tokens_per_iteration),

@@ -93,6 +93,8 @@ def test_profiles_of_a_gpu_become_slices() -> None:
         Slice("Memcpy HtoD", "memcpy", 9, 0, 0.0, 2.0),
         Slice("gemm", "kernel", 7, 0, 10.0, 15.0),
     ]
+    events[1]["args"] = {"stream": 7, "grid": [448, 2, 1]}
+    assert slices_of({"traceEvents": events}, with_grids=True)[1].label == "gemm 448x2x1"
 
 
 def test_tables_of_a_summary_are_shown_as_tables() -> None:

@@ -14,7 +14,8 @@ from weft.bench.engine import step
 from weft.bench.engine.bandwidth import copy_bandwidth, target_size, traffic
 from weft.bench.engine.models import SHAPES, Bench, HeadWeights, Shape, WeightsOnDevice, shape_of
 from weft.bench.engine.paired import GUIDE, SIMULATED, Setting, Side
-from weft.engine.step.step import Plan
+from weft.bench.engine.simulated import simulated_operations
+from weft.engine.step.step import Guides, Plan
 from weft.errors import InputError
 from weft.models.base import PagedKV
 from weft.models.eagle3_head import Eagle3Head
@@ -118,6 +119,16 @@ def test_unknown_shapes_are_refused() -> None:
         shape_of("llama")
 
 
+@pytest.mark.parametrize("length", [3.0, 2.5])
+def test_rows_say_what_forcing_tokens_adds(bench: Bench, length: float) -> None:
+    counts = []
+    for simulate in (None, length):
+        engine = bench.engine(1, 64, 3, simulate)
+        counts.append(len(engine.graphs.dump(Plan(1, 3, Guides.NONE)).nodes))
+        engine.close()
+    assert counts[1] - counts[0] == simulated_operations(length, 3)
+
+
 def test_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "small", TINY)
     monkeypatch.setattr("weft.bench.engine.bandwidth.BUFFER_BYTES", {"cpu": 1 << 22})
@@ -134,6 +145,7 @@ def test_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
             row["read_mb"] * 1e3 / report.summary["bandwidth_gb_per_s"], rel=0.02
         )
         expected = SIMULATED if row["drafts"] else 1
+        assert (row["simulated_kernels"] > 0) == row["simulated"]
         assert row["tokens_unguided"] == pytest.approx(expected, abs=0.2)
         assert row["itl_guided_us"] == pytest.approx(row["guided_us"] / row["tokens_guided"], rel=0.02)
         assert row["split_over_one"] > 0 and row["eager_over_one"] > 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from support.engine.nodes import Nodes, count_nodes
@@ -33,6 +36,19 @@ def test_an_iteration_is_few_kernels(num_drafts: int, guides: Guides, batch: int
     assert not model.copies and not [name for name in model.kernels if name.startswith("torch")], (
         f"they wait for each other: {described(model)}"
     )
+
+
+def test_the_page_has_these_numbers() -> None:
+    """Of the GPU's status."""
+    page = (Path(__file__).parents[4] / "docs" / "gpu-status.md").read_text()
+    said = re.search(r"shape of Llama 3\.1 8B: (\d+), with three guided drafts (\d+) ", page)
+    assert said is not None
+    plain, _ = count_nodes(SHAPE, 0, Guides.NONE)
+    model, lane = count_nodes(SHAPE, 3, Guides.DRAFTS)
+    assert [int(number) for number in said.groups()] == [
+        plain.num_kernels,
+        model.num_kernels + lane.num_kernels,
+    ]
 
 
 def test_a_layer_is_five_kernels() -> None:
