@@ -40,8 +40,9 @@ def not_enforced(
             yield place, f"{key} is not enforced so near to the other bound"
         if node.get("format") in json_schema.FORMATS - FORMATS:
             yield place, f"format {json_schema.shown(node['format'])} is not known"
-        if json_schema.looks_around(node.get("pattern")):
-            yield place, f"the look-around of pattern {json_schema.shown(node['pattern'])} is not enforced"
+        for key, regex in json_schema.regexes(node):
+            if json_schema.looks_around(regex):
+                yield place, f"the look-around of {key} {json_schema.shown(regex)} is not enforced"
 
 
 def overlapping(schema: Any, places: Mapping[int, Place | None] | None = None) -> Found:
@@ -134,6 +135,9 @@ def _leave_out(node: dict[str, Any], open_objects: bool) -> None:
         del node["format"]
     if json_schema.looks_around(node.get("pattern")):
         del node["pattern"]
+    for regex in [name for name in node.get("patternProperties", {}) if json_schema.looks_around(name)]:
+        del node["patternProperties"][regex]
+        node["additionalProperties"] = True  # names that it would match
 
 
 def _held_together(schema: Any) -> set[int]:

@@ -10,6 +10,7 @@ from typing import Any
 from weft.grammar.notes import Found, Place
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.dates import spell_dates
+from weft.grammar.schema.write import without_void
 from weft.grammar.xgrammar import utf8 as xgrammar_utf8
 
 FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
@@ -55,11 +56,17 @@ def not_enforced(
     for place, node in json_schema.subschemas(schema, places=places):
         for what in _ignored(node, open_objects):
             yield place, what
+        if not _are_texts(schema, node.get("propertyNames", False)):
+            yield place, "propertyNames is not enforced where it does not say that names are strings"
         if any_order and (node.get("properties") or node.get("required")):
             # Properties are only counted where they may come in any order.
             yield place, "any_order: required is not enforced, and a property may come twice"
 
 
+MAX_DEPTH = 20
+
+# What says of what type a value is, if it does so for all values.
+STATED = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 CLOSED = {"properties", "patternProperties", "propertyNames"}
 SAID = {"additionalProperties", "unevaluatedProperties"}
 
@@ -74,6 +81,7 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
         if not {"minLength", "maxLength"} & set(node):
             spell_dates(node)
         xgrammar_utf8.spelled(node)
+        _state_names(node)
         if not set(node) & (SAID if open_objects else SAID | CLOSED) and (
             node.get("type") == "object" or (open_objects and "properties" in node)
         ):
@@ -82,6 +90,33 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
         if node.get("type") == "array" and not set(node) & {"items", "unevaluatedItems", *first}:
             node["items"] = True
     return schema
+
+
+def _state_names(node: dict[str, Any]) -> None:
+    """Says, in place, that names are texts: XGrammar lets any value be one otherwise."""
+    names = node.get("propertyNames")
+    if isinstance(names, dict) and not set(names) & {"type", *STATED}:
+        node["propertyNames"] = {"type": "string", **names}
+    without_void(node)
+
+
+def _are_texts(root: Any, names: Any, depth: int = 0) -> bool:
+    """Whether XGrammar takes nothing but strings for names, as far as can be seen."""
+    if not isinstance(names, dict) or depth > MAX_DEPTH:
+        return names is False
+    if "$ref" in names:
+        reference = names["$ref"]
+        known = reference.startswith("#/")
+        return known and _are_texts(root, json_schema.target_of(root, reference), depth + 1)
+    if "const" in names or "enum" in names:
+        return all(isinstance(value, str) for value in names.get("enum", [names.get("const")]))
+    branches = names.get("anyOf", names.get("oneOf"))
+    if branches is not None:
+        return all(_are_texts(root, branch, depth + 1) for branch in branches)
+    if "allOf" in names:
+        return any(_are_texts(root, branch, depth + 1) for branch in names["allOf"])
+    # Where it says nothing, `_state_names` does, but not within branches.
+    return names.get("type", None if depth else "string") in ("string", ["string"])
 
 
 def without_barred(schema: Any, open_objects: bool = False) -> Any:
@@ -124,13 +159,14 @@ def _ignored(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
 
 
 def _ignored_of_strings(node: dict[str, Any]) -> Iterator[str]:
+    for key, regex in json_schema.regexes(node):
+        if json_schema.looks_around(regex):
+            yield f"the look-around of {key} {json_schema.shown(regex)} is not enforced"
+        elif json_schema.has_inner_anchor(regex):
+            yield f"{key} {json_schema.shown(regex)} is enforced without the anchors in its midst"
+        elif ESCAPED.search(NEGATED.sub("", regex)):
+            yield f"{key} {json_schema.shown(regex)} is not enforced on characters that JSON escapes"
     pattern = node.get("pattern")
-    if json_schema.looks_around(pattern):
-        yield f"the look-around of pattern {json_schema.shown(pattern)} is not enforced"
-    elif pattern is not None and json_schema.has_inner_anchor(pattern):
-        yield f"pattern {json_schema.shown(pattern)} is enforced without the anchors in its midst"
-    elif pattern is not None and ESCAPED.search(NEGATED.sub("", pattern)):
-        yield f"pattern {json_schema.shown(pattern)} is not enforced on characters that JSON escapes"
     bounds = [key for key in ("minLength", "maxLength") if key in node]
     for key in ("pattern", "format"):
         if bounds and (key == "pattern" or node.get("format") in FORMATS) and key in node:
@@ -186,7 +222,7 @@ def _ignored_combinations(node: dict[str, Any], types: list[str]) -> Iterator[st
         yield "allOf of more than one schema is not enforced"
     if "oneOf" in node and not json_schema.is_disjoint(node["oneOf"]):
         yield "oneOf is enforced as anyOf"
-    winner = next((key for key in ("$ref", "const", "enum", "anyOf", "oneOf", "allOf") if key in node), None)
+    winner = next((key for key in STATED if key in node), None)
     if winner is None:
         return
     lost = [

@@ -14,6 +14,7 @@ from weft.grammar.schema import Rewritten, rewrite
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.tag_forms import tag_of
 from weft.grammar.xgrammar import schema as xgrammar_schema
+from weft.grammar.xgrammar.regex import check_regex
 
 MAX_BEGIN = 60
 
@@ -67,6 +68,8 @@ def read(source: str, open_objects: bool) -> Tag:
     """
     tag = tag_of(source)
     forms = []
+    for pattern in _patterns(tag):
+        check_regex(pattern)
     for place, node, begin in _schemas(tag):
         schema = node["json_schema"]
         json_schema.check(schema)
@@ -91,6 +94,19 @@ def read(source: str, open_objects: bool) -> Tag:
             )
         )
     return Tag(json.dumps(tag), tuple(forms))
+
+
+def _patterns(tag: Any) -> Iterator[str]:
+    """The regular expressions of a tag that stand for themselves, not in a schema."""
+    pending = [tag]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        elif isinstance(node, dict) and node.get("type") != "json_schema":
+            if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
+                yield node["pattern"]
+            pending += node.values()
 
 
 def _schemas(tag: Any) -> Iterator[tuple[Place | None, dict[str, Any], str]]:

@@ -21,6 +21,8 @@ from weft.grammar.tag_forms import tag_of
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar import schema as xgrammar_schema
 from weft.grammar.xgrammar import tags as xgrammar_tags
+from weft.grammar.xgrammar.regex import check_anchors, check_regex
+from weft.grammar.xgrammar.rules import regexes
 from weft.grammar.xgrammar.utf8 import kept_to_utf8
 
 _core.hush_xgrammar()  # its warnings repeat what a client sent; notes and errors tell the client
@@ -31,8 +33,7 @@ T = TypeVar("T")
 
 def parse_regex(pattern: str) -> xgr.Grammar:
     """Raises `GuideError` for a regular expression that XGrammar does not take, or takes for another."""
-    if json_schema.has_inner_anchor(pattern):
-        raise GuideError("regex: XGrammar would ignore a ^ or $ that does not stand at its ends")
+    check_anchors(pattern)
     return translated("regex", lambda: xgr.Grammar.from_regex(pattern))
 
 
@@ -107,7 +108,11 @@ def serialised(guide: Guide) -> str:
     if guide.kind in ("json_schema", "structural_tag"):
         grammar = _kept_to_json(grammar, guide)
     root_names = re.findall(r"\broot\b(?! ::=)", str(grammar))
-    return kept_to_utf8((xgr.Grammar.union(grammar) if root_names else grammar).serialize_json())
+    text = kept_to_utf8((xgr.Grammar.union(grammar) if root_names else grammar).serialize_json())
+    for pattern, in_json in regexes(text):
+        if guide.kind != "json_schema" and not (guide.kind == "structural_tag" and in_json):
+            check_regex(pattern)
+    return text
 
 
 # Of a string with bounds, and of every string's escapes: as XGrammar writes them, and as they are to be.
