@@ -50,16 +50,15 @@ def read_serialised(serialised: str) -> dict[str, Any]:
     return data
 
 
-def regexes(serialised: str) -> Iterator[tuple[str, bool]]:
-    """The regular expressions of a grammar that XGrammar makes automata of by itself, and whether each stands for what
-    is within a JSON string."""
+def regexes(serialised: str) -> Iterator[str]:
+    """The regular expressions of a grammar that XGrammar makes automata of by itself."""
     data = read_serialised(serialised)
     numbers = data["grammar_expr_data"]
     for start in data["grammar_expr_indptr"]:
         kind, length = numbers[start : start + 2]
         if kind == REGEX:
-            in_json, *text = numbers[start + 2 : start + 2 + length]
-            yield bytes(byte & 0xFF for byte in text).decode(errors="replace"), bool(in_json)
+            text = numbers[start + 3 : start + 2 + length]
+            yield bytes(byte & 0xFF for byte in text).decode(errors="replace")
 
 
 def byte_rules(serialised: str) -> list[Rule]:

@@ -9,12 +9,12 @@ from typing import Any
 
 from weft.grammar.notes import Found, Place
 from weft.grammar.schema import structure as json_schema
-from weft.grammar.schema.dates import spell_dates
+from weft.grammar.schema.formats import PATTERNS, spell_format
 from weft.grammar.schema.write import without_void
-from weft.grammar.xgrammar import utf8 as xgrammar_utf8
+from weft.grammar.xgrammar.patterns import named
+from weft.grammar.xgrammar.utf8 import pattern_kept
 
-FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-FORMATS |= {"uri", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"}
+FORMATS = set(PATTERNS)
 IGNORED = {"not", "if", "then", "else", "contains", "minContains", "maxContains"}
 IGNORED |= {"dependentRequired", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef"}
 BOUNDS: tuple[str, ...] = (
@@ -51,10 +51,12 @@ def not_enforced(
     any_order: bool = False,
     open_objects: bool = False,
     places: Mapping[int, Place | None] | None = None,
+    in_json: bool = True,
 ) -> Found:
-    """What XGrammar does not enforce, and where; `places` are those of parts that come from elsewhere."""
+    """What XGrammar does not enforce, and where; `places` are those of parts that come from elsewhere. Not `in_json`:
+    where strings are written as they are."""
     for place, node in json_schema.subschemas(schema, places=places):
-        for what in _ignored(node, open_objects):
+        for what in _ignored(node, open_objects, in_json):
             yield place, what
         if not _are_texts(schema, node.get("propertyNames", False)):
             yield place, "propertyNames is not enforced where it does not say that names are strings"
@@ -78,9 +80,6 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
     """
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
-        if not {"minLength", "maxLength"} & set(node):
-            spell_dates(node)
-        xgrammar_utf8.spelled(node)
         _state_names(node)
         if not set(node) & (SAID if open_objects else SAID | CLOSED) and (
             node.get("type") == "object" or (open_objects and "properties" in node)
@@ -89,6 +88,22 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
         first = set() if open_objects else {"prefixItems"}
         if node.get("type") == "array" and not set(node) & {"items", "unevaluatedItems", *first}:
             node["items"] = True
+    return schema
+
+
+def spelled_schema(schema: Any, in_json: bool = True) -> Any:
+    """The schema with its formats as patterns, and these as XGrammar is to match them: where strings are JSON's, as
+    names of rules (`weft.grammar.xgrammar.patterns`), else as they are, in ASCII and without halves of characters."""
+    schema = json.loads(json.dumps(schema))
+    for _, node in json_schema.subschemas(schema):
+        if not {"minLength", "maxLength"} & set(node):
+            spell_format(node)
+        change = named if in_json else pattern_kept
+        if "pattern" in node:
+            node["pattern"] = change(node["pattern"])
+        regexes = node.get("patternProperties", {})
+        if len(set(map(change, regexes))) == len(regexes) > 0:
+            node["patternProperties"] = {change(regex): one for regex, one in regexes.items()}
     return schema
 
 
@@ -139,7 +154,7 @@ def _barred(node: dict[str, Any]) -> list[str]:
     return [name for name, one in node.get("properties", {}).items() if one is False and name not in required]
 
 
-def _ignored(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
+def _ignored(node: dict[str, Any], open_objects: bool, in_json: bool) -> Iterator[str]:
     yield from (f"{key} is not enforced" for key in node if key in IGNORED)
     if node.get("uniqueItems"):
         yield "uniqueItems is not enforced"
@@ -152,19 +167,19 @@ def _ignored(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
         yield f"$ref {json_schema.shown(reference)} is not followed"
     if not types and not {"enum", "const", "$ref", "anyOf", "oneOf", "allOf"} & set(node):
         yield from (f"{key} is not enforced without a type" for key in BOUNDS if key in node)
-    yield from _ignored_of_strings(node)
+    yield from _ignored_of_strings(node, in_json)
     yield from _ignored_of_numbers(node, types)
     yield from _ignored_combinations(node, types)
     yield from _ignored_of_objects(node, open_objects)
 
 
-def _ignored_of_strings(node: dict[str, Any]) -> Iterator[str]:
+def _ignored_of_strings(node: dict[str, Any], in_json: bool) -> Iterator[str]:
     for key, regex in json_schema.regexes(node):
         if json_schema.looks_around(regex):
             yield f"the look-around of {key} {json_schema.shown(regex)} is not enforced"
         elif json_schema.has_inner_anchor(regex):
             yield f"{key} {json_schema.shown(regex)} is enforced without the anchors in its midst"
-        elif ESCAPED.search(NEGATED.sub("", regex)):
+        elif not in_json and ESCAPED.search(NEGATED.sub("", regex)):
             yield f"{key} {json_schema.shown(regex)} is not enforced on characters that JSON escapes"
     pattern = node.get("pattern")
     bounds = [key for key in ("minLength", "maxLength") if key in node]

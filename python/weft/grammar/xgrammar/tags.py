@@ -30,6 +30,7 @@ class _Form:
     found: Rewritten
     is_open: bool
     is_strict: bool
+    in_json: bool
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Tag:
                 else ""
             )
             for place, what in xgrammar_schema.not_enforced(
-                form.found.schema, form.any_order, form.is_open, places=form.found.places
+                form.found.schema, form.any_order, form.is_open, form.found.places, form.in_json
             ):
                 yield _below(form.place, place), what + which
 
@@ -83,6 +84,8 @@ def read(source: str, open_objects: bool) -> Tag:
         if is_plain or open_objects:
             node["json_schema"] = xgrammar_schema.opened_schema(found.schema, is_open)
         node["json_schema"] = xgrammar_schema.without_barred(node["json_schema"], is_open)
+        in_json = node.get("style", "json") == "json"
+        node["json_schema"] = xgrammar_schema.spelled_schema(node["json_schema"], in_json)
         forms.append(
             _Form(
                 Place(place, "json_schema"),
@@ -91,6 +94,7 @@ def read(source: str, open_objects: bool) -> Tag:
                 found,
                 is_open,
                 node.pop("strict", None) is True,
+                in_json,
             )
         )
     return Tag(json.dumps(tag), tuple(forms))

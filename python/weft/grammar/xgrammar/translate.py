@@ -15,7 +15,6 @@ from weft import _core, registry
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
 from weft.grammar.notes import Found
-from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.rewritten import rewritten
 from weft.grammar.tag_forms import tag_of
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -83,6 +82,7 @@ def parse_json_schema(guide: Guide) -> xgr.Grammar:
     found = rewritten(guide)
     is_open = guide.open_objects or not found.reason
     opened = xgrammar_schema.without_barred(xgrammar_schema.opened_schema(found.schema, is_open), is_open)
+    opened = xgrammar_schema.spelled_schema(opened)
     if guide.separators is None:
         blanks: dict[str, Any] = {"max_whitespace_cnt": guide.max_whitespace}
     else:
@@ -109,8 +109,8 @@ def serialised(guide: Guide) -> str:
         grammar = _kept_to_json(grammar, guide)
     root_names = re.findall(r"\broot\b(?! ::=)", str(grammar))
     text = kept_to_utf8((xgr.Grammar.union(grammar) if root_names else grammar).serialize_json())
-    for pattern, in_json in regexes(text):
-        if guide.kind != "json_schema" and not (guide.kind == "structural_tag" and in_json):
+    if guide.kind not in ("json_schema", "structural_tag"):
+        for pattern in regexes(text):
             check_regex(pattern)
     return text
 
