@@ -1,4 +1,4 @@
-"""Whether strict guides keep to their schemas: each text byte by byte, by mask and matcher, and what masks lead to, read
+"""Whether strict guides keep to their schemas: each text byte by byte, by mask and matcher; what masks lead to, read
 back by `json.loads` and `jsonschema`.
 """
 

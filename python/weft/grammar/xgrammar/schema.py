@@ -10,7 +10,9 @@ from typing import Any
 from weft.grammar.notes import Found, Place
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.formats import PATTERNS, spell_format
+from weft.grammar.schema.patterns import none_of
 from weft.grammar.schema.write import without_void
+from weft.grammar.xgrammar.lengths import named_length
 from weft.grammar.xgrammar.patterns import named
 from weft.grammar.xgrammar.utf8 import pattern_kept
 
@@ -66,6 +68,7 @@ def not_enforced(
 
 
 MAX_DEPTH = 20
+PLAIN = re.compile(r"[ !#-.0-\[\]-~]*")  # written in one way
 
 # What says of what type a value is, if it does so for all values.
 STATED = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
@@ -96,15 +99,41 @@ def spelled_schema(schema: Any, in_json: bool = True) -> Any:
     names of rules (`weft.grammar.xgrammar.patterns`), else as they are, in ASCII and without halves of characters."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
+        if in_json:
+            _keep_names_apart(node)
         if not {"minLength", "maxLength"} & set(node):
             spell_format(node)
         change = named if in_json else pattern_kept
         if "pattern" in node:
             node["pattern"] = change(node["pattern"])
+        elif in_json and "format" not in node:
+            _spell_length(node)
         regexes = node.get("patternProperties", {})
         if len(set(map(change, regexes))) == len(regexes) > 0:
             node["patternProperties"] = {change(regex): one for regex, one in regexes.items()}
     return schema
+
+
+def _keep_names_apart(node: dict[str, Any]) -> None:
+    """Says what names other properties may have, in place, where some are listed: XGrammar knows only those of plain
+    letters as listed."""
+    names, others = node.get("properties", {}), node.get("additionalProperties", False)
+    if others is False or all(PLAIN.fullmatch(name) for name in names):
+        return
+    if not node.get("patternProperties") and node.get("propertyNames", True) in (True, {}):
+        node["patternProperties"] = {none_of(names): others}
+        node["additionalProperties"] = False
+
+
+def _spell_length(node: dict[str, Any]) -> None:
+    """Puts the name of rules in place of bounds of a string's length."""
+    types = node.get("type", [])
+    least, most = int(node.get("minLength", 0)), node.get("maxLength")
+    if "string" not in ([types] if isinstance(types, str) else types) or (least == 0 and most is None):
+        return
+    node.pop("minLength", None)
+    node.pop("maxLength", None)
+    node["pattern"] = named_length(least, None if most is None else int(most))
 
 
 def _state_names(node: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from weft.grammar.tag_forms import tag_of
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar import schema as xgrammar_schema
 from weft.grammar.xgrammar import tags as xgrammar_tags
+from weft.grammar.xgrammar.lengths import with_lengths
 from weft.grammar.xgrammar.regex import check_anchors, check_regex
 from weft.grammar.xgrammar.rules import regexes
 from weft.grammar.xgrammar.utf8 import kept_to_utf8
@@ -126,7 +127,7 @@ def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
     of some tags.
     """
     text = str(grammar)
-    kept = text.replace(BOUNDED, STRICT)
+    kept = with_lengths(text.replace(BOUNDED, STRICT))
     if _names_and_others(guide):
         kept = kept.replace(ESCAPE, OF_CONTROL)
     if kept == text or (guide.kind != "json_schema" and str(xgr.Grammar.from_ebnf(text)) != text):

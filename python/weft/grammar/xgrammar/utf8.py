@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 
+from weft.grammar.xgrammar.lengths import length_in_json
 from weft.grammar.xgrammar.patterns import in_json, pattern_of
 from weft.grammar.xgrammar.rules import CHARACTERS, CHARACTERS_STAR, REGEX, read_serialised
 
@@ -45,11 +46,14 @@ def kept_to_utf8(serialised: str) -> str:
 
 def _of_pattern(expression: list[int]) -> list[int]:
     """A regular expression; in place of a pattern's name, what is to be matched."""
-    pattern = pattern_of(bytes(byte & 0xFF for byte in expression[3:]).decode(errors="replace"))
-    if pattern is None:
-        return expression
-    regex = in_json(pattern).encode()
-    return [REGEX, 1 + len(regex), 0, *regex]
+    name = bytes(byte & 0xFF for byte in expression[3:]).decode(errors="replace")
+    regex = length_in_json(name)
+    if regex is None:
+        pattern = pattern_of(name)
+        if pattern is None:
+            return expression
+        regex = in_json(pattern)
+    return [REGEX, 1 + len(regex), 0, *regex.encode()]
 
 
 def _without_halves(expression: list[int]) -> list[int]:

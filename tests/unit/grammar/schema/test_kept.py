@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -110,3 +111,18 @@ def test_regexes_within_grammars_and_tags_are_whole(pattern: str) -> None:
     for guide in (Guide.ebnf(f'root ::= Regex("{pattern}")'), Guide.structural_tag(tag)):
         with pytest.raises(GuideError):
             backend().libraries["xgrammar"].compile(guide)
+
+
+ODD_NAMES = ["é", "😀", 'a"', "b\\", "c\n", "d/e", "é\u2028"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
+@pytest.mark.parametrize("others", [True, {"type": "integer"}])
+def test_other_properties_have_other_names_in_any_spelling(name: str, others: Any) -> None:
+    schema = {"type": "object", "properties": {name: NULL, "x": NULL}, "additionalProperties": others}
+    escaped = "".join(f"\\u{ord(char):04x}" if ord(char) < 0x10000 else char for char in name)
+    short = json.dumps(name, ensure_ascii=False).replace("/", "\\/")
+    key = json.dumps(name, ensure_ascii=False)
+    good = [f"{{{key}: null}}", '{"y": 1}', f'{{{key}: null, {key[:-1]}y": 1}}', "{}"]
+    bad = [f"{{{key}: 1}}", f'{{"{escaped}": 1}}', f"{{{short}: 1}}", '{"x": 1}', f'{{"y": 1, {key}: 1}}']
+    assert hold(schema, good, bad) == 2
