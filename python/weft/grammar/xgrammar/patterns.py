@@ -93,6 +93,8 @@ def in_json(pattern: str) -> str:
         elif kind != "anchor":
             last, is_group = len(parts), False
             parts.append(_spelled(_ranges(pattern, kind, text), pattern))
+    if opened:
+        raise _refused(pattern, "( without )")
     return "".join(parts) or "(?:)"
 
 
@@ -109,7 +111,9 @@ def _repeated(part: str, times: str, is_group: bool) -> str:
 
 
 def _refused(pattern: str, what: str) -> GuideError:
-    return GuideError(f"pattern {json_schema.shown(pattern)}: XGrammar has no {json_schema.shown(what)}")
+    return GuideError(
+        f"JSON schema: pattern {json_schema.shown(pattern)}: XGrammar has no {json_schema.shown(what)}"
+    )
 
 
 def _after_group(pattern: str, at: int) -> int:
@@ -222,7 +226,9 @@ def _spelled(ranges: Ranges, pattern: str) -> str:
             digits = sorted({f(f"{code % 16:x}") for code in rest for f in (str.lower, str.upper)})
             ways.append(rf"\\u00{digit}{_class([(ord(d), ord(d)) for d in digits])}")
     if not ways:
-        raise GuideError(f"pattern {json_schema.shown(pattern)}: a part of it is met by no character")
+        raise GuideError(
+            f"JSON schema: pattern {json_schema.shown(pattern)}: a part of it is met by no character"
+        )
     return ways[0] if len(ways) == 1 and plain else f"(?:{'|'.join(ways)})"
 
 

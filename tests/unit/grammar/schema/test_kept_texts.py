@@ -145,7 +145,7 @@ def test_what_is_denied_leaves_json(denied: dict[str, Any], good: list[str], bad
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"\bx", r"\Bx", r"(a)\1", r"\p{L}", "a**", "[b-a]", r"[^\s\S]", r"\q", "(?i)a"]
+    "pattern", [r"\bx", r"\Bx", r"(a)\1", r"\p{L}", "a**", "[b-a]", r"[^\s\S]", r"\q", "(?i)a", "((", "a)"]
 )
 def test_what_a_pattern_can_not_say_is_refused(pattern: str) -> None:
     with pytest.raises(GuideError):
