@@ -12,7 +12,8 @@ from typing import Any
 
 from weft.grammar.notes import Found, Place
 from weft.grammar.schema import structure as json_schema
-from weft.grammar.schema.dates import spell_dates
+from weft.grammar.schema.formats import PATTERNS, spell_format
+from weft.grammar.xgrammar.patterns import without_nul
 
 APPLICATORS = ("allOf", "anyOf", "oneOf", "$ref")
 UNKNOWN = {"not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems"}
@@ -38,10 +39,11 @@ def not_enforced(
             )
         for key in _crossed(node):
             yield place, f"{key} is not enforced so near to the other bound"
-        if node.get("format") in json_schema.FORMATS - FORMATS:
+        if node.get("format") in json_schema.FORMATS - (FORMATS if "pattern" in node else set(PATTERNS)):
             yield place, f"format {json_schema.shown(node['format'])} is not known"
-        if json_schema.looks_around(node.get("pattern")):
-            yield place, f"the look-around of pattern {json_schema.shown(node['pattern'])} is not enforced"
+        for key, regex in json_schema.regexes(node):
+            if json_schema.looks_around(regex):
+                yield place, f"the look-around of {key} {json_schema.shown(regex)} is not enforced"
 
 
 def overlapping(schema: Any, places: Mapping[int, Place | None] | None = None) -> Found:
@@ -99,8 +101,9 @@ def prepared(
     """
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
+        spell_format(node)
         _leave_out(node, open_objects)
-        spell_dates(node)
+        _spell(node)
     if not isinstance(schema, dict):
         schema = {} if schema else {"not": {}}
     held = _held_together(schema)
@@ -134,6 +137,17 @@ def _leave_out(node: dict[str, Any], open_objects: bool) -> None:
         del node["format"]
     if json_schema.looks_around(node.get("pattern")):
         del node["pattern"]
+    for regex in [name for name in node.get("patternProperties", {}) if json_schema.looks_around(name)]:
+        del node["patternProperties"][regex]
+        node["additionalProperties"] = True  # names that it would match
+
+
+def _spell(node: dict[str, Any]) -> None:
+    """Puts regular expressions as LLGuidance matches them rightly."""
+    if "pattern" in node:
+        node["pattern"] = without_nul(node["pattern"])
+    if "patternProperties" in node:
+        node["patternProperties"] = {without_nul(p): one for p, one in node["patternProperties"].items()}
 
 
 def _held_together(schema: Any) -> set[int]:

@@ -132,6 +132,8 @@ def _require(result: Merged, objects: Objects) -> None:
 def _name(result: Merged, names: list[Node]) -> None:
     """Applies what is said of names to those that are known."""
     for node in names:
+        if _says_nothing(node):
+            continue
         verdicts = {name: holds(name, node) for name in result.named}
         for name, verdict in verdicts.items():
             if verdict is False:

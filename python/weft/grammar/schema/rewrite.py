@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.grammar.notes import Place
+from weft.grammar.schema import structure
 from weft.grammar.schema.alternatives import Alternatives
 from weft.grammar.schema.canonical import Document
 from weft.grammar.schema.nodes import DERIVED, Node, TooMuch
 from weft.grammar.schema.order import in_each_order
-from weft.grammar.schema.write import Goal, Piece, pieces
+from weft.grammar.schema.write import Goal, Piece, pieces, without_void
 
 MAX_GOALS = 20_000
 MAX_GROWTH = 16
@@ -223,6 +224,8 @@ class _Rewriting:
         schema = top.value
         if definitions and isinstance(schema, dict):
             schema = {**schema, "$defs": definitions}
+        for _, node in structure.subschemas(schema):
+            without_void(node)
         if len(json.dumps(schema)) > max(MIN_GROWN, MAX_GROWTH * self._size):
             raise TooMuch("it would grow too far")
         places = {id(each.value): each.place for each in self._pending if isinstance(each.value, dict)}

@@ -139,15 +139,26 @@ def _check_node(root: Any, place: Place | None, node: dict[str, Any]) -> None:
             )
     reference = node.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/"):
-        target = root
-        for part in reference[2:].split("/"):
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, dict) and name in target:
-                target = target[name]
-            elif isinstance(target, list) and INDEX.fullmatch(name) and int(name) < len(target):
-                target = target[int(name)]
-            else:
-                raise GuideError(f"JSON schema at {where(place)}: $ref {shown(reference)} leads nowhere")
+        try:
+            target_of(root, reference)
+        except KeyError:
+            raise GuideError(
+                f"JSON schema at {where(place)}: $ref {shown(reference)} leads nowhere"
+            ) from None
+
+
+def target_of(root: Any, reference: str) -> Any:
+    """Where a `$ref` of the form `#/...` leads. Raises `KeyError` where that is nowhere."""
+    target = root
+    for part in reference[2:].split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(target, dict) and name in target:
+            target = target[name]
+        elif isinstance(target, list) and INDEX.fullmatch(name) and int(name) < len(target):
+            target = target[int(name)]
+        else:
+            raise KeyError(reference)
+    return target
 
 
 def is_of(value: object, types: list[str]) -> bool:
@@ -174,6 +185,13 @@ def has_inner_anchor(pattern: str) -> bool:
 def looks_around(pattern: object) -> bool:
     """Whether a pattern has what no automaton does: look-ahead or look-behind."""
     return isinstance(pattern, str) and LOOKAROUND.search(pattern) is not None
+
+
+def regexes(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The regular expressions of a schema object, each with the keyword that it belongs to."""
+    if isinstance(node.get("pattern"), str):
+        yield "pattern", node["pattern"]
+    yield from (("patternProperties", pattern) for pattern in node.get("patternProperties", {}))
 
 
 def shown(value: object) -> str:

@@ -17,6 +17,9 @@ from weft.grammar.schema.objects import merged
 Goal = list[Node]
 Hole = Callable[[Goal], Any]
 
+TEXT: Node = {"type": ("string",)}
+"""What every name of a property is; a library may not know that by itself."""
+
 
 @dataclass
 class Piece:
@@ -178,10 +181,28 @@ def _objects(branch: Branch, is_open: bool, hole: Hole) -> Piece:
     if objects.most is not None:
         schema["maxProperties"] = objects.most
     if parts.names:
-        schema["propertyNames"] = hole(parts.names)
+        schema["propertyNames"] = hole([*parts.names, TEXT])
     if parts.apart:
         schema["allOf"] = [_layer(layer, hole) for layer in parts.apart]
     return Piece(schema, [parts.named[name] for name in objects.required if name in parts.named])
+
+
+def without_void(node: dict[str, Any]) -> None:
+    """Has an object be closed, in place, whose names or whose other properties nothing satisfies: what is said of
+    names beside that would be lost on a library that takes it for leave to have some."""
+    if node.get("propertyNames") is False:
+        node["additionalProperties"] = False
+        node.pop("patternProperties", None)
+    if node.get("additionalProperties") is not False:
+        return
+    patterns = {
+        pattern: one for pattern, one in node.get("patternProperties", {}).items() if one is not False
+    }
+    node.pop("patternProperties", None)
+    if patterns:
+        node["patternProperties"] = patterns
+    elif not node.get("properties") or node.get("propertyNames") is False:
+        node.pop("propertyNames", None)
 
 
 def _layer(layer: Layer, hole: Hole) -> dict[str, Any]:

@@ -6,6 +6,7 @@ They are taken from its serialised form, which has the expressions as numbers; i
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import xgrammar as xgr
@@ -47,6 +48,17 @@ def read_serialised(serialised: str) -> dict[str, Any]:
             f"XGrammar writes grammars as {data.get('__VERSION__')!r}; {VERSION!r} is what can be read"
         )
     return data
+
+
+def regexes(serialised: str) -> Iterator[str]:
+    """The regular expressions of a grammar that XGrammar makes automata of by itself."""
+    data = read_serialised(serialised)
+    numbers = data["grammar_expr_data"]
+    for start in data["grammar_expr_indptr"]:
+        kind, length = numbers[start : start + 2]
+        if kind == REGEX:
+            text = numbers[start + 3 : start + 2 + length]
+            yield bytes(byte & 0xFF for byte in text).decode(errors="replace")
 
 
 def byte_rules(serialised: str) -> list[Rule]:

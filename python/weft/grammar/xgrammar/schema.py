@@ -9,11 +9,14 @@ from typing import Any
 
 from weft.grammar.notes import Found, Place
 from weft.grammar.schema import structure as json_schema
-from weft.grammar.schema.dates import spell_dates
-from weft.grammar.xgrammar import utf8 as xgrammar_utf8
+from weft.grammar.schema.formats import PATTERNS, spell_format
+from weft.grammar.schema.patterns import none_of
+from weft.grammar.schema.write import without_void
+from weft.grammar.xgrammar.lengths import named_length
+from weft.grammar.xgrammar.patterns import named
+from weft.grammar.xgrammar.utf8 import pattern_kept
 
-FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-FORMATS |= {"uri", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"}
+FORMATS = set(PATTERNS)
 IGNORED = {"not", "if", "then", "else", "contains", "minContains", "maxContains"}
 IGNORED |= {"dependentRequired", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef"}
 BOUNDS: tuple[str, ...] = (
@@ -50,16 +53,25 @@ def not_enforced(
     any_order: bool = False,
     open_objects: bool = False,
     places: Mapping[int, Place | None] | None = None,
+    in_json: bool = True,
 ) -> Found:
-    """What XGrammar does not enforce, and where; `places` are those of parts that come from elsewhere."""
+    """What XGrammar does not enforce, and where; `places` are those of parts that come from elsewhere. Not `in_json`:
+    where strings are written as they are."""
     for place, node in json_schema.subschemas(schema, places=places):
-        for what in _ignored(node, open_objects):
+        for what in _ignored(node, open_objects, in_json):
             yield place, what
+        if not _are_texts(schema, node.get("propertyNames", False)):
+            yield place, "propertyNames is not enforced where it does not say that names are strings"
         if any_order and (node.get("properties") or node.get("required")):
             # Properties are only counted where they may come in any order.
             yield place, "any_order: required is not enforced, and a property may come twice"
 
 
+MAX_DEPTH = 20
+PLAIN = re.compile(r"[ !#-.0-\[\]-~]*")  # written in one way
+
+# What says of what type a value is, if it does so for all values.
+STATED = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 CLOSED = {"properties", "patternProperties", "propertyNames"}
 SAID = {"additionalProperties", "unevaluatedProperties"}
 
@@ -71,9 +83,7 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
     """
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
-        if not {"minLength", "maxLength"} & set(node):
-            spell_dates(node)
-        xgrammar_utf8.spelled(node)
+        _state_names(node)
         if not set(node) & (SAID if open_objects else SAID | CLOSED) and (
             node.get("type") == "object" or (open_objects and "properties" in node)
         ):
@@ -82,6 +92,75 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
         if node.get("type") == "array" and not set(node) & {"items", "unevaluatedItems", *first}:
             node["items"] = True
     return schema
+
+
+def spelled_schema(schema: Any, in_json: bool = True) -> Any:
+    """The schema with its formats as patterns, and these as XGrammar is to match them: where strings are JSON's, as
+    names of rules (`weft.grammar.xgrammar.patterns`), else as they are, in ASCII and without halves of characters."""
+    schema = json.loads(json.dumps(schema))
+    for _, node in json_schema.subschemas(schema):
+        if in_json:
+            _keep_names_apart(node)
+        if not {"minLength", "maxLength"} & set(node):
+            spell_format(node)
+        change = named if in_json else pattern_kept
+        if "pattern" in node:
+            node["pattern"] = change(node["pattern"])
+        elif in_json and "format" not in node:
+            _spell_length(node)
+        regexes = node.get("patternProperties", {})
+        if len(set(map(change, regexes))) == len(regexes) > 0:
+            node["patternProperties"] = {change(regex): one for regex, one in regexes.items()}
+    return schema
+
+
+def _keep_names_apart(node: dict[str, Any]) -> None:
+    """Says what names other properties may have, in place, where some are listed: XGrammar knows only those of plain
+    letters as listed."""
+    names, others = node.get("properties", {}), node.get("additionalProperties", False)
+    if others is False or all(PLAIN.fullmatch(name) for name in names):
+        return
+    if not node.get("patternProperties") and node.get("propertyNames", True) in (True, {}):
+        node["patternProperties"] = {none_of(names): others}
+        node["additionalProperties"] = False
+
+
+def _spell_length(node: dict[str, Any]) -> None:
+    """Puts the name of rules in place of bounds of a string's length."""
+    types = node.get("type", [])
+    least, most = int(node.get("minLength", 0)), node.get("maxLength")
+    if "string" not in ([types] if isinstance(types, str) else types) or (least == 0 and most is None):
+        return
+    node.pop("minLength", None)
+    node.pop("maxLength", None)
+    node["pattern"] = named_length(least, None if most is None else int(most))
+
+
+def _state_names(node: dict[str, Any]) -> None:
+    """Says, in place, that names are texts: XGrammar lets any value be one otherwise."""
+    names = node.get("propertyNames")
+    if isinstance(names, dict) and not set(names) & {"type", *STATED}:
+        node["propertyNames"] = {"type": "string", **names}
+    without_void(node)
+
+
+def _are_texts(root: Any, names: Any, depth: int = 0) -> bool:
+    """Whether XGrammar takes nothing but strings for names, as far as can be seen."""
+    if not isinstance(names, dict) or depth > MAX_DEPTH:
+        return names is False
+    if "$ref" in names:
+        reference = names["$ref"]
+        known = reference.startswith("#/")
+        return known and _are_texts(root, json_schema.target_of(root, reference), depth + 1)
+    if "const" in names or "enum" in names:
+        return all(isinstance(value, str) for value in names.get("enum", [names.get("const")]))
+    branches = names.get("anyOf", names.get("oneOf"))
+    if branches is not None:
+        return all(_are_texts(root, branch, depth + 1) for branch in branches)
+    if "allOf" in names:
+        return any(_are_texts(root, branch, depth + 1) for branch in names["allOf"])
+    # Where it says nothing, `_state_names` does, but not within branches.
+    return names.get("type", None if depth else "string") in ("string", ["string"])
 
 
 def without_barred(schema: Any, open_objects: bool = False) -> Any:
@@ -104,7 +183,7 @@ def _barred(node: dict[str, Any]) -> list[str]:
     return [name for name, one in node.get("properties", {}).items() if one is False and name not in required]
 
 
-def _ignored(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
+def _ignored(node: dict[str, Any], open_objects: bool, in_json: bool) -> Iterator[str]:
     yield from (f"{key} is not enforced" for key in node if key in IGNORED)
     if node.get("uniqueItems"):
         yield "uniqueItems is not enforced"
@@ -117,20 +196,21 @@ def _ignored(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
         yield f"$ref {json_schema.shown(reference)} is not followed"
     if not types and not {"enum", "const", "$ref", "anyOf", "oneOf", "allOf"} & set(node):
         yield from (f"{key} is not enforced without a type" for key in BOUNDS if key in node)
-    yield from _ignored_of_strings(node)
+    yield from _ignored_of_strings(node, in_json)
     yield from _ignored_of_numbers(node, types)
     yield from _ignored_combinations(node, types)
     yield from _ignored_of_objects(node, open_objects)
 
 
-def _ignored_of_strings(node: dict[str, Any]) -> Iterator[str]:
+def _ignored_of_strings(node: dict[str, Any], in_json: bool) -> Iterator[str]:
+    for key, regex in json_schema.regexes(node):
+        if json_schema.looks_around(regex):
+            yield f"the look-around of {key} {json_schema.shown(regex)} is not enforced"
+        elif json_schema.has_inner_anchor(regex):
+            yield f"{key} {json_schema.shown(regex)} is enforced without the anchors in its midst"
+        elif not in_json and ESCAPED.search(NEGATED.sub("", regex)):
+            yield f"{key} {json_schema.shown(regex)} is not enforced on characters that JSON escapes"
     pattern = node.get("pattern")
-    if json_schema.looks_around(pattern):
-        yield f"the look-around of pattern {json_schema.shown(pattern)} is not enforced"
-    elif pattern is not None and json_schema.has_inner_anchor(pattern):
-        yield f"pattern {json_schema.shown(pattern)} is enforced without the anchors in its midst"
-    elif pattern is not None and ESCAPED.search(NEGATED.sub("", pattern)):
-        yield f"pattern {json_schema.shown(pattern)} is not enforced on characters that JSON escapes"
     bounds = [key for key in ("minLength", "maxLength") if key in node]
     for key in ("pattern", "format"):
         if bounds and (key == "pattern" or node.get("format") in FORMATS) and key in node:
@@ -186,7 +266,7 @@ def _ignored_combinations(node: dict[str, Any], types: list[str]) -> Iterator[st
         yield "allOf of more than one schema is not enforced"
     if "oneOf" in node and not json_schema.is_disjoint(node["oneOf"]):
         yield "oneOf is enforced as anyOf"
-    winner = next((key for key in ("$ref", "const", "enum", "anyOf", "oneOf", "allOf") if key in node), None)
+    winner = next((key for key in STATED if key in node), None)
     if winner is None:
         return
     lost = [

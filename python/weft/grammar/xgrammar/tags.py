@@ -14,6 +14,7 @@ from weft.grammar.schema import Rewritten, rewrite
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.tag_forms import tag_of
 from weft.grammar.xgrammar import schema as xgrammar_schema
+from weft.grammar.xgrammar.regex import check_regex
 
 MAX_BEGIN = 60
 
@@ -29,6 +30,7 @@ class _Form:
     found: Rewritten
     is_open: bool
     is_strict: bool
+    in_json: bool
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Tag:
                 else ""
             )
             for place, what in xgrammar_schema.not_enforced(
-                form.found.schema, form.any_order, form.is_open, places=form.found.places
+                form.found.schema, form.any_order, form.is_open, form.found.places, form.in_json
             ):
                 yield _below(form.place, place), what + which
 
@@ -67,6 +69,8 @@ def read(source: str, open_objects: bool) -> Tag:
     """
     tag = tag_of(source)
     forms = []
+    for pattern in _patterns(tag):
+        check_regex(pattern)
     for place, node, begin in _schemas(tag):
         schema = node["json_schema"]
         json_schema.check(schema)
@@ -80,6 +84,8 @@ def read(source: str, open_objects: bool) -> Tag:
         if is_plain or open_objects:
             node["json_schema"] = xgrammar_schema.opened_schema(found.schema, is_open)
         node["json_schema"] = xgrammar_schema.without_barred(node["json_schema"], is_open)
+        in_json = node.get("style", "json") == "json"
+        node["json_schema"] = xgrammar_schema.spelled_schema(node["json_schema"], in_json)
         forms.append(
             _Form(
                 Place(place, "json_schema"),
@@ -88,9 +94,23 @@ def read(source: str, open_objects: bool) -> Tag:
                 found,
                 is_open,
                 node.pop("strict", None) is True,
+                in_json,
             )
         )
     return Tag(json.dumps(tag), tuple(forms))
+
+
+def _patterns(tag: Any) -> Iterator[str]:
+    """The regular expressions of a tag that stand for themselves, not in a schema."""
+    pending = [tag]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        elif isinstance(node, dict) and node.get("type") != "json_schema":
+            if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
+                yield node["pattern"]
+            pending += node.values()
 
 
 def _schemas(tag: Any) -> Iterator[tuple[Place | None, dict[str, Any], str]]:

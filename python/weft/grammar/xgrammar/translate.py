@@ -15,12 +15,14 @@ from weft import _core, registry
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
 from weft.grammar.notes import Found
-from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.rewritten import rewritten
 from weft.grammar.tag_forms import tag_of
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar import schema as xgrammar_schema
 from weft.grammar.xgrammar import tags as xgrammar_tags
+from weft.grammar.xgrammar.lengths import with_lengths
+from weft.grammar.xgrammar.regex import check_anchors, check_regex
+from weft.grammar.xgrammar.rules import regexes
 from weft.grammar.xgrammar.utf8 import kept_to_utf8
 
 _core.hush_xgrammar()  # its warnings repeat what a client sent; notes and errors tell the client
@@ -31,8 +33,7 @@ T = TypeVar("T")
 
 def parse_regex(pattern: str) -> xgr.Grammar:
     """Raises `GuideError` for a regular expression that XGrammar does not take, or takes for another."""
-    if json_schema.has_inner_anchor(pattern):
-        raise GuideError("regex: XGrammar would ignore a ^ or $ that does not stand at its ends")
+    check_anchors(pattern)
     return translated("regex", lambda: xgr.Grammar.from_regex(pattern))
 
 
@@ -82,6 +83,7 @@ def parse_json_schema(guide: Guide) -> xgr.Grammar:
     found = rewritten(guide)
     is_open = guide.open_objects or not found.reason
     opened = xgrammar_schema.without_barred(xgrammar_schema.opened_schema(found.schema, is_open), is_open)
+    opened = xgrammar_schema.spelled_schema(opened)
     if guide.separators is None:
         blanks: dict[str, Any] = {"max_whitespace_cnt": guide.max_whitespace}
     else:
@@ -107,7 +109,11 @@ def serialised(guide: Guide) -> str:
     if guide.kind in ("json_schema", "structural_tag"):
         grammar = _kept_to_json(grammar, guide)
     root_names = re.findall(r"\broot\b(?! ::=)", str(grammar))
-    return kept_to_utf8((xgr.Grammar.union(grammar) if root_names else grammar).serialize_json())
+    text = kept_to_utf8((xgr.Grammar.union(grammar) if root_names else grammar).serialize_json())
+    if guide.kind not in ("json_schema", "structural_tag"):
+        for pattern in regexes(text):
+            check_regex(pattern)
+    return text
 
 
 # Of a string with bounds, and of every string's escapes: as XGrammar writes them, and as they are to be.
@@ -121,7 +127,7 @@ def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
     of some tags.
     """
     text = str(grammar)
-    kept = text.replace(BOUNDED, STRICT)
+    kept = with_lengths(text.replace(BOUNDED, STRICT))
     if _names_and_others(guide):
         kept = kept.replace(ESCAPE, OF_CONTROL)
     if kept == text or (guide.kind != "json_schema" and str(xgr.Grammar.from_ebnf(text)) != text):

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
-from weft.grammar.xgrammar.rules import CHARACTERS, CHARACTERS_STAR, read_serialised
+from weft.grammar.xgrammar.lengths import length_in_json
+from weft.grammar.xgrammar.patterns import in_json, pattern_of
+from weft.grammar.xgrammar.rules import CHARACTERS, CHARACTERS_STAR, REGEX, read_serialised
 
 HALVES = (0xD800, 0xDFFF)
 IN_A_PATTERN = r"\uD800-\uDFFF"
 
 # A pattern's escapes, its classes, and the dot; and the members of a class. No part can be read in two ways.
 PARTS = re.compile(r"\\.|\[(?P<negated>\^?)(?P<members>(?:\\.|[^\]\\])*+)(?P<closed>\]?)|\.", re.DOTALL)
+OUTSIDE = re.compile(r"\\[\x00-\x7f]|\\?([^\x00-\x7f])", re.DOTALL)  # of ASCII
 MEMBERS = re.compile(r"\\.|.", re.DOTALL)
 NEGATED = (r"\S", r"\W", r"\D")
 OF_MANY = (*NEGATED, r"\s", r"\w", r"\d")
 
 
 def kept_to_utf8(serialised: str) -> str:
-    """A grammar in XGrammar's serialised form, whose classes have no halves. Raises `GuideError` for an unknown one."""
+    """A grammar in XGrammar's serialised form, whose classes have no halves, and whose patterns are no names.
+    Raises `GuideError` for an unknown one."""
     data = read_serialised(serialised)
     numbers, starts = data["grammar_expr_data"], data["grammar_expr_indptr"]
     kept: list[int] = []
@@ -30,11 +33,27 @@ def kept_to_utf8(serialised: str) -> str:
     for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
         expression = numbers[start:end]
         kept_starts.append(len(kept))
-        kept += _without_halves(expression) if expression[0] in (CHARACTERS, CHARACTERS_STAR) else expression
+        if expression[0] in (CHARACTERS, CHARACTERS_STAR):
+            expression = _without_halves(expression)
+        elif expression[0] == REGEX:
+            expression = _of_pattern(expression)
+        kept += expression
     if kept == numbers:
         return serialised
     data["grammar_expr_data"], data["grammar_expr_indptr"] = kept, kept_starts
     return json.dumps(data, separators=(",", ":"))
+
+
+def _of_pattern(expression: list[int]) -> list[int]:
+    """A regular expression; in place of a pattern's name, what is to be matched."""
+    name = bytes(byte & 0xFF for byte in expression[3:]).decode(errors="replace")
+    regex = length_in_json(name)
+    if regex is None:
+        pattern = pattern_of(name)
+        if pattern is None:
+            return expression
+        regex = in_json(pattern)
+    return [REGEX, 1 + len(regex), 0, *regex.encode()]
 
 
 def _without_halves(expression: list[int]) -> list[int]:
@@ -57,20 +76,15 @@ def _without_halves(expression: list[int]) -> list[int]:
     return [kind, 1 + len(parts), is_negated, *parts]
 
 
-def spelled(schema: Any) -> None:
-    """Spells the patterns of a schema object, in place, so that they match no halves: XGrammar reads them late."""
-    if isinstance(schema.get("pattern"), str):
-        schema["pattern"] = pattern_kept(schema["pattern"])
-    named = schema.get("patternProperties")
-    if isinstance(named, dict):
-        kept = {pattern: pattern_kept(pattern) for pattern in named}
-        if len(set(kept.values())) == len(kept):
-            schema["patternProperties"] = {kept[pattern]: value for pattern, value in named.items()}
-
-
 def pattern_kept(pattern: str) -> str:
-    """A regular expression that matches the same texts, and none with halves."""
-    return PARTS.sub(_part_kept, pattern)
+    """A regular expression in ASCII that matches the same texts, and none with halves. Where it stands within JSON,
+    XGrammar keeps what JSON escapes out of one in ASCII alone."""
+    return OUTSIDE.sub(_in_ascii, PARTS.sub(_part_kept, pattern))
+
+
+def _in_ascii(part: re.Match[str]) -> str:
+    code = ord(part[1]) if part[1] else 0
+    return part[0] if not code else f"\\u{code:04x}" if code < 0x10000 else f"\\u{{{code:x}}}"
 
 
 def _part_kept(part: re.Match[str]) -> str:

@@ -1,0 +1,70 @@
+"""Formats as patterns of values. What grammar libraries know by these names also takes what is none: 29 February of any
+year, octets with leading zeros, times with a 60th second, labels of any length, and texts that are no JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
+_FOURTH = "(?:0[48]|[2468][048]|[13579][26])"
+_LEAP = f"(?:[0-9]{{2}}{_FOURTH}|{_FOURTH}00)"
+_SHORT = "(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+_LONG = "(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31"
+DATE = f"(?:{_LEAP}-02-29|{_YEAR}-(?:{_SHORT}|{_LONG}))"
+_ZONE = "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_TIME = f"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?{_ZONE}"
+_DURATION_TIME = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
+_DURATION_DATE = "(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = f"(?:{_OCTET}\\.){{3}}{_OCTET}"
+_GROUP = "[0-9A-Fa-f]{1,4}"
+_LAST = f"(?:{_GROUP}:{_GROUP}|{_IPV4})"
+_IPV6 = [f"(?:{_GROUP}:){{6}}{_LAST}"]
+_IPV6 += [f"(?:(?:{_GROUP}:){{0,{left}}}{_GROUP})?::(?:{_GROUP}:){{{4 - left}}}{_LAST}" for left in range(5)]
+_IPV6 += [f"::(?:{_GROUP}:){{5}}{_LAST}", f"(?:(?:{_GROUP}:){{0,5}}{_GROUP})?::{_GROUP}"]
+_IPV6 += [f"(?:(?:{_GROUP}:){{0,6}}{_GROUP})?::"]
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = f"{_LABEL}(?:\\.{_LABEL})*"
+_ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_QUOTED = '"(?:[ !#-\\[\\]-~]|\\\\[ -~])*"'
+_ESCAPED = "%[0-9A-Fa-f]{2}"
+_OF_USER = f"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|{_ESCAPED})"
+_OF_HOST = f"(?:[A-Za-z0-9._~!$&'()*+,;=-]|{_ESCAPED})"
+_OF_FIRST = f"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|{_ESCAPED})"
+_OF_PATH = f"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|{_ESCAPED})"
+_AT_HOST = f"//(?:{_OF_USER}*@)?{_OF_HOST}*(?::[0-9]*)?(?:/{_OF_PATH}*)*"
+_FROM_ROOT = f"/(?:{_OF_PATH}+(?:/{_OF_PATH}*)*)?"
+_AFTER = f"(?:\\?(?:{_OF_PATH}|[/?])*)?(?:#(?:{_OF_PATH}|[/?])*)?"
+_SCHEME = "[A-Za-z][A-Za-z0-9+.-]*:"
+_URI = f"{_SCHEME}(?:{_AT_HOST}|{_FROM_ROOT}|{_OF_PATH}+(?:/{_OF_PATH}*)*)?{_AFTER}"
+_RELATIVE = f"(?:{_AT_HOST}|{_FROM_ROOT}|{_OF_FIRST}+(?:/{_OF_PATH}*)*)?{_AFTER}"
+_OF_NAME = f"(?:[A-Za-z0-9_]|{_ESCAPED})"
+_VARIABLE = f"{_OF_NAME}(?:\\.?{_OF_NAME})*(?::[1-9][0-9]{{0,3}}|\\*)?"
+_TEMPLATE = f"(?:[!#$&(-;=?-\\[\\]_a-z~]|{_ESCAPED}|\\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\\}})*"
+_POINTER = "(?:/(?:[^~/]|~[01])*)*"
+_UUID = "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
+PATTERNS = {
+    "date": f"^{DATE}$",
+    "date-time": f"^{DATE}[Tt]{_TIME}$",
+    "time": f"^{_TIME}$",
+    "duration": f"^P(?:[0-9]+W|{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME})$",
+    "email": f"^(?:{_ATOM}(?:\\.{_ATOM})*|{_QUOTED})@{_HOST}$",
+    "hostname": f"^{_HOST}$",
+    "ipv4": f"^{_IPV4}$",
+    "ipv6": f"^(?:{'|'.join(_IPV6)})$",
+    "uuid": f"^{_UUID}$",
+    "uri": f"^{_URI}$",
+    "uri-reference": f"^(?:{_URI}|{_RELATIVE})$",
+    "uri-template": f"^{_TEMPLATE}$",
+    "json-pointer": f"^{_POINTER}$",
+    "relative-json-pointer": f"^(?:0|[1-9][0-9]*)(?:#|{_POINTER})$",
+}
+
+
+def spell_format(node: dict[str, Any]) -> None:
+    """Puts a pattern in place of a format that is known, where a node has no pattern beside it."""
+    pattern = PATTERNS.get(node.get("format", ""))
+    if pattern is not None and "pattern" not in node:
+        del node["format"]
+        node["pattern"] = pattern

@@ -1,0 +1,271 @@
+"""Patterns of schemas over JSON's text: what stands between the quotes of a string whose value they match.
+
+XGrammar would match them against the text as it stands, and keep quotes, backslashes and control characters out of only
+some of them. So it is given a name for each pattern (`named`), which becomes a rule; what that matches is put there
+afterwards (`in_json`). Every character is written in one way: as itself where JSON allows that, else by its short
+escape, else as `\\u00XX`. `\\d` and `\\w` are ASCII, a dot is no line end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from weft.errors import GuideError
+from weft.grammar.schema import structure as json_schema
+from weft.grammar.xgrammar.byte_ranges import MAX_CODE_POINT, complement
+
+Ranges = list[tuple[int, int]]
+
+HALVES = (0xD800, 0xDFFF)
+PREFIX = "weft pattern "
+SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
+UNESCAPED: Ranges = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF)]
+DIGITS: Ranges = [(0x30, 0x39)]
+WORDS: Ranges = [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)]
+# Blanks by the specification; what only some readers of patterns take for one is neither `\s` nor `\S`.
+BLANKS: Ranges = [
+    (0x09, 0x0D),
+    (0x20, 0x20),
+    (0xA0, 0xA0),
+    (0x1680, 0x1680),
+    (0x2000, 0x200A),
+    (0x2028, 0x2029),
+]
+BLANKS += [(0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)]
+MAYBE_BLANKS: Ranges = [*BLANKS, (0x1C, 0x1F), (0x85, 0x85), (0xFEFF, 0xFEFF)]
+ALL_CONTROLS = set(range(0x20)) - {0x0A}
+LINE_ENDS: Ranges = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)]
+LEAST = {"d": DIGITS, "w": WORDS, "s": BLANKS}
+MOST = {"d": DIGITS, "w": WORDS, "s": MAYBE_BLANKS}
+CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
+
+TOKEN = re.compile(
+    r"""(?P<look>\(\?<?[=!])|(?P<open>\((?:\?:|\?P?<[A-Za-z_]\w*>|(?!\?)))|(?P<close>\))|(?P<or>\|)|(?P<anchor>[\^$])
+    |(?P<times>(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\}))\??|(?P<class>\[(?:\\.|[^\]\\])*+\])|(?P<dot>\.)
+    |(?P<escape>\\(?:u\{[0-9A-Fa-f]{1,6}\}|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|c[A-Za-z]|.))|(?P<char>[^\\\[(*+?])""",
+    re.DOTALL | re.VERBOSE,
+)
+MEMBER = re.compile(
+    r"\\(?:u\{[0-9A-Fa-f]{1,6}\}|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|c[A-Za-z]|.)|[^\\]", re.DOTALL
+)
+
+
+def named(pattern: str) -> str:
+    """What XGrammar is given in place of a pattern."""
+    return PREFIX + pattern.encode("utf-8", "surrogatepass").hex()
+
+
+def pattern_of(name: str) -> str | None:
+    """The pattern that a name stands for; None for what is no such name."""
+    if not name.startswith(PREFIX):
+        return None
+    return bytes.fromhex(name.removeprefix(PREFIX)).decode("utf-8", "surrogatepass")
+
+
+def in_json(pattern: str) -> str:
+    """A regular expression, in ASCII, of the texts within quotes whose values a pattern matches from beginning to end.
+    Look-around and anchors are left out. Raises `GuideError` for what XGrammar does not know."""
+    parts: list[str] = []
+    opened: list[int] = []
+    at, last, is_group, pattern = 0, 0, False, _paired(pattern)
+    while at < len(pattern):
+        found = TOKEN.match(pattern, at)
+        if found is None:
+            raise _refused(pattern, pattern[at : at + 2])
+        kind, text, at = str(found.lastgroup), found[found.lastgroup or 0], found.end()
+        if kind == "look":
+            at = _after_group(pattern, at)
+        elif kind == "open":
+            opened.append(len(parts))
+            parts.append("(?:")
+        elif kind == "close":
+            if not opened:
+                raise _refused(pattern, ") without (")
+            last, is_group = opened.pop(), True
+            parts.append(")")
+        elif kind == "times":
+            if pattern[at : at + 1] in ("*", "+", "?"):
+                raise _refused(pattern, found[0] + pattern[at])
+            parts[last:] = [_repeated("".join(parts[last:]), text, is_group)]
+        elif kind == "or":
+            parts.append("|")
+        elif kind != "anchor":
+            last, is_group = len(parts), False
+            parts.append(_spelled(_ranges(pattern, kind, text), pattern))
+    if opened:
+        raise _refused(pattern, "( without )")
+    return "".join(parts) or "(?:)"
+
+
+def _repeated(part: str, times: str, is_group: bool) -> str:
+    """A part so many times. Groups that may be missing become alternatives: XGrammar would let a repetition within them
+    go on where they were skipped."""
+    if not is_group:
+        return part + times
+    least = int(times[1:].partition(",")[0].rstrip("}")) if times[0] == "{" else 0
+    if times == "+" or least:
+        return part + times
+    most = "+" if times == "*" else "" if times == "?" else f"{{1,{times.partition(',')[2]}"
+    return "(?:)" if times in ("{0}", "{0,0}") else f"(?:{part}{most}|)"
+
+
+def _refused(pattern: str, what: str) -> GuideError:
+    return GuideError(
+        f"JSON schema: pattern {json_schema.shown(pattern)}: XGrammar has no {json_schema.shown(what)}"
+    )
+
+
+def _after_group(pattern: str, at: int) -> int:
+    """Where a group ends that is open at a place."""
+    depth = 1
+    while depth:
+        found = TOKEN.match(pattern, at)
+        if found is None:
+            raise _refused(pattern, pattern[at : at + 2] or "end of a group")
+        depth += found.lastgroup in ("look", "open")
+        depth -= found[0] == ")"
+        at = found.end()
+    return at
+
+
+def _ranges(pattern: str, kind: str, text: str) -> Ranges:
+    """The characters that a part matches."""
+    if kind == "dot":
+        return complement(LINE_ENDS)
+    if kind == "class":
+        return _of_class(pattern, text)
+    return _of_escape(pattern, text) if kind == "escape" else [(ord(text), ord(text))]
+
+
+def _of_escape(pattern: str, text: str, in_class: bool = False, is_denied: bool = False) -> Ranges:
+    name = text[1]
+    if name in "dws":
+        return (MOST if is_denied else LEAST)[name]
+    if name in "DWS":
+        return complement((LEAST if is_denied else MOST)[name.lower()])
+    if name in CONTROLS:
+        code = CONTROLS[name]
+    elif name == "b" and in_class:
+        code = 0x08
+    elif name == "0":
+        code = 0
+    elif name in "xu" and len(text) > 2:
+        code = int(text[2:].strip("{}"), 16)
+    elif name == "c" and len(text) > 2:
+        code = ord(text[2]) % 32
+    elif name.isascii() and name.isalnum():
+        raise _refused(pattern, text)
+    else:
+        code = ord(name)
+    if code > MAX_CODE_POINT:
+        raise _refused(pattern, text)
+    return [(code, code)]
+
+
+def _of_class(pattern: str, text: str) -> Ranges:
+    members = MEMBER.findall(text[1:-1].removeprefix("^"))
+    is_denied = text.startswith("[^")
+    ranges: Ranges = [(0, MAX_CODE_POINT)] if {"\\s", "\\S"} <= set(members) else []
+    i = 0
+    while i < len(members):
+        first = _of_member(pattern, members[i], is_denied)
+        is_range = members[i + 1 : i + 2] == ["-"] and i + 2 < len(members)
+        last = _of_member(pattern, members[i + 2], is_denied) if is_range else None
+        if last is not None and _is_one(first) and _is_one(last):
+            if last[0][0] < first[0][0]:
+                raise _refused(pattern, "".join(members[i : i + 3]))
+            ranges.append((first[0][0], last[0][0]))
+            i += 3
+            continue
+        ranges += first
+        i += 1
+    return complement(ranges) if is_denied else ranges
+
+
+def _of_member(pattern: str, text: str, is_denied: bool) -> Ranges:
+    return _of_escape(pattern, text, True, is_denied) if text[0] == "\\" else [(ord(text), ord(text))]
+
+
+def _is_one(ranges: Ranges) -> bool:
+    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+
+
+PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([Dd][89ABab][0-9A-Fa-f]{2})\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})")
+
+
+def _paired(text: str) -> str:
+    """Characters that are written as two halves, as one."""
+
+    def whole(found: re.Match[str]) -> str:
+        high, low = int(found[2], 16) - 0xD800, int(found[3], 16) - 0xDC00
+        return f"{found[1]}\\u{{{0x10000 + (high << 10) + low:x}}}"
+
+    return PAIR.sub(whole, text)
+
+
+def _within(ranges: Ranges, others: Iterable[tuple[int, int]]) -> Ranges:
+    """What is in both."""
+    found = [(max(a, c), min(b, d)) for a, b in ranges for c, d in others]
+    return sorted((low, high) for low, high in found if low <= high)
+
+
+def _spelled(ranges: Ranges, pattern: str) -> str:
+    """One of the characters, as JSON writes it."""
+    ways = []
+    plain = complement(complement(_within(ranges, UNESCAPED)))
+    if plain:
+        ways.append(_class(plain))
+    low = {code for first, last in ranges for code in range(first, min(last, 0x5C) + 1)}
+    short = [name for code, name in SHORT.items() if code in low]
+    if short:
+        ways.append(rf"\\{_class([(ord(name), ord(name)) for name in short])}")
+    for digit in (0, 1):
+        rest = [code for code in range(16 * digit, 16 * digit + 16) if code in low and code not in SHORT]
+        if rest:
+            digits = sorted({f(f"{code % 16:x}") for code in rest for f in (str.lower, str.upper)})
+            ways.append(rf"\\u00{digit}{_class([(ord(d), ord(d)) for d in digits])}")
+    if not ways:
+        raise GuideError(
+            f"JSON schema: pattern {json_schema.shown(pattern)}: a part of it is met by no character"
+        )
+    return ways[0] if len(ways) == 1 and plain else f"(?:{'|'.join(ways)})"
+
+
+def _class(ranges: Ranges) -> str:
+    """A class of characters; one alone is written as such."""
+    if _is_one(ranges):
+        return _char(ranges[0][0])
+    parts = [_char(low) if low == high else f"{_char(low)}-{_char(high)}" for low, high in sorted(ranges)]
+    return f"[{''.join(parts)}]"
+
+
+def _char(code: int) -> str:
+    if code < 0x80:
+        return chr(code) if chr(code).isalnum() else f"\\x{code:02x}"
+    return f"\\u{{{code:x}}}"
+
+
+def without_nul(pattern: str) -> str:
+    """The pattern for LLGuidance, whose classes of all control characters match quotes and backslashes, too: such a
+    class without one of these loses U+0000. What can't be read here is left as it is."""
+    parts, at = [], 0
+    while at < len(pattern):
+        found = TOKEN.match(pattern, at)
+        if found is None:
+            return pattern
+        at = found.end()
+        parts.append(_without_nul(pattern, found[0]) if found.lastgroup == "class" else found[0])
+    return "".join(parts)
+
+
+def _without_nul(pattern: str, text: str) -> str:
+    try:
+        ranges = _of_class(pattern, text)
+    except GuideError:
+        return text
+    held = {code for low, high in ranges for code in range(low, min(high, 0x5C) + 1)}
+    if not held >= ALL_CONTROLS or {0x22, 0x5C} <= held:
+        return text
+    kept = complement([*complement(ranges), (0, 0), HALVES])
+    return f"[{''.join(f'{_char(low)}-{_char(high)}' for low, high in kept)}]"
