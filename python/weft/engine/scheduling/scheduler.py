@@ -95,8 +95,7 @@ class Scheduler:
         """Which requests decode next. None: what is in flight must be read first, for the pages that it may give
         back."""
         self._read_spliced_again()
-        self._is_short = False
-        yielding = self._yielding()
+        self._is_short, yielding = False, self._yielding()
         if yielding and in_flight:
             return None
         for running in yielding:
@@ -164,7 +163,7 @@ class Scheduler:
             request = self._next()
             if not self._can_read(request, budget, unread) or not self._fits_width(request):
                 break
-            is_full = self.running and self._num_slots_taken + request.width > self._num_slots
+            is_full = self.running and self._num_slots_taken + request.width > self.tuner.limits.max_batch
             running = None if is_full else self.capacity.take(request, len(self.running))
             if running is None:
                 self._refused = request, self.capacity.kv.num_available
@@ -183,15 +182,8 @@ class Scheduler:
 
     def _next(self) -> Request:
         """Who is admitted next."""
-        queue = self.waiting.queue
-        if not self._shares:
-            return queue.first
-        return next_to_run(queue, self.waiting.turns, self.running, self._num_slots)
-
-    @property
-    def _num_slots(self) -> int:
-        """How many requests may decode at once."""
-        return self.tuner.limits.max_batch
+        queue, turns, most = self.waiting.queue, self.waiting.turns, self.tuner.limits.max_batch
+        return next_to_run(queue, turns, self.running, most) if self._shares else queue.first
 
     @property
     def _num_slots_taken(self) -> int:
@@ -237,13 +229,12 @@ class Scheduler:
         queue, turns = self.waiting.queue, self.waiting.turns
         if not self._shares or not queue.requests or not self.running:
             return []
-        newcomer = self._next()
-        if self.running[0].request.width > 1 or not self._can_read(
-            newcomer, self.tuner.limits.max_num_tokens, sum(running.num_unread for running in self.running)
-        ):
+        newcomer, limits = self._next(), self.tuner.limits
+        unread = sum(running.num_unread for running in self.running)
+        if self.running[0].request.width > 1 or not self._can_read(newcomer, limits.max_num_tokens, unread):
             return []
-        if self._num_slots_taken + newcomer.width > self._num_slots:
-            return who_yields(newcomer, queue, turns, self.running, self._num_slots)
+        if self._num_slots_taken + newcomer.width > limits.max_batch:
+            return who_yields(newcomer, queue, turns, self.running, limits.max_batch)
         request, num_available = self._refused
         if request is not newcomer or self.capacity.kv.num_available > num_available:  # it may fit now
             return []
