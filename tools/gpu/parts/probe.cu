@@ -28,7 +28,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using LaunchHostFunc = CUresult (*)(CUstream, CUhostFn, void *, unsigned);
 using StreamValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-
 constexpr int kReplays = 2000, kWarmUp = 100;
 
 double us_since(Clock::time_point begin) {
@@ -36,7 +35,6 @@ double us_since(Clock::time_point begin) {
 }
 
 long thread_id() { return syscall(SYS_gettid); }
-
 __device__ unsigned long long global_time() {
   unsigned long long time;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
@@ -326,7 +324,7 @@ void Probe::conditional_body() {
   parameters.conditional.type = cudaGraphCondTypeWhile;
   parameters.conditional.size = 1;
   CHECK(cudaGraphAddNode(&loop, graph, nullptr, nullptr, 0, &parameters));
-  cudaHostNodeParams host{nothing, nullptr};
+  cudaHostNodeParams host{nothing};
   cudaError_t added = cudaGraphAddHostNode(&inside, parameters.conditional.phGraph_out[0], nullptr, 0, &host);
   cudaError_t made = added ? added : cudaGraphInstantiate(&exec, graph, 0);
   std::printf("host node in a loop's body: added %s, instantiated %s\n", cudaGetErrorString(added),
@@ -349,6 +347,4 @@ int main() {
   probe.hand_shakes();
   probe.conditional_body();
   CHECK(cudaDeviceSynchronize());
-  std::puts("done");
-  return 0;
 }
