@@ -159,8 +159,9 @@ def test_a_module_that_takes_long_to_compile() -> None:
 def test_a_module_that_needs_much_memory_to_compile() -> None:
     limits: Any = SimpleNamespace(compile_s=10.0, compile_memory_bytes=4 << 20)
     compile.bind()
+    module = audit(WasmSource.read(bomb(600, 2000), "", None, False).module, WasmLimits())
     with pytest.raises(GuideError, match=r"raise WasmLimits\.compile_memory_bytes"):
-        compile._apart(audit(WasmSource.read(bomb(600, 2000), "", None, False).module, WasmLimits()), limits)
+        compile._compiled_apart(module, limits, 60.0)
 
 
 @pytest.mark.process
