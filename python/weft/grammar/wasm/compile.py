@@ -26,7 +26,7 @@ from weft.grammar.wasm import worker
 from weft.grammar.wasm_limits import WasmLimits
 
 MAX_KEPT_BYTES = 128 << 20
-ENDING_S = 0.2
+ENDING_S = 0.5
 """So long before its request is given up a compiler is killed: its thread is free when that is."""
 
 
@@ -134,8 +134,13 @@ def _compiled_apart(wasm: bytes, limits: WasmLimits, time_s: float) -> bytes:
     status = process.returncode
     if status == 0:
         return made
-    if status in (-signal.SIGXCPU, -signal.SIGKILL):
+    if status == -signal.SIGXCPU:
         raise GuideError(_too_long(compile_s))
+    if status == -signal.SIGKILL:
+        raise UnavailableError(
+            "the compiler of the WASM module was killed from outside, as where this machine has no memory left; send "
+            "it again later"
+        )
     if status == worker.REFUSED:
         raise GuideError(f"the WASM module does not compile: {said.decode(errors='replace').strip()[:1000]}")
     raise GuideError(
