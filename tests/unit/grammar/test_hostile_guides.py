@@ -333,7 +333,8 @@ EXPLODING = {
 @pytest.fixture(scope="module")
 def auto() -> Iterator[GuideCompiler]:
     with GuideCompiler(small_vocabulary(), untrusted=True) as made:
-        made.wait()
+        assert made._trial is not None
+        made._trial.wait(time.monotonic() + 120)
         yield made
 
 

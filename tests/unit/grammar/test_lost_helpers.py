@@ -42,6 +42,11 @@ def trial_of(compiler: GuideCompiler) -> Trial:
     return compiler._trial
 
 
+def wait_for_helper(compiler: GuideCompiler) -> None:
+    """However long it takes to start on a machine that is busy with other tests."""
+    trial_of(compiler).wait(time.monotonic() + 120)
+
+
 def send(number: int) -> Callable[[GuideCompiler], None]:
     """Send the helper a signal."""
     return lambda compiler: os.kill(trial_of(compiler).pid, number)
@@ -82,7 +87,7 @@ def test_a_guide_that_meets_a_lost_helper_is_compiled_or_unavailable(
 ) -> None:
     """Within the time to wait for a helper and its own; afterwards it is compiled, and nothing is remembered."""
     if when != "starting":
-        compiler.wait()
+        wait_for_helper(compiler)
     lost = trial_of(compiler).pid
     send(number)(compiler)
     start = time.monotonic()
@@ -95,11 +100,11 @@ def test_a_guide_that_meets_a_lost_helper_is_compiled_or_unavailable(
     for future in futures:
         with contextlib.suppress(UnavailableError):
             future.result(timeout=60)
-    assert time.monotonic() - start < WAIT_S + compiler.limits.time_s
+    assert time.monotonic() - start < WAIT_S + compiler.limits.time_s + 5
     wait_for_none_abandoned(compiler)
     if number == signal.SIGSTOP and when == "starting":
         trial_of(compiler)._helpers.lose(trial_of(compiler)._helpers._latest)  # as after START_TIME_S
-    compiler.wait()
+    wait_for_helper(compiler)
     assert trial_of(compiler).pid != lost
     for guide in guides:
         compiler.submit(guide).result(timeout=60)
@@ -123,7 +128,7 @@ def test_whose_fault_it_is_where_a_trial_ends(monkeypatch: pytest.MonkeyPatch, n
     end, expected, text = ENDS[name]
     limits = CompileLimits(time_s=4)
     with GuideCompiler(small_vocabulary(), backend="xgrammar", untrusted=True, limits=limits) as compiler:
-        compiler.wait()
+        wait_for_helper(compiler)
         future = compiler.submit(SLOW)
         child_of(compiler)
         end(compiler)
@@ -139,7 +144,7 @@ def test_whose_fault_it_is_where_a_trial_ends(monkeypatch: pytest.MonkeyPatch, n
 
 
 def test_others_go_on_where_one_child_is_stopped(compiler: GuideCompiler) -> None:
-    compiler.wait()
+    wait_for_helper(compiler)
     stopped = compiler.submit(SLOW)
     os.kill(child_of(compiler), signal.SIGSTOP)
     for i in range(3):
@@ -149,10 +154,10 @@ def test_others_go_on_where_one_child_is_stopped(compiler: GuideCompiler) -> Non
 
 
 def test_a_helper_that_is_lost_while_idle_is_there_again_before_it_is_asked(compiler: GuideCompiler) -> None:
-    compiler.wait()
+    wait_for_helper(compiler)
     lost = trial_of(compiler).pid
     os.kill(lost, signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while trial_of(compiler).pid == lost or trial_of(compiler)._helpers._ready is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -174,7 +179,7 @@ def test_no_guide_waits_longer_than_it_says_for_a_helper_that_does_not_start(
         assert time.monotonic() - start < 10
         assert not len(compiler._refusals) and not compiler._in_flight
         send(signal.SIGCONT)(compiler)
-        compiler.wait()
+        wait_for_helper(compiler)
         innocent(compiler, "now")
 
 
@@ -182,7 +187,7 @@ def test_a_compiler_is_closed_while_its_helper_is_stopped() -> None:
     for waits in (False, True):
         compiler = GuideCompiler(small_vocabulary(), untrusted=True)
         if waits:
-            compiler.wait()
+            wait_for_helper(compiler)
         send(signal.SIGSTOP)(compiler)
         future = compiler.submit(Guide.regex("waits"))
         time.sleep(0.2)
@@ -205,7 +210,7 @@ def test_too_many_guides_of_a_client_are_unavailable_not_wrong() -> None:
 
 def test_threads_that_use_one_trial_while_it_is_killed(compiler: GuideCompiler) -> None:
     """Eight threads ask, and the helper is killed three times: whoever is told to ask again is served in the end."""
-    compiler.wait()
+    wait_for_helper(compiler)
     failed: list[BaseException] = []
 
     def ask(number: int) -> None:
