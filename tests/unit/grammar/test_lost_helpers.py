@@ -117,7 +117,7 @@ ENDS: dict[str, tuple[Callable[[GuideCompiler], None], type[Exception], str]] = 
     "its child, as out of time on a busy machine": (to_child(signal.SIGALRM), UnavailableError, "too busy"),
     "its child, crashed": (to_child(signal.SIGSEGV), GuideError, "crashed"),
     "its child, aborted": (to_child(signal.SIGABRT), GuideError, "crashed"),
-    "its child, out of its time": (to_child(signal.SIGPROF), GuideError, r"did not compile in 2 s of trial"),
+    "its child, out of its time": (to_child(signal.SIGPROF), GuideError, r"did not compile in 4 s of trial"),
 }
 
 
@@ -126,7 +126,7 @@ def test_whose_fault_it_is_where_a_trial_ends(monkeypatch: pytest.MonkeyPatch, n
     """A slow guide, and what ends its trial. Only its own faults are its refusal, which is remembered."""
     monkeypatch.setattr(trials, "BEGIN_S", BEGIN_S)
     end, expected, text = ENDS[name]
-    limits = CompileLimits(time_s=4)
+    limits = CompileLimits(time_s=8)
     with GuideCompiler(small_vocabulary(), backend="xgrammar", untrusted=True, limits=limits) as compiler:
         wait_for_helper(compiler)
         future = compiler.submit(SLOW)

@@ -156,8 +156,11 @@ class Workers:
 
     @contextmanager
     def waiting(self, job: Job) -> Iterator[None]:
-        """While the job waits for what is not its own, on its thread: its time begins anew afterwards."""
+        """While the job waits for what is not its own, on its thread: its time begins anew afterwards. Raises
+        `UnavailableError` for one that was given up."""
         job.stop_timer()
+        if job.future.done():
+            raise UnavailableError("nobody waits for the guide any more")
         yield
         self._start_timer(job, threading.current_thread())
 

@@ -84,7 +84,9 @@ def compiled(wasm: bytes, limits: WasmLimits, trusted: bool, time_s: float) -> b
     """The machine code of an audited module. Raises `GuideError` for one that is not valid, or that takes too long, and
     `UnavailableError` where it did not get a CPU within `time_s` seconds."""
     key = hashlib.sha256(wasm).hexdigest() + version("wasmtime")
-    return _cache.get(key, lambda: _in_process(wasm) if trusted else _apart(key, wasm, limits, time_s - ENDING_S))
+    return _cache.get(
+        key, lambda: _in_process(wasm) if trusted else _apart(key, wasm, limits, time_s - ENDING_S)
+    )
 
 
 def _in_process(wasm: bytes) -> bytes:
