@@ -21,6 +21,7 @@ from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import trial as trials
 from weft.grammar.compile.trial import Trial
+from weft.grammar.wasm.compile import cpu_seconds
 
 pytestmark = pytest.mark.process
 
@@ -64,8 +65,15 @@ def child_of(compiler: GuideCompiler) -> int:
 
 
 def to_child(number: int) -> Callable[[GuideCompiler], None]:
-    """Send a signal to the child that tries a guide."""
-    return lambda compiler: os.kill(child_of(compiler), number)
+    """Send a signal to the child that tries a guide, once it is at work."""
+
+    def end(compiler: GuideCompiler) -> None:
+        child = child_of(compiler)
+        while cpu_seconds(child) < 0.2:
+            time.sleep(0.01)
+        os.kill(child, number)
+
+    return end
 
 
 def innocent(compiler: GuideCompiler, name: str) -> CompiledGuide:

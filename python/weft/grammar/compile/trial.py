@@ -167,14 +167,16 @@ class Trial:
             raise _Lost("was ended")
         said = bytearray()
         with connection:
-            begins, late = False, _Late(BEGIN_S, connection)
+            late = _Late(BEGIN_S, connection)
             with late, suppress(OSError):
-                begins = connection.recv(1) == b"\n"
-            if begins and not late.has_rung:
+                said += connection.recv(1)
+            if said and not late.has_rung:
                 late = _Late(WAITING * job.time_s + ENDING_S, connection)
                 with late, suppress(OSError):  # the child may end
-                    connection.sendall(sent)
-                    connection.shutdown(socket.SHUT_WR)
+                    if said == b"\n":  # it begins; else the helper says how it ended
+                        said.clear()
+                        connection.sendall(sent)
+                        connection.shutdown(socket.SHUT_WR)
                     while part := connection.recv(1 << 20):
                         said += part
             if late.has_rung:
