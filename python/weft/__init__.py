@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ModelError,
         RequestError,
         TokenizerError,
+        UnavailableError,
         WeftError,
     )
     from weft.grammar.guide import Guide
@@ -68,6 +69,7 @@ __all__ = [
     "Speculation",
     "Tokenizer",
     "TokenizerError",
+    "UnavailableError",
     "WeftError",
     "__version__",
     "check",
@@ -103,6 +105,7 @@ _HOMES = {
     "ModelError": "weft.errors",
     "RequestError": "weft.errors",
     "TokenizerError": "weft.errors",
+    "UnavailableError": "weft.errors",
     "WeftError": "weft.errors",
     "Guide": "weft.grammar.guide",
     "include_dir": "weft.grammar.kinds.plugin",

@@ -14,6 +14,7 @@ WeftError
     ├── GuideStateError    the grammar refused a token, reached a dead end, or its matcher failed
     ├── DeadEndError       the request's bad words or biases forbid every token
     └── CapacityError      the request does not fit the engine's limits
+        └── UnavailableError   not now: the same request may be served later
 """
 
 from __future__ import annotations
@@ -119,3 +120,7 @@ class DeadEndError(RequestError):
 
 class CapacityError(RequestError):
     """The request does not fit the engine's limits."""
+
+
+class UnavailableError(CapacityError):
+    """What the request needs is not to be had now, through no fault of its own; the same one may be served later."""

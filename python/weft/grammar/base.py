@@ -74,9 +74,16 @@ class CompiledGuide(Protocol):
 
 
 class CompileParts(Protocol):
-    """What a kind of guide that no grammar library compiles is compiled with (the registry's "guides")."""
+    """What a kind of guide that no grammar library compiles is compiled with (the registry's "guides").
+
+    `time_left_s` is how long it is waited for: what can be stopped then is to be stopped.
+    """
 
     vocabulary: Vocabulary
+
+    @property
+    def time_left_s(self) -> float:
+        """Seconds in which this process runs."""
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
         """Compile a guide that stands within the guide, on the same thread. Raises `GuideError`."""

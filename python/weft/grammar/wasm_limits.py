@@ -18,7 +18,8 @@ class WasmLimits:
     `log_bytes`: what it may write to its log in one step. `result_bytes`: what a step may answer, or have tokenized.
     `max_variables` and `variable_bytes`: how many variables a request's sequences share, and the bytes of their names
     and values. `undo_bytes` and `undo_tokens`: what is kept to take tokens back, and of how many.
-    `module_bytes`: the module. `compile_s` and `compile_memory_bytes`: its compiling, where it is not trusted.
+    `module_bytes`: the module. `compile_s` (of a CPU, at most `CompileLimits.time_s`) and `compile_memory_bytes`: its
+    compiling, where it is not trusted.
 
     Raises `GuideError` for a limit that is none.
     """

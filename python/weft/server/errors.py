@@ -15,6 +15,7 @@ from weft.errors import (
     GuideError,
     GuideStateError,
     InputError,
+    UnavailableError,
     WeftError,
     shortened,
 )
@@ -101,6 +102,10 @@ class ApiError(Exception):
         return headers
 
 
+RETRY_AFTER_S = 5
+"""When what is not available now may be: compiles past their time end, a helper process starts."""
+
+
 def api_error(
     error: BaseException,
     fields: Collection[str] = (),
@@ -124,6 +129,8 @@ def _told(error: BaseException, fields: Collection[str], guide: str | None, is_s
     message = told(error)
     if isinstance(error, ExecutorError):
         return ApiError(message, 503, code="engine_stopped")
+    if isinstance(error, UnavailableError):
+        return ApiError(message, 503, code="unavailable", retry_after_s=RETRY_AFTER_S)
     if isinstance(error, CapacityError) and is_submitting:
         return ApiError(message, 503, code="engine_full", retry_after_s=1)
     if isinstance(error, CapacityError):

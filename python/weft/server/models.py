@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from weft.client.client import EngineClient
 from weft.client.generation_config import Source, sampling_defaults
 from weft.config import EngineConfig, Speculation
 from weft.core import SamplingParams
-from weft.errors import GuideError, InputError
+from weft.errors import GuideError, InputError, UnavailableError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.kinds.tool_style import tool_style_of
@@ -82,6 +83,9 @@ def build(config: ModelConfig) -> ServedModel:
         built.compiler.warm_up()  # rather than in the first guided request
         _compile(built.compiler, config)
     client = EngineClient(built, limits)
+    if built.compiler is not None:
+        with suppress(UnavailableError):  # guides are refused until it is there
+            built.compiler.wait()
     return ServedModel(
         name_of(config),
         client,

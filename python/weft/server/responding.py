@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from weft.client.client import EngineClient
 from weft.client.handles import RequestHandle
-from weft.errors import WeftError
+from weft.errors import UnavailableError, WeftError
 from weft.server.errors import ApiError, api_error
 from weft.server.metrics import Metrics, Watched
 from weft.server.reading.jobs import Job
@@ -150,7 +150,7 @@ class AnswerResponse(Response):
     async def _fail(self, scope: Scope, send: Send, error: Exception, started: bool) -> None:
         told = self._job.told(error)
         scope["weft.error"] = told
-        if told.status >= 500 and not isinstance(error, ApiError):
+        if told.status >= 500 and not isinstance(error, ApiError | UnavailableError):
             _log.error("a request failed: %s", error, exc_info=error)
         if started:
             await _send_part(send, self._writer.failed(told), is_last=True)

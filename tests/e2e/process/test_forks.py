@@ -53,11 +53,11 @@ os.close(writing)
 with os.fdopen(reading) as pipe:
     told = json.load(pipe)
 _, status = os.waitpid(child, 0)
-helper = compiler._trial._helper.process
+helper = compiler._trial._helpers._latest.process
 facts = {"told": told, "status": status, "helper": helper.poll(), "same": answer() == before}
 facts["text"] = llm.generate("a", guide=Guide.regex("[0-9]{3}")).text
 executor.register_guide("x", Guide.regex("[0-9]{3}")).result()
-facts["same helper"] = compiler._trial._helper.process is helper
+facts["same helper"] = compiler._trial._helpers._latest.process is helper
 print(json.dumps(facts))
 executor.shutdown()
 llm.close()

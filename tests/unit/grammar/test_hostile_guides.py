@@ -18,10 +18,10 @@ import pytest
 
 from support.grammar.grammars import small_vocabulary
 from support.grammar.hostile import CASES, reference_tower, tower
-from weft.errors import GuideError
+from weft.errors import GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.base import Prepared
-from weft.grammar.compile.trial import Trial
+from weft.grammar.compile.trial import Trial, Verdict
 from weft.grammar.limits import check_costs
 from weft.grammar.llguidance.backend import LLGuidanceBackend
 from weft.grammar.xgrammar.backend import XGrammarBackend
@@ -47,6 +47,14 @@ def compile_guide(compiler: GuideCompiler, kind: str, argument: Any) -> None:
     """What is left out of a schema is not the question here."""
     options = {"strict": False} if kind == "json_schema" else {}
     compiler.submit(getattr(Guide, kind)(argument, **options)).result(timeout=30)
+
+
+def tried(trial: Trial, guide: Guide, limits: CompileLimits) -> Verdict:
+    """The verdict, asked for again while this machine is too busy to give one."""
+    for _ in range(20):
+        with contextlib.suppress(UnavailableError):
+            return trial.run(guide, limits)
+    return trial.run(guide, limits)
 
 
 def helper(compiler: GuideCompiler) -> int:
@@ -133,10 +141,10 @@ def test_the_other_backends_keep_the_limits(name: str) -> None:
 def test_trials_are_stopped(trial: Trial, schema: Any, limits: CompileLimits, text: str | None) -> None:
     guide = Guide.json_schema(schema)
     if text is None:
-        trial.run(guide, limits)
+        tried(trial, guide, limits)
     else:
         with pytest.raises(GuideError, match=text):
-            trial.run(guide, limits)
+            tried(trial, guide, limits)
     wait_for_no_children(trial.pid)
     trial.run(Guide.regex("goes on"), CompileLimits())
 
@@ -169,7 +177,7 @@ def test_a_helper_that_does_not_start_says_so_and_leaves_no_file(
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("subprocess.Popen", raises)
-    with pytest.raises(GuideError, match="does not start: planted"):
+    with pytest.raises(UnavailableError, match="does not start: planted"):
         Trial(small_vocabulary())
     assert not list(tmp_path.iterdir())
 
@@ -282,3 +290,65 @@ def test_the_library_that_a_trial_settles_for_builds_alone(monkeypatch: pytest.M
         assert compiler.compile(Guide.ebnf('root ::= "a"+')).backend == "xgrammar"
         assert compiler.compile(Guide.json_schema(tower(11))).backend == "xgrammar"
     assert asked == ["llguidance", "xgrammar", "xgrammar"]
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+EXPLODING = {
+    "a lazy tail of a class": Guide.regex("[a-z]*x[a-z]{200}"),
+    "alternatives that begin alike": Guide.regex("|".join("a" * i + "[ab]*b" for i in range(1, 120))),
+    "counts within counts": Guide.regex("((a{1,50}b){1,50}c){1,50}"),
+    "any text between many letters": Guide.regex(".*".join(LETTERS * 6)),
+    "optional letters": Guide.regex("(" + "?".join(LETTERS * 8) + "?){1,9}"),
+    "terminals that overlap": Guide.lark(
+        "start: (" + "|".join(f"T{i}" for i in range(200)) + ")+\n"
+        + "\n".join(f"T{i}: /[a-z]{{1,{i + 1}}}{LETTERS[i % 26]}[a-z]*/" for i in range(200))
+    ),
+    "a terminal of a count of counts": Guide.lark("start: T\nT: /(([a-z]{1,60}-){1,60}[0-9]){1,60}/"),
+    "rules that are all nothing": Guide.lark(
+        "start: r0\n" + "\n".join(f"r{i}: r{i + 1}? r{i + 1}?" for i in range(60)) + '\nr60: "a"?'
+    ),
+    "two ways to right and left": Guide.lark('start: start start | start "a" | "a" start | "a"'),
+    "brackets that may close anything": Guide.ebnf('root ::= "(" root (")" | "]")? root? | [a-z]*'),
+    "rules that double in EBNF": Guide.ebnf(
+        "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(50)) + '\nr50 ::= "a" | ""'
+    ),
+    "optional rules in a row": Guide.ebnf("root ::= " + " ".join(["[a-z]?"] * 2000)),
+    "properties of any order": Guide.json_schema(
+        {"type": "object", "properties": {f"{a}{b}": {"enum": [a, b]} for a in LETTERS for b in LETTERS}},
+        any_order=True,
+    ),
+    "patterns that exclude each other": Guide.json_schema(
+        {"allOf": [{"type": "string", "pattern": f"^[a-z]*{a}[a-z]{{9}}{LETTERS[-i]}"} for i, a in enumerate(LETTERS)]}
+    ),
+    "numbers in bounds, many times": Guide.json_schema(
+        {"items": {"anyOf": [{"type": "number", "minimum": i / 7, "maximum": 10**9 + i / 3} for i in range(300)]}}
+    ),
+    "unions of objects within one another": Guide.json_schema(
+        {"$defs": {"n": {"anyOf": [{"properties": {k: {"$ref": "#/$defs/n"}}} for k in LETTERS * 3]}},
+         "$ref": "#/$defs/n"}
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def auto() -> Iterator[GuideCompiler]:
+    with GuideCompiler(small_vocabulary(), untrusted=True) as made:
+        assert made._trial is not None
+        made._trial.wait(time.monotonic() + 120)
+        yield made
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", EXPLODING)
+def test_a_guide_that_explodes_costs_its_client_alone(auto: GuideCompiler, name: str) -> None:
+    """It is compiled or refused within its time, with nothing left of it; another client's guide goes beside it."""
+    start = time.monotonic()
+    future = auto.submit(EXPLODING[name], client="stranger")
+    auto.submit(Guide.regex(f"beside {len(name)}[a-z]"), client="other").result(timeout=30)
+    error = future.exception(timeout=60)
+    assert error is None or isinstance(error, GuideError | UnavailableError), error
+    assert time.monotonic() - start < auto.limits.time_s + 2
+    deadline = time.monotonic() + 5
+    while auto.num_abandoned or children(helper(auto)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -12,14 +12,14 @@ from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
 
-from weft.errors import GuideError
+from weft.errors import GuideError, UnavailableError
 from weft.forks import Home
 from weft.grammar.base import Closes, CompiledGuide, Opening, Warming
 from weft.grammar.compile import dumps
 from weft.grammar.compile.cache import GuideCache
 from weft.grammar.compile.parts import Parts, make_backend, prepare_closing
 from weft.grammar.compile.prepared import Handed
-from weft.grammar.compile.trial import Trial, TrialUnavailableError
+from weft.grammar.compile.trial import HELPER_WAIT_S, Trial
 from weft.grammar.compile.turns import Refusals
 from weft.grammar.compile.workers import Job, Workers
 from weft.grammar.guide import Guide
@@ -94,9 +94,9 @@ class GuideCompiler:
         return self.submit(guide).result()
 
     def submit(self, guide: Guide, client: Hashable = None) -> Future[CompiledGuide]:
-        """Start compiling; the future's exception is a `GuideError` where that fails, and a `CapacityError` where
-        `client` has too many guides waiting (None: whoever has no name). Clients' guides come in turn. Shared by equal
-        guides, so that it can't be cancelled.
+        """Start compiling; the future's exception is a `GuideError` where that fails, and an `UnavailableError` where
+        the guide can't be compiled now, as where `client` has too many guides waiting (None: whoever has no name).
+        Clients' guides come in turn. Shared by equal guides, so that it can't be cancelled.
         """
         self._home.check()
         future: Future[CompiledGuide] = Future()
@@ -221,12 +221,22 @@ class GuideCompiler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self) -> None:
-        """What counts for no guide's time: the start of the trial, and imports where that time is short."""
+    def wait(self) -> None:
+        """Return when strangers' guides can be tried. Raises `UnavailableError` where that takes too long."""
         if self._trial is not None:
             self._trial.wait()
-        if self._trial is not None or self.limits.time_s < SHORT_S:
-            self.warm_up()
+
+    def _begin(self, job: Job) -> None:
+        """What counts for no guide's time: that the trial is there, and imports where that time is short."""
+        try:
+            if self._trial is not None and job.guide.payload is None:
+                self._trial.wait(job.came_at + HELPER_WAIT_S)
+            if self._trial is not None or self.limits.time_s < SHORT_S:
+                self.warm_up()
+        except Exception as error:
+            with self._lock:
+                self._forget(job)
+                job.future.set_exception(error)
 
     def _end_trial(self) -> None:
         if self._trial is not None:
@@ -248,7 +258,7 @@ class GuideCompiler:
             self._forget(job)
             if compiled is not None and job.guide.key is not None and not self._closed:
                 self.cache.put(job.guide.key, compiled, job.measured_bytes)
-            if isinstance(error, GuideError) and not isinstance(error, TrialUnavailableError):
+            if isinstance(error, GuideError):
                 self._refuse(job, str(error))
             abandoned = job.future.done()
             if not abandoned and compiled is not None:
@@ -260,10 +270,19 @@ class GuideCompiler:
         """The job's guide, compiled, or its ends worked out. A stranger's is tried before, in another process; an
         object of the program is no stranger's."""
         if self._trial is None or job.guide.payload is not None:
+            job.begins()
             if job.compiled is not None:
                 return prepare_closing(job.compiled)
-            return self.compile_part(job.guide)
-        verdict = self._trial.run(job.guide, self.limits, closes=job.compiled is not None)
+            parts = Parts(self.vocabulary, self._backend, self.limits, job.watch)
+            return parts.compile_part(job.guide)
+        verdict = self._trial.run(
+            job.guide,
+            self.limits,
+            closes=job.compiled is not None,
+            until=job.came_at + HELPER_WAIT_S,
+            waiting=lambda: self._workers.waiting(job),
+        )
+        job.begins()
         job.measured_bytes = verdict.memory_bytes
         handed = Handed(self.vocabulary, self._backend, self.limits, verdict.parts)
         if job.compiled is not None:
@@ -271,11 +290,18 @@ class GuideCompiler:
         return handed.compile_part(job.guide)
 
     def _late(self, job: Job) -> None:
-        """A job is past its time limit; its thread is left alone with it."""
+        """A job is past its time limit; its thread is left alone with it. A trial has bounds of its own, so that a job
+        is late by its own fault only where a library had its time in this process."""
         self._forget(job)
-        late = GuideError(
-            f"the guide did not compile in {self.limits.time_s:g} s; simplify it or raise the limit"
-        )
+        limit_s = self.limits.time_s
+        if job.waited_s is None or job.waited_s > limit_s / 2:
+            job.future.set_exception(
+                UnavailableError(
+                    f"this machine is too busy: the guide did not compile in {limit_s:g} s; send it again later"
+                )
+            )
+            return
+        late = GuideError(f"the guide did not compile in {limit_s:g} s; simplify it or raise the limit")
         self._refuse(job, str(late))
         job.future.set_exception(late)
 

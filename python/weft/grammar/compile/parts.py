@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft import registry
+from weft.awake import AwakeWatch
 from weft.errors import GuideError, WeftError
 from weft.grammar.base import Backend, CompiledGuide
 from weft.grammar.guide import Guide
@@ -18,10 +19,18 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 class Parts:
     """What kinds of guides are compiled with (`weft.grammar.base.CompileParts`)."""
 
-    def __init__(self, vocabulary: Vocabulary, backend: Backend, limits: CompileLimits) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, backend: Backend, limits: CompileLimits, watch: AwakeWatch | None = None
+    ) -> None:
         self.vocabulary = vocabulary
+        self._watch = watch if watch is not None else AwakeWatch()
         self._backend = backend
         self._limits = limits
+
+    @property
+    def time_left_s(self) -> float:
+        """Of the limit."""
+        return self._limits.time_s - self._watch.seconds
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
         """Compile on this thread. Raises `GuideError`, for whatever fails."""

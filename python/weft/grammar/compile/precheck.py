@@ -5,8 +5,9 @@ the time in which it is not stopped that a thread keeps, a limit of memory beyon
 than that of the compile in earnest, and the kernel's preference should memory run out. It ends with the helper, and the
 helper ends when its socket is closed, so that none outlives the process that asked.
 
-A child writes a line of JSON before each library that it tries, so that the asking process knows which one it died of,
-and one for the verdict, followed by what is to be built (`prepared.py`).
+A child writes an empty line when it begins, a line of JSON before each library that it tries, so that the asking
+process knows which one it died of, and one for the verdict, followed by what is to be built (`prepared.py`). Of a child
+that failed the helper writes a line: by which signal it ended (0: by none), and the seconds of a CPU that it had.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import pickle
 import resource
+import select
 import signal
 import socket
 import threading
@@ -76,18 +78,56 @@ def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) ->
         with suppress(GuideError):  # a library may have no such guides
             library.compile(Guide.json())  # what it makes once is there then, and every child has it
     registry.load("leaves", "prepare_closing")  # so is this
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets children that ended
     gc.collect()
     gc.freeze()
-    control.sendall(b"R")
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not data:
+    Forks(control, helper).serve()
+
+
+class Forks:
+    """Makes a child for each connection that comes over `control`, and says of those that failed how."""
+
+    def __init__(self, control: socket.socket, helper: Helper) -> None:
+        self._control, self._helper = control, helper
+        self._running: dict[int, socket.socket] = {}  # by the child's number
+        self._ended, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        self._wakes = wakes  # stays open
+
+    def serve(self) -> None:
+        """Until `control` is closed."""
+        self._control.sendall(b"R")
+        while True:
+            ready, _, _ = select.select([self._control, self._ended], [], [])
+            if self._ended in ready:
+                self._ended.recv(4096)
+                self._reap()
+            if self._control in ready:
+                data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+                if not data:
+                    return
+                self._fork(socket.socket(fileno=descriptors[0]))
+
+    def _fork(self, connection: socket.socket) -> None:
+        pid = os.fork()
+        if pid:
+            self._running[pid] = connection
             return
-        if os.fork() == 0:
-            control.close()
-            _child(socket.socket(fileno=descriptors[0]), helper)
-        os.close(descriptors[0])
+        signal.set_wakeup_fd(-1)
+        for other in (self._control, self._ended, self._wakes, *self._running.values()):
+            other.close()
+        _child(connection, self._helper)
+
+    def _reap(self) -> None:
+        while self._running:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if not pid:
+                return
+            with self._running.pop(pid) as connection, suppress(OSError):
+                if status:
+                    ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+                    tell(connection, {"signal": ended_by, "cpu_s": usage.ru_utime + usage.ru_stime})
 
 
 def _libraries(name: str, backend: Backend) -> Mapping[str, Backend]:
@@ -156,8 +196,10 @@ def tell(connection: socket.socket, line: Mapping[str, Any]) -> None:
 
 def _child(connection: socket.socket, helper: Helper) -> None:
     """Try one guide and answer; never returns."""
+    status = 1
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        connection.sendall(b"\n")  # it begins
         with connection.makefile("rb") as sent:
             job: Job = pickle.loads(sent.read())
         _restrict(job)
@@ -177,8 +219,10 @@ def _child(connection: socket.socket, helper: Helper) -> None:
         _core.end_process_after(0)
         tell(connection, {"error": None, **verdict})
         connection.sendall(texts)
+        connection.close()
+        status = 0
     finally:
-        os._exit(0)  # no clean-up of what is the helper's
+        os._exit(status)  # no clean-up of what is the helper's
 
 
 def _too_large(limits: CompileLimits) -> str:
@@ -186,7 +230,7 @@ def _too_large(limits: CompileLimits) -> str:
 
 
 def _restrict(job: Job) -> None:
-    for number in (signal.SIGALRM, signal.SIGPROF):
+    for number in (signal.SIGALRM, signal.SIGPROF, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, job.time_s)  # of a CPU: a busy machine is not the guide's fault
     _core.end_process_after(WAITING * job.time_s)  # first, as its thread's stack is not the guide's memory

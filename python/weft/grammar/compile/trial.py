@@ -2,49 +2,40 @@
 
 A library's memory, its native stack and mostly its time have no limit that holds inside it; it can't be stopped,
 and what it compiled can't be handed over in reasonable time. So a stranger's guide is first compiled in a helper
-process, whichever library it goes to; what passes is compiled here, by the library that the trial settled for, from the
-text that the trial prepared for it. The helper (`precheck.py`) has read the vocabulary once and makes a child for each
-trial, which ends by itself when its time is over or its memory is used up. It ends with this process, however that
-ends.
+process (`helper.py`), whichever library it goes to; what passes is compiled here, by the library that the trial settled
+for, from the text that the trial prepared for it. The helper (`precheck.py`) has read the vocabulary once and makes a
+child for each trial, which ends by itself when its time is over or its memory is used up. It ends with this process,
+however that ends.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import os
 import pickle
+import signal
 import socket
-import subprocess
-import sys
-import tempfile
-import threading
+import time
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
-from weft.awake import AwakeTimer, AwakeWatch
-from weft.errors import GuideError
+from weft.awake import AwakeTimer
+from weft.errors import GuideError, UnavailableError
+from weft.grammar.compile.helper import Helper, Helpers
 from weft.grammar.compile.precheck import WAITING, Job
 from weft.grammar.compile.prepared import Part, unpacked
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
-_log = logging.getLogger(__name__)
-
-START = (
-    "import sys; sys.path[:] = {path!r}; from weft.grammar.limits import CompileLimits; "
-    "from weft.grammar.compile.precheck import serve; serve({fd}, {file!r}, {backend!r}, CompileLimits(**{limits!r}))"
-)
-START_TIME_S = 120.0  # importing on a machine that is busy
-
-
-class TrialUnavailableError(GuideError):
-    """No trial is available, which says nothing of the guide."""
+HELPER_WAIT_S = 30.0
+"""Longer no guide waits for the helper, where that starts or was lost."""
+BEGIN_S = 5.0
+"""Within so long a helper begins with a guide, on a machine that is busy; one that does not was stopped."""
+ENDING_S = 1.0
+"""The end of a child may come so late."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +55,24 @@ class _Died(Exception):
         self.library, self.of = library, of
 
 
+class _Late(AwakeTimer):
+    """Ends a connection that takes longer than it may."""
+
+    def __init__(self, seconds: float, connection: socket.socket) -> None:
+        super().__init__(seconds, self._end)
+        self.has_rung = False
+        self._connection = connection
+
+    def _end(self) -> None:
+        self.has_rung = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Lost(Exception):
+    """The helper was lost, through no fault of the guide."""
+
+
 class Trial:
     """A helper process that tries guides for one vocabulary with a backend of the registry, whose own bounds are
     `limits`.
@@ -74,180 +83,136 @@ class Trial:
     def __init__(
         self, vocabulary: Vocabulary, backend: str = "auto", limits: CompileLimits | None = None
     ) -> None:
-        self._made_of = (vocabulary, backend, limits or CompileLimits())
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._helper = _Helper(*self._made_of)
+        self._helpers = Helpers(vocabulary, backend, limits or CompileLimits())
+        self.close = weakref.finalize(self, self._helpers.close)
 
-    def wait(self) -> None:
-        """Returns when the helper takes guides, or can't be started; `run` tells which."""
-        with self._lock:
-            self._helper.is_ready()
+    def wait(self, until: float | None = None) -> None:
+        """Returns when the helper takes guides. Raises `UnavailableError` where it does not until then, by the
+        monotonic clock (None: `HELPER_WAIT_S` from now)."""
+        self._helpers.get(until if until is not None else time.monotonic() + HELPER_WAIT_S)
 
-    def run(self, guide: Guide, limits: CompileLimits, closes: bool = False) -> Verdict:
+    def run(
+        self,
+        guide: Guide,
+        limits: CompileLimits,
+        closes: bool = False,
+        *,
+        until: float | None = None,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> Verdict:
         """Compile a guide in another process, and with `closes` also work out how its answers end. Raises `GuideError`
-        for one that does not compile, or not within half of `limits.time_s`, or that takes more memory. May be called
-        by several threads at once.
+        for one that does not compile, or not within half of `limits.time_s`, or that takes more memory, and
+        `UnavailableError` where that can't be found out now. May be called by several threads at once.
 
-        Where a library takes too long, or crashes, a backend that has another may choose that.
+        Where a library takes too long, or crashes, a backend that has another may choose that. Where the helper is
+        lost, another one tries: `waiting()` is entered until that is there, at the latest at `until` (as for `wait`).
         """
+        until = until if until is not None else time.monotonic() + HELPER_WAIT_S
         job = Job(guide, limits, limits.time_s / 2, closes)
         try:
-            return self._try(job)
+            return self._try(job, until, waiting)
         except _Died as died:
-            if self._is_closed:
-                raise TrialUnavailableError(str(died)) from None
             if died.library is None or died.of < 2:
                 raise GuideError(str(died)) from None
             job = Job(guide, limits, limits.time_s / 4, closes, {died.library: str(died)})
         try:
-            return self._try(job)
+            return self._try(job, until, waiting)
         except _Died as died:
             raise GuideError(str(died)) from None
-
-    def close(self) -> None:
-        """End the helper and what it tries."""
-        self._is_closed = True  # before the lock: a thread that waits for the helper holds it
-        self._helper.stop()
-        with self._lock:
-            self._helper.stop()
 
     @property
     def pid(self) -> int:
         """The helper's process."""
-        return self._helper.process.pid
+        return self._helpers.pid
 
-    def _try(self, job: Job) -> Verdict:
+    def _try(self, job: Job, until: float, waiting: Callable[[], AbstractContextManager[object]]) -> Verdict:
         sent = pickle.dumps(job)
-        watch = AwakeWatch()
-        said = self._ask(sent, job)
-        if not isinstance(said, Verdict) and not self._is_closed and self._helper.has_ended():
-            watch = AwakeWatch()
-            said = self._ask(sent, job)  # the helper was ended from outside: another one says
-        if isinstance(said, Verdict):
-            return said
-        if "parts" in said:  # it passed, and the child was ended while it sent them
-            raise TrialUnavailableError("the process that tries guides of strangers was ended; try again")
-        raise _Died(self._why(watch.seconds, job), said.get("trying"), said.get("of", 1))
+        helper = self._helpers.get(until)
+        try:
+            return self._ask(helper, sent, job)
+        except _Lost:
+            with waiting():
+                helper = self._helpers.get(until)
+        try:
+            return self._ask(helper, sent, job)
+        except _Lost as lost:
+            raise UnavailableError(
+                f"the process that tries guides of strangers {lost}; send the guide again later"
+            ) from None
 
-    def _ask(self, sent: bytes, job: Job) -> Verdict | dict[str, Any]:
-        """The verdict of a child of the helper, or the last that it said before it ended. Raises `GuideError` for a
-        guide that does not pass."""
-        with self._connect() as connection:
-            said = bytearray()
-            # The child ends itself before that.
-            late = AwakeTimer(WAITING * job.time_s + 10.0, lambda: connection.shutdown(socket.SHUT_RDWR))
+    def _ask(self, helper: Helper, sent: bytes, job: Job) -> Verdict:
+        """The verdict of a child of the helper. Raises `GuideError` for a guide that does not pass, `_Died` where the
+        child ended before, and `_Lost` where that is the helper's fault."""
+        told, texts = self._said(helper, sent, job)
+        if told.get("error") is not None:
+            raise GuideError(told["error"])
+        with suppress(KeyError, ValueError):  # it ended before, or while it sent the texts
+            return Verdict(unpacked(told["parts"], texts), told["memory_bytes"])
+        if self._helpers.is_closed:
+            raise GuideError("the compiler was closed")
+        if "parts" in told:  # it passed, and was ended while it sent them
+            raise _Lost("was ended")
+        if "signal" not in told:
+            self._helpers.lose(helper)
+            raise _Lost("was ended")
+        _refuse_by_chance(told["signal"], told["cpu_s"], job)
+        raise _Died(_why(told["signal"], job), told.get("trying"), told.get("of", 1))
+
+    def _said(self, helper: Helper, sent: bytes, job: Job) -> tuple[dict[str, Any], bytes]:
+        """What a child said before it ended, and was said of its end; and the texts that follow a verdict. Raises
+        `_Lost` where nothing is said for too long: a child ends itself before, unless it was stopped, or the helper."""
+        connection = helper.connect()
+        if connection is None:
+            self._helpers.lose(helper)
+            raise _Lost("was ended")
+        said = bytearray()
+        with connection:
+            late = _Late(BEGIN_S, connection)
             with late, suppress(OSError):
-                connection.sendall(sent)
-                connection.shutdown(socket.SHUT_WR)
-                while part := connection.recv(1 << 20):
-                    said += part
-        last: dict[str, Any] = {}
-        while "error" not in last and (end := said.find(b"\n")) >= 0:
-            last = json.loads(said[:end])
+                said += connection.recv(1)
+            if said and not late.has_rung:
+                late = _Late(WAITING * job.time_s + ENDING_S, connection)
+                with late, suppress(OSError):  # the child may end
+                    if said == b"\n":  # it begins; else the helper says how it ended
+                        said.clear()
+                        connection.sendall(sent)
+                        connection.shutdown(socket.SHUT_WR)
+                    while part := connection.recv(1 << 20):
+                        said += part
+            if late.has_rung:
+                self._helpers.lose(helper)
+                raise _Lost("did not answer")
+        told: dict[str, Any] = {}
+        while "error" not in told and (end := said.find(b"\n")) >= 0:
+            told |= json.loads(said[:end])
             del said[: end + 1]
-        if last.get("error") is not None:
-            raise GuideError(last["error"])
-        try:
-            return Verdict(unpacked(last["parts"], bytes(said)), last["memory_bytes"])
-        except (KeyError, ValueError):  # it ended before, or while it sent the texts
-            return last
+        return told, bytes(said)
 
-    def _why(self, elapsed_s: float, job: Job) -> str:
-        if self._is_closed:
-            return "the compiler was closed"
-        if elapsed_s >= job.time_s:
-            return (
-                f"the guide did not compile in {job.time_s:g} s of trial, half of CompileLimits.time_s; simplify it"
-                if not job.refused
-                else f"the guide did not compile in {job.time_s:g} s of trial with another library; simplify it"
-            )
+
+def _refuse_by_chance(number: int, cpu_s: float, job: Job) -> None:
+    """Raise `UnavailableError` for a child that ended by no fault of its guide: it did not get the CPU, or somebody
+    killed it."""
+    if number == signal.SIGALRM and cpu_s < job.time_s / 2:
+        raise UnavailableError(
+            f"this machine is too busy to try the guide: it got {cpu_s:.1f} s of a CPU in {WAITING * job.time_s:g} s; "
+            "send it again later"
+        )
+    if number == signal.SIGKILL:
+        raise UnavailableError(
+            "the guide's trial was killed from outside, as where this machine has no memory left; send the guide again "
+            "later"
+        )
+
+
+def _why(number: int, job: Job) -> str:
+    if number in (signal.SIGALRM, signal.SIGPROF):
         return (
-            "the guide's trial compile ended without an answer: it took more than the "
-            f"{job.limits.memory_bytes >> 20} MiB of CompileLimits.memory_bytes, or the grammar library crashed; "
-            "simplify it"
+            f"the guide did not compile in {job.time_s:g} s of trial, half of CompileLimits.time_s; simplify it"
+            if not job.refused
+            else f"the guide did not compile in {job.time_s:g} s of trial with another library; simplify it"
         )
-
-    def _connect(self) -> socket.socket:
-        """A connection to a new child."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            for _ in range(2):
-                with self._lock:
-                    if self._is_closed:
-                        break
-                    if self._helper.is_ready() and self._helper.send(theirs):
-                        return ours
-                    _log.warning("the helper process %d, which tries guides, died; another starts", self.pid)
-                    self._helper.stop()
-                    self._helper = _Helper(*self._made_of)
-        ours.close()
-        raise TrialUnavailableError(
-            "the process that tries guides of strangers could not be started, or was closed"
-        )
-
-
-class _Helper:
-    """One helper process, starting or started."""
-
-    def __init__(self, vocabulary: Vocabulary, backend: str, limits: CompileLimits) -> None:
-        self._control, theirs = socket.socketpair()
-        self._control.settimeout(START_TIME_S)
-        self._ready = False
-        handle, name = tempfile.mkstemp(prefix="weft-vocabulary-", suffix=".json")
-        os.close(handle)
-        vocabulary.dump(name)
-        command = START.format(
-            path=sys.path, fd=theirs.fileno(), file=name, backend=backend, limits=asdict(limits)
-        )
-        try:
-            with theirs:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", command],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
-        except OSError as error:
-            self._control.close()
-            Path(name).unlink()
-            raise TrialUnavailableError(
-                f"the process that tries guides of strangers does not start: {error}"
-            ) from error
-        self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self._control, name)
-
-    def is_ready(self) -> bool:
-        """Waits for it; False where it ended."""
-        if not self._ready:
-            try:
-                self._ready = self._control.recv(1) == b"R"
-            except OSError:
-                return False
-        return self._ready and self.process.poll() is None
-
-    def has_ended(self) -> bool:
-        """Whether the process ended, or does so now."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=0.2)
-        return self.process.poll() is not None
-
-    def send(self, connection: socket.socket) -> bool:
-        """Give it a connection; False where it ended meanwhile."""
-        try:
-            socket.send_fds(self._control, [b"T"], [connection.fileno()])
-        except OSError:
-            return False
-        return True
-
-
-def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, vocabulary_file: str) -> None:
-    if os.getpid() != owner:  # in a fork: it is not this process's to end
-        control.close()
-        return
-    with suppress(OSError):
-        control.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
-    process.kill()
-    process.wait()
-    control.close()
-    Path(vocabulary_file).unlink(missing_ok=True)
+    return (
+        "the guide's trial compile ended without an answer: it took more than the "
+        f"{job.limits.memory_bytes >> 20} MiB of CompileLimits.memory_bytes, or the grammar library crashed; "
+        "simplify it"
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -16,6 +15,7 @@ from typing import Generic, TypeVar
 from weft.errors import brief
 from weft.grammar.compile.prepared import digest
 from weft.grammar.guide import Guide
+from weft.grammar.reasons import Reasons
 
 T = TypeVar("T", bound=Hashable)
 
@@ -110,12 +110,10 @@ class _Line(Generic[T]):
 
 
 class Refusals:
-    """Why guides were refused, so that one that is sent again costs nothing: the last `limit`, for `keep_s` seconds."""
+    """Why guides were refused, as `Reasons` keeps it."""
 
     def __init__(self, limit: int = 1024, keep_s: float = 300.0) -> None:
-        self._limit = limit
-        self._keep_s = keep_s
-        self._reasons: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._reasons: Reasons[str] = Reasons(limit, keep_s)
 
     def __len__(self) -> int:
         return len(self._reasons)
@@ -124,15 +122,10 @@ class Refusals:
         """Remember a guide, unless it holds an object of the program; it is logged."""
         _log.warning("guide (%s) refused: %s", guide.kind, brief(reason))
         if guide.payload is None:
-            key = digest(guide)
-            self._reasons.pop(key, None)
-            self._reasons[key] = (reason, time.monotonic() + self._keep_s)
-            while len(self._reasons) > self._limit:
-                self._reasons.popitem(last=False)
+            self._reasons.put(digest(guide), reason)
 
     def get(self, guide: Guide) -> str | None:
         """Why a guide was refused, or None."""
-        if guide.payload is not None or not self._reasons:
+        if guide.payload is not None or not len(self._reasons):
             return None
-        reason, until = self._reasons.get(digest(guide), ("", 0.0))
-        return reason if time.monotonic() < until else None
+        return self._reasons.get(digest(guide))

@@ -49,6 +49,9 @@ ROLLED_BACK = 8  # tokens, as drafts are
 MANY_SLOW = 2
 VERY_SLOW = 4.0
 
+LONGER_S = 0.4  # of a CPU, in which walks go on whose steps seem to grow
+GROWN = 0.05  # of `mask_time_s`: more no step may take that was seen to grow with the text, far into it
+
 PARTS, MIN_PART = 8, 6  # of a walk whose growth is looked at, and steps of each
 FLOOR_S = 2e-4  # what a step may take, however little it took before
 MIN_POWER, MAX_POWER = 0.5, 8.0  # of the number of tokens, that time grows with
@@ -56,12 +59,18 @@ MIN_POWER, MAX_POWER = 0.5, 8.0  # of the number of tokens, that time grows with
 
 def walk(compiled: CompiledGuide, vocabulary: Vocabulary, limits: CompileLimits) -> None:
     """Walk into a guide. Raises `GuideError` where steps take longer than `limits.mask_time_s`, or would in an answer
-    of `limits.answer_tokens`."""
+    of `limits.answer_tokens`. What seems to grow is followed further: a guide may begin with what is cheap, and the
+    little that a hundred tokens add may be much after thousands."""
+    left_s = LONGER_S
     for seed, plan in enumerate(PLANS):
         done = _Walk(compiled.matcher(), vocabulary, plan, random.Random(seed))
-        done.run()
-        _check_each([*done.others, *(seconds for _, seconds in done.steps)], limits)
-        _check_growth(done.steps, limits)
+        done.run(plan.tokens, plan.time_s)
+        _check_each(done.times, limits)
+        goes_on = left_s > 0 and _grows(done.steps)
+        if goes_on:
+            left_s -= done.run(limits.answer_tokens - plan.tokens, left_s)
+            _check_each(done.times, limits)
+        _check_growth(done.steps, limits, GROWN if goes_on else 1.0)
 
 
 class _Walk:
@@ -78,24 +87,35 @@ class _Walk:
         self._usable &= ~_words(vocabulary.end_ids, len(self._row))
         self._closing: set[int] = set()  # tokens after which there was nothing left but the end
         self._length = self._forced = 0
+        self._ahead_s = 0.0  # that the mask after the last token took, which a library may keep
         self.steps: list[tuple[int, float]] = []
         self.others: list[float] = []
 
-    def run(self) -> None:
-        """Walk to the end of the plan, or of the text."""
+    def run(self, tokens: int, time_s: float) -> float:
+        """Walk on, to the end of the text at most; the seconds that it took."""
         begin = time.thread_time()
-        for number in range(self._plan.tokens):
+        for number in range(tokens):
             if number % 8 == 0:
                 self._follow_forced()
-            if not self._take_one() or time.thread_time() - begin > self._plan.time_s:
+            if not self._take_one() or time.thread_time() - begin > time_s:
                 break
-        _, seconds = timed(partial(self._matcher.rollback, min(ROLLED_BACK, self._length)))
+        count = min(ROLLED_BACK, self._length)
+        _, seconds = timed(partial(self._matcher.rollback, count))
+        self._length -= count
         self.others.append(seconds)
+        return time.thread_time() - begin
+
+    @property
+    def times(self) -> list[float]:
+        """Of all that was called."""
+        return [*self.others, *(seconds for _, seconds in self.steps)]
 
     def _take_one(self) -> bool:
         """One token, the mask before it and the one after it; False at the end of the text."""
         for _ in range(MAX_TURNS):
             row, filling = self._fill()
+            filling = max(filling, self._ahead_s)
+            self._ahead_s = 0.0
             token = self._choose(row)
             if token is None:
                 self.steps.append((self._length, filling))
@@ -108,13 +128,17 @@ class _Walk:
             if token in self._closing or self._goes_on():
                 return True
             self._closing.add(token)  # another may lead further
+            self._ahead_s = 0.0
             self._matcher.rollback(1)
             self._length -= 1
         return False
 
     def _goes_on(self) -> bool:
         """Whether anything but the end may come."""
-        return not self._matcher.is_terminated() and bool(self._fill()[0].any())
+        if self._matcher.is_terminated():
+            return False
+        row, self._ahead_s = self._fill()
+        return bool(row.any())
 
     def _fill(self) -> tuple[NDArray[np.uint32], float]:
         """What may come, ends left out, and the seconds that it took."""
@@ -177,24 +201,46 @@ def _check_each(times: Sequence[float], limits: CompileLimits) -> None:
         )
 
 
-def _check_growth(steps: Sequence[tuple[int, float]], limits: CompileLimits) -> None:
-    """Compare the eighths of a walk. Where a guide merely has a dear part after a cheap one, time rises between two of
-    them, or three; where it grows with the text, it rises from each to the next."""
-    size = len(steps) // PARTS
-    if size < MIN_PART:
+def _check_growth(steps: Sequence[tuple[int, float]], limits: CompileLimits, grown: float = 1.0) -> None:
+    """Raises `GuideError` where steps grow with the text, to more than `grown` of what a mask may take."""
+    parts = _eighths(steps)
+    if not parts:
         return
-    parts = [_mean(steps[i * size : (i + 1) * size]) for i in range(PARTS)][2:]
     (place, first), (far, last) = parts[0], parts[-1]
-    powers = [math.log(b[1] / a[1]) / math.log(b[0] / a[0]) for a, b in itertools.pairwise(parts)]
-    power = statistics.median(powers)
+    power = _power(parts)
     expected = last * (limits.answer_tokens / far) ** min(max(power, 0.0), MAX_POWER)
-    if power > MIN_POWER and last > FLOOR_S and expected > limits.mask_time_s:
+    most = grown * limits.mask_time_s
+    if power > MIN_POWER and last > FLOOR_S and expected > most:
+        share = "" if grown == 1.0 else f"{grown:g} of "
         raise GuideError(
             f"each token of the guide takes longer than those before: {1000 * first:.1f} ms after {place:.0f} tokens, "
-            f"{1000 * last:.1f} ms after {far:.0f}, and it would be more than {limits.mask_time_s:g} s "
-            f"(CompileLimits.mask_time_s) within {limits.answer_tokens} (CompileLimits.answer_tokens); write the "
-            "grammar so that a text can be read in one way only"
+            f"{1000 * last:.1f} ms after {far:.0f}, and it would be more than {1000 * most:g} ms "
+            f"({share}CompileLimits.mask_time_s) within {limits.answer_tokens} (CompileLimits.answer_tokens); write "
+            "the grammar so that a text can be read in one way only, and repeat by * rather than by a rule that ends "
+            "with itself"
         )
+
+
+def _grows(steps: Sequence[tuple[int, float]]) -> bool:
+    """Whether the time of a walk's steps may grow with the text, however little it is."""
+    parts = _eighths(steps)
+    return bool(parts) and _power(parts) > MIN_POWER
+
+
+def _eighths(steps: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+    """The mean place and time of each eighth of a walk, without the first two; none where it is too short to tell."""
+    size = len(steps) // PARTS
+    if size < MIN_PART:
+        return []
+    return [_mean(steps[i * size : (i + 1) * size]) for i in range(PARTS)][2:]
+
+
+def _power(parts: Sequence[tuple[float, float]]) -> float:
+    """The power of the number of tokens that time grows with. Where a guide merely has a dear part after a cheap one,
+    time rises between two eighths, or three; where it grows with the text, it rises from each to the next."""
+    return statistics.median(
+        math.log(b[1] / a[1]) / math.log(b[0] / a[0]) for a, b in itertools.pairwise(parts)
+    )
 
 
 def _mean(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:

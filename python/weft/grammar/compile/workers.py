@@ -8,13 +8,15 @@ are refused.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from weft.awake import AwakeTimer
-from weft.errors import CapacityError, GuideError
+from weft.awake import AwakeTimer, AwakeWatch
+from weft.errors import UnavailableError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import stacks
 from weft.grammar.compile.turns import Turns
@@ -32,19 +34,28 @@ class Job:
     timer: AwakeTimer | None = None
     client: Hashable = None  # in whose turn it came
     measured_bytes: int = 0  # that its trial found it to hold
+    came_at: float = field(default_factory=time.monotonic)
+    watch: AwakeWatch | None = None  # of its time
+    waited_s: float | None = None  # of its time, when a library began with it in this process
+
+    def begins(self) -> None:
+        """A library begins with it in this process."""
+        assert self.watch is not None
+        self.waited_s = self.watch.seconds
 
     def stop_timer(self) -> None:
-        """It is done; it can't be late."""
-        assert self.timer is not None
-        self.timer.cancel()
+        """It is done, or does not begin; it can't be late."""
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class Workers:
     """At most `count` threads, which start when there is work. `lock` is their owner's; it is held where a method does
     not say otherwise.
 
-    `begin` is called by each thread first, `work` for each job, both without the lock; `late`, with it, for a job that
-    is past its time and whose future is not done.
+    `begin` is called for each job first, then its time begins and `work` is called, both without the lock; neither
+    raises. A job that `begin` gave up has a result. `late` is called with the lock, for a job that is past its time and
+    whose future is not done.
     """
 
     def __init__(
@@ -53,7 +64,7 @@ class Workers:
         limits: CompileLimits,
         count: int,
         *,
-        begin: Callable[[], None],
+        begin: Callable[[Job], None],
         work: Callable[[Job], None],
         late: Callable[[Job], None],
     ) -> None:
@@ -77,9 +88,11 @@ class Workers:
         """Why a client's guides must wait outside."""
         own, limits = self._abandoned[client], self._limits
         if self.num_abandoned >= limits.max_abandoned or own >= max(1, limits.max_abandoned // 2):
-            return GuideError(f"{self.num_abandoned} compiles are past their time limit; try again later")
+            return UnavailableError(
+                f"{self.num_abandoned} compiles are past their time limit; try again later"
+            )
         if self.jobs.num_waiting(client) >= limits.max_waiting:
-            return CapacityError(
+            return UnavailableError(
                 f"{limits.max_waiting} guides of this client wait to be compiled already "
                 "(CompileLimits.max_waiting); send this one again later"
             )
@@ -107,13 +120,15 @@ class Workers:
 
     def _run(self) -> None:
         me = threading.current_thread()
-        self._begin()
         while True:
             with self._lock:
                 job = self._next(me)
             if job is None:
                 return
-            self._work(job)
+            self._begin(job)
+            if not job.future.done():
+                self._start_timer(job, me)
+                self._work(job)
             with self._lock:
                 if me not in self._threads:
                     self.num_abandoned -= 1
@@ -122,7 +137,7 @@ class Workers:
                 self.jobs.done(job.client)
 
     def _next(self, me: threading.Thread) -> Job | None:
-        """The next job, whose time begins; None where there will be none."""
+        """The next job; None where there will be none."""
         self._idle += 1
         while not self.jobs and not self._is_closed:
             self._lock.wait()
@@ -132,9 +147,22 @@ class Workers:
             return None
         client, job = self.jobs.take()
         job.client = client
-        job.timer = AwakeTimer(self._limits.time_s, lambda: self._abandon(job, me))
-        job.timer.start()
         return job
+
+    def _start_timer(self, job: Job, thread: threading.Thread) -> None:
+        job.watch = AwakeWatch()
+        job.timer = AwakeTimer(self._limits.time_s, lambda: self._abandon(job, thread))
+        job.timer.start()
+
+    @contextmanager
+    def waiting(self, job: Job) -> Iterator[None]:
+        """While the job waits for what is not its own, on its thread: its time begins anew afterwards. Raises
+        `UnavailableError` for one that was given up."""
+        job.stop_timer()
+        if job.future.done():
+            raise UnavailableError("nobody waits for the guide any more")
+        yield
+        self._start_timer(job, threading.current_thread())
 
     def _abandon(self, job: Job, thread: threading.Thread) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ anywhere else is never loaded.
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import subprocess
 import sys
@@ -19,13 +20,14 @@ from typing import Any
 
 from weft import _core
 from weft.awake import AwakeTimer
-from weft.errors import GuideError, InterfaceError
+from weft.errors import GuideError, InterfaceError, UnavailableError
+from weft.grammar.reasons import Reasons
 from weft.grammar.wasm import worker
 from weft.grammar.wasm_limits import WasmLimits
 
 MAX_KEPT_BYTES = 128 << 20
-# Starting the interpreter and loading the extension, on a busy machine.
-GRACE_S = 10.0
+ENDING_S = 0.5
+"""So long before its request is given up a compiler is killed: its thread is free when that is."""
 
 
 class ArtefactCache:
@@ -54,6 +56,7 @@ class ArtefactCache:
 
 
 _cache = ArtefactCache()
+_refused: Reasons[tuple[str, float, int]] = Reasons()
 
 
 def library_path() -> str:
@@ -77,10 +80,13 @@ def bind() -> None:
         raise InterfaceError(f"wasmtime can't be used: {problem}; run pip install 'wasmtime>=50,<51'")
 
 
-def compiled(wasm: bytes, limits: WasmLimits, trusted: bool) -> bytes:
-    """The machine code of an audited module. Raises `GuideError` for one that is not valid, or that takes too long."""
+def compiled(wasm: bytes, limits: WasmLimits, trusted: bool, time_s: float) -> bytes:
+    """The machine code of an audited module. Raises `GuideError` for one that is not valid, or that takes too long, and
+    `UnavailableError` where it did not get a CPU within `time_s` seconds."""
     key = hashlib.sha256(wasm).hexdigest() + version("wasmtime")
-    return _cache.get(key, lambda: _in_process(wasm) if trusted else _apart(wasm, limits))
+    return _cache.get(
+        key, lambda: _in_process(wasm) if trusted else _apart(key, wasm, limits, time_s - ENDING_S)
+    )
 
 
 def _in_process(wasm: bytes) -> bytes:
@@ -91,30 +97,68 @@ def _in_process(wasm: bytes) -> bytes:
     return artefact
 
 
-def _apart(wasm: bytes, limits: WasmLimits) -> bytes:
-    """Compile in a separate process, which may crash or hang."""
-    limited = [str(limits.compile_s), str(limits.compile_memory_bytes)]
+def _apart(key: str, wasm: bytes, limits: WasmLimits, time_s: float) -> bytes:
+    """Compile in a separate process, which may crash or hang; it is killed after `time_s`. Why a module was refused is
+    remembered, so that it costs nothing under another name or with another argument."""
+    bounds = (key, min(limits.compile_s, round(time_s)), limits.compile_memory_bytes)
+    if (reason := _refused.get(bounds)) is not None:
+        raise GuideError(reason)
+    try:
+        return _compiled_apart(wasm, limits, time_s)
+    except GuideError as error:
+        _refused.put(bounds, str(error))
+        raise
+
+
+def _compiled_apart(wasm: bytes, limits: WasmLimits, time_s: float) -> bytes:
+    compile_s = max(1.0, min(limits.compile_s, time_s))
+    limited = [str(compile_s), str(limits.compile_memory_bytes)]
     command = [
         sys.executable, "-I", "-S", str(Path(worker.__file__)), str(_core.__file__), library_path(), *limited,
     ]  # fmt: skip
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={}
-    )
-    with process, AwakeTimer(limits.compile_s + GRACE_S, process.kill):
-        code, said = process.communicate(wasm)
+    pipe = subprocess.PIPE
+    taken: list[float] = []
+
+    def end() -> None:
+        taken.append(cpu_seconds(process.pid))
+        process.kill()
+
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={})
+    with process, AwakeTimer(max(time_s, 0.0), end):
+        made, said = process.communicate(wasm)
+    if taken and taken[0] >= time_s / 2:
+        raise GuideError(_too_long(compile_s))
+    if taken:
+        raise UnavailableError(
+            f"this machine is too busy to compile the WASM module: that got {taken[0]:.1f} s of a CPU in {time_s:.1f} "
+            "s; send it again later"
+        )
     status = process.returncode
     if status == 0:
-        return code
-    if status in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise GuideError(_too_long(limits))
+        return made
+    if status == -signal.SIGXCPU:
+        raise GuideError(_too_long(compile_s))
+    if status == -signal.SIGKILL:
+        raise UnavailableError(
+            "the compiler of the WASM module was killed from outside, as where this machine has no memory left; send "
+            "it again later"
+        )
     if status == worker.REFUSED:
-        reason = said.decode(errors="replace").strip()
-        raise GuideError(f"the WASM module does not compile: {reason[:1000]}")
+        raise GuideError(f"the WASM module does not compile: {said.decode(errors='replace').strip()[:1000]}")
     raise GuideError(
         f"the WASM module does not compile: its compiler ended with status {status}; it may need more memory "
         f"than {limits.compile_memory_bytes} bytes: simplify it, or raise WasmLimits.compile_memory_bytes"
     )
 
 
-def _too_long(limits: WasmLimits) -> str:
-    return f"the WASM module did not compile in {limits.compile_s:g} s; simplify it, or raise WasmLimits.compile_s"
+def cpu_seconds(pid: int) -> float:
+    """Seconds of a CPU that a process has taken."""
+    numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, numbers[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def _too_long(seconds: float) -> str:
+    return (
+        f"the WASM module did not compile in {seconds:g} s; simplify it, or raise WasmLimits.compile_s (at most "
+        "CompileLimits.time_s)"
+    )

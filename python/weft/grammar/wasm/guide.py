@@ -51,7 +51,8 @@ def compile_wasm(guide: Guide, parts: CompileParts) -> CompiledGuide:
     source: WasmSource = guide.payload
     vocabulary = parts.vocabulary
     bind()
-    artefact = compiled(audit(source.module, source.limits), source.limits, source.is_trusted)
+    wasm = audit(source.module, source.limits)
+    artefact = compiled(wasm, source.limits, source.is_trusted, parts.time_left_s)
     trie = trie_of(vocabulary)
     try:
         program = _core.WasmProgram(

@@ -3,41 +3,69 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.errors import ModelError
 
 ARCHITECTURE = "llama"
 DEFAULT_THETA = 10000.0
 
+T = TypeVar("T")
+
 
 class Metadata:
-    """The metadata of an open GGUF file. Raises `ModelError`, with the file's name, for what is missing."""
+    """The metadata of an open GGUF file. Raises `ModelError`, with the file's name, for what is missing, or of another
+    type."""
 
     def __init__(self, reader: Any, where: Path) -> None:
         self._fields = reader.fields
         self.where = where
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """A key's value, or the default."""
+    def get(self, key: str, kind: type[T], default: Any = None) -> Any:
+        """A key's value, of this type, or the default. A whole number will do for a float."""
         field = self._fields.get(key)
-        return default if field is None else field.contents()
+        return default if field is None else self._checked(key, self._contents(key, field), kind)
 
-    def __getitem__(self, key: str) -> Any:
-        value = self.get(key)
-        if value is None:
+    def need(self, key: str, kind: type[T]) -> T:
+        """The value of a key that must be there."""
+        found: T | None = self.get(key, kind)
+        if found is None:
             raise ModelError(f"{self.where}: has no {key!r}")
+        return found
+
+    def listed(self, key: str, kind: type[T]) -> list[T]:
+        """The values of a list that must be there, all of this type."""
+        found = self.need(key, list)
+        for value in found:
+            self._checked(key, value, kind)
+        return found
+
+    def _contents(self, key: str, field: Any) -> Any:
+        try:
+            return field.contents()
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{self.where}: {key!r} holds a text that is no UTF-8: {error.reason}") from None
+
+    def _checked(self, key: str, value: Any, kind: type[T]) -> T:
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            raise ModelError(
+                f"{self.where}: {key!r} is of type {type(value).__name__}; it must be {kind.__name__}"
+            )
         return value
 
 
 def config_json(fields: Metadata, vocab_size: int, tied: bool, dtype: str) -> dict[str, Any]:
     """The contents of config.json. `tied`: the output projection is the embedding. Raises `ModelError` for what is no
     Llama, and for a rotary embedding that is scaled or covers a part of a head."""
-    architecture = fields["general.architecture"]
+    architecture = fields.need("general.architecture", str)
     if architecture != ARCHITECTURE:
         raise ModelError(f"{fields.where}: holds a {architecture!r}; only {ARCHITECTURE!r} can be converted")
-    size = {key: fields[f"llama.{name}"] for key, name in _SIZES.items()}
-    head_dim = fields.get("llama.attention.key_length", size["hidden_size"] // size["num_attention_heads"])
+    size = {key: fields.need(f"llama.{name}", int) for key, name in _SIZES.items()}
+    head_dim = fields.get(
+        "llama.attention.key_length", int, size["hidden_size"] // max(size["num_attention_heads"], 1)
+    )
     _check_rotation(fields, head_dim)
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -45,17 +73,17 @@ def config_json(fields: Metadata, vocab_size: int, tied: bool, dtype: str) -> di
         "dtype": dtype,
         "vocab_size": vocab_size,
         **size,
-        "num_key_value_heads": fields.get("llama.attention.head_count_kv", size["num_attention_heads"]),
+        "num_key_value_heads": fields.get("llama.attention.head_count_kv", int, size["num_attention_heads"]),
         "head_dim": head_dim,
         "hidden_act": "silu",
-        "rms_norm_eps": _short(fields["llama.attention.layer_norm_rms_epsilon"]),
-        "rope_theta": float(fields.get("llama.rope.freq_base", DEFAULT_THETA)),
+        "rms_norm_eps": _short(fields.need("llama.attention.layer_norm_rms_epsilon", float)),
+        "rope_theta": fields.get("llama.rope.freq_base", float, DEFAULT_THETA),
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": tied,
-        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),
-        "pad_token_id": fields.get("tokenizer.ggml.padding_token_id"),
+        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id", int),
+        "eos_token_id": fields.get("tokenizer.ggml.eos_token_id", int),
+        "pad_token_id": fields.get("tokenizer.ggml.padding_token_id", int),
     }
 
 
@@ -69,8 +97,8 @@ _SIZES = {
 
 
 def _check_rotation(fields: Metadata, head_dim: int) -> None:
-    rotated = fields.get("llama.rope.dimension_count", head_dim)
-    scaling = fields.get("llama.rope.scaling.type", "none")
+    rotated = fields.get("llama.rope.dimension_count", int, head_dim)
+    scaling = fields.get("llama.rope.scaling.type", str, "none")
     if rotated != head_dim or scaling != "none":
         raise ModelError(
             f"{fields.where}: its rotary embedding covers {rotated} of {head_dim} numbers of a head, with the scaling "

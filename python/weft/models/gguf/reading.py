@@ -15,6 +15,7 @@ from weft.errors import ModelError
 from weft.files import write_whole
 from weft.models.config import DTYPES, parse_decoder
 from weft.models.gguf.fields import Metadata, config_json
+from weft.models.gguf.layout import check_layout
 from weft.models.gguf.library import gguf_library
 from weft.models.gguf.names import EMBEDDING, OUTPUT, Entry, entries
 from weft.models.gguf.rotation import in_halves
@@ -52,7 +53,10 @@ def gguf_to_directory(file: Path, directory: Path, dtype: str = "bfloat16") -> P
 def _open(file: Path) -> Any:
     gguf = gguf_library()
     try:
+        check_layout(file)
         return gguf.GGUFReader(file)
+    except ModelError:
+        raise
     except OSError as error:
         raise ModelError(f"{file}: can't be read: {error.strerror or error}") from error
     except (ValueError, IndexError, KeyError, OverflowError) as error:  # it checks little of what it reads
@@ -75,7 +79,10 @@ def _tensor(packed: dict[str, Any], entry: Entry, file: Path, dtype: torch.dtype
     tensor = packed.get(entry.gguf)
     if tensor is None:
         raise ModelError(f"{file}: has no tensor {entry.gguf!r}")
-    rows = gguf_library().quants.dequantize(tensor.data, tensor.tensor_type)
+    try:
+        rows = gguf_library().quants.dequantize(tensor.data, tensor.tensor_type)
+    except NotImplementedError as error:
+        raise ModelError(f"{file}: tensor {entry.gguf!r} can't be unpacked: {error}") from error
     if rows.shape != entry.shape:
         raise ModelError(
             f"{file}: tensor {entry.gguf!r} has shape {list(rows.shape)}; its metadata want {list(entry.shape)}"

@@ -19,13 +19,16 @@ _NAMED = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_t
 def tokenizer_json(fields: Metadata) -> dict[str, Any]:
     """The contents of tokenizer.json. Raises `TokenizerError` for what is no byte-level BPE, or cuts text in a way that
     weft has no name for."""
-    kind, splitting = fields["tokenizer.ggml.model"], fields.get("tokenizer.ggml.pre", "gpt-2")
+    kind = fields.need("tokenizer.ggml.model", str)
+    splitting = fields.get("tokenizer.ggml.pre", str, "gpt-2")
     if kind != "gpt2" or splitting not in SPLITTING:
         raise TokenizerError(
             f"{fields.where}: its tokenizer is {kind!r} with the splitting {splitting!r}; 'gpt2' (byte-level BPE) can "
             f"be converted, with {', '.join(map(repr, SPLITTING))}"
         )
-    tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    tokens, types = _tokens(fields), fields.listed("tokenizer.ggml.token_type", int)
+    if len(types) != len(tokens):
+        raise TokenizerError(f"{fields.where}: has {len(tokens)} tokens, and types of {len(types)}")
     bytewise = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     return {
         "version": "1.0",
@@ -48,22 +51,45 @@ def tokenizer_json(fields: Metadata) -> dict[str, Any]:
             "byte_fallback": False,
             "ignore_merges": False,
             "vocab": {token: i for i, token in enumerate(tokens) if types[i] != UNUSED},
-            "merges": [merge.split(" ") for merge in fields["tokenizer.ggml.merges"]],
+            "merges": _merges(fields),
         },
     }
 
 
+def _tokens(fields: Metadata) -> list[str]:
+    return fields.listed("tokenizer.ggml.tokens", str)
+
+
+def _merges(fields: Metadata) -> list[list[str]]:
+    """Pairs of tokens that are one token together, in their order."""
+    pairs = [merge.split(" ") for merge in fields.listed("tokenizer.ggml.merges", str)]
+    wrong = next((pair for pair in pairs if len(pair) != 2), None)
+    if wrong is not None:
+        raise TokenizerError(
+            f"{fields.where}: a merge of its tokenizer is {' '.join(wrong)!r}, which is no pair"
+        )
+    return pairs
+
+
+def _token_id(fields: Metadata, name: str, tokens: list[str]) -> int | None:
+    """The id of a special token, where there is one. Raises `TokenizerError` for one that no token has."""
+    number: int | None = fields.get(f"tokenizer.ggml.{name}_token_id", int)
+    if number is not None and not 0 <= number < len(tokens):
+        raise TokenizerError(f"{fields.where}: its {name} token is {number}; it has {len(tokens)} tokens")
+    return number
+
+
 def tokenizer_config_json(fields: Metadata) -> dict[str, Any]:
     """The contents of tokenizer_config.json: the special tokens by name, and the chat template."""
-    tokens = fields["tokenizer.ggml.tokens"]
-    numbers = {name: fields.get(f"tokenizer.ggml.{key}_token_id") for name, key in _NAMED.items()}
+    tokens = _tokens(fields)
+    numbers = {name: _token_id(fields, key, tokens) for name, key in _NAMED.items()}
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": fields["llama.context_length"],
+        "model_max_length": fields.need("llama.context_length", int),
         **{name: tokens[number] for name, number in numbers.items() if number is not None},
     }
-    template = fields.get("tokenizer.chat_template")
+    template = fields.get("tokenizer.chat_template", str)
     return config if template is None else {**config, "chat_template": template}
 
 
@@ -110,8 +136,8 @@ def _added(number: int, text: str, kind: int) -> dict[str, Any]:
 
 def _beginning(fields: Metadata, tokens: list[str]) -> dict[str, Any] | None:
     """What puts the token of the beginning before a text, where the file wants that."""
-    number = fields.get("tokenizer.ggml.bos_token_id")
-    if not fields.get("tokenizer.ggml.add_bos_token", False) or number is None:
+    number = _token_id(fields, "bos", tokens)
+    if not fields.get("tokenizer.ggml.add_bos_token", bool, False) or number is None:
         return None
     text = tokens[number]
     first = {"SpecialToken": {"id": text, "type_id": 0}}

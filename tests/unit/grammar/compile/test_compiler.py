@@ -13,7 +13,7 @@ import pytest
 
 from support.grammar.grammars import small_vocabulary
 from weft import registry
-from weft.errors import GuideError
+from weft.errors import GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler, Vocabulary
 
 
@@ -103,7 +103,7 @@ def test_a_compile_past_its_time_fails_and_the_next_goes_on(slow: None) -> None:
             stuck.result(30)
         waiting.result(30)
         assert compiler.num_abandoned == 1
-        with pytest.raises(GuideError, match="past their time limit"):
+        with pytest.raises(UnavailableError, match="past their time limit"):
             compiler.compile(guide_of("more"))
         Slow.gate.set()
         deadline = threading.Event()

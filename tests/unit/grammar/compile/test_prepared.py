@@ -11,7 +11,7 @@ import pytest
 
 from support.grammar.grammars import END, allowed, new_row, small_vocabulary
 from weft import _core
-from weft.errors import GuideError
+from weft.errors import GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.auto import AutoBackend
 from weft.grammar.base import Opening, Prepared
@@ -99,7 +99,7 @@ def test_a_hand_over_that_is_cut_short_is_nobodys_refusal(
 ) -> None:
     guide = Guide.regex("cut short")
     monkeypatch.setattr("weft.grammar.compile.trial.unpacked", lambda rows, texts: unpacked(rows, texts[:-1]))
-    with pytest.raises(GuideError, match="was ended; try again"):
+    with pytest.raises(UnavailableError, match="was ended; send the guide again"):
         serving.compile(guide)
     monkeypatch.undo()
     assert serving.compile(guide).backend == "xgrammar"

@@ -8,7 +8,7 @@ import pytest
 
 from support.grammar import guides
 from support.grammar.grammars import small_vocabulary
-from weft.errors import GuideError
+from weft.errors import GuideError, GuideStateError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.compile.walk import _check_growth, walk
 
@@ -22,7 +22,20 @@ AMBIGUOUS = {
     "expressions": Guide.ebnf('root ::= e\ne ::= e "+" e | [0-9]'),
     "in Lark": Guide.lark(f'start: "{PREFIX}" s "}}"\ns: s s | /[a-z ]/ | ""'),
 }
+GROWING = {
+    "to the right": Guide.lark('start: /[^"]/ start | "!"'),
+    "to the right, or nothing": Guide.lark('start: (/[^"]/ start)?'),
+    "to the right by two rules": Guide.lark('start: /[a-z]/ b | "!"\nb: /[a-z]/ start | "?"'),
+    "to the right by three": Guide.lark('start: /[a-z]/ b | "!"\nb: /[a-z]/ c | "?"\nc: /[a-z]/ start | "."'),
+    "to the right behind a literal": Guide.lark(f'start: "{PREFIX}" s\ns: /[^"]/ s | "!"'),
+}
 PLAIN = {
+    "repeated in Lark": Guide.lark('start: (/[^"]/)* "!"'),
+    "to the left in Lark": Guide.lark('start: start i | i\ni: /[a-z]+/ " "'),
+    "a list in Lark": Guide.lark('start: "[" v ("," v)* "]"\nv: /[0-9]+/ | start'),
+    "many of a class": Guide.ebnf("root ::= [a-z]{1,9999}"),
+    "many of any": Guide.regex(".{1,9000}"),
+    "a text of a length": Guide.json_schema({"type": "string", "minLength": 900, "maxLength": 5000}),
     "to the left": Guide.ebnf('root ::= root i | i\ni ::= [a-z]+ " "'),
     "to the right": Guide.ebnf('root ::= i root | i\ni ::= [a-z]+ " "'),
     "expressions": Guide.ebnf('root ::= root "+" n | n\nn ::= [0-9]+ | "(" root ")"'),
@@ -42,6 +55,15 @@ def compiler() -> Iterator[GuideCompiler]:
 def test_a_grammar_that_costs_more_with_each_token_is_refused(compiler: GuideCompiler, name: str) -> None:
     with pytest.raises(GuideError, match=r"CompileLimits\.mask_time_s"):
         walk(compiler.compile(AMBIGUOUS[name]), compiler.vocabulary, LIMITS)
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_grammar_that_costs_a_little_more_with_each_token_is_refused(
+    compiler: GuideCompiler, name: str
+) -> None:
+    """Each mask is timed where it is made, and what grows is followed far enough to see what becomes of it."""
+    with pytest.raises((GuideError, GuideStateError), match=r"longer than those before|right-recursive"):
+        walk(compiler.compile(GROWING[name]), compiler.vocabulary, LIMITS)
 
 
 @pytest.mark.parametrize("name", PLAIN)

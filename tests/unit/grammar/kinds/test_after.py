@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -22,6 +23,8 @@ PIECE = {piece: 259 + i for i, piece in enumerate(PIECES)}
 
 def compiled(guide: Guide, vocabulary: Vocabulary = VOCABULARY) -> CompiledGuide:
     class Parts:
+        time_left_s = math.inf
+
         def __init__(self) -> None:
             self.vocabulary = vocabulary
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import struct
 import subprocess
 import sys
+import time
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -17,8 +20,8 @@ import pytest
 
 from support.grammar.grammars import small_vocabulary
 from support.wasm.hostile_parts import step
-from weft import Guide, GuideError
-from weft.grammar import GuideCompiler, Opening
+from weft import Guide, GuideError, UnavailableError
+from weft.grammar import CompileLimits, GuideCompiler, Opening
 from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide, Starts, for_request
 from weft.grammar.wasm import WasmLimits, compile, worker
@@ -156,11 +159,67 @@ def test_a_module_that_takes_long_to_compile() -> None:
             slow.result()
 
 
+def workers() -> list[int]:
+    """The processes that compile modules for this one now."""
+    tasks = Path(f"/proc/{os.getpid()}/task")
+    children = [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    return [
+        int(pid) for pid in children if worker.__file__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("compile_s", [1, 3600])
+def test_a_modules_compiler_ends_with_its_request(compile_s: float) -> None:
+    """More modules at once than may be abandoned: each is ended, none counts as such, and guides of others compile."""
+    limits, bounds = CompileLimits(time_s=3, max_abandoned=2), WasmLimits(compile_s=compile_s)
+    with GuideCompiler(small_vocabulary(), limits=limits, workers=3) as compiler:
+        module = bomb(1000, 6000 + int(compile_s))
+        futures = [compiler.submit(Guide.wasm(module, str(i), limits=bounds)) for i in range(3)]
+        errors = [future.exception(timeout=60) for future in futures]
+        assert all(isinstance(error, GuideError | UnavailableError) for error in errors), errors
+        deadline = time.monotonic() + 2
+        while compiler.num_abandoned or workers():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        compiler.submit(Guide.regex("a+")).result(timeout=30)
+
+
+@pytest.mark.process
+def test_a_module_that_was_refused_is_refused_at_once_with_another_argument() -> None:
+    limits = CompileLimits(time_s=60)
+    with GuideCompiler(small_vocabulary(), limits=limits) as compiler:
+        module, bounds = bomb(1000, 6100), WasmLimits(compile_s=1)
+        with pytest.raises(GuideError, match="did not compile in 1 s"):
+            compiler.compile(Guide.wasm(module, "a", limits=bounds))
+        start = os.times().children_user
+        with pytest.raises(GuideError, match="did not compile in 1 s"):
+            compiler.compile(Guide.wasm(module, "b", limits=bounds))
+        assert os.times().children_user == start, "no process compiled it again"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
+def test_a_modules_compiler_that_is_lost(number: signal.Signals) -> None:
+    """Stopped, it is killed with its request, and it is not the module's fault."""
+    with GuideCompiler(small_vocabulary(), limits=CompileLimits(time_s=4)) as compiler:
+        guide = Guide.wasm(bomb(1000, 6200 + number))
+        future = compiler.submit(guide)
+        while not (found := workers()):
+            time.sleep(0.001)
+        os.kill(found[0], number)
+        error = future.exception(timeout=30)
+        assert isinstance(error, UnavailableError if number != signal.SIGSEGV else GuideError), error
+        compiler.submit(Guide.regex("a+")).result(timeout=30)
+        assert not workers()
+
+
 def test_a_module_that_needs_much_memory_to_compile() -> None:
     limits: Any = SimpleNamespace(compile_s=10.0, compile_memory_bytes=4 << 20)
     compile.bind()
+    module = audit(WasmSource.read(bomb(600, 2000), "", None, False).module, WasmLimits())
     with pytest.raises(GuideError, match=r"raise WasmLimits\.compile_memory_bytes"):
-        compile._apart(audit(WasmSource.read(bomb(600, 2000), "", None, False).module, WasmLimits()), limits)
+        compile._compiled_apart(module, limits, 60.0)
 
 
 @pytest.mark.process

@@ -22,7 +22,7 @@ PROMPT = [5, 6, 7]
 
 
 def compiled(text: str | bytes, arg: str = "", trusted: bool = True, **limits: Any) -> CompiledGuide:
-    parts: Any = SimpleNamespace(vocabulary=small_vocabulary())
+    parts: Any = SimpleNamespace(vocabulary=small_vocabulary(), time_left_s=60.0)
     source = text.encode() if isinstance(text, str) else text
     return compile_wasm(Guide.wasm(source, arg, limits=WasmLimits(**limits), trusted=trusted), parts)
 
