@@ -71,7 +71,7 @@ NATIVE_FLOORS = [
 # What not everybody needs, and who may import it all the same. Others find it in the registry, or are given it.
 PYTHON_LEAVES = {
     "grammar/wasm": "bench guided/recorded_guide",
-    "grammar/kinds/closing": "replay",
+    "grammar/kinds/closing": "bench replay",
     "grammar/kinds/plugin": "__init__",
     "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto bench inspection",
     "grammar/llguidance": "grammar/auto bench inspection",

@@ -30,6 +30,7 @@ MODULES = {
     "grammar": "grammar.calls",
     "schemas": "grammar.schemas",
     "validity": "grammar.validity",
+    "strict": "grammar.strict",
     "acceptance": "engine.acceptance",
     "overhead": "engine.overhead",
     "step": "engine.step",

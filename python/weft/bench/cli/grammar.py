@@ -95,3 +95,15 @@ def validity(
         names=names,
     )
     finish(report, out)
+
+
+@app.command()
+def strict(
+    seed: Annotated[int, typer.Option(help="Of the first schema; the next has the next one.")] = 0,
+    answers: Annotated[int, typer.Option(min=1, help="Finished answers, at least.")] = 10_000,
+    schemas: Annotated[int, typer.Option(min=1, help="Schemas that compile, at least.")] = 1,
+    model: Annotated[bool, typer.Option(help="Ask weft-tiny, too, beside the walks through masks.")] = True,
+    out: OutOption = None,
+) -> None:
+    """Answers to random JSON schemas, read back by `json` and `jsonschema`: none may be invalid."""
+    finish(load("strict", out)(seed=seed, answers=answers, schemas=schemas, model=model), out)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.grammar.notes import Found, Place
+from weft.grammar.schema import doubles
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.formats import PATTERNS, spell_format
 from weft.grammar.xgrammar.patterns import without_nul
@@ -39,6 +40,8 @@ def not_enforced(
             )
         for key in _crossed(node):
             yield place, f"{key} is not enforced so near to the other bound"
+        for what in (*doubles.mistaken(node, doubles.EXACT_IN_DOUBLES), *doubles.loosened(node)):
+            yield place, what
         if node.get("format") in json_schema.FORMATS - (FORMATS if "pattern" in node else set(PATTERNS)):
             yield place, f"format {json_schema.shown(node['format'])} is not known"
         for key, regex in json_schema.regexes(node):

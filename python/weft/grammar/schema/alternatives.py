@@ -34,6 +34,8 @@ class Alternatives:
         self._void: dict[frozenset[int], bool] = {}
         self._kept: list[Goal] = []  # so that no other node gets the identity of one that is remembered
         self._pairs = 0
+        self.narrows = False
+        """Whether some values that satisfy a goal are in none of its alternatives."""
 
     def expand(self, goal: Goal) -> list[Branch]:
         """The alternatives of a goal."""
@@ -47,6 +49,7 @@ class Alternatives:
             if fork is None:
                 done.append(branch)
                 continue
+            self.narrows |= fork.narrows
             choices = self.choices(branch, fork)
             if len(choices) > 1 and len(done) + len(stack) + len(choices) > MAX_BRANCHES:
                 branch.kept.append(choices)
@@ -80,7 +83,7 @@ class Alternatives:
             fork = (
                 decide(branch, lambda goal: self._is_void(goal, MAX_SKETCH_DEPTH)) if branch.residue else None
             )
-            return fork or late_fork(branch, self._is_open)
+            return fork or late_fork(branch, self._is_open, self._negative)
         fork = min(branch.forks, key=lambda fork: (fork.is_one, len(fork.choices)))
         branch.forks = [other for other in branch.forks if other is not fork]
         return fork

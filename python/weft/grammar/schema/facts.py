@@ -115,12 +115,13 @@ class Objects:
 @dataclass(frozen=True)
 class Fork:
     """A choice: of `choices`, each nodes that hold together, one is enough; with `is_one`, exactly one holds. Where
-    they say that a node does not hold, that is `denied`.
+    they say that a node does not hold, that is `denied`. One that `narrows` leaves some values out.
     """
 
     choices: list[list[Node]]
     is_one: bool = False
     denied: Node | None = None
+    narrows: bool = False
 
 
 @dataclass

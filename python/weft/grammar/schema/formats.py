@@ -4,7 +4,10 @@ year, octets with leading zeros, times with a 60th second, labels of any length,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from weft.grammar.schema import patterns
 
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
 _FOURTH = "(?:0[48]|[2468][048]|[13579][26])"
@@ -44,6 +47,14 @@ _VARIABLE = f"{_OF_NAME}(?:\\.?{_OF_NAME})*(?::[1-9][0-9]{{0,3}}|\\*)?"
 _TEMPLATE = f"(?:[!#$&(-;=?-\\[\\]_a-z~]|{_ESCAPED}|\\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\\}})*"
 _POINTER = "(?:/(?:[^~/]|~[01])*)*"
 _UUID = "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
+_MEMBER = r"(?:a-z|A-Z|0-9|[A-Za-z0-9 !#%',./:;<=>@_`]|\\[dwsDWS.*+?()\[\]{}|\\/^$-])"
+_ONE = rf"(?:[A-Za-z0-9 !#%&',/:;<=>@_`~.-]|\\[dwsDWS.*+?()\[\]{{}}|\\/^$]|\[\^?{_MEMBER}+-?\])"
+_TIMES = r"(?:[*+?]|\{[0-9]\}|\{[0-9],\})?"
+_FLAT = rf"(?:[\^$]|{_ONE}{_TIMES}|\|)*"
+_GROUP = r"\((?:\?:)?"
+_DEEP = rf"(?:[\^$]|{_ONE}{_TIMES}|{_GROUP}{_FLAT}\){_TIMES}|\|)*"
+REGEX = rf"^(?:[\^$]|{_ONE}{_TIMES}|{_GROUP}{_DEEP}\){_TIMES}|\|)*$"
+"""Groups within groups, but no more."""
 PATTERNS = {
     "date": f"^{DATE}$",
     "date-time": f"^{DATE}[Tt]{_TIME}$",
@@ -68,3 +79,28 @@ def spell_format(node: dict[str, Any]) -> None:
     if pattern is not None and "pattern" not in node:
         del node["format"]
         node["pattern"] = pattern
+
+
+APART = {"date-time", "time", "date", "duration", "email", "ipv4", "ipv6", "uuid"}
+NO_HOSTS = {"date-time", "time", "email", "ipv6"}
+
+
+def are_apart(formats: Iterable[str]) -> bool:
+    """Whether no text is of all these formats."""
+    given = set(formats)
+    return len(APART & given) > 1 or ("hostname" in given and bool(NO_HOSTS & given))
+
+
+def implies(formats: Iterable[str], name: str) -> bool:
+    """Whether every text that is of all these formats is of another one, too."""
+    given = set(formats)
+    return name in given or (name == "hostname" and bool({"date", "ipv4", "uuid"} & given))
+
+
+INVERTED = {"date", "date-time", "time", "ipv4"}
+"""Those whose pattern has a complement that is not too long."""
+
+
+def inverse(name: str) -> str | None:
+    """A pattern for all texts that are not of a format; None where none is known."""
+    return patterns.inverse(PATTERNS[name]) if name in INVERTED else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -17,18 +18,19 @@ MAX_OPTIONAL = 48
 MAX_SUBSETS = 64
 
 
-def late_fork(branch: Branch, is_open: bool) -> Fork | None:
-    """The next choice, if there is one."""
+def late_fork(branch: Branch, is_open: bool, negative: Callable[[Node], Node]) -> Fork | None:
+    """The next choice, if there is one; `negative` gives what holds where a node does not."""
     if branch.is_settled:
         return None
+    _not_all(branch, negative)
     return _listed(branch) or _contained(branch) or _sized(branch, is_open)
 
 
-def _beside(branch: Branch, name: str, choices: list[list[Node]]) -> Fork:
+def _beside(branch: Branch, name: str, choices: list[list[Node]], narrows: bool = False) -> Fork:
     """Choices for values of one type, and all values of others."""
     if branch.types != (name,):
         choices = [[{"type": others(name)}], *choices]
-    return Fork(choices)
+    return Fork(choices, narrows=narrows)
 
 
 def _listed(branch: Branch) -> Fork | None:
@@ -51,8 +53,16 @@ def _listed(branch: Branch) -> Fork | None:
     return _beside(branch, "number", [[{"enum": Values(values)}]] if values else [])
 
 
+def _not_all(branch: Branch, negative: Callable[[Node], Node]) -> None:
+    """An array of which not all items are of a schema contains another one."""
+    for node in list(branch.residue) if branch.types == ("array",) else ():
+        if isinstance(node, dict) and set(node) == {"items"}:
+            branch.residue.remove(node)
+            branch.arrays.contains.append((negative(node["items"]), 1, None))
+
+
 def _contained(branch: Branch) -> Fork | None:
-    """An item that a short array contains stands somewhere."""
+    """An item that an array contains stands somewhere: in a long array, among the first."""
     arrays = branch.arrays
     if "array" not in branch.types:
         return None
@@ -62,13 +72,12 @@ def _contained(branch: Branch) -> Fork | None:
         if schema is True or schema == {}:
             del arrays.contains[i]
             return _beside(branch, "array", [[{"minItems": 1}]])
-        if arrays.most is not None and arrays.most <= MAX_POSITIONS:
-            del arrays.contains[i]
-            places: list[list[Node]] = [
-                [{"type": ("array",), "minItems": k + 1, "prefixItems": [*[True] * k, schema]}]
-                for k in range(arrays.most)
-            ]
-            return _beside(branch, "array", places)
+        del arrays.contains[i]
+        places: list[list[Node]] = [
+            [{"type": ("array",), "minItems": k + 1, "prefixItems": [*[True] * k, schema]}]
+            for k in range(MAX_POSITIONS if arrays.most is None else min(arrays.most, MAX_POSITIONS))
+        ]
+        return _beside(branch, "array", places, narrows=arrays.most is None or arrays.most > MAX_POSITIONS)
     return None
 
 

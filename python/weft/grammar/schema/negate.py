@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 from typing import Any
 
-from weft.grammar.schema import patterns
+from weft.grammar.schema import formats, patterns
 from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, OF_TYPE, TYPES, Node, others
 from weft.grammar.schema.values import key_of, type_of
 
@@ -70,8 +70,8 @@ def _keyword(node: dict[str, Any], key: str, value: Any) -> list[Node]:
         return [{"type": ("number",), BOUNDS[key]: value}]
     if key == FRACTION:
         return [{"type": (*others("number"), "integer")}]
-    if key == "pattern":
-        inverse = patterns.inverse(value)
+    if key in ("pattern", "format"):
+        inverse = patterns.inverse(value) if key == "pattern" else formats.inverse(value)
         if inverse is not None:
             return [{"type": ("string",), "pattern": inverse}]
     if key in LEAST or key in MOST:

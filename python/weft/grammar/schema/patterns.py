@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from re import _parser as parser  # type: ignore[attr-defined]  # what `re` compiles from; its names have no types
 from typing import Any
 
+from weft.grammar.schema.characters import in_class, shown
+from weft.grammar.schema.complement import complement
+
 AT, AT_BEGINNING, BRANCH = parser.AT, parser.AT_BEGINNING, parser.BRANCH
 MAX_REPEAT, MIN_REPEAT, SUBPATTERN = parser.MAX_REPEAT, parser.MIN_REPEAT, parser.SUBPATTERN
 
@@ -17,7 +20,7 @@ MAX_PATTERN = 500
 MAX_WAYS = 100_000
 """In so many ways Python may have to try a pattern on a text: it goes back and tries another for each."""
 # What means something else to Python than to the specification or to a library.
-DIALECT = re.compile(r"\\[bBAZzpPkuc1-9]|\(\?|\[\[|&&|\[:|\$.|[*+?}]\+|\[\^?\]", re.DOTALL)
+DIALECT = re.compile(r"\\[bBAZzpPkuc1-9]|\(\?(?!:)|\[\[|&&|\[:|\$.|[*+?}]\+|\[\^?\]", re.DOTALL)
 ANY = "[\\s\\S]"
 
 
@@ -71,7 +74,7 @@ def _ways(parts: Iterable[tuple[Any, Any]], length: int) -> int:
 
 def literal(text: str) -> str:
     """A pattern for a text as it stands."""
-    return "".join(f"\\{char}" if char in r"\^$.|?*+()[]{}/" else _shown(char) for char in text)
+    return "".join(f"\\{char}" if char in r"\^$.|?*+()[]{}/" else shown(char) for char in text)
 
 
 def none_of(texts: Iterable[str]) -> str:
@@ -85,7 +88,7 @@ def none_of(texts: Iterable[str]) -> str:
                 starts[word[:i]].add(word[i])
     parts = []
     for start, nexts in starts.items():
-        left = f"[^{''.join(_in_class(char) for char in sorted(nexts))}]" if nexts else ANY
+        left = f"[^{''.join(in_class(char) for char in sorted(nexts))}]" if nexts else ANY
         parts.append(f"{literal(start)}{left}{ANY}*")
         if start not in words:
             parts.append(literal(start))
@@ -106,21 +109,25 @@ def texts(pattern: str) -> list[str] | None:
 CLASS = re.compile(r"\[(?P<no>\^)?(?P<inside>(?:\\[dwsrnt.,*+?()\[\]{}|/\\^$-]|[^\]\\^\[&~])+)\]")
 
 
+@functools.lru_cache(maxsize=256)
 def inverse(pattern: str) -> str | None:
-    """A pattern found in all texts in which one is not; None where that is more than a class of characters."""
+    """A pattern found in all texts in which one is not; None where that is not to be known, or too long."""
     anchored = pattern.startswith("^") and pattern.endswith(("]+$", "]*$"))
     found = CLASS.fullmatch(pattern[1:-2] if anchored else pattern)
     if found is None:
-        return None
+        return None if _compiled(pattern) is None else complement(parser.parse(pattern, re.ASCII))
     other = f"[{'' if found['no'] else '^'}{found['inside']}]"
     if not anchored:
         return f"^{other}*$"
     return f"^$|{other}" if pattern.endswith("+$") else other
 
 
-def _shown(char: str) -> str:
-    return char if char.isprintable() else f"\\x{ord(char):02x}" if ord(char) < 256 else char
-
-
-def _in_class(char: str) -> str:
-    return f"\\{char}" if char in r"\^]-[&~" else _shown(char)
+@functools.lru_cache(maxsize=1024)
+def lengths(pattern: str) -> tuple[int, int | None]:
+    """How long a text is at least, and at most, in which a pattern is found; (0, None) where that is not known."""
+    if _compiled(pattern) is None:
+        return 0, None
+    parts = parser.parse(pattern, re.ASCII)
+    least, most = parts.getwidth()
+    is_whole = len(parts) > 1 and parts[0] == (AT, AT_BEGINNING) and parts[-1] == (AT, parser.AT_END)
+    return least, most if is_whole and most < MAX_WAYS else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.grammar.schema import formats, patterns
 from weft.grammar.schema.evaluate import holds
 from weft.grammar.schema.facts import Arrays, Branch, Fork, Layer, Objects, Strings
 from weft.grammar.schema.negate import absent, denied, having
@@ -14,8 +15,6 @@ from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, Node, TooMuch, 
 from weft.grammar.schema.values import key_of, type_of
 
 LAYER = ("properties", "patternProperties", "additionalProperties")
-APART = {"date-time", "time", "date", "duration", "email", "ipv4", "ipv6", "uuid"}
-"""Formats that have no text in common."""
 MAX_STEPS = 10_000
 
 
@@ -71,9 +70,9 @@ class Reader:
 
     def _layer(self, branch: Branch, node: dict[str, Any]) -> None:
         branch.is_blank = False
-        named, patterns = node.get("properties", {}), node.get("patternProperties", {})
+        named, matched = node.get("properties", {}), node.get("patternProperties", {})
         rest = node.get("additionalProperties")
-        branch.objects.layers.append(Layer(named, patterns, rest, DERIVED in node))
+        branch.objects.layers.append(Layer(named, matched, rest, DERIVED in node))
 
     def _keyword(
         self, branch: Branch, node: dict[str, Any], key: str, value: Any, applied: list[Node]
@@ -149,6 +148,8 @@ class Reader:
             numbers.multiple_of(value)
         elif key == "pattern":
             strings.patterns += [value] if value not in strings.patterns else []
+        elif key == "format" and value == "regex":
+            self._fact(branch, node, "pattern", formats.REGEX)
         elif key == "format":
             strings.formats += [value] if value not in strings.formats else []
         elif key in ("minLength", "minItems", "minProperties"):
@@ -203,7 +204,7 @@ class Reader:
             return True
         empty = {
             "number": branch.numbers.is_empty(),
-            "string": _is_above(branch.strings.least, branch.strings.most) or _differ(branch.strings.formats),
+            "string": _no_string(branch.strings),
             "array": _is_above(branch.arrays.least, branch.arrays.most),
             "object": self._no_object(branch),
         }
@@ -222,9 +223,13 @@ class Reader:
         )
 
 
-def _differ(formats: list[str]) -> bool:
-    """Whether no text is of all these formats."""
-    return len(APART.intersection(formats)) > 1
+def _no_string(strings: Strings) -> bool:
+    if _is_above(strings.least, strings.most) or formats.are_apart(strings.formats):
+        return True
+    return any(
+        _is_above(least, strings.most) or _is_above(strings.least, most)
+        for least, most in map(patterns.lengths, strings.patterns)
+    )
 
 
 def _sized(branch: Branch, key: str) -> Strings | Arrays | Objects:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.grammar.schema import patterns
+from weft.grammar.schema import formats, patterns
 from weft.grammar.schema.facts import Branch, Fork
 from weft.grammar.schema.nodes import Node, others
 
@@ -27,6 +27,11 @@ def decide(branch: Branch, is_void: IsVoid) -> Fork | None:
                 some: Node = {"type": ("array",), "minItems": 1}
                 rest: list[list[Node]] = [] if branch.types == ("array",) else [[{"type": others("array")}]]
                 return Fork([*rest, [some]])
+        elif set(node) == {"format"} and formats.are_apart([*branch.strings.formats, node["format"]]):
+            branch.residue.remove(node)
+        elif set(node) == {"format"} and formats.implies(branch.strings.formats, node["format"]):
+            branch.residue.remove(node)
+            return Fork([[{"type": others("string")}]])
         elif branch.types == ("object",) and _is_shown(branch, node, is_void):
             branch.residue.remove(node)
     return None

@@ -91,6 +91,8 @@ class _Rewriting:
         for written in self._pending:  # it grows meanwhile
             self._write(written)
         self._find_existing()
+        if self._alternatives.narrows and isinstance(root, _Hole) and not self._written[root.key].exists:
+            raise TooMuch("of the values looked at, none satisfies it")
         return self._assembled(root)
 
     # Goals

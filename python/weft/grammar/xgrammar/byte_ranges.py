@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-MAX_CODE_POINT = 0x10FFFF
-_LENGTHS = ((0x7F, 1), (0x7FF, 2), (0xFFFF, 3), (MAX_CODE_POINT, 4))
+from weft.grammar.schema.characters import MAX_CODE
+
+_LENGTHS = ((0x7F, 1), (0x7FF, 2), (0xFFFF, 3), (MAX_CODE, 4))
 """The last character of each length in UTF-8."""
 
 ByteRange = tuple[int, int]
-
-
-def complement(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The characters that are in none of `ranges`, both ends included."""
-    found, begin = [], 0
-    for low, high in sorted(ranges):
-        if low > begin:
-            found.append((begin, low - 1))
-        begin = max(begin, high + 1)
-    if begin <= MAX_CODE_POINT:
-        found.append((begin, MAX_CODE_POINT))
-    return found
 
 
 def utf8_sequences(low: int, high: int) -> Iterator[list[ByteRange]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from weft.errors import GuideError
 from weft.grammar.schema import structure as json_schema
-from weft.grammar.xgrammar.byte_ranges import MAX_CODE_POINT, complement
+from weft.grammar.schema.characters import MAX_CODE, outside
 
 Ranges = list[tuple[int, int]]
 
@@ -132,7 +132,7 @@ def _after_group(pattern: str, at: int) -> int:
 def _ranges(pattern: str, kind: str, text: str) -> Ranges:
     """The characters that a part matches."""
     if kind == "dot":
-        return complement(LINE_ENDS)
+        return outside(LINE_ENDS)
     if kind == "class":
         return _of_class(pattern, text)
     return _of_escape(pattern, text) if kind == "escape" else [(ord(text), ord(text))]
@@ -143,7 +143,7 @@ def _of_escape(pattern: str, text: str, in_class: bool = False, is_denied: bool 
     if name in "dws":
         return (MOST if is_denied else LEAST)[name]
     if name in "DWS":
-        return complement((LEAST if is_denied else MOST)[name.lower()])
+        return outside((LEAST if is_denied else MOST)[name.lower()])
     if name in CONTROLS:
         code = CONTROLS[name]
     elif name == "b" and in_class:
@@ -158,7 +158,7 @@ def _of_escape(pattern: str, text: str, in_class: bool = False, is_denied: bool 
         raise _refused(pattern, text)
     else:
         code = ord(name)
-    if code > MAX_CODE_POINT:
+    if code > MAX_CODE:
         raise _refused(pattern, text)
     return [(code, code)]
 
@@ -166,7 +166,7 @@ def _of_escape(pattern: str, text: str, in_class: bool = False, is_denied: bool 
 def _of_class(pattern: str, text: str) -> Ranges:
     members = MEMBER.findall(text[1:-1].removeprefix("^"))
     is_denied = text.startswith("[^")
-    ranges: Ranges = [(0, MAX_CODE_POINT)] if {"\\s", "\\S"} <= set(members) else []
+    ranges: Ranges = [(0, MAX_CODE)] if {"\\s", "\\S"} <= set(members) else []
     i = 0
     while i < len(members):
         first = _of_member(pattern, members[i], is_denied)
@@ -180,7 +180,7 @@ def _of_class(pattern: str, text: str) -> Ranges:
             continue
         ranges += first
         i += 1
-    return complement(ranges) if is_denied else ranges
+    return outside(ranges) if is_denied else ranges
 
 
 def _of_member(pattern: str, text: str, is_denied: bool) -> Ranges:
@@ -213,7 +213,7 @@ def _within(ranges: Ranges, others: Iterable[tuple[int, int]]) -> Ranges:
 def _spelled(ranges: Ranges, pattern: str) -> str:
     """One of the characters, as JSON writes it."""
     ways = []
-    plain = complement(complement(_within(ranges, UNESCAPED)))
+    plain = outside(outside(_within(ranges, UNESCAPED)))
     if plain:
         ways.append(_class(plain))
     low = {code for first, last in ranges for code in range(first, min(last, 0x5C) + 1)}
@@ -233,11 +233,18 @@ def _spelled(ranges: Ranges, pattern: str) -> str:
 
 
 def _class(ranges: Ranges) -> str:
-    """A class of characters; one alone is written as such."""
+    """A class of characters; one alone is written as such. Those of each length in bytes stand apart: where a class
+    holds several, XGrammar takes what is no UTF-8."""
     if _is_one(ranges):
         return _char(ranges[0][0])
-    parts = [_char(low) if low == high else f"{_char(low)}-{_char(high)}" for low, high in sorted(ranges)]
-    return f"[{''.join(parts)}]"
+    classes = []
+    for first, last in ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, MAX_CODE)):
+        parts = [
+            _char(low) if low == high else f"{_char(low)}-{_char(high)}"
+            for low, high in sorted(_within(ranges, [(first, last)]))
+        ]
+        classes += [f"[{''.join(parts)}]"] if parts else []
+    return classes[0] if len(classes) == 1 else f"(?:{'|'.join(classes)})"
 
 
 def _char(code: int) -> str:
@@ -267,5 +274,5 @@ def _without_nul(pattern: str, text: str) -> str:
     held = {code for low, high in ranges for code in range(low, min(high, 0x5C) + 1)}
     if not held >= ALL_CONTROLS or {0x22, 0x5C} <= held:
         return text
-    kept = complement([*complement(ranges), (0, 0), HALVES])
+    kept = outside([*outside(ranges), (0, 0), HALVES])
     return f"[{''.join(f'{_char(low)}-{_char(high)}' for low, high in kept)}]"

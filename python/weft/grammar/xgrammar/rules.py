@@ -12,7 +12,8 @@ from typing import Any
 import xgrammar as xgr
 
 from weft.errors import GuideError
-from weft.grammar.xgrammar.byte_ranges import byte_set, complement, utf8_sequences
+from weft.grammar.schema.characters import outside
+from weft.grammar.xgrammar.byte_ranges import byte_set, utf8_sequences
 
 VERSION = "v16"
 """The version of the serialised form."""
@@ -134,7 +135,7 @@ class _Reader:
     def _characters(self, parts: tuple[int, ...], is_star: bool) -> Element:
         """One character of a class, or any number of them."""
         pairs = list(zip(parts[1::2], parts[2::2], strict=True))
-        ranges = complement(pairs) if parts[0] else pairs
+        ranges = outside(pairs) if parts[0] else pairs
         if not is_star and all(high < 0x80 for _, high in ranges):
             return (SET, byte_set(ranges), 1, 1)
         key = tuple(bound for pair in ranges for bound in pair)

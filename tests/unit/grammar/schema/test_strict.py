@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
-from support.grammar import schema_fuzz
 from support.grammar.grammars import END, allowed, new_row, small_vocabulary
+from weft.bench.grammar.exact_verdict import INVALID, NO_JSON, verdict
+from weft.bench.grammar.random_schemas import document, value
 from weft.errors import GuideError
 from weft.grammar import CompiledGuide, Guide, Matcher
 from weft.grammar.auto import AutoBackend
@@ -32,7 +32,7 @@ def walked(rng: random.Random, matcher: Matcher, steps: int = 120) -> str | None
         row = new_row()
         choices = allowed(row) if matcher.fill(row) else list(range(3, 259))
         if END in choices and (len(choices) == 1 or rng.random() < 0.5):
-            return small_vocabulary().decode(tokens).decode()
+            return small_vocabulary().decode(tokens).decode("utf-8", "surrogateescape")
         likely = [token for token in choices if token in NICE] if rng.random() < 0.95 else []
         tokens.append(rng.choice(likely or [token for token in choices if token != END]))
         assert matcher.accept(tokens[-1])
@@ -42,7 +42,7 @@ def walked(rng: random.Random, matcher: Matcher, steps: int = 120) -> str | None
 def accepted(rng: random.Random, compiled: CompiledGuide) -> Iterator[str]:
     """Texts of random values that it accepts, and some that its masks lead to."""
     for _ in range(40):
-        text = json.dumps(schema_fuzz.value(rng))
+        text = json.dumps(value(rng))
         tokens = [*(3 + byte for byte in text.encode()), END]
         if compiled.matcher().validate(tokens) == len(tokens):
             yield text
@@ -53,8 +53,7 @@ def accepted(rng: random.Random, compiled: CompiledGuide) -> Iterator[str]:
 
 
 def is_valid(schema: Any, text: str) -> bool:
-    checker = Draft202012Validator.FORMAT_CHECKER
-    return bool(Draft202012Validator(schema, format_checker=checker).is_valid(json.loads(text)))
+    return verdict(schema, text) not in (INVALID, NO_JSON)
 
 
 def hold(seeds: range, open_objects: bool) -> int:
@@ -62,7 +61,7 @@ def hold(seeds: range, open_objects: bool) -> int:
     count = 0
     for seed in seeds:
         rng = random.Random(seed)
-        schema = schema_fuzz.document(rng)
+        schema = document(rng)
         for library in backend().libraries.values():
             try:
                 strict = library.compile(Guide.json_schema(schema, open_objects=open_objects))
@@ -71,14 +70,14 @@ def hold(seeds: range, open_objects: bool) -> int:
             count += 1
             assert strict.notes == ()
             for text in accepted(rng, strict):
-                assert is_valid(schema, text), (seed, strict.backend, schema, text)
+                assert is_valid(schema, text), ascii((seed, strict.backend, schema, text))
         try:
             loose = backend().compile(Guide.json_schema(schema, strict=False, open_objects=open_objects))
         except GuideError:
             continue  # nothing can satisfy it
         if not loose.notes:
             for text in accepted(rng, loose):
-                assert is_valid(schema, text), (seed, "without strict", loose.backend, schema, text)
+                assert is_valid(schema, text), ascii((seed, loose.backend, schema, text))
     return count
 
 
@@ -198,6 +197,113 @@ def test_dates_are_those_of_the_calendar(library: str, form: str, good: list[str
         assert (compiled.matcher().validate(tokens) == len(tokens)) == (date in good), date
         if form == "date":
             assert is_valid(schema, json.dumps(date)) == (date in good)
+
+
+def takes(library: str, schema: Any, text: str) -> bool:
+    compiled = backend().libraries[library].compile(Guide.json_schema(schema))
+    tokens = [*(3 + byte for byte in text.encode("utf-8", "surrogateescape")), END]
+    return compiled.matcher().validate(tokens) == len(tokens)
+
+
+# Texts that a pattern matches, and others; those in bytes are no UTF-8.
+MISTAKEN = [
+    (r"^a(?:\.[0-9]+)?z$", ["az", "a.5z"], ["a5z", "a.z"]),
+    (r"^(ab+)??$", ["", "abb"], ["b", "bb"]),
+    (r"^(\(b+)?\)?c$", ["c", "(bb)c", ")c"], ["b)c", "bc"]),
+    (r"^[^a]$", ["b", "é", "ࠀ", "😀"], ["a", "\udce0\udc9a\udc92", "\udcf0\udc80\udc80\udc80"]),
+    (r"^[^\d]+$", ["bé"], ["b1", "\udce0\udc9a\udc92"]),
+    (r"^\S.$", ["é😀"], [" a", "\u00a0a", "a\udce0\udc9a\udc92"]),
+    (r"^[^é]+$", ["a", "ê", "語"], ["é"]),
+    (r"^[^\u00e9\-\]]+$", ["a", "ê"], ["é", "-", "]"]),
+    ('^[^"]+$', ["a"], ['"']),
+    (r"^[^\\]+$", ["a"], ["\\", "a\\b"]),
+    (r"^[^\x5c\x22]+$", ["a", "[", "]"], ["\\", '"', 'a"']),
+]
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize(("pattern", "good", "bad"), MISTAKEN, ids=lambda value: ascii(value))
+def test_patterns_mean_the_same_to_both(library: str, pattern: str, good: list[str], bad: list[str]) -> None:
+    schema = {"type": "string", "pattern": pattern}
+    for text in good + bad:
+        assert takes(library, schema, json.dumps(text, ensure_ascii=False)) == (text in good), ascii(text)
+    for text in ('"""', '"\\"', '"\n"', '"\x01"', '"a"b"'):  # no JSON
+        assert not takes(library, schema, text), text
+
+
+@pytest.mark.parametrize("pattern", [r"^[\x00-!]$", r"^[\x00-\x1f]$", r"^[^\s\S]|[\x00-\x5b]$"])
+def test_classes_with_control_characters_hold_no_quotes_beside(pattern: str) -> None:
+    schema = {"type": "string", "pattern": pattern}
+    texts = ["\x01", "\n", '"', "\\", "!", "a"]
+    found = [text for text in texts if takes("llguidance", schema, json.dumps(text))]
+    assert found == [text for text in texts if is_valid(schema, json.dumps(text))]
+
+
+OF_FORMATS = [
+    ("time", ["12:00:00Z", "00:00:00.5-01:30"], ["12:00:60Z", "23:59:60+01:00", "12:00:000Z"]),
+    ("date-time", ["2024-02-29T12:00:00.5Z"], ["2024-02-29T12:00:005Z", "2024-02-29T12:00:60Z"]),
+    ("ipv4", ["0.10.100.255"], ["01.2.3.4", "1.2.3.004", "1.2.3.256"]),
+    ("email", ["a.b@c-d.e"], ["a..b@c", "a@-b", "a"]),
+]
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize(("form", "good", "bad"), OF_FORMATS)
+def test_formats_mean_the_same_to_both(library: str, form: str, good: list[str], bad: list[str]) -> None:
+    for text in good + bad:
+        assert takes(library, {"type": "string", "format": form}, json.dumps(text)) == (text in good), ascii(
+            text
+        )
+
+
+def test_pointers_are_strings_of_json() -> None:
+    for form, good in (
+        ("json-pointer", ["", "/", "/a~0b/~1é"]),
+        ("relative-json-pointer", ["0", "1/a", "10#"]),
+    ):
+        schema = {"type": "string", "format": form}
+        for text in [*good, "a", "/~", "/~2", "01", "0/~"]:
+            assert takes("xgrammar", schema, json.dumps(text, ensure_ascii=False)) == (text in good), ascii(
+                text
+            )
+        for text in ('"/\n"', '"0/"a"', '"/\\q"', '"0/\x00"'):
+            assert not takes("xgrammar", schema, text), text
+
+
+def test_emails_have_escapes_of_json_only() -> None:
+    for text in (r'"\"\@\"@a"', r'"\"a\.b\"@c"'):
+        assert not takes("xgrammar", {"type": "string", "format": "email"}, text)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("xgrammar", {"const": (1 << 64) - 1}, "18446744073709551615 has more digits"),
+    ("llguidance", {"enum": ["a", {"b": [(1 << 53) + 1]}]}, "9007199254740993 has more digits"),
+    ("xgrammar", {"type": "number", "maximum": (1 << 63) - 1}, "maximum 9223372036854775807 has more digits"),
+    ("llguidance", {"type": "integer", "minimum": (1 << 53) + 1}, "minimum 9007199254740993 has more digits"),
+    (
+        "xgrammar",
+        {"type": "integer", "multipleOf": (1 << 53) + 1},
+        "multipleOf 9007199254740993 has more digits",
+    ),
+    ("xgrammar", {"type": "object", "patternProperties": {"a^b": {}}}, "without the anchors in its midst"),
+]
+
+
+@pytest.mark.parametrize(("library", "schema", "reason"), REFUSED)
+def test_what_a_library_mistakes_is_refused(library: str, schema: Any, reason: str) -> None:
+    with pytest.raises(GuideError, match=reason):
+        backend().libraries[library].compile(Guide.json_schema(schema))
+
+
+def test_integers_are_taken_as_far_as_they_are_held() -> None:
+    most = (1 << 63) - 1
+    assert takes("xgrammar", {"const": most}, str(most)) and not takes(
+        "xgrammar", {"const": most}, str(most + 1)
+    )
+    for library in ("xgrammar", "llguidance"):
+        schema = {"type": "integer", "maximum": most}
+        assert takes(library, schema, str(most)) and not takes(library, schema, str(most + 1))
+        assert takes(library, {"enum": [1 << 53, 0.1]}, str(1 << 53))
 
 
 def test_models_of_pydantic_are_strict() -> None:

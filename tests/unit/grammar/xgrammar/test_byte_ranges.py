@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from weft.grammar.xgrammar.byte_ranges import MAX_CODE_POINT, byte_set, complement, utf8_sequences
+from weft.grammar.schema.characters import MAX_CODE, outside
+from weft.grammar.xgrammar.byte_ranges import byte_set, utf8_sequences
 
 BOUNDS = [
     0,
@@ -23,7 +24,7 @@ BOUNDS = [
     0xFFFF,
     0x10000,
     0xFFFFF,
-    MAX_CODE_POINT,
+    MAX_CODE,
 ]
 
 
@@ -39,7 +40,7 @@ def encodes(low: int, high: int, text: bytes) -> bool:
 def test_they_hold_what_is_between_and_nothing_else(low: int, high: int) -> None:
     near = {c + d for c in (*BOUNDS, low, high, (low + high) // 2) for d in (-65, -64, -1, 0, 1, 63, 64)}
     for code_point in near:
-        if 0 <= code_point <= MAX_CODE_POINT and not 0xD800 <= code_point < 0xE000:
+        if 0 <= code_point <= MAX_CODE and not 0xD800 <= code_point < 0xE000:
             assert encodes(low, high, chr(code_point).encode()) == (low <= code_point <= high), hex(
                 code_point
             )
@@ -53,10 +54,10 @@ def test_random_ranges() -> None:
             assert encodes(low, high, chr(code_point).encode()) == (low <= code_point <= high)
 
 
-def test_a_complement_is_the_rest() -> None:
-    assert complement([]) == [(0, MAX_CODE_POINT)]
-    assert complement([(5, 9), (0, 2), (7, 12)]) == [(3, 4), (13, MAX_CODE_POINT)]
-    assert complement([(0, MAX_CODE_POINT)]) == []
+def test_the_rest_is_outside() -> None:
+    assert outside([]) == [(0, MAX_CODE)]
+    assert outside([(5, 9), (0, 2), (7, 12)]) == [(3, 4), (13, MAX_CODE)]
+    assert outside([(0, MAX_CODE)]) == []
 
 
 def test_a_set_of_bytes_has_the_lowest_first() -> None:
