@@ -17,9 +17,11 @@ LENGTH = f"{PREFIX}of length "
 NEAR = 48
 BLOCK = 64
 
-# One character: as itself, or escaped; half characters have no spelling.
+# One character: as itself, or escaped; half characters have no spelling. In a class of characters of several lengths in
+# bytes, XGrammar takes what is no UTF-8.
 CHARACTER = (
-    r"(?:[\x20-\x21\x23-\x5b\x5d-\u{d7ff}\u{e000}-\u{10ffff}]|\\(?:[\x22\x5c\x2fbfnrt]"
+    r"(?:[\x20-\x21\x23-\x5b\x5d-\x7f]|[\u{80}-\u{7ff}]|[\u{800}-\u{d7ff}\u{e000}-\u{ffff}]|[\u{10000}-\u{10ffff}]"
+    r"|\\(?:[\x22\x5c\x2fbfnrt]"
     r"|u(?:[0-9A-Ca-cE-Fe-f][0-9A-Fa-f]|[Dd][0-7])[0-9A-Fa-f][0-9A-Fa-f]))"
 )
 QUOTE = r'"\""'

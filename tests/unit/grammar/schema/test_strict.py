@@ -231,6 +231,21 @@ def test_patterns_mean_the_same_to_both(library: str, pattern: str, good: list[s
         assert not takes(library, schema, text), text
 
 
+@pytest.mark.parametrize("bounds", [{"minLength": 1}, {"maxLength": 2}, {"minLength": 2, "maxLength": 90}])
+def test_bounded_strings_are_utf8(bounds: dict[str, int]) -> None:
+    schema = {"type": "string", **bounds}
+    for text in (b"\xe0\xa0\x80a", b"a\xf0\x9f\x98\x80", b"\xc3\xa9\x7f", b"\xed\x9f\xbf\xee\x80\x80"):
+        assert takes("xgrammar", schema, f'"{text.decode()}"')
+    for text in (
+        b"\xe0\x9a\x92a",
+        b"a\xf0\x89\xbc\x85",
+        b"\xc1\xbfa",
+        b"a\xed\xa0\x80",
+        b"a\xf4\x90\x80\x80",
+    ):
+        assert not takes("xgrammar", schema, f'"{text.decode("utf-8", "surrogateescape")}"')
+
+
 @pytest.mark.parametrize("pattern", [r"^[\x00-!]$", r"^[\x00-\x1f]$", r"^[^\s\S]|[\x00-\x5b]$"])
 def test_classes_with_control_characters_hold_no_quotes_beside(pattern: str) -> None:
     schema = {"type": "string", "pattern": pattern}
