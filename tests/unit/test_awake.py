@@ -73,7 +73,7 @@ def compiled_in(limits: CompileLimits, pause_s: float, then_s: float) -> list[Jo
         with lock:
             job.stop_timer()
 
-    workers = Workers(lock, limits, 1, begin=lambda: None, work=work, late=late.append)
+    workers = Workers(lock, limits, 1, begin=lambda job: None, work=work, late=late.append)
     future: Future[CompiledGuide] = Future()
     with lock:
         workers.add(Job(Guide.json(), future), None)

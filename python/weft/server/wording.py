@@ -15,7 +15,7 @@ _WORDS = [
         (r"more than the (\d+ MiB) of CompileLimits\.\w+", r"more than \1"),
         (rf",? or raise (?:EngineConfig\.)?\w+ {_OF_EXECUTOR}", ""),
         (r"lower WasmLimits\.memory_bytes or undo_bytes", "give it less memory"),
-        (r"(?:, or|:) raise WasmLimits\.\w+", ""),
+        (r"(?:, or|:) raise WasmLimits\.\w+(?: \(at most CompileLimits\.\w+\))?", ""),
         (
             r"give strict=False \(--no-strict\), which",
             "give strict: false (in response_format.json_schema, in guide or in a function), which",

@@ -89,6 +89,25 @@ def test_a_newcomer_is_served_at_once_and_nobodys_tokens_change(
         assert llm.engine.kv.usage().used_pages == 0
 
 
+def test_a_newcomers_prompt_is_read_alone_and_the_others_miss_one_step(
+    tiny: Checkpoint, prompts: list[str]
+) -> None:
+    """Its first token waits for no iteration of theirs; further newcomers are read beside an iteration."""
+    with make(tiny, overlap=False) as llm:
+        adas = flood(llm, prompts)
+        decoded, read = [], []
+        for _ in range(6):
+            bobs = make_request(llm, prompts[0], SamplingParams(max_tokens=1), client=BOB, end_ids=NEVER)
+            llm.engine.submit(bobs)
+            record = llm.engine.step()
+            decoded.append(len(record.generation))
+            read.append(bobs.id in record.context)
+            assert bobs.is_finished
+        assert read == [True] * 6
+        assert decoded == [0, 3] * 3
+        step_until(llm, lambda: all(request.is_finished for request in adas))
+
+
 def test_without_shares_a_newcomer_waits_for_an_end(tiny: Checkpoint, prompts: list[str]) -> None:
     with make(tiny, shares_slots=False) as llm:
         adas = flood(llm, prompts)

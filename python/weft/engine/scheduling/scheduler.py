@@ -15,7 +15,7 @@ from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.policy import share_tokens
 from weft.engine.scheduling.running import Running, Search
 from weft.engine.scheduling.schedule import Schedule
-from weft.engine.scheduling.shares import next_to_run, who_yields
+from weft.engine.scheduling.shares import has_newcomer, next_to_run, who_yields
 from weft.engine.scheduling.tuner import BatchTuner
 from weft.engine.scheduling.waiting import Waiting
 from weft.engine.stats import StepRecord
@@ -47,6 +47,7 @@ class Scheduler:
         self._spliced: list[Running] = []
         self._grown: list[Running] = []
         self._is_short = False  # of pages, in this step
+        self._waits = False  # those that could decode, in this step
         self._refused: tuple[Request | None, int] = None, 0  # in the last step, with so many pages to be had
 
     # -- requests come and go
@@ -108,12 +109,12 @@ class Scheduler:
             if not self._read_spliced_again():  # those give pages back, which no longer hold their text
                 self._preempt(max(self.running, key=lambda r: self.waiting.turns.place(r.request)), record)
             decoding = self._decoding()
-        return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
+        return Schedule(decoding, sum(r.num_rows for r in decoding), self._num_drafts(decoding))
 
     def drop_ended(self, schedule: Schedule) -> None:
         """Take out of a schedule what has ended since."""
-        decoding = [r for r in schedule.decoding if r.request.is_active and _wants_tokens(r)]
-        schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
+        decoding = [r for r in schedule.decoding if r.request.is_active and r.wants_tokens]
+        schedule.decoding, schedule.num_rows = decoding, sum(r.num_rows for r in decoding)
         schedule.num_drafts = self._num_drafts(decoding)
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
@@ -121,8 +122,13 @@ class Scheduler:
         limits = record.limits = self.tuner.limits
         budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         schedule.admitted = self._admit(record, budget)
-        grown, self._grown = self._grown, []
-        schedule.grown = [running for running in grown if self._holds(running)]
+        # A newcomer's first token waits for nobody's iteration; nobody waits for newcomers twice in a row.
+        self._waits = self._shares and not self._waits and has_newcomer(schedule.admitted, self.running)
+        if self._waits:
+            schedule.decoding, schedule.num_rows = [], 0
+        else:
+            grown, self._grown = self._grown, []
+            schedule.grown = [running for running in grown if self._holds(running)]
         if len(schedule.decoding) < len(self.running):
             schedule.reading = self._share(budget)
         schedule.released = self.take_released()
@@ -130,7 +136,7 @@ class Scheduler:
             schedule.moves = self.capacity.kv.take_moves()
 
     def _decoding(self) -> list[Running]:
-        return [r for r in self.running if r.request.stage is Stage.GENERATION and _wants_tokens(r)]
+        return [r for r in self.running if r.request.stage is Stage.GENERATION and r.wants_tokens]
 
     def _grow(self, decoding: Sequence[Running]) -> bool:
         """Pages for what each may write next. False: there are not as many."""
@@ -149,7 +155,7 @@ class Scheduler:
         none."""
         if all(running.request.drafts.max_drafts == 0 for running in decoding):
             return 0
-        return self._num_drafts_of[_num_rows(decoding)]
+        return self._num_drafts_of[sum(r.num_rows for r in decoding)]
 
     def _admit(self, record: StepRecord, budget: int) -> list[Running]:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
@@ -279,14 +285,3 @@ class Scheduler:
 
     def _holds(self, running: Running) -> bool:
         return self._of.get(running.request) is running
-
-
-def _num_rows(decoding: Sequence[Running]) -> int:
-    return sum(1 if running.search is None else running.search.num_rows for running in decoding)
-
-
-def _wants_tokens(running: Running) -> bool:
-    """Whether it can decode now: its answer may have more tokens than what is in flight adds."""
-    if running.is_spliced or (running.search is not None and running.in_flight):
-        return False
-    return len(running.request.output.token_ids) + running.num_promised < running.max_new_tokens

@@ -31,6 +31,14 @@ def share(queue: WaitingQueue, held: Slots, num_slots: int) -> int:
     return max(1, num_slots // len(queue.clients | held.keys()))
 
 
+def has_newcomer(admitted: Sequence[Running], running: Sequence[Running]) -> bool:
+    """Whether some of `admitted`, who are the last of `running`, are of a client that had no slot before."""
+    if not admitted or len(admitted) == len(running):
+        return False
+    held = slots_of(running[: -len(admitted)])
+    return any(held[each.request.queueing.client] == 0 for each in admitted)
+
+
 def next_to_run(queue: WaitingQueue, turns: FairTurns, running: Sequence[Running], num_slots: int) -> Request:
     """The request that is admitted next: of those of the highest priority, the first of a client that holds less than
     its share; the first of all where there is none. Somebody must wait."""

@@ -211,11 +211,10 @@ def _check_growth(steps: Sequence[tuple[int, float]], limits: CompileLimits, gro
     expected = last * (limits.answer_tokens / far) ** min(max(power, 0.0), MAX_POWER)
     most = grown * limits.mask_time_s
     if power > MIN_POWER and last > FLOOR_S and expected > most:
-        share = "" if grown == 1.0 else f"{grown:g} of "
         raise GuideError(
             f"each token of the guide takes longer than those before: {1000 * first:.1f} ms after {place:.0f} tokens, "
             f"{1000 * last:.1f} ms after {far:.0f}, and it would be more than {1000 * most:g} ms "
-            f"({share}CompileLimits.mask_time_s) within {limits.answer_tokens} (CompileLimits.answer_tokens); write "
+            f"(CompileLimits.mask_time_s) within {limits.answer_tokens} (CompileLimits.answer_tokens); write "
             "the grammar so that a text can be read in one way only, and repeat by * rather than by a rule that ends "
             "with itself"
         )
