@@ -14,6 +14,7 @@
 #include "grammar/recognizer/matcher.h"
 #include "matcher/handle.h"
 #include "matcher/no_throw.h"
+#include "support/awake.h"
 
 namespace {
 
@@ -179,6 +180,7 @@ void begin(const weft_matcher &matcher) {
 
 // Fails one allocation of the call after another; how many it has, or -1 where something was thrown.
 int failures_of(const std::function<OwnedMatcher()> &make, const Call &call, bool begun) {
+  weft::note_that_may_wait();  // here it starts its thread, for which memory may end without an error
   for (int number = 0;; ++number) {
     const OwnedMatcher matcher = make();
     if (begun) begin(matcher.native());
