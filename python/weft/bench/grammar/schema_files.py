@@ -1,7 +1,8 @@
 """JSON schemas with instances, as MaskBench keeps them, and the instances as tokens.
 
 A folder of `*.json` files, each `{"schema": …, "tests": [{"valid": bool, "data": …}]}`, in folders of its own or
-named `SPLIT---NAME.json`; or a `*.jsonl` file of such objects, a line each, with `name` and `split` beside.
+named `SPLIT---NAME.json`; or a `*.jsonl` file of such objects, a line each, with `name` and `split` beside, alone or in
+such a folder.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def read(source: Path) -> list[SchemaFile]:
     """Every schema of a folder or a `.jsonl` file, in order of their names. Raises `InputError` where there is none."""
     if source.is_dir():
         found = [_of_file(path, source) for path in sorted(source.rglob("*.json"))]
+        found += [file for path in sorted(source.rglob("*.jsonl")) for file in _of_lines(path)]
     elif source.is_file():
         found = list(_of_lines(source))
     else:
-        raise InputError(f"{source}: neither a folder of *.json files nor a *.jsonl file")
+        raise InputError(f"{source}: neither a folder of *.json or *.jsonl files nor a *.jsonl file")
     if not found:
         raise InputError(f"{source}: no schemas in it; they are *.json files, or the lines of a *.jsonl file")
     return found

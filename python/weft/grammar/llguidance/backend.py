@@ -23,11 +23,12 @@ from weft.errors import GuideError, GuideStateError, InterfaceError
 from weft.grammar.base import NO_REQUEST, Matcher, Opening, Prepared
 from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits
-from weft.grammar.llguidance import gbnf, lark
+from weft.grammar.llguidance import gbnf, lark, orders
 from weft.grammar.llguidance import schema as llguidance_schema
 from weft.grammar.llguidance.messages import in_a_line
 from weft.grammar.notes import Found, Notes, refuse
-from weft.grammar.schema.rewritten import rewritten
+from weft.grammar.schema import Rewritten
+from weft.grammar.schema.rewritten import in_some_orders, rewritten
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 NEEDED = "llguidance 1.9.x"
@@ -54,21 +55,25 @@ def parser_limits(limits: CompileLimits | None = None, untrusted: bool = False) 
 
 
 def translated(
-    guide: Guide, special_names: Mapping[str, int] | None = None, coerce_one_of: bool = False
+    guide: Guide,
+    special_names: Mapping[str, int] | None = None,
+    coerce_one_of: bool = False,
+    all_orders: bool = True,
 ) -> tuple[str, str]:
     """The guide as LLGuidance takes it: type and text. Raises `GuideError` for what has no counterpart.
 
     `special_names` are those of the tokenizer, which a grammar in Lark may name. With `coerce_one_of`, a schema's
-    `oneOf` is an `anyOf`.
+    `oneOf` is an `anyOf`. Open objects that have too many orders to be written out are put in Lark with `all_orders`.
     """
     if guide.kind == "json_schema":
         if guide.any_order:
             raise GuideError("LLGuidance keeps the schema's order of properties; any_order needs XGrammar")
         found = rewritten(guide)
-        is_open = guide.open_objects or not found.reason  # what is rewritten says itself where it is closed
-        return "json_schema", llguidance_schema.prepared(
-            found.schema, guide.max_whitespace, guide.separators, is_open, coerce_one_of
-        )
+        if found.lacks_orders and all_orders and not coerce_one_of:
+            grammar = orders.in_any_order(_schema(guide, found))
+            if grammar is not None:
+                return "lark", grammar
+        return "json_schema", _schema(guide, in_some_orders(guide), coerce_one_of)
     if guide.kind == "regex":
         # Classes as in JavaScript, and a dot that takes line breaks, too: what they mean to XGrammar.
         # The flag stands in front: a group around the pattern could be closed by it.
@@ -83,6 +88,13 @@ def translated(
     if guide.kind == "lark":
         return "lark", lark.with_numbers(guide.source, special_names or {})
     raise GuideError(f"LLGuidance has no {guide.kind.replace('_', ' ')}; use XGrammar for it")
+
+
+def _schema(guide: Guide, found: Rewritten, coerce_one_of: bool = False) -> str:
+    is_open = guide.open_objects or not found.reason  # what is rewritten says itself where it is closed
+    return llguidance_schema.prepared(
+        found.schema, guide.max_whitespace, guide.separators, is_open, coerce_one_of
+    )
 
 
 def not_enforced(guide: Guide) -> Found:
@@ -250,13 +262,21 @@ class LLGuidanceBackend:
 
     def build(self, guide: Guide, prepared: Prepared) -> CompiledLlguidance:
         """Compile what was prepared. Raises `GuideError`."""
-        grammar = self._grammar(guide, prepared.kind, prepared.text)
+        try:
+            grammar = self._grammar(guide, prepared.kind, prepared.text)
+        except GuideError:
+            if guide.kind != "json_schema" or prepared.kind != "lark":
+                raise
+            # Lark has no part that nothing satisfies, and some limits are met sooner; then with fewer orders.
+            grammar = self._grammar(guide, *self._translated(guide, all_orders=False))
         compiled = CompiledLlguidance(guide, grammar, self.vocabulary, prepared.notes)
         self._try(compiled)
         return compiled
 
-    def _translated(self, guide: Guide, coerce_one_of: bool = False) -> tuple[str, str]:
-        kind, text = translated(guide, self.vocabulary.special_names, coerce_one_of)
+    def _translated(
+        self, guide: Guide, coerce_one_of: bool = False, all_orders: bool = True
+    ) -> tuple[str, str]:
+        kind, text = translated(guide, self.vocabulary.special_names, coerce_one_of, all_orders)
         if "\0" in text:
             raise GuideError(f"{guide.kind}: LLGuidance can't take a NUL character; spell it \\x00")
         return kind, text

@@ -21,10 +21,7 @@ Names = tuple[str, ...]
 
 def in_each_order(pieces: list[Piece]) -> Iterator[Piece]:
     """The pieces, and those of objects again in other orders."""
-    counts = [
-        factorial(len(names)) if len(names := _names(piece)) <= MAX_PROPERTIES else 2 for piece in pieces
-    ]
-    are_few = sum(counts) <= MAX_PIECES
+    are_few = _are_few(pieces)
     for piece in pieces:
         yield piece
         for names in _orders(piece, are_few):
@@ -33,6 +30,19 @@ def in_each_order(pieces: list[Piece]) -> Iterator[Piece]:
                 name: properties[name] for name in (*names, *(n for n in properties if n not in names))
             }
             yield Piece({**piece.schema, "properties": ordered}, piece.needs)
+
+
+def lack_orders(pieces: list[Piece]) -> bool:
+    """Whether these have orders that `in_each_order` does not give."""
+    most = MAX_PROPERTIES if _are_few(pieces) else 1
+    return any(len(_names(piece)) > most for piece in pieces)
+
+
+def _are_few(pieces: list[Piece]) -> bool:
+    counts = [
+        factorial(len(names)) if len(names := _names(piece)) <= MAX_PROPERTIES else 2 for piece in pieces
+    ]
+    return sum(counts) <= MAX_PIECES
 
 
 def _orders(piece: Piece, are_few: bool) -> Iterator[Names]:

@@ -16,7 +16,7 @@ from weft.grammar.schema import structure
 from weft.grammar.schema.alternatives import Alternatives
 from weft.grammar.schema.canonical import Document
 from weft.grammar.schema.nodes import DERIVED, Node, TooMuch
-from weft.grammar.schema.order import in_each_order
+from weft.grammar.schema.order import in_each_order, lack_orders
 from weft.grammar.schema.write import Goal, Piece, pieces, without_void
 
 MAX_GOALS = 20_000
@@ -28,22 +28,24 @@ MAX_NESTED = 12
 @dataclass(frozen=True)
 class Rewritten:
     """A schema that means the same. `places` tells where its parts come from, by their identity. A `reason` says why it
-    was left as it was.
+    was left as it was. `lacks_orders` where its open objects are each in one order only, since they have too many.
     """
 
     schema: Any
     places: dict[int, Place | None] = field(default_factory=dict)
     reason: str = ""
+    lacks_orders: bool = False
 
 
-def rewrite(schema: Any, open_objects: bool = False) -> Rewritten:
+def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -> Rewritten:
     """A schema that accepts what `schema` accepts, in words that grammar libraries know; plain JSON data, as is
-    `schema`. Without `open_objects`, objects that name properties have no others, unless the schema says so.
+    `schema`. Without `open_objects`, objects that name properties have no others, unless the schema says so. Properties
+    come in some orders (`order.py`); with `all_orders` in each, or, where these are too many, in the schema's alone.
 
     What can't be rewritten is left as it was, a part of it or the whole. Never raises for what a schema holds.
     """
     try:
-        return _Rewriting(schema, open_objects).result()
+        return _Rewriting(schema, open_objects, all_orders).result()
     except TooMuch as reason:
         return Rewritten(schema, reason=str(reason))
     except (
@@ -77,9 +79,11 @@ class _Hole:
 
 
 class _Rewriting:
-    def __init__(self, schema: Any, is_open: bool) -> None:
+    def __init__(self, schema: Any, is_open: bool, all_orders: bool) -> None:
         self._document = Document(schema)
         self._is_open = is_open
+        self._all_orders = all_orders
+        self._lacks_orders = False
         self._alternatives = Alternatives(is_open)
         self._size = len(json.dumps(schema))
         self._written: dict[frozenset[int], _Written] = {}
@@ -90,6 +94,8 @@ class _Rewriting:
         root = self._hole([self._document.root()], 0, None)
         for written in self._pending:  # it grows meanwhile
             self._write(written)
+        if self._is_open:
+            self._order()
         self._find_existing()
         if self._alternatives.narrows and isinstance(root, _Hole) and not self._written[root.key].exists:
             raise TooMuch("of the values looked at, none satisfies it")
@@ -155,15 +161,19 @@ class _Rewriting:
                     found.append(Piece({"anyOf": [hole(choice)]}, [choice]))
             else:
                 found += pieces(branch, self._is_open, hole)
-        written.pieces = self._ordered(found) if self._is_open else found
+        written.pieces = found
 
-    def _ordered(self, found: list[Piece]) -> list[Piece]:
-        ordered = list(in_each_order(found))
-        for piece in ordered if len(ordered) > len(found) else ():
-            for value in piece.schema.get("properties", {}).values():
-                if isinstance(value, _Hole):
-                    self._written[value.key].uses += 1
-        return ordered
+    def _order(self) -> None:
+        if self._all_orders and any(lack_orders(written.pieces) for written in self._pending):
+            self._lacks_orders = True
+            return
+        for written in self._pending:
+            ordered = list(in_each_order(written.pieces))
+            for piece in ordered if len(ordered) > len(written.pieces) else ():
+                for value in piece.schema.get("properties", {}).values():
+                    if isinstance(value, _Hole):
+                        self._written[value.key].uses += 1
+            written.pieces = ordered
 
     # What is written
 
@@ -231,7 +241,7 @@ class _Rewriting:
         if len(json.dumps(schema)) > max(MIN_GROWN, MAX_GROWTH * self._size):
             raise TooMuch("it would grow too far")
         places = {id(each.value): each.place for each in self._pending if isinstance(each.value, dict)}
-        return Rewritten(schema, {**places, id(schema): top.place})
+        return Rewritten(schema, {**places, id(schema): top.place}, lacks_orders=self._lacks_orders)
 
     def _fill(self, value: Any) -> None:
         """Puts schemas into the holes of one goal's; those of others are filled on their own."""

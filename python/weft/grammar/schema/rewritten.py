@@ -20,6 +20,15 @@ def rewritten(guide: Guide) -> Rewritten:
     return found
 
 
+def in_some_orders(guide: Guide) -> Rewritten:
+    """The same for a library that can't be told of all orders otherwise: with some of them, where it lacks them."""
+    found = rewritten(guide)
+    if not found.lacks_orders:
+        return found
+    ordered = rewrite(json.loads(guide.source), guide.open_objects)
+    return found if ordered.reason else ordered
+
+
 @functools.lru_cache(maxsize=8)
 def _rewritten(source: str, open_objects: bool) -> Rewritten:
-    return rewrite(json.loads(source), open_objects)
+    return rewrite(json.loads(source), open_objects, all_orders=True)

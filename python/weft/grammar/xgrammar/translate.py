@@ -15,7 +15,7 @@ from weft import _core, registry
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
 from weft.grammar.notes import Found
-from weft.grammar.schema.rewritten import rewritten
+from weft.grammar.schema.rewritten import in_some_orders, rewritten
 from weft.grammar.tag_forms import tag_of
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar import schema as xgrammar_schema
@@ -80,7 +80,7 @@ def parse_structural_tag(tag: str) -> xgr.Grammar:
 
 def parse_json_schema(guide: Guide) -> xgr.Grammar:
     """Raises `GuideError` for a schema that XGrammar can't express."""
-    found = rewritten(guide)
+    found = in_some_orders(guide)
     is_open = guide.open_objects or not found.reason
     opened = xgrammar_schema.without_barred(xgrammar_schema.opened_schema(found.schema, is_open), is_open)
     opened = xgrammar_schema.spelled_schema(opened)

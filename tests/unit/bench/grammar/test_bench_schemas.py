@@ -108,6 +108,8 @@ def test_lines_are_read_like_files(tmp_path: Path) -> None:
     assert [bool(file.problem) for file in bad] == [True, True, True]
     assert some(read(path), 2, seed=1) == some(read(path), 2, seed=1)
     assert len(some(read(path), 2, seed=1)) == 2
+    (tmp_path / "single.json").write_text(json.dumps({"schema": PERSON}))
+    assert [file.name for file in read(tmp_path)] == ["single", *(file.name for file in read(path))]
     (tmp_path / "empty").mkdir()
     for nothing in (tmp_path / "missing", tmp_path / "empty"):
         with pytest.raises(InputError, match=r"\.jsonl"):

@@ -212,3 +212,21 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "null"}}}
 def test_objects_that_name_properties_are_closed(schema: Any, instance: Any, is_closed: bool) -> None:
     assert Draft202012Validator(rewrite(schema, open_objects=True).schema).is_valid(instance)
     assert Draft202012Validator(rewrite(schema).schema).is_valid(instance) is not is_closed
+
+
+def test_orders_are_all_written_out_or_none() -> None:
+    """Where an object has too many, a library is told of them otherwise, and others' orders would be beside those."""
+
+    small = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}
+
+    def schema(size: int) -> dict[str, Any]:
+        properties: dict[str, Any] = {f"p{i}": {"type": "integer"} for i in range(size)}
+        return {"type": "object", "properties": {"small": small, **properties}, "required": ["p2"]}
+
+    few = rewrite(schema(3), open_objects=True, all_orders=True)
+    assert not few.lacks_orders and len(few.schema["anyOf"]) == 24
+    many = rewrite(schema(5), open_objects=True, all_orders=True)
+    assert many.lacks_orders and many.schema == schema(5)
+    some = rewrite(schema(5), open_objects=True)
+    assert [next(iter(one["properties"])) for one in some.schema["anyOf"]] == ["small", "p2"]
+    assert not rewrite(schema(5), all_orders=True).lacks_orders, "closed objects have one order"

@@ -1,0 +1,283 @@
+"""Objects whose properties come in any order, as LLGuidance's Lark.
+
+LLGuidance takes the properties of a JSON schema in one order, and others would have to be written out, one by one. In
+its Lark a rule may have a number: here the set of the properties that an object has so far, a bit each. Whatever has no
+object with an order stays JSON schema within that grammar.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from weft.grammar.schema import patterns
+
+MAX_NAMES = 64
+"""As many bits as the number of a rule has."""
+MAX_DEPTH = 100
+"""LLGuidance's compiler calls itself for a rule within a rule."""
+MAX_GROWTH = 8
+MIN_GROWN = 8192
+CHARACTERS = r'/"([^"\\\x00-\x1F\x7F]|\\[nrbtf"\\])*"/'
+"""Names that none of the known ones can hide in: each character has one spelling."""
+OBJECT = {"type", "properties", "patternProperties", "additionalProperties", "required", "minProperties"}
+ARRAY = {"type", "items", "prefixItems", "minItems", "maxItems"}
+REFERENCE = "#/$defs/"
+
+
+class _Unsayable(Exception):
+    """A schema that has no counterpart here."""
+
+
+def in_any_order(text: str) -> str | None:
+    """A grammar in Lark for the JSON schema that LLGuidance would be given, with properties in any order; None where
+    that can't be said of each object, or would grow too far."""
+    schema = json.loads(text)
+    try:
+        return _Grammar(schema, MAX_GROWTH * max(MIN_GROWN, len(text))).text()
+    except (_Unsayable, RecursionError):
+        return None
+
+
+class _Grammar:
+    def __init__(self, schema: dict[str, Any], room: int) -> None:
+        self._room = room  # characters that may still be written
+        self._options = schema.pop("x-guidance")
+        self._definitions = schema.pop("$defs", {})
+        self._root = schema
+        self._comma = _quoted(self._options.get("item_separator", ","))
+        self._colon = _quoted(self._options.get("key_separator", ":"))
+        self._lines: list[str] = []
+        self._rules: dict[str, str] = {}  # by the schema that they stand for
+        self._num_objects = 0
+        self._with_order = self._find_with_order()
+
+    def text(self) -> str:
+        """The whole grammar."""
+        blanks = self._options.get("whitespace_pattern")
+        head = [f'%llguidance {{"ignore_once": true}}\n%ignore /{blanks}/'] if blanks else []
+        return "\n".join([*head, f"start: {self._reference('#', 0)}", *self._lines]) + "\n"
+
+    # Which parts have an order
+
+    def _find_with_order(self) -> set[str]:
+        """The references to schemas that hold an object with an order, themselves or by other references."""
+        nodes = {"#": self._root} | {REFERENCE + name: node for name, node in self._definitions.items()}
+        users: dict[str, list[str]] = {}
+        pending = []
+        for name, node in nodes.items():
+            parts = list(_parts(node))
+            if any(_has_order(part) for part in parts):
+                pending.append(name)
+            for part in parts:
+                if "$ref" in part:
+                    users.setdefault(part["$ref"], []).append(name)
+        found: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name not in found:
+                found.add(name)
+                pending += users.get(name, ())
+        return found
+
+    def _is_ordered(self, node: Any) -> bool:
+        return any(_has_order(part) or part.get("$ref") in self._with_order for part in _parts(node))
+
+    # Rules
+
+    def _rule(self, body: str) -> str:
+        name = f"r{len(self._lines)}"
+        self._line(f"{name}: {body}")
+        return name
+
+    def _line(self, line: str) -> None:
+        self._room -= len(line)
+        if self._room < 0:
+            raise _Unsayable
+        self._lines.append(line)
+
+    def _reference(self, reference: str, depth: int) -> str:
+        if reference in self._rules:
+            return self._rules[reference]
+        node = self._root if reference == "#" else self._definitions.get(reference.removeprefix(REFERENCE))
+        if node is None:
+            raise _Unsayable
+        name = f"d{len(self._rules)}"
+        self._rules[reference] = name
+        self._line(f"{name}: {self._of(node, depth + 1)}")
+        return name
+
+    def _of(self, node: Any, depth: int) -> str:
+        """What stands for a schema in the body of a rule."""
+        if depth > MAX_DEPTH:
+            raise _Unsayable
+        if isinstance(node, dict) and set(node) == {"$ref"}:
+            return self._reference(node["$ref"], depth)
+        if not self._is_ordered(node):
+            return self._json(node)
+        if set(node) == {"anyOf"}:
+            return self._choice(node["anyOf"], depth)
+        if node.get("type") == "object" and set(node) <= OBJECT:
+            return self._object(node, depth)
+        if node.get("type") == "array" and set(node) <= ARRAY:
+            return self._array(node, depth)
+        raise _Unsayable
+
+    def _json(self, node: Any) -> str:
+        """A schema without orders, as it is, with what it refers to."""
+        if node is False:
+            raise _Unsayable
+        schema = {**(node if isinstance(node, dict) else {}), "x-guidance": self._options}
+        needed, pending = {}, [node]
+        while pending:
+            for part in _parts(pending.pop()):
+                if "oneOf" in part:  # which it may have to be asked about
+                    raise _Unsayable
+                name = part.get("$ref", "").removeprefix(REFERENCE)
+                if name and name not in needed:
+                    if name not in self._definitions:
+                        raise _Unsayable
+                    needed[name] = self._definitions[name]
+                    pending.append(needed[name])
+        if needed:
+            schema["$defs"] = needed
+        text = json.dumps(schema)
+        if text not in self._rules:
+            self._rules[text] = self._rule(f"%json {text}")
+        return self._rules[text]
+
+    def _choice(self, choices: list[Any], depth: int) -> str:
+        found = [self._of(choice, depth + 1) for choice in choices if self._is_ordered(choice)]
+        plain = [choice for choice in choices if choice is not False and not self._is_ordered(choice)]
+        if plain:
+            found.append(self._json({"anyOf": plain} if len(plain) > 1 else plain[0]))
+        if not found:
+            raise _Unsayable
+        return self._rule(" | ".join(found))
+
+    def _array(self, node: dict[str, Any], depth: int) -> str:
+        first = [self._of(item, depth + 1) for item in node.get("prefixItems", ())]
+        rest, least, most = node.get("items", True), node.get("minItems", 0), node.get("maxItems")
+        if most is not None:
+            first = first[:most]
+        body = ""
+        if rest is not False and (most is None or most > len(first)):
+            low, high = max(least - len(first), 0), "" if most is None else most - len(first)
+            item = self._of(rest, depth + 1)
+            if first:
+                body = f"({self._comma} {item}){{{low},{high}}}"
+            else:
+                low, high = max(low - 1, 0), "" if most is None else most - 1
+                body = f"{item} ({self._comma} {item}){{{low},{high}}}"
+                body = body if least else f"({body})?"
+        elif least > len(first):
+            raise _Unsayable
+        for i in reversed(range(len(first))):
+            body = f"{self._comma if i else ''} {first[i]} {body}"
+            body = body if i < least else f"({body})?"
+        return self._rule(f'"[" {body} "]"')
+
+    def _object(self, node: dict[str, Any], depth: int) -> str:
+        properties, required = node.get("properties", {}), list(dict.fromkeys(node.get("required", ())))
+        named = {name: value for name, value in properties.items() if value is not False}
+        if len(named) > MAX_NAMES or not named.keys() >= set(required):
+            raise _Unsayable
+        # The bits of what is required come first, so that they can be asked for together.
+        names = [*required, *(name for name in named if name not in required)]
+        if node.get("minProperties", 0) > 1:
+            raise _Unsayable
+        is_empty = not required and not node.get("minProperties")
+        others = self._others(node, list(properties), depth)
+        if not names:
+            inner = "" if not others else f"({others})?" if is_empty else others
+            return self._rule(f'"{{" {inner} "}}"')
+        number = self._num_objects
+        self._num_objects += 1
+        some, named_one, after, then = f"s{number}", f"n{number}", f"a{number}", f"t{number}"
+        members = [
+            f"{_quoted(json.dumps(name, ensure_ascii=False))} {self._colon} {self._of(named[name], depth + 1)}"
+            f" {after}::set_bit({i}) %if bit_clear({i})"
+            for i, name in enumerate(names)
+        ]
+        done = f" %if is_ones([0:{len(required)}])" if required else ""
+        more = f" %if not(is_ones([0:{len(names)}]))"
+        self._line(f"{named_one}::_: " + " | ".join(members))
+        first = some if others else named_one
+        self._line(f'{after}::_: ""{done} | {self._comma} {first}::_{"" if others else more}')
+        if others:
+            # Those that are not named are one part, however many there are: the parser's work grows with the parts.
+            self._line(f"{some}::_: {named_one}::_ | {others} {then}::_")
+            self._line(f'{then}::_: ""{done} | {self._comma} {named_one}::_{more}')
+        empty = '"{" "}" | ' if is_empty else ""
+        return self._rule(f'{empty}"{{" {first}::0 "}}"')
+
+    def _others(self, node: dict[str, Any], taken: list[str], depth: int) -> str:
+        """Properties that are not named, one or more; empty where there may be none."""
+        rest = node.get("additionalProperties", True)
+        found = list(node.get("patternProperties", {}).items())
+        members = []
+        if len(found) > 1 or any(patterns.found(found[0][0], name) is None for name in taken if found):
+            raise _Unsayable  # what several say of a name holds at once
+        if not found:
+            members += [(self._other_name(taken), rest)] if rest is not False else []
+        else:
+            pattern, value = found[0]
+            inside = [name for name in taken if patterns.found(pattern, name)]
+            outside = patterns.inverse(pattern) if rest is not False else None
+            if value is not False:
+                members.append((self._name_like(pattern, inside), value))
+            if outside is not None:
+                members.append(
+                    (self._name_like(outside, [name for name in taken if name not in inside]), rest)
+                )
+            elif rest is not False:
+                raise _Unsayable
+        if not members:
+            return ""
+        each = [f"{name} {self._colon} {self._of(value, depth + 1)}" for name, value in members]
+        one = self._rule(" | ".join(each))
+        return self._rule(f"{one} ({self._comma} {one})*")
+
+    def _other_name(self, taken: list[str]) -> str:
+        if not taken:
+            return self._json({"type": "string"})
+        name = f"N{len(self._lines)}"
+        spelled = " | ".join(_quoted(json.dumps(one, ensure_ascii=False)) for one in taken)
+        self._line(f"{name}: {CHARACTERS} & ~({spelled})")
+        return name
+
+    def _name_like(self, pattern: str, taken: list[str]) -> str:
+        schema: dict[str, Any] = {"type": "string", "pattern": pattern}
+        if taken:
+            schema = {"allOf": [schema, {"type": "string", "pattern": patterns.none_of(taken)}]}
+        return self._json(schema)
+
+
+def _quoted(text: str) -> str:
+    """A text as Lark has it."""
+    return json.dumps(text)
+
+
+def _parts(node: Any) -> Iterator[dict[str, Any]]:
+    """Every schema within a schema, itself included."""
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, dict):
+            continue
+        yield part
+        for key, value in part.items():
+            if key in ("properties", "patternProperties"):
+                pending += value.values()
+            elif key in ("anyOf", "allOf", "oneOf", "prefixItems"):
+                pending += value
+            elif key in ("items", "additionalProperties", "not"):
+                pending.append(value)
+
+
+def _has_order(node: dict[str, Any]) -> bool:
+    """Whether an object has properties that could come in another order."""
+    num_named = sum(value is not False for value in node.get("properties", {}).values())
+    is_open = node.get("additionalProperties", True) is not False or "patternProperties" in node
+    return num_named > 1 or (num_named == 1 and is_open)
