@@ -55,8 +55,9 @@ def merged(objects: Objects, is_open: bool) -> Merged:
     if not is_open and not stated and any(_names_some(layer) for layer in layers):
         result.rest.append(False)
     _name(result, objects.names)
-    if False in result.rest:
-        result.patterns = {pattern: nodes for pattern, nodes in result.patterns.items() if False not in nodes}
+    # Beside another pattern, which may match the same names, a forbidden one still says something.
+    if False in result.rest and all(False in nodes for nodes in result.patterns.values()):
+        result.patterns = {}
     return result
 
 

@@ -195,13 +195,11 @@ def without_void(node: dict[str, Any]) -> None:
         node.pop("patternProperties", None)
     if node.get("additionalProperties") is not False:
         return
-    patterns = {
-        pattern: one for pattern, one in node.get("patternProperties", {}).items() if one is not False
-    }
+    # Beside another pattern, which may match the same names, a forbidden one still says something.
+    if any(one is not False for one in node.get("patternProperties", {}).values()):
+        return
     node.pop("patternProperties", None)
-    if patterns:
-        node["patternProperties"] = patterns
-    elif not node.get("properties") or node.get("propertyNames") is False:
+    if not node.get("properties") or node.get("propertyNames") is False:
         node.pop("propertyNames", None)
 
 

@@ -80,6 +80,23 @@ def test_members_that_nothing_satisfies_do_not_come(parts: dict[str, Any], open_
     assert hold(schema, ["{}"], bad, open_objects=open_objects) == 2
 
 
+FORBIDDEN: list[tuple[dict[str, Any], int]] = [
+    ({"^a|b$": NULL, "^a": False}, 0),  # LLGuidance takes no two patterns for one name
+    ({"^a|b$": NULL, "^a": NOTHING}, 0),
+    ({"^b": NULL, "^a": False}, 1),
+]
+
+
+@pytest.mark.parametrize(("patterns", "num_libraries"), FORBIDDEN, ids=str)
+@pytest.mark.parametrize("open_objects", [False, True])
+def test_a_forbidden_pattern_counts_beside_another_for_the_same_names(
+    patterns: dict[str, Any], num_libraries: int, open_objects: bool
+) -> None:
+    schema = {"type": "object", "patternProperties": patterns, "additionalProperties": False}
+    bad = ['{"ab": null}', '{"a": null}']
+    assert hold(schema, ['{"b": null}'], bad, open_objects=open_objects) == num_libraries
+
+
 LOOKING = ["^(?!a)[ab]{1,3}$", "^(?=a)[ab]{1,3}$", "^(?<!a)b$", "^(?<=a)b$", "[ab](?!c)"]
 
 
