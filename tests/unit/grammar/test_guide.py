@@ -206,17 +206,17 @@ def test_what_compiling_finds(guide: Guide, text: str) -> None:
 
 
 IGNORED: list[tuple[dict[str, Any], str]] = [
-    ({"type": "string", "not": {"pattern": "a"}}, "#: not is not enforced"),
+    ({"type": "integer", "not": {"multipleOf": 3}}, "#: not is not enforced"),
     ({"type": "array", "items": {}, "uniqueItems": True}, "uniqueItems is not enforced"),
-    ({"type": "array", "contains": {"type": "null"}}, "contains is not enforced"),
-    ({"type": "string", "format": "regex"}, "format 'regex' is not known"),
+    ({"type": "array", "contains": {"type": "null"}, "minContains": 20}, "contains is not enforced"),
+    ({"type": "string", "format": "idn-email"}, "format 'idn-email' is not known"),
     ({"$ref": "https://example.org/schema"}, "is not followed"),
     ({"type": "string", "pattern": "^(?!a)b$"}, "look-around of pattern"),
     ({"type": "string", "pattern": "^a+$", "maxLength": 3}, "maxLength beside pattern is not"),
     ({"type": "number", "multipleOf": 0.5}, "multipleOf is enforced on integers only"),
     ({"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "allOf of more than one schema"),
     (
-        {"properties": {"a": {"items": {"not": {"pattern": "a"}}}}},
+        {"properties": {"a": {"items": {"not": {"multipleOf": 3}}}}},
         "#/properties/a/items: not is not enforced",
     ),
     ({"type": "integer", "multipleOf": 3, "minimum": 4}, "multipleOf is not enforced beside bounds"),

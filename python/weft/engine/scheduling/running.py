@@ -87,18 +87,6 @@ class Running:
         return self.request.processor is not None and self.request.processor.is_on_host
 
     @property
-    def num_rows(self) -> int:
-        """Its rows in an iteration that is to be launched, or is in flight."""
-        return 1 if self.search is None else self.search.num_rows
-
-    @property
-    def wants_tokens(self) -> bool:
-        """Whether it can decode now: its answer may have more tokens than what is in flight adds."""
-        if self.is_spliced or (self.search is not None and self.in_flight):
-            return False
-        return len(self.request.output.token_ids) + self.num_promised < self.max_new_tokens
-
-    @property
     def num_unread(self) -> int:
         """Tokens to read that are not under way yet."""
         return self.num_context - self.num_read

@@ -46,8 +46,7 @@ class Scheduler:
         self._begin_search = begin_search
         self._spliced: list[Running] = []
         self._grown: list[Running] = []
-        self._is_short = False  # of pages, in this step
-        self._waits = False  # those that could decode, in this step
+        self._is_short, self._waits = False, False  # of pages; for a newcomer: in this step
         self._refused: tuple[Request | None, int] = None, 0  # in the last step, with so many pages to be had
 
     # -- requests come and go
@@ -109,12 +108,12 @@ class Scheduler:
             if not self._read_spliced_again():  # those give pages back, which no longer hold their text
                 self._preempt(max(self.running, key=lambda r: self.waiting.turns.place(r.request)), record)
             decoding = self._decoding()
-        return Schedule(decoding, sum(r.num_rows for r in decoding), self._num_drafts(decoding))
+        return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
 
     def drop_ended(self, schedule: Schedule) -> None:
         """Take out of a schedule what has ended since."""
-        decoding = [r for r in schedule.decoding if r.request.is_active and r.wants_tokens]
-        schedule.decoding, schedule.num_rows = decoding, sum(r.num_rows for r in decoding)
+        decoding = [r for r in schedule.decoding if r.request.is_active and _wants_tokens(r)]
+        schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
         schedule.num_drafts = self._num_drafts(decoding)
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
@@ -136,7 +135,7 @@ class Scheduler:
             schedule.moves = self.capacity.kv.take_moves()
 
     def _decoding(self) -> list[Running]:
-        return [r for r in self.running if r.request.stage is Stage.GENERATION and r.wants_tokens]
+        return [r for r in self.running if r.request.stage is Stage.GENERATION and _wants_tokens(r)]
 
     def _grow(self, decoding: Sequence[Running]) -> bool:
         """Pages for what each may write next. False: there are not as many."""
@@ -155,19 +154,20 @@ class Scheduler:
         none."""
         if all(running.request.drafts.max_drafts == 0 for running in decoding):
             return 0
-        return self._num_drafts_of[sum(r.num_rows for r in decoding)]
+        return self._num_drafts_of[_num_rows(decoding)]
 
     def _admit(self, record: StepRecord, budget: int) -> list[Running]:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
-        admitted: list[Running] = []
-        queue, config = self.waiting.queue, self._config
+        admitted, queue = list[Running](), self.waiting.queue
         self._refused = None, 0
-        if self._is_short or not queue.requests or (config.policy == "static_batch" and self.running):
+        if self._is_short or not queue.requests or (self._config.policy == "static_batch" and self.running):
             return admitted
         unread = sum(running.num_unread for running in self.running)
         while queue.requests and (self.capacity.free_slots or self._shares):
             request = self._next()
-            if not self._can_read(request, budget, unread) or not self._fits_width(request):
+            # All that run are searched with one number of beams; who wants another waits until they are done.
+            fits = not self.running or self.running[0].request.width == request.width
+            if not fits or not self._can_read(request, budget, unread):
                 break
             is_full = self.running and self._num_slots_taken + request.width > self.tuner.limits.max_batch
             running = None if is_full else self.capacity.take(request, len(self.running))
@@ -203,15 +203,9 @@ class Scheduler:
             return True
         if config.chunked and config.chunking == "equal_progress":
             return budget > 0
-        return unread < budget and (self._reads_parts(request) or unread + request.num_tokens <= budget)
-
-    def _reads_parts(self, request: Request) -> bool:
-        """Whether its prompt may be read in parts: where all are, or where no step is large enough for it."""
-        return self._config.chunked or request.num_tokens > self.tuner.limits.max_num_tokens
-
-    def _fits_width(self, request: Request) -> bool:
-        """All that run are searched with one number of beams; a request of another width waits until they are done."""
-        return not self.running or self.running[0].request.width == request.width
+        # A prompt is read in parts where all are, or where no step is large enough for it.
+        reads_parts = config.chunked or request.num_tokens > self.tuner.limits.max_num_tokens
+        return unread < budget and (reads_parts or unread + request.num_tokens <= budget)
 
     def _share(self, budget: int) -> list[tuple[Running, int]]:
         """How many tokens of which prompts are read."""
@@ -285,3 +279,14 @@ class Scheduler:
 
     def _holds(self, running: Running) -> bool:
         return self._of.get(running.request) is running
+
+
+def _num_rows(decoding: Sequence[Running]) -> int:
+    return sum(1 if running.search is None else running.search.num_rows for running in decoding)
+
+
+def _wants_tokens(running: Running) -> bool:
+    """Whether it can decode now: its answer may have more tokens than what is in flight adds."""
+    if running.is_spliced or (running.search is not None and running.in_flight):
+        return False
+    return len(running.request.output.token_ids) + running.num_promised < running.max_new_tokens

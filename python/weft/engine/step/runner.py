@@ -274,7 +274,7 @@ def host_rows(rows: Sequence[Running]) -> Iterator[HostRows]:
 
 def _row_slots(running: Running) -> tuple[int, ...]:
     """The slots of its rows in an iteration that is to be launched, or is in flight."""
-    return running.slots[: running.num_rows]
+    return running.slots[: 1 if running.search is None else running.search.num_rows]
 
 
 def _captured_failure(running: Running) -> BaseException | None:
