@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = GilWatch::Phase;
 
-// What the watchdog slept longer than it meant to, all together: then the process did not run, and nobody waited.
+// The time by which the watchdog overslept, all together: the process did not run then, so no callback waited.
 std::atomic<std::int64_t> paused{0};
 
 std::int64_t now() { return Clock::now().time_since_epoch().count() - paused.load(std::memory_order_relaxed); }

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr int kIdleTicks = 100;  // a second, after which nobody wants it any more
+constexpr int kIdleTicks = 100;  // a second without a caller ends the ticking
 
 class Ticker {
  public:

@@ -276,3 +276,16 @@ def _without_nul(pattern: str, text: str) -> str:
         return text
     kept = outside([*outside(ranges), (0, 0), HALVES])
     return f"[{''.join(f'{_char(low)}-{_char(high)}' for low, high in kept)}]"
+
+
+def check_regex(pattern: str) -> None:
+    """Raises `GuideError` for look-around, and for anchors in the midst."""
+    if json_schema.looks_around(pattern):
+        raise GuideError(f"regex {json_schema.shown(pattern)}: XGrammar has no look-around")
+    check_anchors(pattern)
+
+
+def check_anchors(pattern: str) -> None:
+    """Raises `GuideError` for anchors in the midst."""
+    if json_schema.has_inner_anchor(pattern):
+        raise GuideError("regex: XGrammar would ignore a ^ or $ that does not stand at its ends")

@@ -14,7 +14,7 @@ from weft.grammar.schema import Rewritten, rewrite
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.tag_forms import tag_of
 from weft.grammar.xgrammar import schema as xgrammar_schema
-from weft.grammar.xgrammar.regex import check_regex
+from weft.grammar.xgrammar.patterns import check_regex
 
 MAX_BEGIN = 60
 

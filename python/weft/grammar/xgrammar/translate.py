@@ -21,7 +21,7 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar import schema as xgrammar_schema
 from weft.grammar.xgrammar import tags as xgrammar_tags
 from weft.grammar.xgrammar.lengths import with_lengths
-from weft.grammar.xgrammar.regex import check_anchors, check_regex
+from weft.grammar.xgrammar.patterns import check_anchors, check_regex
 from weft.grammar.xgrammar.rules import regexes
 from weft.grammar.xgrammar.utf8 import kept_to_utf8
 
