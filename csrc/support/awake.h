@@ -39,11 +39,11 @@ inline std::atomic<bool> is_ticking{false};
 void begin_ticking() noexcept;
 }  // namespace awake
 
-// How often this thread has called what may wait.
+// The number of calls of this thread that may wait.
 inline thread_local std::int64_t calls_that_may_wait = 0;
 
-// This thread calls what may wait for anything: Python, or what others have linked. What weft calls else within a guide
-// works until it returns. Listens for a second.
+// Marks a call that may wait: of Python, or of a plug-in. All other calls within a guide compute until they return.
+// The clock then ticks for a second.
 inline void note_that_may_wait() {
   ++calls_that_may_wait;
   if (!awake::is_wanted.load(std::memory_order_relaxed)) awake::is_wanted.store(true, std::memory_order_relaxed);

@@ -46,7 +46,7 @@ class Scheduler:
         self._begin_search = begin_search
         self._spliced: list[Running] = []
         self._grown: list[Running] = []
-        self._is_short, self._waits = False, False  # of pages; for a newcomer: in this step
+        self._is_short, self._waits = False, False  # in this step: no pages were left; a newcomer went first
         self._refused: tuple[Request | None, int] = None, 0  # in the last step, with so many pages to be had
 
     # -- requests come and go
