@@ -22,11 +22,11 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.bench.report import Report
 from weft.models.config import DTYPES, Rope
 from weft.ops.attention import Heads, Rows, attend
 from weft.ops.linear import Linear, Norm
 from weft.ops.rows import embed
+from weft_bench.report import Report
 
 LAYERS, HIDDEN, INNER, VOCAB, HEADS, KV_HEADS, DIM, PAGE, EPS = 5, 192, 512, 1536, 6, 3, 32, 16, 1e-5
 BATCHES, WIDTHS = (1, 4, 16), (1, 6)

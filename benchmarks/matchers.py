@@ -23,15 +23,15 @@ import numpy as np
 import typer
 
 from library_calls import OWN_CALLS, OwnCalls, Place, Step, Walk
-from weft.bench.cli.app import OutOption, finish, measured, script
-from weft.bench.grammar.schema_files import TextTokens, read, some, text_of
-from weft.bench.report import Report
-from weft.bench.vocabulary import synthetic_vocabulary
 from weft.errors import GuideError, InputError
 from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
 from weft.guided.lane import default_workers
 from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
 from weft.tiny.records import example
+from weft_bench.cli.app import OutOption, finish, measured, script
+from weft_bench.grammar.schema_files import TextTokens, read, some, text_of
+from weft_bench.report import Report
+from weft_bench.vocabulary import synthetic_vocabulary
 
 NUM_TEXTS = 24
 NUM_STEPS = 16

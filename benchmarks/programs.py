@@ -23,13 +23,13 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from weft.bench.cli.app import OutOption, finish, measured, script
-from weft.bench.report import Report
-from weft.bench.vocabulary import synthetic_vocabulary
+from weft.aici import wasm_undo_bytes
 from weft.config import package_model_path
 from weft.errors import InputError
 from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
-from weft.grammar.wasm import wasm_undo_bytes
+from weft_bench.cli.app import OutOption, finish, measured, script
+from weft_bench.report import Report
+from weft_bench.vocabulary import synthetic_vocabulary
 
 NAME = "wasm_digits.wat"
 Tokens = NDArray[np.uint8]

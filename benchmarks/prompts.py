@@ -21,10 +21,10 @@ import torch
 from rich.console import Console
 
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.bench.report import Report
 from weft.engine.device.tensors import Gathered
 from weft.engine.request import Request
 from weft.engine.request_guide import RequestGuide
+from weft_bench.report import Report
 
 SAMPLING = SamplingParams(max_tokens=1)
 

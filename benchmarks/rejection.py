@@ -24,15 +24,15 @@ from rich.progress import track
 from torch import Tensor
 
 from probe import Kept, WatchedSteps
-from weft.bench.cli.app import DeviceOption, ModelOption, OutOption, PromptsOption, finish, measured, script
-from weft.bench.engine.drafters import DRAFTERS, Variant
-from weft.bench.heldout import PromptSet, prompt_sets
-from weft.bench.report import Report
-from weft.bench.rows import Rows
 from weft.config import EngineConfig
 from weft.core import Output
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.llm import LLM
+from weft_bench.cli.app import DeviceOption, ModelOption, OutOption, PromptsOption, finish, measured, script
+from weft_bench.engine.drafters import DRAFTERS, Variant
+from weft_bench.heldout import PromptSet, prompt_sets
+from weft_bench.report import Report
+from weft_bench.rows import Rows
 
 BATCH = 16
 

@@ -27,7 +27,7 @@ from server.clients import Clients
 from server.process import Server, serving
 from server.prompts import MAX_TOKENS, Asked, prompts
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.bench.report import Report
+from weft_bench.report import Report
 
 CLIENTS, SLOW, STALLING, LEAVING, HOSTILE = 64, 4, 2, 6, 4
 BATCH = 32

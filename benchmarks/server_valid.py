@@ -24,8 +24,8 @@ from openai import APIStatusError, AsyncOpenAI
 from rich.console import Console
 
 from server.process import serving
-from weft.bench.grammar.schema_files import read
-from weft.bench.report import Report
+from weft_bench.grammar.schema_files import read
+from weft_bench.report import Report
 
 CONCURRENCY = 48
 

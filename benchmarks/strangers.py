@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.engine.neighbour import Neighbour, ends, resident_mib
 from support.grammar.strangers import Stranger, everything
-from weft.bench.report import Report
 from weft.errors import WeftError
 from weft.executor import (
     Executor,
@@ -28,6 +27,7 @@ from weft.executor import (
     GuideType,
     Request,
 )
+from weft_bench.report import Report
 
 SETTLE_S = 0.3
 ALONE_S = 20.0

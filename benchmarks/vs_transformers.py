@@ -23,8 +23,8 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.bench.report import Report
 from weft.tiny.records import example
+from weft_bench.report import Report
 
 MAX_TOKENS = 160
 

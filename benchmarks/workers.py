@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from matchers import Text, native_step, places_of, texts_of
-from weft.bench.cli.app import OutOption, finish, measured, script
-from weft.bench.grammar.schema_files import TextTokens, text_of
-from weft.bench.report import Report
-from weft.bench.vocabulary import synthetic_vocabulary
 from weft.grammar import Guide, GuideCompiler, Vocabulary
 from weft.guided.lane import default_workers
+from weft_bench.cli.app import OutOption, finish, measured, script
+from weft_bench.grammar.schema_files import TextTokens, text_of
+from weft_bench.report import Report
+from weft_bench.vocabulary import synthetic_vocabulary
 
 BACKEND = "xgrammar"
 # XGrammar finds out anew what every token may do in so long a repetition.

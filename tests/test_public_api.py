@@ -17,7 +17,7 @@ PUBLIC = (
     "weft",
     "weft.executor",
     "weft.grammar",
-    "weft.grammar.wasm",
+    "weft.aici",
     "weft.guided",
     "weft.runtime",
     "weft.replay",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from weft.bench.rows import keeping
+from weft_bench.rows import keeping
 
 from .checkpoints import SMOLLM2, TINY
 from .environments import Environments, set_up

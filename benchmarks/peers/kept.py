@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.environment import environment
+from weft.config.environment import environment
 
 from .ratios import Row, pick
 

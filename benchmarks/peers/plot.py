@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from weft.bench.figures import COLOURS
+from weft_bench.figures import COLOURS
 
 from .lineup import ENGINES
 from .ratios import GROUP, Row, best, pick, speed

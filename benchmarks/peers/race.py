@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from weft.bench.report import Report
-from weft.bench.rows import Rows
+from weft_bench.report import Report
+from weft_bench.rows import Rows
 
 from .checkpoints import checkpoint
 from .environments import Environments

@@ -18,9 +18,9 @@
 
 #include "bindings/bind.h"
 #include "bindings/matcher.h"
-#include "grammar/wasm/base/code.h"
-#include "grammar/wasm/base/error.h"
-#include "grammar/wasm/matcher.h"
+#include "aici/base/code.h"
+#include "aici/base/error.h"
+#include "aici/matcher.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

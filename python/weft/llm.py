@@ -29,13 +29,13 @@ from weft.client.request import GenerationRequest
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
 from weft.core.names import MODEL_ELSEWHERE, explaining
+from weft.core.prompts import Prompt, is_prompt, progress, single, spread
 from weft.engine.engine import Engine
 from weft.errors import ExecutorError, InputError, RequestError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.models.config import ModelConfig
-from weft.prompts import Prompt, is_prompt, progress, single, spread
 
 LEAST_FED, FED_BATCHES = 64, 4
 """Of a list of prompts as many are with the engine at a time, or as many batches, if that is more."""

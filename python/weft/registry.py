@@ -20,7 +20,7 @@ GRAMMARS = {
 GUIDES = {
     "after": "weft.grammar.kinds.after:compile_after",
     "matcher": "weft.grammar.kinds.matcher:compile_factory",
-    "wasm": "weft.grammar.wasm.guide:compile_wasm",
+    "wasm": "weft.aici.guide:compile_wasm",
     "plugin": "weft.grammar.kinds.plugin:compile_plugin",
     "recognizer": "weft.grammar.kinds.recognizer:compile_recognizer",
 }
@@ -30,7 +30,7 @@ GUIDE_MAKERS = {
     "json_schema": "weft.grammar.kinds.json_schema:make",
     "tools": "weft.grammar.kinds.tools:make",
     "after": "weft.grammar.kinds.after:make",
-    "wasm": "weft.grammar.wasm.source:make",
+    "wasm": "weft.aici.source:make",
 }
 
 # Kinds whose text is looked at before it is compiled: `function(source)` raises `GuideError`.
@@ -49,7 +49,7 @@ GUIDE_VIEWS = {"grammar": "weft.grammar.xgrammar.translate:grammar_of"}
 LEAVES = {
     "prepare_closing": "weft.grammar.kinds.closing:prepare_closing",
     "closing_matcher": "weft.grammar.kinds.closing:closing_matcher",
-    "program_report": "weft.grammar.wasm.report:program_report",
+    "program_report": "weft.aici.report:program_report",
 }
 
 DRAFTERS = {

@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 
 from support.engine.requests import engine_request
 from weft import EngineConfig, Guide, SamplingParams, Speculation
-from weft.bench.engine import models as engines
 from weft.client import BuiltEngine, ModelSource, builder
 from weft.config import Graphs
 from weft.engine.beam_params import BeamParams
@@ -30,6 +29,7 @@ from weft.guided.state import GuidedShape
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.current import CPU, context
 from weft.runtime.interface import Stream
+from weft_bench.engine import models as engines
 
 META = torch.device("meta")
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach"}

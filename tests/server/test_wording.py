@@ -38,7 +38,7 @@ HEARD = (
 UNHEARD = {
     # How an engine, a vocabulary or a guide is made in Python, and what only Python or an executor can ask.
     "client/builder.py", "client/model_text.py", "client/options.py", "engine/beam/checks.py", "grammar/wasm_limits.py",
-    "grammar/vocabulary/hugging_face.py", "grammar/vocabulary/tokenizer.py", "grammar/wasm/source.py",
+    "grammar/vocabulary/hugging_face.py", "grammar/vocabulary/tokenizer.py", "aici/source.py",
 }  # fmt: skip
 UNHEARD_WORDS = (
     "max_beam_width", "return_generation_logits", "additional_outputs", "is no guide; use", "style= of Guide.tools",

@@ -7,20 +7,21 @@ not know each other. Files of one room may know each other, but not in a circle.
 from __future__ import annotations
 
 PYTHON_FLOORS = [
-    "_core errors extras lazy version",
-    "awake forks files registry tiny",
-    "config core tokenizer",
-    "environment runtime stop_words",
+    "_core errors lazy version",
+    "registry tiny",
+    "core",
+    "config tokenizer",
+    "runtime",
     "ops grammar/vocabulary",
     "grammar",
     "grammar/schema models",
     "models/gguf",
     "grammar/xgrammar",
-    "grammar/llguidance grammar/kinds grammar/wasm",
+    "grammar/llguidance grammar/kinds aici",
     "grammar/auto grammar/compile",
     "grammar/__init__",
-    "guided text parsing",
-    "spelling prompts spec trace",
+    "guided parsing",
+    "spec trace",
     "engine/stats engine/device engine/beam_params engine/logits_processors engine/request_guide",
     "engine/kv engine/stop_rules",
     "engine/request",
@@ -32,7 +33,7 @@ PYTHON_FLOORS = [
     "engine/__init__",
     "client replay executor/types",
     "executor llm",
-    "executor/check",
+    "migration",
     "server/wording server/served server/logs server/ids",
     "server/errors",
     "server/programs server/kept server/connections server/workers server/body_limits",
@@ -47,11 +48,7 @@ PYTHON_FLOORS = [
     "server/guard",
     "server/app",
     "server/run server/__init__",
-    "bench",
-    "bench/runtime bench/engine",
-    "bench/grammar bench/serve",
-    "bench/cli",
-    "inspection demo",
+    "demo",
     "cli",
     "__init__",
 ]
@@ -62,19 +59,19 @@ NATIVE_FLOORS = [
     "driver/polling",
     "hostfunc guided",
     "drafting",
-    "grammar/after grammar/closing grammar/llguidance grammar/recognizer grammar/xgrammar grammar/wasm/base",
-    "grammar/plugin grammar/python grammar/wasm/host",
-    "grammar/wasm",
+    "grammar/after grammar/closing grammar/llguidance grammar/recognizer grammar/xgrammar aici/base",
+    "grammar/plugin grammar/python aici/host",
+    "aici",
     "bindings",
 ]
 
 # What not everybody needs, and who may import it all the same. Others find it in the registry, or are given it.
 PYTHON_LEAVES = {
-    "grammar/wasm": "bench guided/recorded_guide",
-    "grammar/kinds/closing": "bench replay",
+    "aici": "guided/recorded_guide",
+    "grammar/kinds/closing": "replay",
     "grammar/kinds/plugin": "__init__",
-    "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto bench inspection",
-    "grammar/llguidance": "grammar/auto bench inspection",
+    "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto cli",
+    "grammar/llguidance": "grammar/auto cli",
     "grammar/auto": "",
     "engine/beam": "engine/build client/engine_requests",
     "engine/flight_recorder": "client/flight_recorder __init__",
@@ -82,9 +79,9 @@ PYTHON_LEAVES = {
     "guided/recording": "engine/flight_recorder replay cli/replay",
     "guided/recorded_guide": "guided/recording engine/flight_recorder",
 }
-NATIVE_LEAVES = {"grammar/wasm": "bindings", "grammar/closing": "bindings", "grammar/plugin": "bindings"}
+NATIVE_LEAVES = {"aici": "bindings", "grammar/closing": "bindings", "grammar/plugin": "bindings"}
 
-EXTENSION_USERS = ("awake", "runtime", "grammar", "ops", "guided", "stop_words")
+EXTENSION_USERS = ("core/awake", "runtime", "grammar", "ops", "guided", "tokenizer/stop_words", "aici")
 PYTHON_IN_NATIVE = ("hostfunc", "grammar/python", "bindings")
 NO_TORCH = ("engine/kv", "engine/scheduling")
 

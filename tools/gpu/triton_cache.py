@@ -33,7 +33,6 @@ from triton.runtime import driver
 
 from support.engine.nodes import IN_TRITON
 from support.kernels.launches import fake_cuda
-from weft.bench.engine.models import SHAPES
 from weft.config import package_model_path
 from weft.models import eagle3_head
 from weft.models.base import PagedKV
@@ -46,6 +45,7 @@ from weft.models.weights import read_config
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
 from weft.ops.variants import NAMED, using
+from weft_bench.engine.models import SHAPES
 
 PAGE = 16
 TINY_LENGTHS = {torch.float32: (512, 4096, 1024, 256), torch.bfloat16: (512, 4096)}

@@ -19,8 +19,8 @@ from config import ASSETS, HERE, lines
 from rich.console import Console
 
 from weft import LLM, Guide, SamplingParams
-from weft.bench.report import Report
 from weft.tiny.prompts import ABOUT, render_prompt
+from weft_bench.report import Report
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from weft.bench.cli import app as bench_app
 from weft.cli.command import HELP_NAMES, Command
 from weft.cli.generate import generate
 from weft.cli.inspect import inspect
@@ -22,6 +21,7 @@ from weft.cli.replay import replay
 from weft.cli.serve import serve
 from weft.config import is_debug
 from weft.errors import WeftError, escaped
+from weft_bench.cli import app as bench_app
 
 app = typer.Typer(
     no_args_is_help=True,

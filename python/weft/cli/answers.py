@@ -57,7 +57,7 @@ class Run:
         from rich.console import Console
 
         from weft.core import Output
-        from weft.text import coloured
+        from weft.tokenizer.text import coloured
 
         console = Console(highlight=False, soft_wrap=True, emoji=False)
         output = Output(prompt_token_ids=[])  # what came before a failure

@@ -157,6 +157,6 @@ def traced(llm: Any, path: Path | None) -> AbstractContextManager[object]:
 def write_statistics(path: Path, llm: Any, prompts: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Write the file of --stats-json."""
     from weft.cli.statistics import statistics
-    from weft.files import write_whole
+    from weft.core.files import write_whole
 
     write_whole(path, (json.dumps(statistics(llm, prompts, outputs), indent=2) + "\n").encode())

@@ -23,7 +23,7 @@ def inspect(
     """Say what weft found: versions, GPU, and what is in a model directory."""
     from rich.console import Console
 
-    from weft import inspection
+    from weft.cli import inspection
     from weft.config import model_directory
 
     console = Console(highlight=False, soft_wrap=True)

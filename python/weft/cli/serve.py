@@ -13,8 +13,8 @@ import typer
 from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
 from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided, HostTasks
+from weft.core.extras import install_hint
 from weft.errors import GuideError, InputError, InterfaceError
-from weft.extras import install_hint
 
 if TYPE_CHECKING:
     from weft.server.config_file import ConfigFile

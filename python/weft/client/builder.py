@@ -13,12 +13,12 @@ from torch import Tensor
 from weft.client.kv_memory import sized_by_memory
 from weft.client.model_text import ModelText
 from weft.config import EngineConfig, Speculation, model_directory
+from weft.core.files import read_json
 from weft.engine.admission import advice
 from weft.engine.build import build_engine
 from weft.engine.device.state import caches_of
 from weft.engine.engine import Engine
 from weft.errors import InputError, TokenizerError
-from weft.files import read_json
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.vocabulary.materials import VocabularyMaterials
 from weft.grammar.vocabulary.tokenizer import Vocabulary

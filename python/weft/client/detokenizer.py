@@ -10,7 +10,7 @@ from weft.core import SAMPLED, Hypothesis, Output, Piece
 from weft.grammar.compile.verdict import Verdicts, asked_of
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-from weft.text import RunningText, decode
+from weft.tokenizer.text import RunningText, decode
 from weft.tokenizer.tokenizer import Tokenizer
 
 

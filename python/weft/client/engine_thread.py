@@ -20,11 +20,11 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from weft.core import FinishReason
+from weft.core.forks import Home
 from weft.engine.engine import Engine
 from weft.engine.request import Request
 from weft.engine.stats import StepRecord
 from weft.errors import ExecutorError, RequestError, brief
-from weft.forks import Home
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from weft.core import SamplingParams
+from weft.core.files import read_json
 from weft.errors import InputError, ModelError
-from weft.files import read_json
 
 Source = Literal["auto", "weft"]
 FIELDS = {

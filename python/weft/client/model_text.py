@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from weft.core import read_token_ids
+from weft.core.prompts import Prompt
 from weft.engine.admission import RAISE, check_length
 from weft.errors import CapacityError, InputError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-from weft.prompts import Prompt
 from weft.tokenizer.tokenizer import ChatTemplate, Tokenizer
 
 LONGEST_TOKEN = 16

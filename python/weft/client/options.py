@@ -9,12 +9,12 @@ from typing import Any, TypedDict, cast
 from weft.client.request import DEFAULT_SAMPLING, GenerationRequest
 from weft.core import SamplingParams
 from weft.core.names import SAMPLING_ELSEWHERE, meant
+from weft.core.prompts import Prompt, is_prompt, spread
 from weft.engine.beam_params import BeamParams
 from weft.engine.device.tensors import NOTHING, Gather
 from weft.engine.logits_processors import LogitsProcessor
 from weft.errors import InputError
 from weft.grammar.guide import Guide
-from weft.prompts import Prompt, is_prompt, spread
 
 OWN_PROCESSOR = "logits_processor"
 """What errors call a request's own function."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from weft.config import MAX_DRAFT_TOKENS, Lookahead
 from weft.core import Kind, SamplingParams, is_encodable
+from weft.core.prompts import Prompt
 from weft.engine.beam_params import BeamParams
 from weft.engine.device.sampling import OWN_PENALTIES, PenaltyRule
 from weft.engine.device.tensors import NOTHING, Gather
@@ -20,7 +21,6 @@ from weft.engine.logits_processors import LogitsProcessor
 from weft.errors import InputError, RequestError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.guide import Guide
-from weft.prompts import Prompt
 
 DEFAULT_SAMPLING = SamplingParams()
 MAX_SALT = 256

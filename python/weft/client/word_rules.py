@@ -13,9 +13,9 @@ from weft.config import EngineConfig
 from weft.core import SamplingParams
 from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, OWN_PENALTIES, PenaltyRule, TokenRules
 from weft.errors import InputError
-from weft.spelling import Speller
-from weft.stop_words import StopSequences, StopTexts, StopTokens
-from weft.text import RunningText
+from weft.tokenizer.spelling import Speller
+from weft.tokenizer.stop_words import StopSequences, StopTexts, StopTokens
+from weft.tokenizer.text import RunningText
 
 WatcherFactory = Callable[[], RunningText | StopTokens | None]
 """Makes what watches an answer for stop words, one for each sequence; they share what finds the words."""

@@ -10,8 +10,8 @@ from rich.text import Text
 from weft.core import Output, SamplingParams
 from weft.demo.breaks import guide_of
 from weft.llm import LLM
-from weft.text import coloured
 from weft.tiny.records import Record
+from weft.tokenizer.text import coloured
 
 SAMPLING = SamplingParams(max_tokens=192)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from weft.config import EngineConfig, Speculation
 from weft.core import FinishReason
+from weft.core.forks import Home
 from weft.engine.admission import Admission
 from weft.engine.device.state import DecodeParts
 from weft.engine.kv.cache import KvManager
@@ -29,7 +30,6 @@ from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner
 from weft.engine.step.warm_up import warm_up
 from weft.errors import CapacityError, ExecutorError, InputError
-from weft.forks import Home
 from weft.guided.lane import GrammarLane
 from weft.runtime.interface import Runtime
 from weft.runtime.scope import FailureScope

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from weft.aici.source import WasmSource
 from weft.grammar.guide import Guide, Kind
-from weft.grammar.wasm.source import WasmSource
 
 KEPT_KINDS: tuple[Kind, ...] = (
     "json_schema",

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from weft.core.files import write_whole
 from weft.errors import InputError
-from weft.files import write_whole
 from weft.guided.flight import Operation, integers
 from weft.guided.recorded_guide import RecordedGuide
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.core.files import read_json
 from weft.errors import ModelError
-from weft.files import read_json
 from weft.models.base import KVShape, Model, PagedKV
 from weft.models.config import MTP_KEY, Fields, ModelConfig, fit_target
 from weft.models.layers import DecoderLayer, norms

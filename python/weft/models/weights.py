@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from weft.core.files import inside, read_json
 from weft.errors import ModelError
-from weft.files import inside, read_json
 from weft.models.base import Model
 from weft.models.config import DTYPES, ModelConfig
 from weft.models.mtp_layout import INSIDE

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft import _core
+from weft.core.extras import install_hint
 from weft.errors import DriverError, GraphError, InterfaceError
-from weft.extras import install_hint
 from weft.runtime.cpu import CpuRuntime, CUDAGraph, Stream
 from weft.runtime.cuda import CudaRuntime, CudaStream, capture_kept
 from weft.runtime.current import CPU, context

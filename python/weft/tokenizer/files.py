@@ -13,8 +13,8 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken
 
+from weft.core.files import read_json
 from weft.errors import TokenizerError
-from weft.files import read_json
 from weft.tokenizer.tokenizer import ChatTemplate, Tokenizer
 
 FILES = ("tokenizer.json", "tokenizer.model", "tekken.json")

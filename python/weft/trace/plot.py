@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from weft.core.extras import install_hint
 from weft.errors import InterfaceError
-from weft.extras import install_hint
 from weft.trace.chrome import track_names
 from weft.trace.slice import Slice
 

@@ -23,7 +23,7 @@ from weft.engine.step.opening import guarded
 from weft.engine.step.prefill import each_guarded
 from weft.grammar.guide import Guide
 from weft.runtime import CpuRuntime, cpu
-from weft.text import RunningText
+from weft.tokenizer.text import RunningText
 
 
 def several(tiny: Checkpoint, prompts: list[str]) -> tuple[list[Request], list[Guide | None]]:

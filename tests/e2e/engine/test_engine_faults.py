@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from weft import LLM, EngineConfig, Guide, InputError, SamplingParams, Speculation
-from weft.bench.engine.simulated import simulate_acceptance
 from weft.config import Graphs
 from weft.engine.step import graphs as graphs_module
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.step import Plan, decode_step
+from weft_bench.engine.simulated import simulate_acceptance
 
 PROMPT = 'Text: Ada Berg is 31 years old.\nSchema: {"name": string}\nJSON: '
 
@@ -40,7 +40,7 @@ def test_a_capture_that_fails_is_made_again(graphs: Graphs, monkeypatch: pytest.
 
 
 def test_what_one_commit_raises_is_that_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.text import RunningText
+    from weft.tokenizer.text import RunningText
 
     sampling = SamplingParams(max_tokens=10)
     with LLM(device="cpu", engine=EngineConfig(max_batch=3)) as llm:

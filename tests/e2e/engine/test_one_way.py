@@ -36,4 +36,4 @@ def test_a_request_enters_few_files() -> None:
     assert changes(decoding) <= MOST_CHANGES, told
     assert len({call.file for call in decoding}) <= MOST_STEP_FILES, told
     assert len(trace.files) <= MOST_FILES, "\n".join(sorted(trace.files))
-    assert not [file for file in trace.files if file.startswith(("engine/beam/", "grammar/wasm/"))]
+    assert not [file for file in trace.files if file.startswith(("engine/beam/", "aici/"))]

@@ -16,7 +16,7 @@ from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS
 from weft.errors import InputError, RequestError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-from weft.spelling import Speller
+from weft.tokenizer.spelling import Speller
 
 MIXES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -16,6 +16,7 @@ from support.executor import until_final
 from support.wasm.digits import splicing, telling, told
 from support.wasm.guides import PROMPT, tokens_of
 from weft import LLM, EngineConfig, Guide, GuideError, GuideStateError, Output, RequestError, SamplingParams
+from weft.aici import WasmLimits
 from weft.cli import app
 from weft.executor import (
     Executor,
@@ -27,7 +28,6 @@ from weft.executor import (
     Result,
     SamplingConfig,
 )
-from weft.grammar.wasm import WasmLimits
 
 SAMPLING = [
     SamplingParams(temperature=1.0, seed=1, max_tokens=9),  # ends at its length

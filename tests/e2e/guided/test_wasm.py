@@ -18,6 +18,7 @@ from support.executor import until_final
 from support.wasm.digits import EXAMPLES, changed, digits, splicing
 from support.wasm.guides import PROMPT, SPIN, forced, later, spliced, tokens_of
 from weft import LLM, EngineConfig, Guide, GuideError, GuideStateError, Output, SamplingParams, Speculation
+from weft.aici import WasmLimits
 from weft.executor import (
     Executor,
     ExecutorConfig,
@@ -27,7 +28,6 @@ from weft.executor import (
     Request,
     SamplingConfig,
 )
-from weft.grammar.wasm import WasmLimits
 
 
 def guides() -> list[Guide | None]:

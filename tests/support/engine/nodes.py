@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.kernels.launches import Launch, launches
-from weft.bench.engine.models import Shape
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.step.step import Guides, Iteration, Plan, decode_step
 from weft.guided.lane import GrammarLane
@@ -26,6 +25,7 @@ from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
 from weft.ops import attention, linear, rows
 from weft.spec.recurrent import RecurrentDrafter
+from weft_bench.engine.models import Shape
 
 IN_TRITON: dict[str, Callable[..., Any]] = {
     "linear": linear._linear_cuda,

@@ -12,10 +12,10 @@ from support.grammar.grammars import small_vocabulary
 from support.grammar.guide_kinds import KINDS
 from support.grammar.guides import GUIDES
 from weft import registry
-from weft.bench.vocabulary import synthetic_vocabulary
 from weft.errors import GuideError
 from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
+from weft_bench.vocabulary import synthetic_vocabulary
 
 # Guides with a Python object in their place or within, and plug-ins, which need not refuse what weft never asks for.
 LENIENT = ("Python", "recogniser", "plug-in")

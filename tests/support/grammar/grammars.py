@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weft.bench.vocabulary import synthetic_vocabulary
 from weft.errors import GuideError
 from weft.grammar import Backend, CompiledGuide, Guide, Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
+from weft_bench.vocabulary import synthetic_vocabulary
 
 END = 0
 PIECES = [

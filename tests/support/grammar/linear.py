@@ -31,8 +31,8 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar import schema as xgrammar_schema
 from weft.grammar.xgrammar import tags as xgrammar_tags
 from weft.grammar.xgrammar import translate as xgrammar_translate
-from weft.stop_words import StopSequences, StopTexts
 from weft.tokenizer.files import load_tokenizer
+from weft.tokenizer.stop_words import StopSequences, StopTexts
 
 LIMITS = CompileLimits(
     max_depth=1 << 30,

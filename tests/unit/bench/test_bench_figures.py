@@ -6,10 +6,10 @@ from itertools import combinations
 
 import pytest
 
-from weft.bench.engine.acceptance import NONE
-from weft.bench.engine.drafters import VARIANTS
-from weft.bench.figures import COLOURS, MARKERS, look
 from weft.errors import InterfaceError
+from weft_bench.engine.acceptance import NONE
+from weft_bench.engine.drafters import VARIANTS
+from weft_bench.figures import COLOURS, MARKERS, look
 
 
 def distance(one: str, other: str) -> float:

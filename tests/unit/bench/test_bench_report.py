@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from weft.bench.report import Report
-from weft.environment import commit
+from weft.config.environment import commit
+from weft_bench.report import Report
 
 ROWS: list[dict[str, Any]] = [
     {

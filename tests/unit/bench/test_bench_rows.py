@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from weft.bench import cli
-from weft.bench.children import run_benchmark
-from weft.bench.engine import step
-from weft.bench.report import Report
-from weft.bench.rows import Rows, keeping
-from weft.bench.runtime import hostfunc
 from weft.errors import InputError
+from weft_bench import cli
+from weft_bench.children import run_benchmark
+from weft_bench.engine import step
+from weft_bench.report import Report
+from weft_bench.rows import Rows, keeping
+from weft_bench.runtime import hostfunc
 
 
 def written(folder: Path, name: str) -> Any:
@@ -103,7 +103,7 @@ def test_another_cuda_core_is_a_failure_of_its_own(monkeypatch: pytest.MonkeyPat
 STALLS = """
 import sys, time
 from pathlib import Path
-from weft.bench.rows import Rows, keeping
+from weft_bench.rows import Rows, keeping
 with keeping(Path(sys.argv[1]), 0.5):
     rows = Rows("stalled")
     with rows.trying(batch=1):

@@ -16,12 +16,12 @@ import pytest
 
 from support.grammar.grammars import small_vocabulary
 from support.grammar.hostile import tower
+from weft.aici.compile import cpu_seconds
 from weft.errors import CapacityError, GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import trial as trials
 from weft.grammar.compile.trial import Trial
-from weft.grammar.wasm.compile import cpu_seconds
 
 pytestmark = pytest.mark.process
 

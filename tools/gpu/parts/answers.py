@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from weft.bench.report import Report
-from weft.bench.rows import Rows, keeping
+from weft_bench.report import Report
+from weft_bench.rows import Rows, keeping
 
 DEVICE = os.environ.get("DEVICE", "cuda")
 ON_GPU = DEVICE == "cuda"

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from answers import DEVICE, ON_GPU, OUT, answers, write_and_say
 
-from weft.bench.engine import overhead
-from weft.bench.engine.models import shape_of
-from weft.bench.report import Report
-from weft.bench.runtime import hostfunc, mask
+from weft_bench.engine import overhead
+from weft_bench.engine.models import shape_of
+from weft_bench.report import Report
+from weft_bench.runtime import hostfunc, mask
 
 MASKS = {"mask-64": (64, 131072, 11), "mask-1": (1, 128256, 11)} if ON_GPU else {"mask-2": (2, 1024, 2)}
 """By name rows, vocabulary and repetitions."""

@@ -17,10 +17,10 @@ from answers import DEVICE, ON_GPU, answers
 
 import weft
 from weft import _core
-from weft.bench.runtime.null_tasks import native_noop, python_noop
 from weft.errors import WeftError
 from weft.runtime import get
 from weft.runtime.interface import Graph
+from weft_bench.runtime.null_tasks import native_noop, python_noop
 
 RUNTIME = get(DEVICE)
 STREAM = RUNTIME.stream()

@@ -21,15 +21,15 @@ from typing import Any
 
 from answers import DEVICE, ON_GPU, Answers, answers, left, say, shown
 
-from weft.bench.engine.bandwidth import copy_bandwidth, traffic
-from weft.bench.engine.models import Bench, shape_of
-from weft.bench.engine.paired import GUIDE, SIMULATED, Setting, Side
 from weft.config import Graphs, HostTasks
 from weft.engine.engine import Engine
 from weft.engine.step.step import Guides, Plan
 from weft.grammar.guide import Guide
 from weft.ops.variants import NAMED, using
 from weft.trace.record import record_on
+from weft_bench.engine.bandwidth import copy_bandwidth, traffic
+from weft_bench.engine.models import Bench, shape_of
+from weft_bench.engine.paired import GUIDE, SIMULATED, Setting, Side
 
 SHAPE = "llama-8b-eagle3" if ON_GPU else "small"
 PROMPT, ROOM, ITERATIONS = (512, 256, 48) if ON_GPU else (16, 112, 4)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 
-from weft.awake import AwakeWatch
+from weft.core.awake import AwakeWatch
 from weft.engine.request import Request, Stage
 from weft.engine.scheduling.deadlines import Deadlines
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue

@@ -12,8 +12,8 @@ from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
 
+from weft.core.forks import Home
 from weft.errors import GuideError, UnavailableError
-from weft.forks import Home
 from weft.grammar.base import Closes, CompiledGuide, Opening, Warming
 from weft.grammar.compile import dumps
 from weft.grammar.compile.cache import GuideCache

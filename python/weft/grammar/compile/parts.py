@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft import registry
-from weft.awake import AwakeWatch
+from weft.core.awake import AwakeWatch
 from weft.errors import GuideError, WeftError
 from weft.grammar.base import Backend, CompiledGuide
 from weft.grammar.guide import Guide

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from weft.awake import AwakeTimer
+from weft.core.awake import AwakeTimer
 from weft.errors import GuideError, UnavailableError
 from weft.grammar.compile.helper import Helper, Helpers
 from weft.grammar.compile.precheck import WAITING, Job

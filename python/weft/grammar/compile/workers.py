@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from weft.awake import AwakeTimer, AwakeWatch
+from weft.core.awake import AwakeTimer, AwakeWatch
 from weft.errors import UnavailableError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import stacks

@@ -13,8 +13,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
+from weft.core.files import read_json
 from weft.errors import TokenizerError
-from weft.files import read_json
 from weft.grammar.vocabulary.encodings import decoder_of, marks_spaces, shown_by_texts
 
 # Names that only control tokens have; some tokenizers do not mark theirs as special.

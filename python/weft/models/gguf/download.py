@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from weft.config import CatalogModel, cached_model_path
+from weft.core.files import write_whole
 from weft.errors import InputError, ModelError
-from weft.files import write_whole
 from weft.models.gguf.library import gguf_library
 from weft.models.gguf.reading import gguf_to_directory
 

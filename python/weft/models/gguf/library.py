@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.core.extras import install_hint
 from weft.errors import InterfaceError
-from weft.extras import install_hint
 
 
 def gguf_library() -> Any:

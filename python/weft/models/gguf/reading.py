@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from weft.core.files import write_whole
 from weft.errors import ModelError
-from weft.files import write_whole
 from weft.models.config import DTYPES, parse_decoder
 from weft.models.gguf.fields import Metadata, config_json
 from weft.models.gguf.layout import check_layout

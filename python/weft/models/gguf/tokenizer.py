@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from weft.core.files import read_json
 from weft.errors import TokenizerError
-from weft.files import read_json
 from weft.models.gguf.fields import Metadata
 from weft.models.gguf.splitting import SPLITTING, splitting_name
 

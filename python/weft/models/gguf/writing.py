@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.core.files import read_json
 from weft.errors import ModelError
-from weft.files import read_json
 from weft.models.config import DTYPES, ModelConfig
 from weft.models.gguf.fields import ARCHITECTURE
 from weft.models.gguf.library import gguf_library

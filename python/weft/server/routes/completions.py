@@ -11,7 +11,7 @@ from weft.server.served import ServedModel
 from weft.server.state import ServerState, new_id
 from weft.server.tenants import Tenant
 from weft.server.writing.completions import CompletionWriter
-from weft.text import decode
+from weft.tokenizer.text import decode
 
 DEFAULT_TOKENS = 16
 """OpenAI's `max_tokens` of a completion that names none."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from weft.bench.engine import acceptance
-from weft.bench.engine.drafters import VARIANTS, Variant
-from weft.bench.heldout import PromptSet, acceptance_length, count_differing
 from weft.config import Speculation
 from weft.core import Output, OutputStats
+from weft_bench.engine import acceptance
+from weft_bench.engine.drafters import VARIANTS, Variant
+from weft_bench.heldout import PromptSet, acceptance_length, count_differing
 
 DRAFT_MODEL = next(variant for variant in VARIANTS if variant.name == "draft model unguided")
 

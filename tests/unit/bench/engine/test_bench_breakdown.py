@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from weft.bench.engine.breakdown import GAPS, GRAMMAR, HOST, MODEL, WAITS, Recorded, Turn, table, write
-from weft.bench.report import Report
 from weft.trace import Slice
 from weft.trace.profile import slices_of
+from weft_bench.engine.breakdown import GAPS, GRAMMAR, HOST, MODEL, WAITS, Recorded, Turn, table, write
+from weft_bench.report import Report
 
 
 def forward(begin: float, end: float, label: str = "forward") -> Slice:

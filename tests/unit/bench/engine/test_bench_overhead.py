@@ -12,14 +12,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from weft.bench.cli import app, every
-from weft.bench.engine import overhead
-from weft.bench.engine.breakdown import SHOWN
-from weft.bench.engine.models import Bench, Shape
-from weft.bench.engine.overhead import hidden_percent
-from weft.bench.engine.paired import GUIDE, SIMULATED, Setting, Side, ratio, take_turns
 from weft.errors import InputError, RequestError
 from weft.grammar.guide import Guide
+from weft_bench.cli import app, every
+from weft_bench.engine import overhead
+from weft_bench.engine.breakdown import SHOWN
+from weft_bench.engine.models import Bench, Shape
+from weft_bench.engine.overhead import hidden_percent
+from weft_bench.engine.paired import GUIDE, SIMULATED, Setting, Side, ratio, take_turns
 
 SMALL = Shape(layers=2, hidden=64, vocab=1024)
 
@@ -160,7 +160,7 @@ def test_all_leaves_out_on_a_gpu_what_the_host_does_alone(
         assert (out, seconds) == (tmp_path, 7.0) and command[0] == name
         return "it took more than 7 s" if name == "mask" else None
 
-    monkeypatch.setattr("weft.bench.children.run_benchmark", run)
+    monkeypatch.setattr("weft_bench.children.run_benchmark", run)
     monkeypatch.setattr("weft.runtime.get", lambda name: SimpleNamespace(device=torch.device(name)))
     options = ["all", "--device", device, "--out", str(tmp_path), "--time-limit", "7"]
     result = CliRunner().invoke(app, options)

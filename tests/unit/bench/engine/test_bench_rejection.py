@@ -9,10 +9,10 @@ from torch import Tensor
 import rejection
 from probe import Kept, WatchedSteps
 from rejection import Tally, acceptance_probability, before_end, watch
-from weft.bench.engine.drafters import DRAFTERS
-from weft.bench.heldout import prompt_set
 from weft.config import EngineConfig
 from weft.llm import LLM
+from weft_bench.engine.drafters import DRAFTERS
+from weft_bench.heldout import prompt_set
 
 VOCAB, DRAFTS, RUNS = 4, 3, 40_000
 

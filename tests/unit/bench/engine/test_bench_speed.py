@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from weft.bench.engine import speed
-from weft.bench.engine.drafters import DRAFTERS
-from weft.bench.engine.speed import Racer, median_ratio, summary, table
+from weft_bench.engine import speed
+from weft_bench.engine.drafters import DRAFTERS
+from weft_bench.engine.speed import Racer, median_ratio, summary, table
 
 LLM: Any = None
 
@@ -67,7 +67,7 @@ def test_small_run() -> None:
 def test_commands_name_their_options(name: str) -> None:
     from typer.testing import CliRunner
 
-    from weft.bench.cli import app
+    from weft_bench.cli import app
 
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
     assert shown.exit_code == 0

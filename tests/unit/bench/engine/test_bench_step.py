@@ -10,17 +10,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from weft.bench.engine import step
-from weft.bench.engine.bandwidth import copy_bandwidth, target_size, traffic
-from weft.bench.engine.models import SHAPES, Bench, HeadWeights, Shape, WeightsOnDevice, shape_of
-from weft.bench.engine.paired import GUIDE, SIMULATED, Setting, Side
-from weft.bench.engine.simulated import simulated_operations
 from weft.engine.step.step import Guides, Plan
 from weft.errors import InputError
 from weft.models.base import PagedKV
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
 from weft.runtime import get as get_runtime
+from weft_bench.engine import step
+from weft_bench.engine.bandwidth import copy_bandwidth, target_size, traffic
+from weft_bench.engine.models import SHAPES, Bench, HeadWeights, Shape, WeightsOnDevice, shape_of
+from weft_bench.engine.paired import GUIDE, SIMULATED, Setting, Side
+from weft_bench.engine.simulated import simulated_operations
 
 TINY = Shape(layers=3, hidden=64, vocab=1024, draft_vocab=600)
 
@@ -131,7 +131,7 @@ def test_rows_say_what_forcing_tokens_adds(bench: Bench, length: float) -> None:
 
 def test_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "small", TINY)
-    monkeypatch.setattr("weft.bench.engine.bandwidth.BUFFER_BYTES", {"cpu": 1 << 22})
+    monkeypatch.setattr("weft_bench.engine.bandwidth.BUFFER_BYTES", {"cpu": 1 << 22})
     report = step.run("cpu", batches=[1, 2], iterations=8, context=16)
     assert [(row["drafts"], row["batch"], row["simulated"]) for row in report.rows] == [
         (0, 1, False),

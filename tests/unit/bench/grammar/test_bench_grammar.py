@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.bench.grammar.calls import run
+from weft_bench.grammar.calls import run
 
 
 def test_it_reports_each_kind_of_call(tmp_path: Path) -> None:

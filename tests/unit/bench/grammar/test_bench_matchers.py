@@ -11,8 +11,8 @@ import matchers
 import workers
 from library_calls import OWN_CALLS, Place
 from weft import registry
-from weft.bench.vocabulary import synthetic_vocabulary
 from weft.errors import InputError
+from weft_bench.vocabulary import synthetic_vocabulary
 
 
 def test_every_library_is_compared(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from weft.bench.grammar import schema_process
-from weft.bench.grammar.schema_files import SchemaFile, TextTokens, read, some, text_of
-from weft.bench.grammar.schema_process import JudgeProcess
-from weft.bench.grammar.schema_run import Compiled, Settings, Walked
-from weft.bench.grammar.schemas import SchemaReport, kind_of, run
-from weft.bench.vocabulary import synthetic_vocabulary
 from weft.errors import InputError
+from weft_bench.grammar import schema_process
+from weft_bench.grammar.schema_files import SchemaFile, TextTokens, read, some, text_of
+from weft_bench.grammar.schema_process import JudgeProcess
+from weft_bench.grammar.schema_run import Compiled, Settings, Walked
+from weft_bench.grammar.schemas import SchemaReport, kind_of, run
+from weft_bench.vocabulary import synthetic_vocabulary
 
 PERSON = {
     "type": "object",

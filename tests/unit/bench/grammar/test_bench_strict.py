@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from weft.bench.grammar import strict
-from weft.bench.grammar.exact_verdict import INVALID, NO_JSON, UNJUDGED, VALID, verdict
-from weft.bench.grammar.random_answers import Walker, vocabulary
-from weft.bench.grammar.shrink import shrunk
-from weft.bench.grammar.strict import Case, Trial, run
 from weft.grammar import Guide
+from weft_bench.grammar import strict
+from weft_bench.grammar.exact_verdict import INVALID, NO_JSON, UNJUDGED, VALID, verdict
+from weft_bench.grammar.random_answers import Walker, vocabulary
+from weft_bench.grammar.shrink import shrunk
+from weft_bench.grammar.strict import Case, Trial, run
 
 
 def test_answers_obey_random_schemas() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from weft.bench.grammar.validity import Judged, judge, run
 from weft.core import Output
+from weft_bench.grammar.validity import Judged, judge, run
 
 SCHEMAS = {
     "one": {

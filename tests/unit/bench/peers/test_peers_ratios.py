@@ -14,7 +14,7 @@ from peers.kept import kept_rows, without
 from peers.plot import draw, series
 from peers.protocol import Answer, Prompt
 from peers.ratios import against_peers, ratio, targets
-from weft.bench.report import Report
+from weft_bench.report import Report
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 

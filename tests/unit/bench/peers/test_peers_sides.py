@@ -18,7 +18,7 @@ from peers.lineup import lineup
 from peers.prompts import has_list, of_round, pool
 from peers.protocol import Answers, Config, Request, Side
 from peers.race import Choice, race
-from weft.bench.rows import keeping
+from weft_bench.rows import keeping
 
 
 def config(batch: int, drafter: str = "none") -> Config:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from weft.bench.runtime import mask
+from weft_bench.runtime import mask
 
 
 def test_reports_every_dtype_and_share(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from weft.bench.runtime import replay
 from weft.runtime import get
 from weft.runtime.dump import dump_graph
+from weft_bench.runtime import replay
 
 
 def test_every_node_of_hand_offs_is_of_the_other_kind_than_the_one_before() -> None:

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from weft.bench.report import Report
-from weft.bench.serve import run as serve
-from weft.bench.serve.clients import Clients, Load, Sent, Window, note_times, poisson
-from weft.bench.serve.loop_time import idle_times, measure_loop, own_times
-from weft.bench.serve.ratios import ratio
-from weft.bench.serve.run import percentile, plot
-from weft.bench.serve.setup import Loads, Setup, numbers
-from weft.bench.serve.workload import ENDLESS, Workload, is_guided
 from weft.errors import InputError, RequestError
 from weft.executor import InflightBatchingStats, IterationStats, Result, TimingMetrics
 from weft.grammar import Guide
 from weft.trace import Slice
+from weft_bench.report import Report
+from weft_bench.serve import run as serve
+from weft_bench.serve.clients import Clients, Load, Sent, Window, note_times, poisson
+from weft_bench.serve.loop_time import idle_times, measure_loop, own_times
+from weft_bench.serve.ratios import ratio
+from weft_bench.serve.run import percentile, plot
+from weft_bench.serve.setup import Loads, Setup, numbers
+from weft_bench.serve.workload import ENDLESS, Workload, is_guided
 
 TOKENS = 6
 
@@ -240,7 +240,7 @@ def test_small_run_with_drafts(policy: str, tmp_path: Path) -> None:
 
 
 def test_comparisons_and_loop_are_in_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.bench.serve import ratios as serve_ratios
+    from weft_bench.serve import ratios as serve_ratios
 
     for name, value in {"MANY": 2, "TOKENS": 4, "LOOP_TOKENS": 12, "PROMPTS": 4}.items():
         monkeypatch.setattr(serve_ratios, name, value)
@@ -270,8 +270,8 @@ def test_plot_draws_a_line_for_each_share(tmp_path: Path) -> None:
 def test_command_names_its_options() -> None:
     from typer.testing import CliRunner
 
-    from weft.bench.cli import app
-    from weft.bench.cli.every import BENCHES
+    from weft_bench.cli import app
+    from weft_bench.cli.every import BENCHES
 
     assert "serve" in BENCHES
     shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})

@@ -9,8 +9,8 @@ import pytest
 
 from support.engine.nodes import Nodes, count_nodes
 from support.kernels.interpreter import needs_triton
-from weft.bench.engine.models import SHAPES
 from weft.engine.step.step import Guides
+from weft_bench.engine.models import SHAPES
 
 SHAPE = SHAPES["llama-8b-eagle3"]
 OF_A_LAYER = 5

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from weft.bench.grammar.exact_verdict import VALID, verdict
 from weft.grammar.schema import formats, patterns, rewrite
+from weft_bench.grammar.exact_verdict import VALID, verdict
 
 INVERTED = [
     "a",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from support.grammar.grammars import END, small_vocabulary
-from weft.bench.grammar.exact_verdict import VALID, verdict
 from weft.errors import GuideError
 from weft.grammar import Guide
 from weft.grammar.auto import AutoBackend, Libraries
+from weft_bench.grammar.exact_verdict import VALID, verdict
 
 
 @functools.cache

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from support.grammar.grammars import END, allowed, new_row, small_vocabulary
-from weft.bench.grammar.exact_verdict import INVALID, NO_JSON, verdict
-from weft.bench.grammar.random_schemas import document, value
 from weft.errors import GuideError
 from weft.grammar import CompiledGuide, Guide, Matcher
 from weft.grammar.auto import AutoBackend
+from weft_bench.grammar.exact_verdict import INVALID, NO_JSON, verdict
+from weft_bench.grammar.random_schemas import document, value
 
 NICE = frozenset(3 + byte for byte in b'ab",:{}[]01 ')
 

@@ -1,0 +1,109 @@
+"""What guides cost, and whether answers obey them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft_bench.cli.app import OpenObjectsOption, OutOption, StrictOption, app, finish, load
+
+
+@app.command()
+def grammar(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder of JSON schemas with instances in MaskBench's layout (*.json), or a *.jsonl file of them. "
+            "The options below are for it. Default: what calls of a matcher cost, native beside Python."
+        ),
+    ] = None,
+    backends: Annotated[str, typer.Option(help="Such as xgrammar. Default: all, one after another.")] = "",
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="A folder with a tokenizer.json. Default: made-up tokens, the longest that fit."),
+    ] = None,
+    vocab: Annotated[int, typer.Option(min=300, help="Made-up tokens.")] = 131072,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="So many of the schemas, chosen by chance.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of that choice.")] = 0,
+    timeout: Annotated[
+        float,
+        typer.Option(min=0.1, help="Seconds that a schema may compile; its instances may take 4 times that."),
+    ] = 30.0,
+    style: Annotated[str, typer.Option(help="How instances are written: spaced or compact.")] = "spaced",
+    any_order: Annotated[
+        bool, typer.Option("--any-order", help="Properties in any order, not in the schema's.")
+    ] = False,
+    strict: StrictOption = True,
+    open_objects: OpenObjectsOption = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at once; they disturb each other's times.")] = 1,
+    names: Annotated[
+        bool, typer.Option(help="Write each file's problem, not only how often which kind came.")
+    ] = True,
+    out: OutOption = None,
+) -> None:
+    """Grammar backends on JSON schemas: what compiles, compile and mask times, whose verdicts are right."""
+    if source is None:
+        return finish(load("grammar", out)(), out)
+    from weft_bench.grammar.schemas import vocabulary_of
+
+    report = load("schemas", out)(
+        source,
+        vocabulary_of(tokenizer, vocab),
+        tokenizer=tokenizer,
+        backends=backends.split(",") if backends else (),
+        limit=limit,
+        timeout_s=timeout,
+        seed=seed,
+        style=style,
+        any_order=any_order,
+        strict=strict,
+        open_objects=open_objects,
+        jobs=jobs,
+        names=names,
+    )
+    finish(report, out)
+
+
+@app.command()
+def validity(
+    source: Annotated[
+        Path,
+        typer.Argument(help="JSON schemas, as `weft bench grammar` takes them; instances are not needed."),
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="So many of the schemas that compile, by chance.")] = 120,
+    each: Annotated[int, typer.Option(min=1, help="Answers to each schema by each drafter.")] = 2,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Answers that are cut say nothing.")] = 192,
+    seed: Annotated[int, typer.Option(help="Of the schemas and of the answers.")] = 0,
+    strict: StrictOption = True,
+    open_objects: OpenObjectsOption = False,
+    names: Annotated[bool, typer.Option(help="Write which schemas had invalid answers.")] = True,
+    out: OutOption = None,
+) -> None:
+    """Answers of weft-tiny to JSON schemas at temperature 1, with every drafter, judged by `jsonschema`."""
+    report = load("validity", out)(
+        source,
+        limit=limit,
+        each=each,
+        max_tokens=max_tokens,
+        seed=seed,
+        strict=strict,
+        open_objects=open_objects,
+        names=names,
+    )
+    finish(report, out)
+
+
+@app.command()
+def strict(
+    seed: Annotated[int, typer.Option(help="Of the first schema; the next has the next one.")] = 0,
+    answers: Annotated[int, typer.Option(min=1, help="Finished answers, at least.")] = 10_000,
+    schemas: Annotated[int, typer.Option(min=1, help="Schemas that compile, at least.")] = 1,
+    model: Annotated[bool, typer.Option(help="Ask weft-tiny, too, beside the walks through masks.")] = True,
+    out: OutOption = None,
+) -> None:
+    """Answers to random JSON schemas, read back by `json` and `jsonschema`: none may be invalid."""
+    finish(load("strict", out)(seed=seed, answers=answers, schemas=schemas, model=model), out)

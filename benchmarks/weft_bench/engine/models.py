@@ -1,0 +1,209 @@
+"""Engines for timing: around one loaded model, whatever it is, with or without an EAGLE3 head.
+
+The model is a directory's, or random in a given shape: then the vocabulary is made up and the head is random, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.config import EngineConfig, Graphs, HostTasks, Speculation, package_model_path
+from weft.core import SamplingParams
+from weft.engine.build import build_engine
+from weft.engine.engine import Engine
+from weft.engine.request import Request
+from weft.engine.request_guide import RequestGuide
+from weft.errors import InputError
+from weft.grammar.compile.compiler import GuideCompiler
+from weft.grammar.guide import Guide
+from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.models.base import Model, PagedKV
+from weft.models.config import ModelConfig
+from weft.models.eagle3_head import Eagle3Head
+from weft.models.llama import Llama
+from weft.models.weights import RandomWeights, load_model
+from weft.runtime import get as get_runtime
+from weft.runtime.interface import Runtime
+from weft.spec.eagle3 import Eagle3
+from weft.spec.load import Drafting
+from weft.tokenizer.files import load_tokenizer
+from weft_bench.engine.simulated import simulate_acceptance
+from weft_bench.vocabulary import synthetic_vocabulary
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A random Llama: `intermediate` defaults to 3.5 times `hidden`; four query heads share a head of the KV. Its
+    EAGLE3 head drafts from `draft_vocab` tokens, by default all.
+    """
+
+    layers: int
+    hidden: int
+    vocab: int = 32768
+    intermediate: int | None = None
+    draft_vocab: int | None = None
+
+    def config(self, dtype: torch.dtype, vocab_size: int) -> ModelConfig:
+        """What a config.json would say."""
+        head_dim = 128 if self.hidden >= 2048 else 64
+        heads = max(1, self.hidden // head_dim)
+        return ModelConfig(
+            architecture="LlamaForCausalLM",
+            vocab_size=vocab_size,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate or self.hidden * 7 // 2,
+            num_layers=self.layers,
+            num_heads=heads,
+            num_kv_heads=max(1, heads // 4),
+            head_dim=head_dim,
+            max_position_embeddings=4096,
+            dtype=dtype,
+        )
+
+
+SHAPES = {
+    "small": Shape(layers=4, hidden=256, vocab=4096, draft_vocab=1024),
+    "llama-8b-eagle3": Shape(
+        layers=32, hidden=4096, vocab=128256, intermediate=14336, draft_vocab=32000
+    ),  # Llama 3.1 8B and its published head
+}
+"""Shapes with a name."""
+
+
+def shape_of(name: str) -> Shape:
+    """The shape of this name; `InputError` if there is none."""
+    if name not in SHAPES:
+        raise InputError(f"shape is {name!r}; it must be one of {', '.join(SHAPES)}")
+    return SHAPES[name]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A loaded model, its EAGLE3 head, and what compiles its guides. Engines made from it share the weights."""
+
+    name: str
+    runtime: Runtime
+    model: Model
+    head: Eagle3Head
+    vocabulary: Vocabulary
+    compiler: GuideCompiler
+
+    @classmethod
+    def load(cls, device: str, path: Path | None = None) -> Bench:
+        """A model directory with its `eagle3/`; weft-tiny by default."""
+        runtime, path = get_runtime(device), path or package_model_path()
+        model = load_model(path, runtime.device)
+        vocabulary = Vocabulary.from_huggingface(
+            load_tokenizer(path), model_path=path, vocab_size=model.config.vocab_size
+        )
+        head = Eagle3Head.load(path / "eagle3", model)
+        return cls(path.name, runtime, model, head, vocabulary, GuideCompiler(vocabulary))
+
+    @classmethod
+    def random(cls, device: str, shape: Shape) -> Bench:
+        """Random weights: float32 on the CPU, bfloat16 on a GPU."""
+        runtime = get_runtime(device)
+        dtype = torch.float32 if runtime.device.type == "cpu" else torch.bfloat16
+        vocabulary = synthetic_vocabulary(shape.vocab)
+        config = shape.config(dtype, vocabulary.vocab_size)
+        aux_layers = (min(2, shape.layers), shape.layers // 2, max(0, shape.layers - 3))
+        draft_vocab = shape.draft_vocab or vocabulary.vocab_size
+        weights: Any = WeightsOnDevice(config, 1, runtime.device)
+        head_weights: Any = HeadWeights(config, 2, runtime.device, draft_vocab)
+        with torch.inference_mode():
+            model = Llama(config, weights)
+            head = Eagle3Head(config, aux_layers, draft_vocab, head_weights, model)
+        runtime.publish()
+        name = f"random {shape.layers}x{shape.hidden}"
+        return cls(name, runtime, model, head, vocabulary, GuideCompiler(vocabulary))
+
+    def engine(
+        self,
+        batch: int,
+        max_seq_len: int,
+        num_drafts: int,
+        simulate: float | None,
+        graphs: Graphs = "one",
+        host_tasks: HostTasks = "callback",
+    ) -> Engine:
+        """An engine with `num_drafts` EAGLE3 drafts an iteration, guided where the request is; 0 for none.
+
+        Texts end at a special token that models don't say, if there is one, so that what is timed goes on.
+        """
+        config = EngineConfig(
+            max_batch=batch,
+            max_seq_len=max_seq_len,
+            graphs=graphs,
+            host_tasks=host_tasks,
+            reuse=simulate is None,
+        )
+        limit, device = self.model.config.max_position_embeddings, self.runtime.device.type
+        config = config.resolved(limit, num_drafts, device)
+        assert config.num_pages is not None
+        drafting = Drafting(Speculation.none())
+        if num_drafts:
+            drafter = Eagle3(self.head, self.head.allocate_kv(config.num_pages, config.page_size))
+            drafting = Drafting(Speculation.eagle3(num_draft_tokens=num_drafts, guide_drafts=True), drafter)
+        kv = PagedKV.for_model(self.model, config.num_pages, config.page_size)
+        silent = sorted(self.vocabulary.special_ids - set(self.vocabulary.end_ids))
+        ends = silent[-1:] or list(self.vocabulary.end_ids)
+        engine = build_engine(self.runtime, self.model, kv, drafting, ends, config)
+        if simulate is not None:
+            simulate_acceptance(engine, simulate)
+        return engine
+
+    def request(self, seed: int, max_tokens: int, guide: Guide | None, prompt_tokens: int = 8) -> Request:
+        """A request with a made-up prompt; its guide is compiled once for all."""
+        size = self.model.config.vocab_size
+        prompt = [3 + (seed * 7919 + i * 104729) % (size - 4) for i in range(prompt_tokens)]
+        own = RequestGuide(self.compiler.submit(guide)) if guide is not None else None
+        return Request(prompt, SamplingParams(max_tokens=max_tokens), seed, guide=own)
+
+    def close(self) -> None:
+        """Let go of compiled guides. Engines are closed before."""
+        self.compiler.close()
+
+
+class WeightsOnDevice(RandomWeights):
+    """Random weights made where they are used, in seconds where there are billions; another device has others."""
+
+    def __init__(self, config: ModelConfig, seed: int, device: torch.device) -> None:
+        super().__init__(config, seed, device)
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """As `RandomWeights.take`."""
+        if name.endswith("norm.weight"):
+            return super().take(name, *shape)
+        made = torch.empty(shape, dtype=self.dtype, device=self.device)
+        return made.normal_(0, float(shape[-1]) ** -0.5, generator=self._generator)
+
+
+class HeadWeights(WeightsOnDevice):
+    """Random weights of an EAGLE3 head, whose embedding is the target's. Its `draft_vocab` tokens are the first 512 of
+    the target's, every byte among them, and the rest of it evenly from what follows."""
+
+    def __init__(self, config: ModelConfig, seed: int, device: torch.device, draft_vocab: int) -> None:
+        super().__init__(config, seed, device)
+        self.directory = "random weights"
+        self._vocab = config.vocab_size
+        self._draft_vocab = draft_vocab
+
+    def __contains__(self, name: str) -> bool:
+        return name == "d2t" and self._draft_vocab < self._vocab
+
+    def drop(self, name: str) -> None:
+        """There is none."""
+
+    def take_raw(self, name: str, *shape: int) -> Tensor:
+        """`d2t`, the offsets."""
+        drafts = torch.arange(*shape)
+        first = min(512, self._draft_vocab)
+        rest = self._draft_vocab - first
+        spread = first + torch.arange(rest) * (self._vocab - first) // max(rest, 1)
+        return torch.cat((drafts[:first], spread)) - drafts

@@ -1,0 +1,182 @@
+"""One side of a comparison: an engine that decodes a whole batch without end, timed in blocks of iterations.
+
+Sides take turns (`take_turns`), in the order of a palindrome. What is compared are medians over turns of the ratio
+within a turn (`ratio`), so that what drifts meanwhile, and texts that grow, weigh on all alike. Two sides may share an
+engine: each leaves before the other begins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from weft.config import Graphs
+from weft.engine.engine import Engine
+from weft.engine.request import Request, Stage
+from weft.grammar.guide import Guide
+from weft_bench.engine.models import Bench
+
+SIMULATED = 3.0
+"""Tokens per iteration that drafts are made to give."""
+
+MAX_SEQ_LEN = 512
+PROMPT_TOKENS = 8
+BLOCK = {"cpu": 1, "cuda": 8}
+"""Iterations of a side at a time: where an iteration is launched before the one before it is read, those at a block's
+ends are not a side's own."""
+
+FIELDS = [f"field_{i}" for i in range(64)]
+GUIDE = Guide.json_schema(
+    {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}, "required": FIELDS}
+)
+OPERATIONS = ("fetch", "extend", "commit")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What sides that are compared share: the model, requests at once, drafts of an iteration, lengths of texts."""
+
+    bench: Bench
+    batch: int
+    num_drafts: int
+    max_seq_len: int = MAX_SEQ_LEN
+    prompt_tokens: int = PROMPT_TOKENS
+
+    def engine(self, graphs: Graphs) -> Engine:
+        """An engine of that size; with drafts it commits `SIMULATED` tokens an iteration."""
+        simulated = SIMULATED if self.num_drafts else None
+        return self.bench.engine(self.batch, self.max_seq_len, self.num_drafts, simulated, graphs)
+
+
+class Side:
+    """An engine that decodes a setting's batch of requests without end, guided or not. `engine` is another side's, of
+    the same setting; then that one closes it.
+    """
+
+    def __init__(
+        self, setting: Setting, guide: Guide | None, *, graphs: Graphs = "one", engine: Engine | None = None
+    ) -> None:
+        self.engine = engine or setting.engine(graphs)
+        self.seconds: list[float] = []
+        self.grammar_seconds: list[float] = []
+        self.contexts: list[float] = []
+        self.tokens: list[int] = []
+        self._setting, self._batch, self._guide = setting, setting.batch, guide
+        if guide is not None:
+            setting.bench.compiler.submit(guide).result()
+        self._requests: list[Request] = []
+        self._submitted = 0
+
+    def fill(self) -> None:
+        """Put a new request in place of each that ended, and take it past its first iterations. Raises the error
+        of one that failed.
+        """
+        self._raise_errors()
+        self._requests = [request for request in self._requests if not request.is_finished]
+        missing = self._batch - len(self._requests)
+        for _ in range(missing):
+            self._submitted += 1
+            of = self._setting
+            request = of.bench.request(self._submitted, of.max_seq_len, self._guide, of.prompt_tokens)
+            self._requests.append(request)
+            self.engine.submit(request)
+        while any(r.stage is not Stage.GENERATION and not r.is_finished for r in self._requests):
+            self.engine.step()
+        for _ in range(2 if missing else 0):
+            self.engine.step()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole batch decodes, none of it at its end."""
+        return len(self._requests) == self._batch and not any(r.is_finished for r in self._requests)
+
+    def leave(self) -> None:
+        """End all requests, so that another side may use the engine."""
+        for request in self._requests:
+            self.engine.cancel(request)
+        self._requests.clear()
+        while self.engine.has_work:
+            self.engine.step()
+
+    def block(self, iterations: int) -> list[float]:
+        """Time some iterations over the whole batch, up to the one in which a request ends; their seconds."""
+        self.fill()
+        num_before = len(self.seconds)
+        for _ in range(iterations):
+            grammar, tokens, context = grammar_seconds(self.engine), self._num_tokens(), self._context()
+            begin = time.perf_counter()
+            self.engine.step()
+            seconds = time.perf_counter() - begin
+            if not self.is_whole:
+                self._raise_errors()
+                break
+            self.seconds.append(seconds)
+            self.grammar_seconds.append(grammar_seconds(self.engine) - grammar)
+            self.contexts.append(context)
+            self.tokens.append(self._num_tokens() - tokens)
+        return self.seconds[num_before:]
+
+    def forget(self, num_kept: int) -> None:
+        """Drop all timed iterations but the first `num_kept`."""
+        for figures in (self.seconds, self.grammar_seconds, self.contexts, self.tokens):
+            del figures[num_kept:]
+
+    @property
+    def us(self) -> float:
+        """Microseconds of an iteration, the median."""
+        return median(self.seconds) * 1e6
+
+    @property
+    def tokens_per_iteration(self) -> float:
+        """The tokens that an iteration gives each request."""
+        return sum(self.tokens) / (len(self.seconds) * self._batch)
+
+    @property
+    def context(self) -> float:
+        """Tokens of a request before an iteration, prompt and answer; the mean."""
+        return sum(self.contexts) / len(self.contexts)
+
+    def _raise_errors(self) -> None:
+        for request in self._requests:
+            if request.output.error is not None:
+                raise request.output.error
+
+    def _num_tokens(self) -> int:
+        return sum(len(request.output.token_ids) for request in self._requests)
+
+    def _context(self) -> float:
+        return self._setting.prompt_tokens + self._num_tokens() / self._batch
+
+
+def take_turns(sides: Sequence[Side], iterations: int) -> list[list[float]]:
+    """Time `iterations` or more of each side, in blocks, first to last and last to first. Returns the median seconds of
+    each side in each turn. When a request of one ends, all begin again, so that the texts of all have one length; what
+    was timed in that turn is dropped.
+    """
+    block = BLOCK[sides[0].engine.runtime.device.type]
+    turns: list[list[float]] = []
+    while 2 * block * len(turns) < iterations:
+        found: dict[Side, list[float]] = {side: [] for side in sides}
+        num_before = {side: len(side.seconds) for side in sides}
+        for side in (*sides, *reversed(sides)):
+            found[side] += side.block(block)
+            if not side.is_whole:
+                for each in sides:
+                    each.leave()
+                    each.forget(num_before[each])
+                break
+        else:
+            turns.append([median(seconds) for seconds in found.values()])
+    return turns
+
+
+def ratio(turns: Sequence[Sequence[float]], one: int, other: int) -> float:
+    """The median over turns of the time of side number `one` over that of side `other`."""
+    return median(seconds[one] / seconds[other] for seconds in turns)
+
+
+def grammar_seconds(engine: Engine) -> float:
+    """What the grammar's operations have taken so far."""
+    return sum(engine.lane.state.counters(operation).seconds for operation in OPERATIONS)

@@ -1,0 +1,130 @@
+"""The time of an iteration beside what memory allows: random weights in the shape of a model and its EAGLE3 head.
+
+`bound_us` is the bytes that an iteration must read (`traffic.py`) over the bandwidth that a copy reaches on the device;
+`over_bound` is how many times that an unguided iteration takes in one graph. Beside it: the same iteration guided, in
+one graph, in split graphs and without graphs, all taking turns; and the time between two tokens of a request. With
+drafts the number of tokens that an iteration commits is forced, since random weights agree on nothing: these rows say
+`simulated`, and how many kernels that adds to an iteration (`simulated_kernels`), which no user's has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from rich.progress import track
+
+from weft_bench.engine.bandwidth import Traffic, copy_bandwidth, traffic
+from weft_bench.engine.models import Bench, shape_of
+from weft_bench.engine.paired import GUIDE, SIMULATED, Setting, Side, ratio, take_turns
+from weft_bench.engine.simulated import simulated_operations
+from weft_bench.report import Report
+from weft_bench.rows import Rows
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+NUM_DRAFTS = (0, 3)
+CONTEXT = {"cpu": 64, "cuda": 512}
+ROOM = 256
+"""Tokens of an answer; then another request takes its place."""
+
+
+def run(
+    device: str = "auto",
+    shape: str = "small",
+    batches: Sequence[int] = BATCHES,
+    num_drafts: Sequence[int] = NUM_DRAFTS,
+    iterations: int = 64,
+    context: int | None = None,
+) -> Report:
+    """A row for each number of drafts and batch size; times are medians of `iterations` or more. Prompts have
+    `context` tokens."""
+    bench = Bench.random(device, shape_of(shape))
+    prompt_tokens = context or CONTEXT[bench.runtime.device.type]
+    bandwidth = copy_bandwidth(bench.runtime)
+    cases = [(drafts, batch) for drafts in num_drafts for batch in batches]
+    rows = Rows("step")
+    for drafts, batch in track(cases, description="step", transient=True):
+        with rows.trying(drafts=drafts, batch=batch):
+            rows.append(measure(bench, shape, batch, drafts, iterations, prompt_tokens, bandwidth))
+    config = bench.model.config
+    summary = {
+        "device": str(bench.runtime.device),
+        "weights": f"random, {str(config.dtype).removeprefix('torch.')}: {shape}, {shape_of(shape)}",
+        "bandwidth_gb_per_s": round(bandwidth / 1e9, 3),
+        "simulated": f"rows with drafts: {SIMULATED} tokens per iteration forced",
+    }
+    if bench.runtime.device.type == "cpu":
+        summary["over_bound"] = (
+            "says little on a CPU: caches hold small weights, arithmetic bounds large batches"
+        )
+    bench.close()
+    return rows.report(summary)
+
+
+def measure(
+    bench: Bench,
+    shape: str,
+    batch: int,
+    num_drafts: int,
+    iterations: int,
+    prompt_tokens: int,
+    bandwidth: float,
+) -> dict[str, Any]:
+    """One row: four engines over the same weights take turns."""
+    side = partial(Side, Setting(bench, batch, num_drafts, prompt_tokens + ROOM, prompt_tokens))
+    with ExitStack() as engines:
+
+        def opened(made: Side) -> Side:
+            engines.callback(made.engine.close)
+            return made
+
+        plain, guided = opened(side(None)), opened(side(GUIDE))
+        split, eager = opened(side(GUIDE, graphs="split")), opened(side(GUIDE, graphs="none"))
+        sides = (plain, guided, split, eager)
+        turns = take_turns(sides, iterations)
+    read = traffic(bench.model.config, bench.head, batch, num_drafts, plain.context)
+    return row(shape, batch, num_drafts, sides, turns, read, bandwidth)
+
+
+def row(
+    shape: str,
+    batch: int,
+    num_drafts: int,
+    sides: tuple[Side, Side, Side, Side],
+    turns: Sequence[Sequence[float]],
+    read: Traffic,
+    bandwidth: float,
+) -> dict[str, Any]:
+    """One line of the report, of an unguided side, and guided ones in one graph, split graphs and none, and their
+    `turns`.
+    """
+    plain, guided, split, eager = sides
+    bound_us = read.total / bandwidth * 1e6
+    return {
+        "shape": shape,
+        "drafts": num_drafts,
+        "batch": batch,
+        "simulated": bool(num_drafts),
+        "simulated_kernels": simulated_operations(SIMULATED, num_drafts) if num_drafts else 0,
+        "context": round(plain.context),
+        "weights_mb": round((read.target + read.head) / 1e6, 3),
+        "kv_mb": round(read.kv / 1e6, 3),
+        "logits_mb": round(read.logits / 1e6, 3),
+        "read_mb": round(read.total / 1e6, 3),
+        "bound_us": round(bound_us, 1),
+        "unguided_us": round(plain.us),
+        "over_bound": round(plain.us / bound_us, 3),
+        "guided_us": round(guided.us),
+        "guided_over_bound": round(guided.us / bound_us, 3),
+        "tokens_unguided": round(plain.tokens_per_iteration, 2),
+        "tokens_guided": round(guided.tokens_per_iteration, 2),
+        "itl_unguided_us": round(plain.us / plain.tokens_per_iteration),
+        "itl_guided_us": round(guided.us / guided.tokens_per_iteration),
+        "unguided_over_guided": round(ratio(turns, 0, 1), 3),
+        "split_us": round(split.us),
+        "eager_us": round(eager.us),
+        "split_over_one": round(ratio(turns, 2, 1), 3),
+        "eager_over_one": round(ratio(turns, 3, 1), 3),
+    }

@@ -1,0 +1,155 @@
+"""Whether an answer is of a JSON schema, by the `jsonschema` package without its faults.
+
+Multiples are exact, and so are other numbers: decimals, or the doubles that most readers make of them. Patterns mean
+what they mean in JavaScript: `$` is the end of a text, `\\d` and `\\w` are ASCII. Formats are those of `formats.py`. A
+name that comes twice counts with its first value, and again with its last.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any
+
+from jsonschema import FormatChecker, ValidationError
+from jsonschema.validators import Draft202012Validator, extend, validator_for
+
+from weft.grammar.schema.structure import subschemas
+from weft_bench.grammar import formats
+
+VALID, INVALID, NO_JSON, UNJUDGED = "valid", "invalid", "no JSON", "unjudged"
+Number = int | float | Decimal
+NUMBERS = (Decimal, float)
+PARTS = re.compile(r"(?P<escape>\\.)|(?P<edge>\[\^?\]?|\])|(?P<end>\$)", re.DOTALL)
+SPACES = r" \t\n\v\f\r\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+ESCAPES = {r"\d": "0-9", r"\w": "A-Za-z0-9_", r"\s": SPACES}
+
+
+def verdict(schema: Any, text: str) -> str:
+    """`VALID`, `INVALID`, `NO_JSON`, or `UNJUDGED` where `jsonschema` can't say."""
+    try:
+        text.encode()  # halves of surrogate pairs stand for bytes that are no UTF-8
+        values = [list(_readings(text, number)) for number in NUMBERS]
+    except (ValueError, RecursionError):
+        return NO_JSON
+    except ArithmeticError:  # an exponent of more than 18 digits
+        return UNJUDGED
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of patterns that Python will read otherwise some day
+            return _judged(schema, values)
+    except Exception:  # a reference to nowhere, a pattern that Python does not know, nesting beyond its stack
+        return UNJUDGED
+
+
+def _judged(schema: Any, values: list[list[Any]]) -> str:
+    for number, read in zip(NUMBERS, values, strict=True):
+        validator = _validator(schema, number)
+        with suppress(ArithmeticError):  # beyond doubles
+            if all(validator.is_valid(value) for value in read):
+                return VALID
+    return INVALID
+
+
+def _readings(text: str, number: type) -> Iterator[Any]:
+    """The values that a text may stand for: more than one where a name comes twice."""
+    twice = []
+
+    def last(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice.append(pairs)
+        return found
+
+    def first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return dict(reversed(pairs))
+
+    yield _loaded(text, number, last)
+    if twice:
+        yield _loaded(text, number, first)
+
+
+def _loaded(text: str, number: type, of_pairs: Any = None) -> Any:
+    return json.loads(text, parse_float=number, parse_constant=_no_constant, object_pairs_hook=of_pairs)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _validator(schema: Any, number: type) -> Any:
+    kind = validator_for(schema, default=Draft202012Validator)
+    exact = _loaded(json.dumps(schema), number)
+    for _, node in list(subschemas(exact)):
+        if isinstance(node.get("pattern"), str):
+            node["pattern"] = _exact_pattern(node["pattern"])
+        if isinstance(node.get("patternProperties"), dict):
+            node["patternProperties"] = {
+                _exact_pattern(pattern): one for pattern, one in node["patternProperties"].items()
+            }
+    types = kind.TYPE_CHECKER
+    if types.is_type(1.0, "integer"):  # since draft 6
+        types = types.redefine("integer", lambda _, value: _is_number(value) and is_multiple(value, 1))
+    checker = FormatChecker(formats=())
+    checker.checkers = {name: (_of_text(check), ()) for name, check in formats.CHECKS.items()}
+    made: Any = extend(  # type: ignore[no-untyped-call]
+        kind, {"multipleOf": _multiple_of}, type_checker=types
+    )
+    return made(exact, format_checker=checker)
+
+
+def _of_text(check: Any) -> Any:
+    return lambda value: not isinstance(value, str) or check(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    if _is_number(value) and not is_multiple(value, step):
+        yield ValidationError(f"{value!r} is not a multiple of {step!r}")
+
+
+def is_multiple(value: Number, step: Number) -> bool:
+    """Whether one number is a whole multiple of another, as they are written, however large the exponent is."""
+    digits, power = _parts(value)
+    step_digits, step_power = _parts(step)
+    power -= step_power
+    if digits == 0:
+        return True
+    if power >= 0:
+        return digits * pow(10, power, step_digits) % step_digits == 0
+    # No more zeros can be taken away than there are.
+    return -power <= len(str(digits)) and digits % (step_digits * 10**-power) == 0
+
+
+def _parts(value: Number) -> tuple[int, int]:
+    """An integer and a power of ten, whose product it is. Raises `ArithmeticError` for an infinite one."""
+    _, digits, power = Decimal(str(value)).as_tuple()
+    if not isinstance(power, int):
+        raise ArithmeticError("an exponent beyond a double's")
+    return int("".join(map(str, digits))), power
+
+
+def _exact_pattern(pattern: str) -> str:
+    """A pattern of JavaScript as one of Python."""
+    found, at, in_class = "", 0, False
+    for part in PARTS.finditer(pattern):
+        found += pattern[at : part.start()]
+        at, text = part.end(), part[0]
+        if part["edge"] and (text == "]" or not in_class):
+            in_class = text != "]"
+        elif text.lower() in ESCAPES and (in_class or text.islower()):
+            members = ESCAPES[text] if text.islower() else text
+            text = members if in_class else f"[{members}]"
+        elif text.lower() in ESCAPES:
+            text = f"[^{ESCAPES[text.lower()]}]"
+        elif text == "$" and not in_class:
+            text = r"\Z"
+        found += text
+    return found + pattern[at:]

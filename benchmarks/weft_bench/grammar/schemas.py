@@ -1,0 +1,261 @@
+"""Grammar backends on real JSON schemas: what compiles, how long it takes, what a mask costs, whose verdict is right.
+
+Every file is judged in a separate process (`schema_process.py`), so that a schema which never ends, or takes
+its process down, is a row. Compile times are by the clock, from the schema to its first matcher, with the backend's
+own cache as it is by default. Mask and token times are of the walking thread's processor time, of native calls; an
+instance is accepted where all its tokens and then an end token are taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from threading import local
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from weft import registry
+from weft.errors import InputError
+from weft.grammar import Vocabulary
+from weft_bench.grammar.schema_files import STYLES, SchemaFile, read, some
+from weft_bench.grammar.schema_process import JudgeProcess, Result
+from weft_bench.grammar.schema_run import Settings
+from weft_bench.report import Report
+from weft_bench.vocabulary import synthetic_vocabulary
+
+UNFINISHED = ("refused", "timeout", "crashed", "error", "unreadable")
+SHOWN = (
+    "backend",
+    "compiled_pct",
+    *UNFINISHED,
+    "compile_p50_ms",
+    "compile_p90_ms",
+    "compile_p99_ms",
+    "compile_max_ms",
+    "mask_p50_us",
+    "mask_p99_us",
+    "mask_max_us",
+    "valid_accepted_pct",
+    "invalid_refused_pct",
+    "unsaid",
+    "masks",
+)
+
+
+@dataclass
+class SchemaReport(Report):
+    """Beside a row for each backend: `splits`, one for each of its splits; `kinds`, how often which problem came; and
+    `problems`, each file's.
+    """
+
+    splits: list[dict[str, Any]] = field(default_factory=list)
+    kinds: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[dict[str, Any]] = field(default_factory=list)
+
+    def show(self, console: Console) -> None:
+        """The columns that tell most; the file has all."""
+        rows = [{key: row[key] for key in SHOWN} for row in self.rows]
+        Report(self.name, rows, self.summary).show(console)
+
+
+def run(
+    source: Path,
+    vocabulary: Vocabulary,
+    *,
+    tokenizer: Path | None = None,
+    backends: Sequence[str] = (),
+    limit: int | None = None,
+    timeout_s: float = 30.0,
+    seed: int = 0,
+    style: str = "spaced",
+    any_order: bool = False,
+    strict: bool = True,
+    open_objects: bool = False,
+    jobs: int = 1,
+    names: bool = True,
+) -> SchemaReport:
+    """The schemas of `source` (`schema_files.read`) under each backend (default: all), `limit` of them by chance.
+
+    `tokenizer` is the folder of the vocabulary's tokenizer.json. `any_order`, `strict` and `open_objects` are
+    the guides'. `jobs` processes judge at once; more than one disturb each other's times. Without `names` the report
+    tells no file by its name. Raises `InputError` for a source, backend or style that is none.
+    """
+    backends = backends or registry.names("grammars")
+    for backend in backends:
+        registry.load("grammars", backend)  # unknown names end here
+    if style not in STYLES:
+        raise InputError(f"{style!r} is not a style; instances are written {' or '.join(STYLES)}")
+    found = read(source)
+    files = some(found, limit, seed)
+    report = SchemaReport(
+        "grammar-schemas",
+        [],
+        {
+            "source": source.name,
+            "schemas": len(files),
+            "of": len(found),
+            "instances": sum(len(file.tests) for file in files),
+            "vocab": vocabulary.vocab_size,
+            "tokens": "the tokenizer's" if tokenizer is not None else "the longest that fit",
+            "style": style,
+            "any_order": any_order,
+            "strict": strict,
+            "open_objects": open_objects,
+            "timeout_s": timeout_s,
+            "seed": seed,
+            "jobs": jobs,
+        },
+    )
+    for backend in backends:
+        settings = Settings(backend, vocabulary, tokenizer, style, any_order, strict, open_objects)
+        results = judge_all(settings, files, timeout_s, jobs)
+        report.rows.append({"backend": backend, **figures(results)})
+        for split in sorted({file.split for file in files}):
+            of_split = [result for result in results if result.file.split == split]
+            report.splits.append({"backend": backend, "split": split, **figures(of_split)})
+        report.kinds += kinds(backend, results)
+        if names:
+            report.problems += problems(backend, results)
+    return report
+
+
+def vocabulary_of(tokenizer: Path | None, vocab: int) -> Vocabulary:
+    """That of a folder with a tokenizer.json, or `vocab` made-up tokens."""
+    return synthetic_vocabulary(vocab) if tokenizer is None else Vocabulary.from_huggingface(tokenizer)
+
+
+def judge_all(settings: Settings, files: Sequence[SchemaFile], timeout_s: float, jobs: int) -> list[Result]:
+    """A result for each file, in their order."""
+    mine, started = local(), []
+
+    def judge(file: SchemaFile) -> Result:
+        if not hasattr(mine, "process"):
+            mine.process = JudgeProcess(settings, timeout_s)
+            started.append(mine.process)
+        result: Result = mine.process.judge(file)
+        return result
+
+    console = Console(stderr=True)
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            shown = track(
+                pool.map(judge, files),
+                settings.backend,
+                total=len(files),
+                console=console,
+                disable=not console.is_terminal,
+            )
+            return list(shown)
+    finally:
+        for process in started:
+            process.close()
+
+
+def figures(results: Sequence[Result]) -> dict[str, Any]:
+    """One row: shares in percent, compile times in ms, mask and token times in us."""
+    outcomes = Counter(result.outcome for result in results)
+    compiled = [result.compiled for result in results if result.compiled is not None]
+    walked = [result.walked for result in results if result.walked is not None]
+    verdicts = [verdict for each in walked for verdict in each.verdicts]
+    of_valid = [accepted for valid, accepted in verdicts if valid]
+    of_invalid = [not accepted for valid, accepted in verdicts if not valid]
+    fills = list(chain.from_iterable(each.fill_ns for each in walked))
+    return {
+        "schemas": len(results),
+        "compiled_pct": share(len(compiled), len(results)),
+        **{outcome: outcomes[outcome] for outcome in UNFINISHED},
+        **spread("compile", "ms", [each.seconds * 1e3 for each in compiled], (50, 90, 99)),
+        "compile_cpu_mean_ms": mean([each.cpu_seconds * 1e3 for each in compiled]),
+        **spread("mask", "us", [ns * 1e-3 for ns in fills], (50, 99)),
+        "mask_mean_us": mean([ns * 1e-3 for ns in fills]),
+        **spread("accept", "us", [ns * 1e-3 for each in walked for ns in each.accept_ns], (50, 99)),
+        **spread("matcher", "us", [ns * 1e-3 for each in walked for ns in each.matcher_ns], (50, 99)),
+        "masks": len(fills),
+        "valid_accepted_pct": share(sum(of_valid), len(of_valid)),
+        "invalid_refused_pct": share(sum(of_invalid), len(of_invalid)),
+        "valid": len(of_valid),
+        "invalid": len(of_invalid),
+        "unsaid": sum(map(num_unsaid, results)),
+        "all_valid_accepted_pct": share(sum(map(takes_all_valid, results)), len(results)),
+        "not_enforced": sum(each.num_ignored > 0 for each in compiled),
+        "memory_mean_kb": mean([each.memory_bytes / 1024 for each in compiled]),
+        "failed_instances": sum(len(each.errors) for each in walked),
+        "mask_unlike_accept": sum(each.num_disagreements for each in walked),
+    }
+
+
+def takes_all_valid(result: Result) -> bool:
+    """Whether the schema compiled and every valid instance was accepted."""
+    return result.walked is not None and all(accepted for valid, accepted in result.walked.verdicts if valid)
+
+
+def num_unsaid(result: Result) -> int:
+    """How many invalid instances were accepted, though nothing is said not to be enforced."""
+    if result.walked is None or result.compiled is None or result.compiled.num_ignored:
+        return 0
+    return sum(accepted for valid, accepted in result.walked.verdicts if not valid)
+
+
+def problems(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
+    """A row for each file that did not come through, and for each instance that failed."""
+    return [
+        {
+            "backend": backend,
+            "split": r.file.split,
+            "name": r.file.name,
+            "outcome": outcome,
+            "text": text[:300],
+        }
+        for r in results
+        for outcome, text in told(r)
+    ]
+
+
+def kinds(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
+    """How often which problem came; what is quoted in a text, and its numbers, are left out."""
+    counts = Counter((outcome, kind_of(text)) for result in results for outcome, text in told(result))
+    return [
+        {"backend": backend, "outcome": outcome, "kind": kind, "count": count}
+        for (outcome, kind), count in counts.most_common()
+    ]
+
+
+def told(result: Result) -> list[tuple[str, str]]:
+    """What is to be told of a file: its outcome, and the instances that failed."""
+    errors = result.walked.errors if result.walked is not None else []
+    outcome = [(result.outcome, result.text)] if result.outcome != "compiled" else []
+    return outcome + [("instance", text) for text in errors]
+
+
+def kind_of(text: str) -> str:
+    """A text without what it quotes, its places and its numbers, so that texts of one kind are equal."""
+    text = re.sub(r"at #\S*", "at #…", text)
+    text = re.sub(r"'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"|`[^`]*`", "'…'", text)
+    return re.sub(r"[\[{].*[\]}]", "…", re.sub(r"\d+(\.\d+)?", "N", text), flags=re.DOTALL)[:120]
+
+
+def share(part: int, whole: int) -> float | None:
+    """In percent; None of nothing."""
+    return round(100 * part / whole, 2) if whole else None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """None of nothing."""
+    return float(np.mean(values)) if values else None
+
+
+def spread(name: str, unit: str, values: Sequence[float], percents: Iterable[int]) -> dict[str, float | None]:
+    """Percentiles and the maximum; None of nothing."""
+    marks = {f"p{percent}": percent for percent in percents} | {"max": 100}
+    return {
+        f"{name}_{mark}_{unit}": float(np.percentile(values, percent)) if values else None
+        for mark, percent in marks.items()
+    }

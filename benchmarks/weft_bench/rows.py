@@ -1,0 +1,82 @@
+"""A report's rows as they come: written after each of them, with failures in place of rows that failed.
+
+A benchmark that ends early, by a failure, a stall or a signal, has left what it measured until then.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.errors import InputError
+from weft_bench.report import Report
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where reports are kept while they grow, and how many seconds a row may take before the process is ended, with all
+    its stacks on stderr; None for each: not at all."""
+
+    folder: Path | None = None
+    seconds: float | None = None
+
+
+_keeping: ContextVar[Keeping] = ContextVar("keeping", default=Keeping())  # noqa: B039 (it is frozen)
+
+
+@contextmanager
+def keeping(folder: Path | None, seconds: float | None = None) -> Iterator[None]:
+    """Keep the reports that are made inside."""
+    token = _keeping.set(Keeping(folder, seconds))
+    try:
+        yield
+    finally:
+        _keeping.reset(token)
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of the report `name`. Add them with `append` inside `trying`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.failures: list[dict[str, Any]] = []
+
+    @contextmanager
+    def trying(self, **what: object) -> Iterator[None]:
+        """Measure `what`. An error is one of the report's failures and no more, unless an option was wrong
+        (`InputError`); the report is written before and after."""
+        described = {key: str(value) for key, value in what.items()}
+        self._write(described)
+        seconds = _keeping.get().seconds
+        if seconds is not None:  # also where the main thread waits for the device and never comes back
+            faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            self.failures.append({**described, "error": f"{type(error).__name__}: {error}"})
+        finally:
+            if seconds is not None:
+                faulthandler.cancel_dump_traceback_later()
+        self._write(None)
+
+    def report(self, summary: dict[str, Any], name: str | None = None) -> Report:
+        """The whole report."""
+        return Report(name or self.name, list(self), summary, self.failures)
+
+    def _write(self, measuring: dict[str, str] | None) -> None:
+        folder = _keeping.get().folder
+        if folder is not None:
+            so_far: dict[str, Any] = {"unfinished": True}
+            if measuring is not None:
+                so_far["measuring"] = measuring
+            self.report(so_far).write(folder)

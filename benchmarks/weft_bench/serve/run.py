@@ -1,0 +1,119 @@
+"""The executor under load: throughput, time to first token and inter-token latency, and what they trade for each other.
+
+A row is a load, measured in a window of a few seconds (`serve_client.py` says what opens and closes it):
+
+- `tokens_per_s`, `requests_per_s`: output tokens taken, and requests answered, in the window, over its length.
+- `user_tokens_per_s`: tokens a second that a request is given after its first response; the median of requests.
+- `first_token_*_ms`: from the moment a request was due to its first response in the client's hands, less the time that
+  it waited for its guide, which is `compile_*_ms`. `queue_*_ms`, its wait for a slot, is a part of it.
+- `token_*_ms`, the inter-token latency: the time between a request's response and its response before, divided by the
+  tokens of the later one; responses taken together are one. Every token counts once.
+- `tokens_per_iteration`: of a request, the mean.
+
+Percentiles are of all requests answered, or all tokens taken, in the window. The summary has the comparisons
+(`serve_ratios.py`) and the loop's own time (`serve_loop.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from rich.progress import track
+
+from weft.errors import InputError
+from weft_bench.report import Report
+from weft_bench.rows import Rows
+from weft_bench.serve.clients import Load, Window
+from weft_bench.serve.ratios import compare, loop_times
+from weft_bench.serve.setup import Loads, Setup
+from weft_bench.serve.workload import Workload
+
+
+def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
+    """A row for each load. `setup` may be a device: everything else as by default."""
+    setup = setup if isinstance(setup, Setup) else Setup(device=setup)
+    loads = loads if loads is not None else Loads()
+    workload = Workload.heldout(setup.model, loads.prompts, loads.fixed_tokens)
+    with setup.serving(workload, loads.most_clients) as clients:
+        rows = Rows("serve")
+        for load in track(loads.all, description="serve", transient=True):
+            with rows.trying(load=load):
+                rows.append(row(load, clients.window(load, loads.seconds)))
+        summary: dict[str, Any] = {
+            "device": str(clients.executor.client.built.runtime.device),
+            "model": clients.executor.client.built.path.name,
+            "speculation": clients.executor.client.built.speculation.name,
+            "num_draft_tokens": clients.executor.client.built.speculation.max_draft_tokens,
+            "max_batch": clients.executor.client.built.config.max_batch,
+            "policy": clients.executor.client.built.config.policy,
+            "overlap": setup.overlap,
+            "prefix_reuse": setup.reuse,
+            "prompts": loads.prompts,
+            "answers": "end by themselves" if loads.fixed_tokens is None else f"{loads.fixed_tokens} tokens",
+            "seconds": loads.seconds,
+        }
+    if loads.rounds:
+        with rows.trying(compared="policies"):
+            summary["compared"] = compare(setup, loads.seconds, loads.rounds)
+        with rows.trying(compared="the loop's times"):
+            summary["loop"] = loop_times(setup, loads.seconds)
+    return rows.report(summary)
+
+
+def row(load: Load, window: Window) -> dict[str, Any]:
+    """One line of the report. Raises `InputError` where too little came."""
+    if not (window.requests and window.gaps and window.user_speed):
+        raise InputError(
+            f"no request was answered in {window.seconds:.1f} s under {load.name}; give more seconds, or less load"
+        )
+    return {
+        "load": load.name,
+        "guided_percent": load.guided_percent,
+        "tokens_per_s": round(window.tokens_per_s),
+        "requests_per_s": round(window.requests / window.seconds, 2),
+        "user_tokens_per_s": round(median(window.user_speed), 1),
+        **percentiles("first_token", window.first_token),
+        **percentiles("token", window.gaps),
+        **percentiles("queue", window.queue),
+        **percentiles("compile", window.compile),
+        "tokens_per_iteration": round(mean(window.per_iteration), 2),
+        "requests": window.requests,
+    }
+
+
+def percentiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
+    """The 50th and 99th, in milliseconds."""
+    return {f"{name}_p{p}_ms": round(percentile(seconds, p) * 1e3, 2) for p in (50, 99)}
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The least of the values that at least `percent` of every hundred do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+
+
+def plot(report: Report, path: Path) -> None:
+    """Throughput against the speed that one user sees, a line for each share of guided requests, a point for each
+    number of clients. Needs matplotlib."""
+    from weft_bench.figures import lines
+
+    drawn: dict[str, list[tuple[float, float]]] = {}
+    for each in report.rows:
+        if each["load"].endswith(("clients", "client")):
+            label = f"{each['guided_percent']} % guided"
+            drawn.setdefault(label, []).append((each["user_tokens_per_s"], each["tokens_per_s"]))
+    if not drawn:
+        raise InputError("the figure shows closed loops; give numbers of clients")
+    found = report.summary
+    drafts = (
+        "no drafts"
+        if found["speculation"] == "none"
+        else f"{found['speculation']}, K={found['num_draft_tokens']}"
+    )
+    names = [each["load"] for each in report.rows if each["load"].endswith(("clients", "client"))]
+    title = f"throughput against per-user speed, {names[0]} to {names[len(names) // len(drawn) - 1]}"
+    panel = f"{found['model']}, {found['device']}, {drafts}"
+    lines({panel: drawn}, path, title=title, x="tokens/s of one user", y="tokens/s of all")

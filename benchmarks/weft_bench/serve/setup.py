@@ -1,0 +1,146 @@
+"""What `weft bench serve` measures: which loads, on executors made how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from weft.config import EngineConfig, Speculation
+from weft.errors import InputError
+from weft.executor import (
+    CapacitySchedulerPolicy,
+    Executor,
+    ExecutorConfig,
+    GuidedDecodingConfig,
+    KvCacheConfig,
+    SchedulerConfig,
+)
+from weft.executor.types.config import Overlap
+from weft_bench.serve.clients import Clients, Load
+from weft_bench.serve.workload import Workload
+
+T = TypeVar("T", int, float)
+
+CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128)
+GUIDED_PERCENTS = (0, 50, 100)
+KEPT_ITERATIONS = 200_000
+
+DRAFTERS: dict[str, Callable[[int], Speculation]] = {
+    "none": lambda k: Speculation.none(),
+    "eagle3": lambda k: Speculation.eagle3(num_draft_tokens=k),
+    "mtp": lambda k: Speculation.mtp(num_draft_tokens=k),
+    "draft_model": lambda k: Speculation.draft_model(num_draft_tokens=k),
+    "ngram": lambda k: Speculation.ngram(num_draft_tokens=k),
+    "forced": lambda k: Speculation.forced(num_draft_tokens=k),
+    "forced+eagle3": lambda k: Speculation.forced(Speculation.eagle3(num_draft_tokens=k)),
+}
+"""What may draft, by name."""
+
+POLICIES = {policy.name.lower(): policy for policy in CapacitySchedulerPolicy}
+OVERLAPS: dict[str, Overlap] = {"auto": "auto", "on": True, "off": False}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the measured executor is made. `reuse`: whether prompts that came before are found in the cache (off, every
+    prompt is read); `max_batch` None: as many as the most clients. Raises `InputError` for a name that is not one of
+    `DRAFTERS`, `POLICIES` or `OVERLAPS`."""
+
+    model: Path | None = None
+    device: str = "auto"
+    speculation: str = "none"
+    num_drafts: int = 3
+    policy: str = "guaranteed_no_evict"
+    overlap: str = "auto"
+    reuse: bool = False
+    max_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        tables: dict[str, Collection[str]] = {
+            "speculation": DRAFTERS,
+            "policy": POLICIES,
+            "overlap": OVERLAPS,
+        }
+        for name, table in tables.items():
+            value = getattr(self, name)
+            if value not in table:
+                raise InputError(f"{name} is {value!r}; it must be one of {', '.join(table)}")
+
+    def config(self, max_seq_len: int, most_clients: int) -> ExecutorConfig:
+        """For requests of `max_seq_len` tokens, prompt and answer."""
+        drafting = DRAFTERS[self.speculation](self.num_drafts)
+        return ExecutorConfig(
+            max_batch_size=self.max_batch if self.max_batch is not None else most_clients,
+            max_seq_len=max_seq_len,
+            scheduler_config=SchedulerConfig(POLICIES[self.policy]),
+            kv_cache_config=KvCacheConfig(enable_block_reuse=self.reuse),
+            overlap=OVERLAPS[self.overlap],
+            speculation=drafting if drafting.drafters else None,
+            guided_decoding_config=GuidedDecodingConfig(),
+            iter_stats_max_iterations=KEPT_ITERATIONS,
+        )
+
+    @contextmanager
+    def serving(self, workload: Workload, most_clients: int) -> Iterator[Clients]:
+        """Clients of a running executor, which has captured its graphs."""
+        config = self.config(workload.longest, most_clients)
+        with Executor(self.model, config, device=self.device) as executor:
+            executor.client.warm_up()
+            workload.prepare(executor)
+            yield Clients(executor, workload)
+
+
+@dataclass(frozen=True)
+class Loads:
+    """A closed loop for each number of `clients`, an open loop for each of `rates` (requests a second), each with every
+    share of guided requests, for `seconds`. There are so many `prompts`; with `fixed_tokens` all answers have that
+    length. `rounds` of what is compared at 32 clients, and the loop's own time (0: neither).
+
+    Raises `InputError` for what can't be measured.
+    """
+
+    clients: Sequence[int] = CLIENTS
+    rates: Sequence[float] = ()
+    guided_percents: Sequence[int] = GUIDED_PERCENTS
+    seconds: float = 4.0
+    prompts: int = 1024
+    fixed_tokens: int | None = None
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        if not (self.clients or self.rates):
+            raise InputError("there is nothing to measure; give numbers of clients, or rates")
+        if any(count < 1 for count in self.clients) or any(rate <= 0 for rate in self.rates):
+            raise InputError("clients must be at least 1, and rates above 0 requests a second")
+        if not self.guided_percents or not all(0 <= percent <= 100 for percent in self.guided_percents):
+            raise InputError(f"guided is {list(self.guided_percents)}; give shares of 0 to 100 percent")
+        if self.seconds <= 0 or self.rounds < 0:
+            raise InputError("seconds must be above 0, and rounds at least 0")
+        if self.prompts < 1:
+            raise InputError(f"prompts is {self.prompts}; it must be at least 1")
+        if self.fixed_tokens is not None and self.fixed_tokens < 2:
+            raise InputError(
+                f"fixed_tokens is {self.fixed_tokens}; between 2 tokens there is time, it must be at least 2"
+            )
+
+    @property
+    def all(self) -> list[Load]:
+        """Each of them, closed loops first."""
+        closed = [Load(clients=n, guided_percent=p) for p in self.guided_percents for n in self.clients]
+        return closed + [Load(rate=r, guided_percent=p) for p in self.guided_percents for r in self.rates]
+
+    @property
+    def most_clients(self) -> int:
+        """The most requests that a closed loop has under way, or as many as an executor's default in an open one."""
+        return max(self.clients, default=EngineConfig.max_batch)
+
+
+def numbers(name: str, text: str, kind: type[T]) -> list[T]:
+    """The numbers of a text such as "1,8,32". Raises `InputError` for what is none."""
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InputError(f"{name} is {text!r}; give numbers with commas between them") from None

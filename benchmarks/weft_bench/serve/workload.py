@@ -1,0 +1,96 @@
+"""What the clients of `weft bench serve` ask for: held-out prompts, a share of them guided.
+
+By default an answer ends where it ends, guided by the schema of its own prompt. With `fixed_tokens` every answer has
+that many tokens, guided or not, so that loads can be compared by their time alone: unguided ones have no end token,
+and the guide is the schema of an object with so many texts that no answer comes to its end.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.config import package_model_path
+from weft.executor import (
+    Executor,
+    GuidedDecodingParams,
+    GuideType,
+    OutputConfig,
+    Request,
+)
+from weft.tiny.records import example
+from weft.tokenizer.files import load_tokenizer
+from weft_bench.engine.paired import FIELDS
+from weft_bench.heldout import SEED
+
+MAX_TOKENS = 192
+"""The longest answer where answers end by themselves."""
+
+ENDLESS = "endless"
+ENDLESS_SCHEMA = json.dumps(
+    {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}, "required": FIELDS}
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompts in token ids, each with its JSON schema; request i has prompt i, from the first again after the last.
+    Answers come token by token where they are `streaming`, else whole; `end_id` ends those that end by themselves."""
+
+    prompts: Sequence[Sequence[int]]
+    schemas: Sequence[str]
+    end_id: int
+    fixed_tokens: int | None = None
+    streaming: bool = True
+
+    @classmethod
+    def heldout(cls, model: Path | None, count: int, fixed_tokens: int | None = None) -> Workload:
+        """`count` held-out prompts in the tokens of a model directory (None: weft-tiny)."""
+        tokenizer = load_tokenizer(model if model is not None else package_model_path())
+        rng = random.Random(SEED)
+        records = [example(rng, "heldout") for _ in range(count)]
+        prompts = [tokenizer.encode(record.prompt) for record in records]
+        schemas = [json.dumps(record.schema) for record in records]
+        return cls(prompts, schemas, tokenizer.eos_token_id, fixed_tokens)
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest answer."""
+        return self.fixed_tokens if self.fixed_tokens is not None else MAX_TOKENS
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its longest answer."""
+        return max(map(len, self.prompts)) + self.max_tokens
+
+    def prepare(self, executor: Executor) -> None:
+        """Compile what every request of fixed length names."""
+        if self.fixed_tokens is not None:
+            guide = GuidedDecodingParams(GuideType.JSON_SCHEMA, ENDLESS_SCHEMA)
+            executor.register_guide(ENDLESS, guide).result()
+
+    def request(self, number: int, guided_percent: int, max_tokens: int | None = None) -> Request:
+        """Request `number`, from 0. `guided_percent` of every hundred are guided, evenly spread."""
+        place = number % len(self.prompts)
+        guided = is_guided(number, guided_percent)
+        return Request(
+            self.prompts[place],
+            self.max_tokens if max_tokens is None else max_tokens,
+            streaming=self.streaming,
+            output_config=OutputConfig(exclude_input_from_output=True, return_perf_metrics=True),
+            end_id=self.end_id if guided or self.fixed_tokens is None else None,
+            guided_decoding_params=self._guide(place) if guided else None,
+        )
+
+    def _guide(self, place: int) -> GuidedDecodingParams:
+        if self.fixed_tokens is not None:
+            return GuidedDecodingParams.handle(ENDLESS)
+        return GuidedDecodingParams(GuideType.JSON_SCHEMA, self.schemas[place])
+
+
+def is_guided(number: int, percent: int) -> bool:
+    """Whether request `number` is one of the `percent` of every hundred that are guided."""
+    return (number + 1) * percent // 100 > number * percent // 100

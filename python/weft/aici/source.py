@@ -1,0 +1,119 @@
+"""A program as a guide carries it: its bytes, its argument, and what it may cost."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Hashable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from weft.aici.sections import HEADER
+from weft.errors import GuideError
+from weft.grammar.guide import Guide
+from weft.grammar.wasm_limits import WasmLimits
+
+
+@dataclass(frozen=True, eq=False)
+class WasmSource:
+    """What `Guide.wasm` was given. `module` is WebAssembly in binary form."""
+
+    module: bytes = field(repr=False)
+    argument: str
+    limits: WasmLimits
+    is_trusted: bool
+
+    @classmethod
+    def read(
+        cls, program: str | Path | bytes, argument: Any, limits: WasmLimits | None, is_trusted: bool
+    ) -> WasmSource:
+        """From a file or the bytes of one, binary or text. Raises `GuideError`."""
+        limits = limits if limits is not None else WasmLimits()
+        if not isinstance(limits, WasmLimits):
+            raise GuideError(f"limits is a {type(limits).__name__}; give a WasmLimits")
+        if isinstance(program, str | Path):
+            module = _read(Path(program), limits)
+        elif isinstance(program, bytes | bytearray | memoryview):
+            module = bytes(program)
+        else:
+            raise GuideError(f"a WASM program is a path or bytes, not a {type(program).__name__}")
+        return cls(_binary(module, limits), _text(argument), limits, bool(is_trusted))
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the module."""
+        return hashlib.sha256(self.module).hexdigest()
+
+    @property
+    def guide_key(self) -> Hashable:
+        """Equal for programs that compile to the same guide."""
+        return (self.digest, self.argument, self.limits, self.is_trusted)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it but whether it is trusted, as JSON can hold it."""
+        module = base64.b64encode(zlib.compress(self.module, 6)).decode()
+        return {"module": module, "argument": self.argument, "limits": asdict(self.limits)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> WasmSource:
+        """What `to_json` gave, not trusted. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for anything
+        else."""
+        limits = WasmLimits(**data["limits"])
+        packed = base64.b64decode(data["module"], validate=True)
+        module = zlib.decompressobj().decompress(packed, limits.module_bytes + 1)
+        return cls.read(module, data["argument"], limits, False)
+
+    def __str__(self) -> str:
+        return f"wasm {self.digest[:16]} {self.argument}".rstrip()
+
+
+def make(program: str | Path | bytes, argument: Any, limits: WasmLimits | None, is_trusted: bool) -> Guide:
+    """The guide of `Guide.wasm`. Raises `GuideError`."""
+    source = WasmSource.read(program, argument, limits, is_trusted)
+    return Guide("wasm", str(source), payload=source)
+
+
+def _read(path: Path, limits: WasmLimits) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(limits.module_bytes + 1)
+    except (OSError, ValueError) as error:  # a path may not hold a zero, says ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise GuideError(f"{path}: the WASM program can't be read: {reason}") from None
+
+
+def _binary(module: bytes, limits: WasmLimits) -> bytes:
+    """The module in binary form. Text is as long as the binary at least."""
+    if len(module) > limits.module_bytes:
+        raise GuideError(
+            f"the WASM program has more than the {limits.module_bytes} bytes that are allowed; strip it, or raise "
+            "WasmLimits.module_bytes"
+        )
+    if module[:4] == HEADER[:4]:
+        return module
+    try:
+        text = module.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if "(" not in text:
+        raise GuideError("the program is neither a WASM module nor its text; give a .wasm file, or .wat text")
+    import wasmtime
+
+    try:
+        return bytes(wasmtime.wat2wasm(text))
+    except wasmtime.WasmtimeError as error:
+        raise GuideError(f"the WASM text does not parse: {error}") from None
+
+
+def _text(argument: Any) -> str:
+    """The argument as programs read it: text, or JSON of anything else."""
+    if isinstance(argument, str):
+        return argument
+    try:
+        return json.dumps(argument)
+    except (TypeError, ValueError) as error:
+        raise GuideError(f"the argument of a WASM program is text or what JSON can hold: {error}") from None

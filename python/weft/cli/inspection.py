@@ -1,0 +1,122 @@
+"""`weft inspect`: what weft found, in words that a bug report can use."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from weft.config import EngineConfig, HostTasks, Speculation
+from weft.config.environment import processor, versions
+from weft.engine.step.step import Guides, Plan
+from weft.errors import InterfaceError, WeftError
+from weft.runtime import get
+from weft.runtime.cuda import unavailable_reason
+
+
+def report(model: Path) -> Iterator[str]:
+    """Lines about this machine, its packages, and a model directory."""
+    found = ", ".join(f"{name} {version}" for name, version in versions().items())
+    yield f"versions: {found}, Python {sys.version.split()[0]}"
+    yield f"machine: {processor()}, {torch.get_num_threads()} torch threads, {platform.system()} {platform.machine()}"
+    yield from cuda_lines()
+    yield matcher_line()
+    yield llguidance_line()
+    yield from model_lines(model)
+
+
+def cuda_lines() -> Iterator[str]:
+    """The driver, the GPU and the compiled kernels, or why not."""
+    from weft.ops.library import has_cuda_kernels
+
+    reason = unavailable_reason()
+    yield f"CUDA driver: {f'not used: {reason}' if reason else 'found'}"
+    if reason is None:
+        yield f"GPU: {torch.get_device_module('cuda').get_device_name()}"
+        missing = get("cuda").prepare_polling()
+        yield f'EngineConfig(host_tasks="polling"): {f"as callbacks: {missing}" if missing else "can be used"}'
+    yield f"CUDA kernels: {'compiled' if has_cuda_kernels() else 'not compiled (no nvcc when weft was built)'}"
+
+
+def matcher_line() -> str:
+    """Whether XGrammar's matchers are called natively."""
+    from weft.grammar.xgrammar.native import native_is_usable
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        native = native_is_usable()
+    why = "; ".join(str(w.message) for w in caught)
+    return f"XGrammar matchers: {'native, without the GIL' if native else f'through Python: {why}'}"
+
+
+def llguidance_line() -> str:
+    """Whether LLGuidance's matchers can be called, which weft does natively alone."""
+    from weft.grammar.llguidance.backend import check_interface
+
+    try:
+        check_interface()
+    except InterfaceError as error:
+        return f"LLGuidance matchers: none: {error}"
+    return "LLGuidance matchers: native, without the GIL"
+
+
+def model_lines(path: Path) -> Iterator[str]:
+    """What a model directory holds."""
+    from weft.grammar.vocabulary.tokenizer import Vocabulary
+    from weft.models.eagle3_head import Eagle3Head
+    from weft.models.weights import load_model
+    from weft.tokenizer.files import load_tokenizer
+
+    yield f"model directory: {path}"
+    try:
+        model = load_model(path)
+        config = model.config
+        sizes = sorted({*config.windows} - {0})
+        window = f" (windows of {', '.join(map(str, sizes))})" if sizes else ""
+        yield (
+            f"  model: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, "
+            f"{config.num_heads} heads ({config.num_kv_heads} for keys), vocabulary {config.vocab_size}, "
+            f"{config.max_position_embeddings} positions{window}, {config.dtype}"
+        )
+        vocabulary = Vocabulary.from_huggingface(
+            load_tokenizer(path), model_path=path, vocab_size=config.vocab_size
+        )
+        yield f"  tokenizer: {len(vocabulary.special_ids)} special tokens, end tokens {list(vocabulary.end_ids)}"
+        if (path / "eagle3").is_dir():
+            head = Eagle3Head.load(path / "eagle3", model)
+            yield (
+                f"  EAGLE3 head: draft vocabulary {head.draft_vocab_size}, reads layers {list(head.aux_layers)}"
+            )
+        else:
+            yield "  EAGLE3 head: none (no eagle3/ in the directory)"
+        for name, directory in (("MTP layers", "mtp"), ("draft model", "draft")):
+            yield f"  {name}: {f'in {directory}/' if (path / directory).is_dir() else f'none (no {directory}/)'}"
+    except WeftError:
+        yield "  weft can't run it:"
+        raise
+
+
+def graph_dump(
+    model: str | Path | None, device: str, speculation: Speculation, host_tasks: HostTasks = "callback"
+) -> Iterator[str]:
+    """Nodes and edges of one guided iteration of one row."""
+    from weft.llm import LLM
+
+    config = EngineConfig(max_batch=1, host_tasks=host_tasks)
+    with LLM(model, device=device, speculation=speculation, engine=config) as llm:
+        masks_drafts = speculation.guide_drafts is not False and speculation.max_draft_tokens > 0
+        guides = Guides.DRAFTS if masks_drafts else Guides.TARGET
+        plan = Plan(batch=1, num_drafts=speculation.draft_tokens(1), guides=guides)
+        dump = llm.engine.graphs.dump(plan)
+    kinds = Counter(kind for kind, _ in dump.nodes)
+    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    yield f"graph of one guided iteration, batch 1, on {get(device).device}: {len(dump.nodes)} nodes ({counted})"
+    yield f"  {kinds['python']} of them call Python when they run"
+    for number, (kind, label) in enumerate(dump.nodes):
+        after = [str(b) for a, b in dump.edges if a == number]
+        yield f"  {number:3d} {kind:8s} {label or '-'} -> {' '.join(after) or 'end'}"

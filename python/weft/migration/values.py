@@ -1,0 +1,230 @@
+"""What an expression of a program is known to be: a module, a class, an instance, a list of something."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.migration.api import load
+
+CONTAINERS = frozenset(
+    {
+        "list",
+        "List",
+        "Sequence",
+        "Iterable",
+        "Iterator",
+        "Generator",
+        "Collection",
+        "deque",
+        "set",
+        "frozenset",
+    }
+    | {"AsyncIterator", "AsyncIterable", "AsyncGenerator"}
+)
+"""Types that are gone through, by their names."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module, by its full name. `is_ours`: weft's; else TensorRT-LLM's."""
+
+    path: str
+
+    @property
+    def is_ours(self) -> bool:
+        return self.path.split(".")[0] == "weft"
+
+
+@dataclass(frozen=True)
+class Class:
+    """A class of the Executor API. `is_ours`: it was taken from weft.executor."""
+
+    name: str
+    is_ours: bool = False
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An instance of a class of the API; `is_plain`: made without arguments. Of one that is not `is_sure` it may be
+    something else, too."""
+
+    cls: str
+    is_sure: bool = True
+    is_plain: bool = False
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of an enumeration."""
+
+    cls: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value that stands in the program."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A value of Python's own, by the name of its class."""
+
+    cls: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A list, or anything else that is gone through, of `of`; None: of what is not known."""
+
+    of: Value | None
+
+
+@dataclass(frozen=True)
+class Tupled:
+    """A tuple whose parts are known."""
+
+    parts: tuple[Value | None, ...]
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """A dict with texts as keys: each with its value, and the node where it stands. `is_whole`: there are no others."""
+
+    entries: tuple[tuple[str, ast.AST, Value | None], ...]
+    is_whole: bool = True
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of an instance of the API's class `cls`, or (`static`) of the class."""
+
+    cls: str
+    name: str
+    static: bool = False
+    is_sure: bool = True
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the API's module."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A function, or a class, that the program defines; `owner` is the class of a method."""
+
+    name: str
+    owner: str | None = None
+    is_class: bool = False
+
+
+@dataclass(frozen=True)
+class Made:
+    """An instance of a class that the program defines."""
+
+    cls: str
+
+
+Value = (
+    Module
+    | Class
+    | Instance
+    | Member
+    | Constant
+    | Plain
+    | Listed
+    | Tupled
+    | Keywords
+    | Method
+    | Function
+    | Defined
+    | Made
+)
+
+
+def read_type(text: str) -> Value | None:
+    """The value that a type says, as it stands in `api.json` or in weft's annotations."""
+    try:
+        return of_type(ast.parse(text, mode="eval").body)
+    except SyntaxError:
+        return None
+
+
+def of_type(node: ast.expr) -> Value | None:
+    """An instance of the type that the expression names by the API's own words."""
+    match node:
+        case ast.Name(id="int" | "str" | "bool" | "float" as name):
+            return Plain(name)
+        case ast.Name(id=name):
+            cls = load().find(name)
+            return Instance(cls.name) if cls is not None else None
+        case ast.Attribute(value=ast.Name(id=holder), attr=name):
+            cls = load().find(f"{holder}.{name}")
+            return Instance(cls.name) if cls is not None else None
+        case ast.Subscript(value=ast.Name(id=name), slice=inner) if name in CONTAINERS:
+            return Listed(of_type(inner))
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return one_of(of_type(left), of_type(right))
+    return None
+
+
+def one_of(first: Value | None, second: Value | None) -> Value | None:
+    """What is known of a value that is either one or the other. None in the program tells nothing of its class."""
+    if first == second or second == Constant(None):
+        return first
+    if first == Constant(None):
+        return second
+    if isinstance(first, Listed) and isinstance(second, Listed):
+        if first.of is None or second.of is None:
+            return Listed(first.of or second.of)
+        return Listed(one_of(first.of, second.of))
+    if isinstance(first, Instance) and isinstance(second, Instance) and first.cls == second.cls:
+        return replace(first, is_sure=first.is_sure and second.is_sure, is_plain=False)
+    if isinstance(first, Module) and isinstance(second, Module):
+        return first if second.is_ours else second
+    if isinstance(first, Class) and isinstance(second, Class) and first.name == second.name:
+        return first if second.is_ours else second
+    return None
+
+
+def element_of(value: Value | None) -> Value | None:
+    """What going through it gives."""
+    if isinstance(value, Listed):
+        return value.of
+    if isinstance(value, Tupled):
+        joined: Value | None = value.parts[0] if value.parts else None
+        for part in value.parts[1:]:
+            joined = one_of(joined, part)
+        return joined
+    return None
+
+
+def doubted(value: Value | None) -> Value | None:
+    """The same, but it may be something else."""
+    if isinstance(value, Listed):
+        return Listed(doubted(value.of))
+    return replace(value, is_sure=False) if isinstance(value, Instance) else value
+
+
+def text_of(value: Value | None) -> str | None:
+    """The value as a default is written in `api.json`; None where it can't be told."""
+    match value:
+        case Constant(value=held):
+            return repr(held)
+        case Member(cls=cls, name=name):
+            return f"{cls.rpartition('.')[2]}.{name}"
+        case Instance(cls=cls, is_plain=True):
+            return f"{cls.rpartition('.')[2]}()"
+        case Tupled(parts=parts):
+            texts = [text_of(one) for one in parts]
+            return None if None in texts else f"[{', '.join(str(one) for one in texts)}]"
+        case Listed(of=None) | Keywords(entries=(), is_whole=True):
+            return "()"
+    return None

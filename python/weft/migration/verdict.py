@@ -1,0 +1,125 @@
+"""One judgement on every name, for the checker and for the tables of docs/executor.md: `judge`, `judge_class`."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+from weft.executor.types import refused
+from weft.migration import ours
+from weft.migration.absent import ABSENT, BY_USE, PARTLY
+from weft.migration.api import load
+
+REFUSED: dict[str, str] = refused.REFUSED
+OTHERWISE: dict[str, str] = refused.OTHERWISE
+NO_EFFECT: dict[str, str] = refused.NO_EFFECT
+_RENAMED: dict[str, str] = refused.RENAMED
+
+
+class State(StrEnum):
+    """How a name of one side stands on the other."""
+
+    HAS = "has"
+    NO_EFFECT = "no effect"
+    OTHERWISE = "otherwise"
+    REFUSED = "refused"
+    ABSENT = "absent"
+    OLDER = "older"
+    OWN = "own"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The state of a name, and why: what is different, the reason, or (of OLDER) the newest name. What has NO_EFFECT is
+    taken, and that is right."""
+
+    state: State
+    why: str = ""
+
+
+def short(name: str) -> str:
+    """The name of a class without what holds it."""
+    return name.rpartition(".")[2]
+
+
+def _of(table: dict[str, str], cls: str, name: str) -> str | None:
+    return table.get(f"{short(cls)}.{name}") or table.get(f"{cls}.{name}")
+
+
+@cache
+def judge_class(name: str) -> Verdict:
+    """How a class, function, submodule or attribute of the module stands."""
+    api = load()
+    if ours.class_of(name) is not None or ours.find(name) is not None:
+        if (how := OTHERWISE.get(short(name))) is not None:
+            return Verdict(State.OTHERWISE, how)
+        known = api.find(name) or name in (*api.functions, *api.submodules, *api.attributes)
+        return Verdict(State.HAS if known else State.OWN)
+    last = short(name)
+    if last in _RENAMED:
+        return Verdict(State.ABSENT, _RENAMED[last])
+    why = ABSENT.get(name) or ABSENT.get(f"{name.rpartition('.')[0]}.*")
+    known = api.find(name) or name in (*api.functions, *api.submodules, *api.attributes)
+    return Verdict(State.ABSENT if known or why else State.UNKNOWN, why or "")
+
+
+@cache
+def judge(cls: str, name: str) -> Verdict:
+    """How a name in a class stands: a field, a method or a member."""
+    theirs, mine = load().find(cls), ours.class_of(cls)
+    own = ours.names(mine).get(name) if mine is not None else None
+    is_theirs = theirs is not None and (name in theirs.names() or f"{theirs.name}.{name}" in load().classes)
+    newest = _of(load().older_names, cls, name)
+    if newest is not None and own is None:
+        return Verdict(State.OLDER, newest)
+    if own is None and not _is_nested(cls, name):
+        why = _of(ABSENT, cls, name) or _of(REFUSED, cls, name)
+        return Verdict(State.ABSENT if is_theirs or why else State.UNKNOWN, why or "")
+    if (why := _of(REFUSED, cls, name) or _of(BY_USE, cls, name)) is not None:
+        return Verdict(State.REFUSED, why)
+    if (why := PARTLY.get(f"{short(cls)}.{name}", ("",))[0]) != "":
+        return Verdict(State.REFUSED, why)
+    if (why := _of(NO_EFFECT, cls, name)) is not None:
+        return Verdict(State.NO_EFFECT, why)
+    if (how := _of(OTHERWISE, cls, name)) is not None:
+        return Verdict(State.OTHERWISE, how)
+    return Verdict(State.HAS if is_theirs or newest is not None else State.OWN)
+
+
+def _is_nested(cls: str, name: str) -> bool:
+    """Whether a class of this name is within the class, on weft's side."""
+    return ours.class_of(cls) is not None and isinstance(ours.find(f"{short(cls)}.{name}"), type)
+
+
+def values_of(cls: str, name: str) -> tuple[str, ...]:
+    """Values that a refused field may have beside its default."""
+    return PARTLY.get(f"{short(cls)}.{name}", ("", ()))[1]
+
+
+@cache
+def other_default(cls: str, name: str) -> str | None:
+    """What it is where a constructor is not given it, if that is not the same on both sides; None where it is."""
+    theirs, mine = load().find(cls), ours.parameters(cls)
+    parameter = theirs.parameter(name) if theirs is not None else None
+    own = next((one for one in mine or () if one.name == name), None)
+    if parameter is None or own is None or judge(cls, name).state is State.REFUSED:
+        return None
+    here, there = own.default, parameter.default
+    if here is None or there is None or _same(here, there):
+        return None
+    return f"left out it is {here}, in TensorRT-LLM {there}"
+
+
+_EMPTY = ("None", "()", "[]", "{}", "''")
+
+
+def _same(here: str, there: str) -> bool:
+    if here in _EMPTY and there in _EMPTY:
+        return True
+    try:
+        return bool(ast.literal_eval(here) == ast.literal_eval(there))
+    except (ValueError, SyntaxError):
+        return here == there

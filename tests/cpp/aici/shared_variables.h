@@ -1,0 +1,31 @@
+// Variables that programs share, with the command that writes one, as a program would send it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "aici/base/limits.h"
+#include "aici/host/variables.h"
+
+namespace weft::test {
+
+struct Shared {
+  WasmVariables variables;
+  WasmLimits limits;
+
+  std::string write(const char *name, const char *op, const std::string &value, WasmVariables::Writes &writes,
+                    WasmVariables::Origin origin = {0, 0}) {
+    std::string hex;
+    for (const char c : value) hex += {"0123456789abcdef"[c >> 4 & 15], "0123456789abcdef"[c & 15]};
+    return variables.command(
+        std::string(R"({"WriteVar":{"name":")") + name + R"(","op":")" + op + R"(","value":")" + hex + "\"}}", limits,
+        writes, origin);
+  }
+  // "-" where there is none; its version before its value.
+  std::string get(const char *name) {
+    const auto found = variables.get(name);
+    return found ? std::to_string(found->version) + *found->bytes : "-";
+  }
+};
+
+}  // namespace weft::test

@@ -1,0 +1,80 @@
+// What programs of strangers run in: what of their memory was written, and the threads that run them. Sanitizers watch.
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "aici/base/error.h"
+#include "aici/base/written_pages.h"
+#include "aici/host/guest_pool.h"
+
+namespace {
+
+using weft::WasmError;
+
+// Where the kernel does not tell, nothing is said.
+TEST(pages_that_were_written_are_known) {
+  constexpr std::size_t kPage = 4096, kPages = 700;
+  auto *memory = static_cast<std::uint8_t *>(
+      mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  std::mt19937 random(4);
+  for (std::size_t page = 0; page < kPages; page += 2) memory[page * kPage] = 1;
+  weft::WrittenPages written;
+  std::vector<weft::WrittenPages::Range> ranges;
+  CHECK(!written.take(ranges));
+  written.watch(memory + 1, kPage);
+  CHECK(!written.take(ranges));
+  written.watch(memory, kPages * kPage);
+  int known = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::set<std::size_t> pages;
+    for (unsigned n = random() % (round == 30 ? 2000 : 200); n > 0; --n) {
+      pages.insert(random() % kPages);
+      ++memory[*pages.begin() * kPage + random() % kPage];
+      for (const std::size_t page : {*pages.begin(), *pages.rbegin()}) ++memory[page * kPage];
+    }
+    for (const std::size_t page : pages) ++memory[page * kPage + 9];
+    ranges.clear();
+    if (!written.take(ranges)) break;
+    std::set<std::size_t> told;
+    for (const auto &range : ranges)
+      for (std::size_t at = range.begin; at < range.end; at += kPage) told.insert(at / kPage);
+    CHECK(told == pages);
+    ++known;
+  }
+  CHECK(known == 0 || known == 60);
+  written.stop();
+  CHECK(!written.take(ranges));
+  munmap(memory, kPages * kPage);
+}
+
+TEST(guests_run_elsewhere_and_their_errors_come_back) {
+  std::vector<std::thread> callers;
+  std::vector<int> sums(8);
+  for (int caller = 0; caller < 8; ++caller)
+    callers.emplace_back([caller, &sums] {
+      for (int i = 0; i < 200; ++i) {
+        const auto me = std::this_thread::get_id();
+        try {
+          weft::run_as_guest([&] {
+            if (std::this_thread::get_id() == me) sums[caller] = -1000;
+            if (i % 10 == 0) throw WasmError("no");
+            ++sums[caller];
+          });
+        } catch (const WasmError &) {
+          sums[caller] += 2;
+        }
+      }
+    });
+  for (std::thread &caller : callers) caller.join();
+  for (const int sum : sums) EQUAL(sum, 220);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) { return weft::test::run(argc, argv); }

@@ -1,0 +1,200 @@
+// The variables that programs share: what a sequence wrote is taken back, kept, shared and bounded. Sanitizers watch.
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "aici/base/error.h"
+#include "shared_variables.h"
+
+namespace {
+
+using weft::WasmError;
+using weft::WasmVariables;
+using weft::test::Shared;
+
+TEST(what_a_sequence_wrote_beyond_a_text_is_left_out) {
+  Shared shared;
+  WasmVariables::Writes writes[5];
+  shared.write("a", "Append", "A", writes[0], {1, 3});
+  shared.write("a", "Append", "B", writes[1], {1, 4});
+  shared.write("a", "Append", "C", writes[2], {2, 9});
+  shared.write("b", "Set", "D", writes[3], {1, 5});
+  const auto text_at = [&](std::uint32_t sequence, std::int64_t num_tokens) {
+    std::string text;
+    for (const auto &[name, value] : shared.variables.values_without({sequence, num_tokens}))
+      text += name + std::to_string(value.version) + *value.bytes;
+    return text;
+  };
+  CHECK(text_at(1, 5) == "a3ABCb1D");
+  CHECK(text_at(1, 4) == "a3ABC");
+  CHECK(text_at(1, 3) == "a2AC");
+  CHECK(text_at(1, 2) == "a1C");
+  CHECK(text_at(2, 8) == "a2ABb1D");
+  CHECK(shared.get("a") == "3ABC");
+  shared.variables.undo(writes[1]);
+  CHECK(text_at(1, 3) == "a2AC");
+  shared.write("a", "Set", "E", writes[4], {2, 10});
+  CHECK(text_at(2, 9) == "a2ACb1D");
+}
+
+TEST(variables_are_taken_back) {
+  Shared shared;
+  WasmVariables::Writes first, second;
+  CHECK(shared.write("a", "Append", "AB", first) == R"({"WriteVar":{"version":1}})");
+  shared.write("a", "Append", "C", second);
+  shared.write("b", "Append", "D", second);
+  shared.write("a", "Append", "E", second);
+  EQUAL(second.size(), 2);
+  CHECK(shared.get("a") == "3ABCE");
+  shared.variables.undo(second);
+  CHECK(shared.get("a") == "1AB" && shared.get("b") == "-");
+  shared.variables.undo(first);
+  CHECK(shared.get("a") == "-");
+}
+
+TEST(what_others_wrote_since_stands) {
+  Shared shared;
+  WasmVariables::Writes one, two, three;
+  shared.write("a", "Set", "x", one);
+  shared.write("a", "Append", "y", two);
+  shared.write("a", "Append", "z", one);
+  shared.variables.undo(one);  // neither x nor z is seen behind it
+  CHECK(shared.get("a") == "1y");
+  shared.write("a", "Set", "new", one = {});
+  shared.variables.undo(two);
+  CHECK(shared.get("a") == "1new");
+  // Its number came before: the write of another has it now.
+  shared.write("a", "Set", "mine", two = {});
+  shared.variables.undo(two);
+  shared.write("a", "Set", "theirs", three);
+  shared.variables.undo(one);
+  CHECK(shared.get("a") == "1theirs");
+  shared.variables.keep(three);
+  CHECK(shared.get("a") == "1theirs");
+}
+
+TEST(copies_of_a_sequence_share_what_was_written_before) {
+  Shared shared;
+  WasmVariables::Writes both;
+  shared.write("a", "Set", "x", both);
+  shared.variables.share(both);
+  shared.variables.undo(both);
+  CHECK(shared.get("a") == "1x");
+  shared.variables.undo(both);
+  CHECK(shared.get("a") == "-");
+  shared.write("a", "Set", "x", both = {});
+  shared.variables.share(both);
+  shared.variables.keep(both);
+  shared.variables.undo(both);
+  CHECK(shared.get("a") == "1x");
+}
+
+// A copy's end keeps what it shared; taken back, it is settled, and the next one that settles becomes a part of it.
+TEST(writes_that_were_kept_by_a_copy_are_joined) {
+  Shared shared;
+  WasmVariables::Writes first, second, third;
+  shared.write("a", "Append", "1", first);
+  shared.write("a", "Append", "2", second);
+  shared.variables.share(second);
+  shared.variables.keep(second);
+  shared.write("a", "Append", "3", third);
+  shared.variables.keep(third);
+  shared.variables.undo(second);
+  CHECK(shared.get("a") == "3123");
+  shared.variables.undo(first);
+  CHECK(shared.get("a") == "223");
+}
+
+// Against all writes in a row, from which those that are taken back are left out.
+TEST(variables_are_their_writes) {
+  struct Step {
+    WasmVariables::Writes writes;
+    std::vector<std::string> ops;
+    int holders = 1;
+    bool kept = false;
+    int sequence;
+  };
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    Shared shared;
+    std::vector<std::unique_ptr<Step>> steps;
+    std::vector<std::vector<Step *>> sequences(3);
+    std::vector<Step *> row;  // one for each write
+    for (int i = 0; i < 60; ++i) {
+      auto &mine = sequences[random() % sequences.size()];
+      const unsigned what = random() % 10;
+      if (what < 5) {
+        steps.push_back(std::make_unique<Step>());
+        Step &step = *steps.back();
+        for (unsigned n = 1 + random() % 3; n > 0; --n) {
+          step.ops.push_back(std::string(1, random() % 3 ? '+' : '=') + static_cast<char>('a' + i % 26) +
+                             std::to_string(n));
+          shared.write("v", step.ops.back()[0] == '+' ? "Append" : "Set", step.ops.back().substr(1), step.writes);
+        }
+        mine.push_back(&step);
+        row.push_back(&step);
+      } else if (what < 8 && !mine.empty()) {
+        shared.variables.undo(mine.back()->writes);
+        --mine.back()->holders;
+        mine.pop_back();
+      } else if (what < 9 && !mine.empty()) {
+        Step *oldest = mine.front();
+        shared.variables.keep(oldest->writes);
+        --oldest->holders;
+        oldest->kept = true;
+        mine.erase(mine.begin());
+      } else if (what == 9) {
+        auto &copy = sequences[random() % sequences.size()];
+        if (&copy == &mine) continue;
+        for (Step *step : copy) {
+          shared.variables.keep(step->writes);
+          --step->holders;
+          step->kept = true;
+        }
+        copy = mine;
+        for (Step *step : copy) {
+          shared.variables.share(step->writes);
+          ++step->holders;
+        }
+      }
+      // What is behind a value that stays for good is of no account any more, but its writes were made.
+      std::string value;
+      bool exists = false;
+      for (const Step *step : row) {
+        if (step->holders == 0 && !step->kept) continue;
+        exists = true;
+        for (const std::string &op : step->ops) value = (op[0] == '+' ? value : "") + op.substr(1);
+      }
+      const auto found = shared.variables.get("v");
+      EQUAL(found.has_value(), exists);
+      if (found && exists) CHECK(*found->bytes == value);
+    }
+  }
+}
+
+TEST(writes_that_may_be_taken_back_have_a_limit) {
+  Shared shared;
+  shared.limits.undo_bytes = 10000;
+  shared.limits.variable_bytes = 1000;
+  shared.limits.max_variables = 10;
+  bool stopped = false;
+  std::vector<WasmVariables::Writes> all(100);
+  for (int i = 0; i < 100 && !stopped; ++i) {
+    try {
+      shared.write("v", "Set", std::string(900, 'x'), all[static_cast<std::size_t>(i)]);
+    } catch (const WasmError &error) {
+      stopped = std::string(error.what()).find("raise undo_bytes") != std::string::npos;
+    }
+  }
+  CHECK(stopped);
+  for (const auto &writes : all) shared.variables.keep(writes);
+  WasmVariables::Writes more;
+  shared.write("v", "Set", "y", more);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) { return weft::test::run(argc, argv); }
