@@ -1,4 +1,4 @@
-"""docs/executor.md's part "Fields" is what tools/docs/executor_fields.py makes of both sides' names."""
+"""docs/executor-fields.md's part "Fields" is what tools/docs/executor_fields.py makes of both sides' names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.migration.verdict import OTHERWISE, REFUSED, State, judge, judge_class
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "docs" / "executor_fields.py"
-PAGE = (ROOT / "docs" / "executor.md").read_text()
+PAGE = (ROOT / "docs" / "executor-fields.md").read_text()
 API = load()
 HOW = "run `python tools/docs/executor_fields.py`, and say what new rows are where they say '?'"
 
@@ -47,7 +47,7 @@ def rows(page: str) -> dict[str, dict[str, str]]:
 
 
 def test_the_page_is_what_the_tool_writes(tool: ModuleType) -> None:
-    assert tool.rewritten(PAGE) == PAGE, f"docs/executor.md is not as the classes are; {HOW}"
+    assert tool.rewritten(PAGE) == PAGE, f"docs/executor-fields.md is not as the classes are; {HOW}"
     assert not tool.unsaid(PAGE), HOW
 
 

@@ -1,8 +1,8 @@
-"""Write the part "Fields" of docs/executor.md from the names of both sides: `python tools/docs/executor_fields.py`.
+"""Write the part "Fields" of docs/executor-fields.md from the names of both sides: `python tools/docs/executor_fields.py`.
 
-TensorRT-LLM's names are `weft/executor/check/api.json`, weft's its classes; what is refused, does not exist or means
+TensorRT-LLM's names are `weft/migration/api.json`, weft's its classes; what is refused, does not exist or means
 something else is said by the tables of `weft.executor.types.refused` and `weft.migration.absent`. What a field is
-stands in docs/executor.md alone: rows keep their words, and a new row says "?" until somebody writes what it is.
+stands in docs/executor-fields.md alone: rows keep their words, and a new row says "?" until somebody writes what it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.migration import ours
 from weft.migration.api import load
 from weft.migration.verdict import NO_EFFECT, OTHERWISE, State, judge, judge_class, other_default, short
 
-PAGE = Path(__file__).parents[2] / "docs" / "executor.md"
+PAGE = Path(__file__).parents[2] / "docs" / "executor-fields.md"
 HEADING = "## Fields"
 UNSAID = "?"
 API = load()
@@ -38,7 +38,7 @@ Here is every name of TensorRT-LLM's: of its newest Python bindings that have an
 besides. A refused field holds what it is given; an executor that is made with another value than its default raises
 `InputError` with the reason that stands here, and a request that has one is answered with an error. What has no effect
 is taken for compatibility. Fields of results and statistics for refused work are there, and stay empty.
-`python -m weft.migration` looks for all of these names in a program ([above](#checking-a-program)).
+`python -m weft.migration` looks for all of these names in a program ([executor.md](executor.md#checking-a-program)).
 
 Settings, results and statistics have `to_dict`, `from_dict`, `to_json` and `from_json`, besides.
 """
