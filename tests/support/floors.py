@@ -84,19 +84,3 @@ NATIVE_LEAVES = {"aici": "bindings", "grammar/closing": "bindings", "grammar/plu
 EXTENSION_USERS = ("core/awake", "runtime", "grammar", "ops", "guided", "tokenizer/stop_words", "aici")
 PYTHON_IN_NATIVE = ("hostfunc", "grammar/python", "bindings")
 NO_TORCH = ("engine/kv", "engine/scheduling")
-
-MOST_LINES, MOST_FILES, MOST_PARAMETERS = 350, 25, 6
-
-# -- what is still to be cleared away: each of these tables is to become empty
-
-KNOWN_UPWARD: set[tuple[str, str]] = set()
-KNOWN_CIRCLES: set[str] = set()
-KNOWN_STRANGERS: set[tuple[str, str]] = set()
-KNOWN_LONG: set[str] = set()
-# Public, with options by keyword: what their migrants write.
-KNOWN_MANY_PARAMETERS = {
-    "engine/flight_recorder:FlightRecorder",
-    "executor/executor:Executor",
-    "guided/capturable:CapturableGuidedDecoder",
-    "guided/decoder:GuidedDecoder",
-}

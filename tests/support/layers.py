@@ -102,23 +102,21 @@ def ranks_of(floors: Sequence[str]) -> dict[str, int]:
     return {room: rank for rank, floor in enumerate(floors) for room in floor.split()}
 
 
-def upward(
-    arrows: Iterable[Arrow], floors: Sequence[str], known: Iterable[tuple[str, str]] = ()
-) -> list[str]:
-    """Arrows between rooms that do not lead to a lower floor, but for the pairs of rooms in `known`."""
+def upward(arrows: Iterable[Arrow], floors: Sequence[str]) -> list[str]:
+    """Arrows between rooms that do not lead to a lower floor."""
     ranks = ranks_of(floors)
     found = []
     for arrow in arrows:
         source, target = room_of(arrow.source, ranks), room_of(arrow.target, ranks)
-        if source is None or target is None or source == target or (source, target) in known:
+        if source is None or target is None or source == target:
             continue
         if ranks[target] >= ranks[source]:
             found.append(f"{arrow}, which is not below it")
     return found
 
 
-def circles(arrows: Iterable[Arrow], known: Iterable[tuple[str, ...]] = ()) -> list[str]:
-    """Files that lead back to themselves: each group of files that all reach each other, but for those `known`."""
+def circles(arrows: Iterable[Arrow]) -> list[str]:
+    """Each group of files that all import each other, directly or through others."""
     following: dict[str, set[str]] = {}
     for arrow in arrows:
         following.setdefault(arrow.source, set()).add(arrow.target)
@@ -128,7 +126,7 @@ def circles(arrows: Iterable[Arrow], known: Iterable[tuple[str, ...]] = ()) -> l
         for file in following
         if file in reached[file]
     }
-    return [f"these files import each other: {', '.join(group)}" for group in sorted(groups - set(known))]
+    return [f"these files import each other: {', '.join(group)}" for group in sorted(groups)]
 
 
 def _reached(start: str, following: Mapping[str, set[str]]) -> set[str]:
@@ -141,14 +139,12 @@ def _reached(start: str, following: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def strangers(
-    arrows: Iterable[Arrow], leaves: Mapping[str, str], known: Iterable[tuple[str, str]] = ()
-) -> list[str]:
-    """Arrows to a leaf from none of those that may know it: rooms, files, or folders above either, in one text. And
-    from none of those that are `known` to, each with its leaf."""
+def strangers(arrows: Iterable[Arrow], leaves: Mapping[str, str]) -> list[str]:
+    """Arrows to a leaf from files that may not know it. `leaves` names, for each leaf, the rooms, files or folders that
+    may, in one text."""
     found = []
     for leaf, friends in leaves.items():
-        may = (leaf, *friends.split(), *(source for source, target in known if target == leaf))
+        may = (leaf, *friends.split())
         found += [
             f"{arrow}, a leaf"
             for arrow in arrows
