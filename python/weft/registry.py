@@ -56,10 +56,10 @@ DRAFTERS = {
     "eagle3": "weft.spec.eagle3:Eagle3",
     "mtp": "weft.spec.mtp:Mtp",
     "draft_model": "weft.spec.draft_model:DraftModel",
-    "ngram": "weft.spec.ngram:Ngram",
-    "forced": "weft.spec.forced:Forced",
-    "given": "weft.spec.given:Given",
-    "lookahead": "weft.spec.lookahead:LookaheadDrafter",
+    "ngram": "weft.spec.proposers:Ngram",
+    "forced": "weft.spec.proposers:Forced",
+    "given": "weft.spec.proposers:Given",
+    "lookahead": "weft.spec.proposers:LookaheadDrafter",
 }
 
 MODELS = {

@@ -1,4 +1,4 @@
-"""Write the part "Fields" of docs/executor-fields.md from the names of both sides: `python tools/docs/executor_fields.py`.
+"""Write the tables of docs/executor-fields.md from the names of both sides: `python tools/docs/executor_fields.py`.
 
 TensorRT-LLM's names are `weft/migration/api.json`, weft's its classes; what is refused, does not exist or means
 something else is said by the tables of `weft.executor.types.refused` and `weft.migration.absent`. What a field is

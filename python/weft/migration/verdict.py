@@ -1,4 +1,4 @@
-"""One judgement on every name, for the checker and for the tables of docs/executor-fields.md: `judge`, `judge_class`."""
+"""One judgement on every name, for the checker and for docs/executor-fields.md: `judge`, `judge_class`."""
 
 from __future__ import annotations
 

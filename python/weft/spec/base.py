@@ -1,9 +1,9 @@
-"""What makes drafts: drafters on the device, one forward for each draft, and proposers on the host, all at once.
+"""The interface of drafters: on the device, one forward for each draft; on the host, all drafts at once.
 
 Suffixes: B rows, T = 1 + drafts verified, K drafts, N tokens of prompts, F width of the auxiliary hidden states, V the
-target's and D the draft's vocabulary, P pages. A drafter's methods named `draft_*` and `prefill` are device functions:
-given to `Stream.launch`, they follow its rule (`runtime/interface.py`). What they write is in buffers that
-`draft_buffers` allocated, or in the drafter's own memory by slot.
+target's and D the draft's vocabulary, P pages. A drafter's methods `draft_*` and `prefill` are device functions: they
+are passed to `Stream.launch` and follow its rule (`runtime/interface.py`). They write only to the buffers of
+`draft_buffers` and to the drafter's memory by slot.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from weft.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class DrafterContext:
-    """What a drafter is loaded with. `speculation.max_draft_tokens` is the largest number of drafts (K) asked of it.
-    Memory by slot has `num_slots` + 1 rows: the last is for rows that only pad. `tokenizer` is the target's,
-    or a `Vocabulary` (None: that of its directory)."""
+    """Arguments of a drafter's `load`. `speculation.max_draft_tokens` is the largest number of drafts, K. Memory by
+    slot needs `num_slots` + 1 rows; the last one is for padding rows. `tokenizer` is the target's tokenizer or a
+    `Vocabulary`; None means the one in its directory."""
 
     speculation: Speculation
     model_path: Path
@@ -40,8 +40,8 @@ class DrafterContext:
 
 
 class Span(NamedTuple):
-    """Positions start..stop-1 of a prompt, whose reading began at `first`: what is before that was found in pages of
-    another request."""
+    """Positions `start` to `stop` - 1 of a prompt. Positions before `first` were found in the prefix cache and are not
+    read again."""
 
     start: int
     stop: int
@@ -50,12 +50,12 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class PromptParts:
-    """Parts of B prompts that are read together, all but `spans` on the device.
+    """Parts of B prompts that share one forward. All tensors are on the device; `spans` is on the host.
 
-    Row b, of slot `slots_B[b]`, has tokens `starts[b]`..`starts[b+1]-1` of all N, those of `spans[b]`; `starts` is
-    int64 [B + 1], `first_B[b]` int64 the span's `first`. `after_N` is the token after each of `tokens_N`, `aux_NF` the
-    target's hidden states; `rows` are the rows for attention.
-    """
+    Row b belongs to slot `slots_B[b]` and holds tokens `starts[b]` to `starts[b + 1] - 1` of the N tokens, which are
+    the positions `spans[b]` of its prompt. `starts` is int64 [B + 1]; `first_B[b]` is the span's `first`. `after_N`
+    is the token after each of `tokens_N`, `aux_NF` are the target's hidden states, and `rows` describes the rows for
+    attention."""
 
     slots_B: Tensor
     tokens_N: Tensor
@@ -69,11 +69,10 @@ class PromptParts:
 
 @dataclass(frozen=True)
 class Verified:
-    """What verification leaves for the drafter, all on the device.
+    """The result of verification that a drafter reads, all on the device.
 
-    Row b, of slot `slots_B[b]` (the last slot for rows that only pad), verified T positions from `base_B[b]`;
-    `tokens_BT[b, t]` is the target's token for position `base_B[b] + 1 + t`, and the first `count_B[b] + 1` of them
-    are committed.
+    Row b belongs to slot `slots_B[b]` (padding rows: the last slot) and verified T positions from `base_B[b]` on.
+    `tokens_BT[b, t]` is the target's token for position `base_B[b] + 1 + t`; the first `count_B[b] + 1` are committed.
     """
 
     slots_B: Tensor
@@ -86,8 +85,8 @@ class Verified:
 
 @dataclass(frozen=True)
 class DraftBuffers:
-    """What drafting step j leaves for step j+1: `logits_BD` over the draft vocabulary, the picked `token_B` (target
-    ids, -1 for none) and `hidden_BH`, the drafter's own carried state."""
+    """Buffers that drafting step j fills for step j + 1: `logits_BD` over the draft vocabulary, the picked `token_B`
+    (target ids, -1 for none), and the drafter's state `hidden_BH`."""
 
     logits_BD: Tensor
     token_B: Tensor
@@ -95,35 +94,35 @@ class DraftBuffers:
 
 
 class Drafter(Protocol):
-    """Proposes tokens, one step at a time, inside the captured iteration."""
+    """Drafts on the device, one token at a time, inside the captured iteration."""
 
     @property
     def aux_layers(self) -> tuple[int, ...]:
-        """Target layers whose incoming hidden states the drafter reads, concatenated to width F (`Model.forward`)."""
+        """Target layers whose input hidden states the drafter reads, concatenated to width F (`Model.forward`)."""
 
     @property
     def d2t(self) -> Tensor | None:
-        """[D] int64 offsets: target id = draft id + d2t[draft id]. None where the vocabularies are the same."""
+        """[D] int64 offsets: target id = draft id + d2t[draft id]. None if both vocabularies are equal."""
 
     @property
     def kv(self) -> PagedKV | None:
-        """Its own keys and values, with the target's page numbers; None without any. Pages are copied along with the
-        target's."""
+        """The drafter's keys and values, addressed by the target's page numbers, or None. Copies of the target's pages
+        copy these, too."""
 
     @property
     def reuse_margin(self) -> int:
-        """How many of the last positions of a prefix that was found again it must read anew: its entries there depend
-        on tokens after them, or it needs them to go on."""
+        """Number of positions at the end of a cached prefix that the drafter must read again, because its entries there
+        depend on later tokens."""
 
     def draft_buffers(self, batch: int) -> DraftBuffers:
-        """Buffers for graphs of `batch` rows."""
+        """Allocate the buffers for graphs of `batch` rows."""
 
     def prefill(self, parts: PromptParts) -> None:
-        """Read parts of prompts. Where that raises, it is called again for each row alone."""
+        """Read parts of prompts. If it raises, the engine calls it again for each row alone."""
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
-        """Read what was committed and write the logits of draft 1. Called without a draft to make, too, so that the
-        drafter's KV stays whole. Every iteration drafts as many tokens as it verified, T - 1."""
+        """Read the committed tokens and write the logits of draft 1. An iteration makes as many drafts as it verified,
+        T - 1. It calls this also for T = 1, so that the drafter's KV stays complete."""
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
         """Read draft `step` - 1 from `buffers.token_B` and write the logits of draft `step` (2..K)."""
@@ -131,13 +130,13 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Proposer(Protocol):
-    """Drafts on the host, natively (`guided/proposals.py`); a drafter may continue after it."""
+    """Drafts on the host, in native code (`guided/proposals.py`). A drafter on the device may continue after it."""
 
     @property
     def sources(self) -> Sources:
-        """What it adds to the proposals."""
+        """The native sources that it switches on."""
 
 
 def row_positions(base_B: Tensor, width: int) -> Tensor:
-    """[B, width] int64: positions base, base + 1, ..."""
+    """Positions base, base + 1, ... of each row: int64 [B, width]."""
     return base_B[:, None] + torch.arange(width, device=base_B.device)

@@ -1,31 +1,33 @@
-"""A small model of the target's tokenizer that drafts: its own decoding, one token at a time.
+"""A small draft model with the target's tokenizer, which decodes one draft at a time.
 
-Its entry at position p is the token at p. In the first drafting step it reads everything that verification committed;
-later steps feed it its own drafts. Entries beyond what was committed are overwritten before they are read.
-"""
+Its KV entry at position p is the token at p. The first drafting step reads the tokens that verification committed;
+later steps read the model's own drafts. Entries beyond the committed text are overwritten before they are read."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from weft.errors import ModelError
+from weft.grammar.vocabulary.hugging_face import read_huggingface
+from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.weights import dtype_name, load_model
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
 from weft.spec.base import DraftBuffers, DrafterContext, PromptParts, Verified
-from weft.spec.same_tokens import check_tokens
+from weft.tokenizer.files import has_tokenizer, load_tokenizer
 
 
 class DraftModel:
-    """Drafter of a model over its own paged KV, with the target's page numbers.
+    """Drafts with a model over its own paged KV, which uses the target's page numbers.
 
-    Where its vocabulary is shorter than the target's, `d2t` is zeros: ids are the same, the last ones are never
-    drafted. `directory` is where a model directory keeps its own.
+    A vocabulary shorter than the target's has the same ids and never drafts the missing ones; `d2t` is zeros then.
+    Without a path, the model lies in the folder `directory` of the target's model directory.
     """
 
     directory = "draft"
@@ -42,7 +44,8 @@ class DraftModel:
 
     @classmethod
     def load(cls, context: DrafterContext) -> DraftModel:
-        """The model at `speculation.path`, or the one in the model directory's `draft/`, in the target's dtype."""
+        """Load the model at `speculation.path`, or from the model directory's `draft/`, in the target's dtype. Raises
+        `ModelError` for a model that does not fit the target."""
         given, target = context.speculation.path, context.target
         path = Path(given) if given else context.model_path / cls.directory
         if not path.is_dir():
@@ -52,7 +55,7 @@ class DraftModel:
             )
         model = load_model(path, target.device, dtype_name(target.config))
         _check_vocabulary(path, model, target)
-        check_tokens(path, context, model.config.vocab_size)
+        _check_tokens(path, context, model.config.vocab_size)
         _check_positions(path, model, context)
         kv = PagedKV.for_model(model, context.num_pages, context.page_size)
         return cls(model, kv, target.config.vocab_size)
@@ -67,7 +70,7 @@ class DraftModel:
 
     def prefill(self, parts: PromptParts) -> None:
         self.model.forward(parts.tokens_N, self.kv, parts.rows)
-        # The token after each part, too: the last one's was just sampled.
+        # Also read the token after each part: after the last part it is the token just sampled.
         table_BP, begins_B, ends_B = parts.rows.page_table, parts.starts[:-1], parts.starts[1:]
         after_B1 = parts.after_N.index_select(0, ends_B - 1)[:, None]
         self.model.forward(after_B1, self.kv, Rows(table_BP, parts.rows.base + (ends_B - begins_B), 1))
@@ -85,10 +88,10 @@ class DraftModel:
 
 
 def _check_vocabulary(path: Path, model: Model, target: Model) -> None:
-    own, wanted = model.config.vocab_size, target.config.vocab_size
-    if own > wanted:
+    size, wanted = model.config.vocab_size, target.config.vocab_size
+    if size > wanted:
         raise ModelError(
-            f"{path / 'config.json'}: 'vocab_size' is {own}; a draft model for this target "
+            f"{path / 'config.json'}: 'vocab_size' is {size}; a draft model for this target "
             f"({target.config.architecture}) has {wanted}, or fewer where its tokenizer is the target's"
         )
 
@@ -96,11 +99,65 @@ def _check_vocabulary(path: Path, model: Model, target: Model) -> None:
 def _check_positions(path: Path, model: Model, context: DrafterContext) -> None:
     """Warn if requests may be longer than the model can read."""
     longest = context.max_seq_len
-    own = model.config.max_position_embeddings
-    if own < longest:
+    limit = model.config.max_position_embeddings
+    if limit < longest:
         warnings.warn(
-            f"{path / 'config.json'}: 'max_position_embeddings' is {own}, but requests may have {longest} positions; "
+            f"{path / 'config.json'}: 'max_position_embeddings' is {limit}, but requests may have {longest} positions; "
             "beyond its own a draft model's drafts are seldom right, which costs speed alone "
-            f"(max_seq_len={own} keeps requests within them)",
+            f"(max_seq_len={limit} keeps requests within them)",
             stacklevel=3,
         )
+
+
+def _check_tokens(path: Path, context: DrafterContext, vocab_size: int) -> None:
+    """Raise `ModelError` if the tokenizer at `path` and the target's disagree on a token id below `vocab_size`.
+
+    Warns if one of the two has no tokenizer. A draft model inside the target's directory needs none.
+    """
+    if not has_tokenizer(path):
+        if path.resolve().parent != context.model_path.resolve():
+            _warn(path, f"{path} has no tokenizer")
+        return
+    ours = _target_tokens(context)
+    if ours is None:
+        _warn(path, "the target was given without a tokenizer")
+        return
+    theirs = _read(path)
+    for number in range(vocab_size):
+        drafted, wanted = _at(theirs, number), _at(ours, number)
+        # A `Vocabulary` does not keep the text of special tokens.
+        is_unknown = isinstance(context.tokenizer, Vocabulary) and b"" in (drafted, wanted)
+        if drafted != wanted and not is_unknown:
+            raise ModelError(
+                f"{path}: token {number} is {_shown(drafted)}, and {_shown(wanted)} to the target's tokenizer; a draft "
+                "model must have the target's tokenizer"
+            )
+
+
+def _target_tokens(context: DrafterContext) -> Sequence[bytes] | None:
+    if isinstance(context.tokenizer, Vocabulary):
+        return context.tokenizer.tokens
+    if context.tokenizer is not None:
+        return read_huggingface(context.tokenizer, None).tokens
+    return _read(context.model_path) if has_tokenizer(context.model_path) else None
+
+
+def _read(path: Path) -> list[bytes]:
+    fast = (path / "tokenizer.json").is_file()
+    return read_huggingface(path if fast else load_tokenizer(path), None).tokens
+
+
+def _at(tokens: Sequence[bytes], number: int) -> bytes:
+    return tokens[number] if number < len(tokens) else b""
+
+
+def _shown(token: bytes) -> str:
+    return repr(token.decode(errors="backslashreplace")[:40])
+
+
+def _warn(path: Path, why: str) -> None:
+    warnings.warn(
+        f"it could not be checked whether the draft model in {path} numbers its tokens as the target does: {why}. "
+        "If it does not, its drafts are refused, which costs speed alone",
+        stacklevel=5,
+    )

@@ -11,13 +11,14 @@ from weft.spec.recurrent import RecurrentDrafter
 
 
 class Eagle3(RecurrentDrafter):
-    """Drafter of an EAGLE3 head; `directory` is where a model directory keeps its own."""
+    """Drafts with an EAGLE3 head. Without a path, the head lies in the folder `directory` of the target's model
+    directory."""
 
     directory = "eagle3"
 
     @classmethod
     def load(cls, context: DrafterContext) -> Eagle3:
-        """The head at `speculation.path`, or the one in the model directory's `eagle3/`."""
+        """Load the head at `speculation.path`, or from the model directory's `eagle3/`."""
         given = context.speculation.path
         path = Path(given) if given else context.model_path / cls.directory
         if not path.is_dir():

@@ -1,4 +1,4 @@
-"""The drafters of a `Speculation`, loaded: at most one on the device, and proposers on the host before it."""
+"""Loads the drafters of a `Speculation`: proposers on the host, then at most one drafter on the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.spec.base import Drafter, DrafterContext, Proposer
 
 @dataclass(frozen=True)
 class Drafting:
-    """What drafts for an engine. `proposers` come first, in order; the `drafter` continues after them."""
+    """An engine's drafters. The `proposers` come first, in this order; the `drafter` continues after them."""
 
     speculation: Speculation
     drafter: Drafter | None = None
@@ -26,7 +26,8 @@ class Drafting:
 
     @classmethod
     def load(cls, context: DrafterContext) -> Drafting:
-        """Load what `context.speculation` names. Raises `InputError` and `ModelError` for what does not fit."""
+        """Load the drafters that `context.speculation` names. Raises `InputError` for a wrong combination,
+        `ModelError` for a drafter that does not fit the target."""
         speculation = context.speculation
         drafters: list[Drafter] = []
         proposers: list[Proposer] = []
@@ -56,7 +57,7 @@ class Drafting:
         return cls(speculation, drafters[0] if drafters else None, tuple(proposers))
 
     def proposals_maker(self, runtime: Runtime) -> Callable[[GuidedState], Proposals] | None:
-        """A function that makes the host's proposals over a grammar's state; None where nothing proposes."""
+        """A function that makes the host's `Proposals` for a grammar state, or None without proposers."""
         if not self.proposers:
             return None
         sources = reduce(or_, (proposer.sources for proposer in self.proposers))

@@ -1,27 +1,46 @@
-"""Multi-token prediction: one module used recurrently for every draft, or one module for each draft."""
+"""Multi-token prediction (MTP): one module that makes every draft, or a chain with one module for each draft.
+
+In a chain, module k reads the output of module k-1 and makes draft k. Its entry at position i holds hidden state k-1 of
+position i and the token at position i + k. Let L be the position of the last committed token: all K drafts come from
+entry L - 1 of the K modules. Entry i of module k therefore holds a draft instead of the final token if i + k > L.
+
+These entries are rewritten once the final tokens are known. Every module runs over one window that begins K - 1
+positions before the verified ones, at an entry that contains no draft in any module. The slot keeps the inputs of those
+K - 1 positions: the target's hidden states and the tokens after them. Entries behind the window's last valid one belong
+to refused drafts; the next window overwrites them before anything reads them.
+
+Suffixes: S slots and one for padding, N = K - 1 positions kept, W = N + T entries of a window, X = W + N tokens after
+them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from weft.errors import ModelError
+from weft.models.base import PagedKV
 from weft.models.mtp_module import MtpModules
-from weft.spec.base import DrafterContext
-from weft.spec.mtp_chain import MtpChain
-from weft.spec.recurrent import RecurrentDrafter
+from weft.ops.attention import Rows
+from weft.ops.rows import take_rows
+from weft.spec.base import DraftBuffers, DrafterContext, PromptParts, Verified, row_positions
+from weft.spec.recurrent import RecurrentDrafter, head_buffers
 
 
 class Mtp(RecurrentDrafter):
-    """Drafter of one MTP module, which reads its own output from the second draft on; `directory` is where a model
-    directory keeps its own."""
+    """Drafts with one MTP module, which reads its own output from the second draft on. Without a path, the module lies
+    in the folder `directory` of the target's model directory."""
 
     directory = "mtp"
 
     @classmethod
     def load(cls, context: DrafterContext) -> Mtp | MtpChain:
-        """The modules at `speculation.path`, in the model directory's `mtp/`, or in the target's own checkpoint.
+        """Load the modules at `speculation.path`, in the model directory's `mtp/`, or in the target's checkpoint.
 
-        A checkpoint of several modules makes no more drafts than it has modules; more are refused.
+        Raises `ModelError` if a checkpoint with several modules has fewer of them than `num_draft_tokens`.
         """
         path = _directory(context)
         modules = MtpModules.load(path, context.target)
@@ -38,9 +57,9 @@ class Mtp(RecurrentDrafter):
 
 
 def _directory(context: DrafterContext) -> Path:
-    given, own = context.speculation.path, context.model_path / Mtp.directory
-    if given or own.is_dir():
-        path = Path(given) if given else own
+    given, default = context.speculation.path, context.model_path / Mtp.directory
+    if given or default.is_dir():
+        path = Path(given) if given else default
         if not path.is_dir():
             raise ModelError(f"{path}: no such directory; give that of MTP modules to Speculation.mtp(path)")
         return path
@@ -50,3 +69,163 @@ def _directory(context: DrafterContext) -> Path:
             "or put it into the model directory as mtp/"
         )
     return context.model_path
+
+
+@dataclass(frozen=True)
+class ChainBuffers(DraftBuffers):
+    """Buffers that one module of an iteration fills for the next, sized for the longest window.
+
+    `start_B` is the first position of each row's window, `last_B` the index of the entry that makes the draft.
+    `window_BWH` are the hidden states that the next module reads. `tokens_BX[b, x]` is the token at position
+    `start_B[b] + 1 + x`, committed or drafted.
+    """
+
+    start_B: Tensor
+    last_B: Tensor
+    window_BWH: Tensor
+    tokens_BX: Tensor
+
+
+class MtpChain:
+    """Drafts with the first K modules. Each has a layer of the paged KV, which uses the target's page numbers."""
+
+    d2t: Tensor | None = None
+
+    def __init__(self, modules: MtpModules, kv: PagedKV, num_drafts: int, num_slots: int) -> None:
+        self.modules = modules
+        self.kv = kv
+        self.num_drafts = num_drafts
+        self.kept = kept = num_drafts - 1
+        # An entry depends on up to K tokens after it, and the next window begins up to K positions earlier.
+        self.reuse_margin = 2 * num_drafts
+        self.aux_layers = modules.aux_layers
+        sizes = (num_slots + 1, kept)
+        hidden = modules.hidden_size
+        self.hidden_SNH = torch.zeros(*sizes, hidden, dtype=modules.dtype, device=modules.device)
+        self.tokens_SN = torch.zeros(sizes, dtype=torch.int64, device=modules.device)
+
+    def draft_buffers(self, batch: int) -> ChainBuffers:
+        window = self.kept + 1 + self.num_drafts
+        common = head_buffers(self.modules, batch)
+
+        def integers(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=self.modules.device)
+
+        return ChainBuffers(
+            common.logits_BD,
+            common.token_B,
+            common.hidden_BH,
+            start_B=integers(batch),
+            last_B=integers(batch),
+            window_BWH=common.hidden_BH.new_zeros(batch, window, self.modules.hidden_size),
+            tokens_BX=integers(batch, window + self.kept),
+        )
+
+    def prefill(self, parts: PromptParts) -> None:
+        kept, starts = self.kept, parts.starts
+        before_B = (parts.rows.base - parts.first_B).clamp(max=kept)  # entries of the window before the part
+        widths = [min(span.start - span.first, kept) + span.stop - span.start for span in parts.spans]
+        begins = torch.zeros_like(starts)
+        torch.cumsum(starts.diff() + before_B, 0, out=begins[1:])
+        entries, tokens = self._entries(parts)
+        row_M, place_M = _places(begins, sum(widths))
+        index_M = self._index(starts, row_M, place_M - before_B.index_select(0, row_M))
+        window, known = entries.index_select(0, index_M), tokens.index_select(0, index_M)
+        rows = replace(
+            parts.rows,
+            base=parts.rows.base - before_B,
+            width=max(widths),
+            starts=begins if len(widths) > 1 else None,
+        )
+        left_M = begins[1:].index_select(0, row_M) - begins.index_select(0, row_M) - place_M
+        for module in range(self.num_drafts):
+            after = torch.where(left_M > module, known.roll(-module), 0)
+            window = self.modules.forward(after, window, self.kv, rows, module)
+        self._keep_last(parts, entries, tokens)
+
+    def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
+        assert isinstance(buffers, ChainBuffers)
+        base_B, start_B, kept = verified.base_B, buffers.start_B, self.kept
+        hidden_BWH, tokens_BW = self._with_kept(verified.slots_B, verified.aux_BTF, verified.tokens_BT)
+        self._keep(verified.slots_B, hidden_BWH, tokens_BW, verified.count_B)
+        torch.clamp(base_B - kept, min=0, out=start_B)
+        torch.sub(base_B + verified.count_B, start_B, out=buffers.last_B)
+        # A text shorter than the window has its window begin at 0. Its last entry is repeated to fill the width.
+        width = tokens_BW.shape[1]
+        index_BX = row_positions(start_B - base_B + kept, width + kept).clamp(max=width - 1)
+        buffers.tokens_BX.narrow(1, 0, width + kept).copy_(tokens_BW.gather(1, index_BX))
+        index_BWH = index_BX.narrow(1, 0, width)[:, :, None].expand(hidden_BWH.shape)
+        buffers.window_BWH.narrow(1, 0, width).copy_(hidden_BWH.gather(1, index_BWH))
+        self._draft(verified, buffers, 1)
+
+    def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
+        assert isinstance(buffers, ChainBuffers)
+        place_B1 = (buffers.last_B + (step - 1))[:, None]
+        buffers.tokens_BX.scatter_(1, place_B1, buffers.token_B.clamp(min=0)[:, None])
+        self._draft(verified, buffers, step)
+
+    def _draft(self, verified: Verified, buffers: ChainBuffers, step: int) -> None:
+        """Run module `step` and write its logits."""
+        verified_drafts = verified.tokens_BT.shape[1] - 1
+        window_BWH = buffers.window_BWH.narrow(1, 0, self.kept + 1 + verified_drafts)
+        window_BWH.copy_(self._run(verified, buffers, step - 1, window_BWH))
+        take_rows(window_BWH.contiguous(), buffers.last_B, buffers.hidden_BH)
+        self.modules.logits(buffers.hidden_BH, buffers.logits_BD)
+        # An iteration makes as many drafts as it verified, at most K. After its last draft the remaining modules run,
+        # too: a later iteration with more drafts needs their KV to be complete.
+        if step >= verified_drafts:
+            hidden_BWH = window_BWH
+            for module in range(step, self.num_drafts):
+                hidden_BWH = self._run(verified, buffers, module, hidden_BWH)
+
+    def _run(self, verified: Verified, buffers: ChainBuffers, module: int, hidden_BWH: Tensor) -> Tensor:
+        """Run one module, numbered from 0, over the whole window; returns its hidden states [B, W, H]."""
+        width = hidden_BWH.shape[1]
+        rows = Rows(verified.page_table_BP, buffers.start_B, width)
+        return self.modules.forward(
+            buffers.tokens_BX.narrow(1, module, width), hidden_BWH, self.kv, rows, module
+        )
+
+    def _with_kept(self, slots: Tensor, aux: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Put the kept positions before `aux` [n, T, H] and `tokens` [n, T]: hidden states [n, W, H], tokens [n, W]."""
+        hidden = torch.cat((self.hidden_SNH.index_select(0, slots), self.modules.combine(aux)), 1)
+        return hidden, torch.cat((self.tokens_SN.index_select(0, slots), tokens.clamp(min=0)), 1)
+
+    def _entries(self, parts: PromptParts) -> tuple[Tensor, Tensor]:
+        """Concatenate the kept entries of all rows and the parts: hidden states [B * kept + N, H], and the tokens after
+        them."""
+        kept_MH = self.hidden_SNH.index_select(0, parts.slots_B).flatten(0, 1)
+        kept_M = self.tokens_SN.index_select(0, parts.slots_B).flatten()
+        hidden = torch.cat((kept_MH, self.modules.combine(parts.aux_NF)))
+        return hidden, torch.cat((kept_M, parts.after_N.clamp(min=0)))
+
+    def _index(self, starts: Tensor, row: Tensor, offset: Tensor) -> Tensor:
+        """Index in `_entries` of the entry at `offset` from the start of a row's part; negative offsets are kept
+        ones."""
+        num_kept = (starts.shape[0] - 1) * self.kept
+        return torch.where(
+            offset < 0, (row + 1) * self.kept + offset, num_kept + starts.index_select(0, row) + offset
+        )
+
+    def _keep_last(self, parts: PromptParts, entries: Tensor, tokens: Tensor) -> None:
+        """Keep the last entries of each part."""
+        offset_BN = row_positions(parts.starts.diff() - self.kept, self.kept)
+        row_BN = torch.arange(offset_BN.shape[0], device=offset_BN.device)[:, None].expand_as(offset_BN)
+        index = self._index(parts.starts, row_BN.flatten(), offset_BN.flatten())
+        self.tokens_SN.index_copy_(0, parts.slots_B, tokens.index_select(0, index).view(offset_BN.shape))
+        hidden = entries.index_select(0, index).view(*offset_BN.shape, entries.shape[1])
+        self.hidden_SNH.index_copy_(0, parts.slots_B, hidden)
+
+    def _keep(self, slots: Tensor, hidden: Tensor, tokens: Tensor, count: Tensor) -> None:
+        """Keep the last N entries of `_with_kept` that end at the accepted position `count`."""
+        index = row_positions(count + 1, self.kept)
+        self.tokens_SN.index_copy_(0, slots, tokens.gather(1, index))
+        index = index[:, :, None].expand(-1, -1, hidden.shape[2])
+        self.hidden_SNH.index_copy_(0, slots, hidden.gather(1, index))
+
+
+def _places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Row and offset of each of `count` entries, where row b has the entries `starts[b]` to `starts[b + 1] - 1`."""
+    entry = torch.arange(count, device=starts.device)
+    row = torch.searchsorted(starts[1:], entry, right=True)
+    return row, entry - starts.index_select(0, row)

@@ -1,9 +1,8 @@
-"""Drafting with one module over and over: it reads the target's hidden states once, and then its own output.
+"""Drafting with one module used repeatedly: it reads the target's hidden states once, then its own output.
 
-Its entry for position p holds the hidden state at p and the token at p + 1, and predicts the token at p + 2. In the
-first drafting step it reads everything that verification committed, with the target's own hidden states; later steps
-feed it its own. Entries beyond what was committed are written too and are overwritten before they are read.
-"""
+Its KV entry for position p holds the hidden state at p and the token at p + 1, and predicts the token at p + 2. The
+first drafting step reads the committed tokens with the target's hidden states; later steps read the module's own.
+Entries beyond the committed text are overwritten before they are read."""
 
 from __future__ import annotations
 
@@ -29,22 +28,23 @@ class DraftHead(Protocol):
     device: torch.device
 
     def combine(self, aux: Tensor) -> Tensor:
-        """What entries read [..., H], of the target's hidden states `aux` [..., F] at `aux_layers`."""
+        """Project the target's hidden states `aux` [..., F] at `aux_layers` to the module's input features [..., H]."""
 
     def forward(
         self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
     ) -> Tensor:
-        """Read entries of `features` [B, T, H] and the tokens after them [B, T], or [N, H] and [N] of rows of different
-        lengths: what the next entries read, new or `out`, contiguous, which may be `features`."""
+        """Run the module over `features` [B, T, H] and the tokens after them [B, T]; rows of different lengths are
+        [N, H] and [N]. Returns the features of the next draft, contiguous, in `out` if given (which may be
+        `features`)."""
 
     def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """[B, H] (what `forward` gave) -> [B, draft_vocab_size], new or `out`."""
+        """Map the output of `forward`, [B, H], to logits [B, draft_vocab_size], in `out` if given."""
 
 
 class RecurrentDrafter:
-    """Drafter of a head over its own one-layer paged KV, with the target's page numbers."""
+    """Drafts with a head over its own one-layer paged KV, which uses the target's page numbers."""
 
-    reuse_margin = 1  # an entry holds the token after it
+    reuse_margin = 1  # an entry depends on the token after it
 
     def __init__(self, head: DraftHead, kv: PagedKV) -> None:
         self.head = head
@@ -72,7 +72,7 @@ class RecurrentDrafter:
 
 
 def head_buffers(head: DraftHead, batch: int) -> DraftBuffers:
-    """Buffers for `batch` rows, zeros."""
+    """Zeroed buffers for `batch` rows."""
     return DraftBuffers(
         logits_BD=torch.zeros(batch, head.draft_vocab_size, dtype=head.dtype, device=head.device),
         token_B=torch.zeros(batch, dtype=torch.int64, device=head.device),

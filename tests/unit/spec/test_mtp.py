@@ -25,8 +25,7 @@ from weft.models.mtp_module import MtpModules
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
 from weft.spec.base import DrafterContext, Span
-from weft.spec.mtp import Mtp
-from weft.spec.mtp_chain import MtpChain
+from weft.spec.mtp import Mtp, MtpChain
 
 VOCAB, H, HEADS, LAYERS = 60, 32, 4, 3
 

@@ -1,4 +1,4 @@
-"""The target's forward with a window of tokens beside each text, for lookahead decoding (`spec/lookahead.py`).
+"""The target's forward with a window of tokens beside each text, for lookahead decoding (`spec/proposers.py`).
 
 A row is one causal line: the last token, its drafts, then the window, whose keys go where the next iterations write
 theirs. Nothing before the window sees it. What the target says after its tokens is the next window.
