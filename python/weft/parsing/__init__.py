@@ -1,4 +1,4 @@
-"""What a model answers, read while it streams: reasoning, text, and calls of functions."""
+"""Splits a streaming answer into reasoning, text and function calls."""
 
 from weft.parsing.parser import AnswerParser
 from weft.parsing.parts import (

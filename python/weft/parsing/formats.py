@@ -1,28 +1,30 @@
-"""Turns a structural tag into nodes: each format into those that it begins with, given those that come after it."""
+"""Compiles a structural tag's format into a graph of nodes, which `states.py` walks.
+
+The compiler works backwards: each format becomes the nodes that it may begin with, given the nodes that follow it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import GuideError
-from weft.parsing.functions import Function, called
-from weft.parsing.nodes import Arguments, Blanks, Expected, Loop, Marker, Nodes, Text
+from weft.parsing.markers import Spelling, header, spelled
 from weft.parsing.schema import Schema
-from weft.parsing.spelling import header, spelled
-from weft.parsing.xml_styles import STYLES
+from weft.parsing.xml import STYLES, XmlStyle
 
 _REASONS = re.compile("think|thought|reason|analysis", re.IGNORECASE)
-"""In the markers around text that the model thinks in."""
+"""Marks the tags around reasoning."""
 LAYOUT = "\n\n"
-"""What models write after their reasoning, whether their format has it or not."""
+"""Models write these line ends after their reasoning, even if the format has none."""
 _OPAQUE = ("any_text", "regex", "grammar", "any_tokens")
 Format = dict[str, Any]
 
 
 class FormatReader:
-    """Reads the formats of a tag that lets a model call `functions`. Raises `GuideError` for one it does not know."""
+    """Compiles the formats of a tag that lets a model call `functions`. Raises `GuideError` for unknown formats."""
 
     def __init__(self, functions: Sequence[Function]) -> None:
         self._functions = functions
@@ -37,7 +39,7 @@ class FormatReader:
         }
 
     def nodes(self, form: Format, after: Nodes) -> Nodes:
-        """What a format begins with."""
+        """The nodes that `form` may begin with, if `after` follows it."""
         kind = form.get("type")
         if kind in _OPAQUE:
             return (Text(False, [], after),)
@@ -65,7 +67,7 @@ class FormatReader:
         return (loop,)
 
     def _tags(self, tags: Sequence[Format], after: Nodes) -> Nodes:
-        """The tags of one place."""
+        """The alternative tags of one place."""
         calls = [(tag, parts) for tag in tags if (parts := _call_parts(tag)) is not None]
         begins = [("".join(part or "0" for part in parts), schema) for _, (parts, schema) in calls]
         names = iter(called(begins, self._functions))
@@ -90,14 +92,14 @@ class FormatReader:
 
 
 def expected(literal: str, after: Nodes) -> Nodes:
-    """A literal that should come, and the blanks after it."""
+    """A literal that should come now, then its trailing whitespace."""
     if not literal.strip():
         return (Blanks(literal, after),) if literal else after
     return (Expected(spelled(literal), _blanks(literal, after)),)
 
 
 def reasoning_until(ends: Sequence[str], after: Nodes) -> Nodes:
-    """Text that the model thinks in, up to the first of `ends`, with the layout after it."""
+    """Reasoning up to the first of `ends`, then the layout after it."""
     has_blanks = any(isinstance(node, Blanks) for node in after)
     return _text_until(ends, after if has_blanks else (Blanks(LAYOUT, after),), is_reasoning=True)
 
@@ -109,7 +111,7 @@ def _text_until(ends: Sequence[str], after: Nodes, *, is_reasoning: bool) -> Nod
 
 
 def _blanks(literal: str, after: Nodes) -> Nodes:
-    """The blanks that a literal ends with."""
+    """The trailing whitespace of a literal, as a node before `after`."""
     blanks = literal[len(literal.rstrip()) :]
     return (Blanks(blanks, after),) if blanks else after
 
@@ -127,7 +129,7 @@ def _ended(ends: list[str], after: Nodes) -> Nodes:
 
 
 def _call_parts(tag: Format) -> tuple[list[str | None], Any] | None:
-    """What begins a call, None for digits, and the schema of its arguments; None for a tag that is no call."""
+    """The parts of a call's header (None stands for digits) and its arguments' schema; None if the tag is no call."""
     content = tag["content"]
     elements = content["elements"] if content["type"] == "sequence" else [content]
     *before, last = elements
@@ -138,7 +140,7 @@ def _call_parts(tag: Format) -> tuple[list[str | None], Any] | None:
 
 
 def _call(tag: Format, parts: list[str | None], name: str, after: Nodes) -> list[Marker]:
-    """The node of a call."""
+    """The nodes of a call."""
     *_, form = tag["content"].get("elements", [tag["content"]])
     style = form.get("style", "json")
     if style not in STYLES and style != "json":
@@ -146,3 +148,142 @@ def _call(tag: Format, parts: list[str | None], name: str, after: Nodes) -> list
     xml = None if style == "json" else (STYLES[style], Schema.of(form["json_schema"]))
     arguments = Arguments(name, xml, _ended(_ends(tag), after))
     return [Marker(header(parts, is_json=xml is None), (arguments,))]
+
+
+Nodes = tuple["Node", ...]
+"""The alternatives at one place of an answer. If there are none, the rest is text."""
+
+
+@dataclass(eq=False)
+class Text:
+    """Text that ends only at one of `ends`."""
+
+    is_reasoning: bool
+    ends: list[Spelling]
+    next: Nodes
+
+
+@dataclass(eq=False)
+class Marker:
+    """A marker that may come here, or later in the text that may come here."""
+
+    spelling: Spelling
+    next: Nodes
+
+
+@dataclass(eq=False)
+class Expected:
+    """A marker that should come now. If the model leaves it out, reading goes on without it."""
+
+    spelling: Spelling
+    next: Nodes
+
+
+@dataclass(eq=False)
+class Blanks:
+    """Whitespace that the format has here; the model may leave it out."""
+
+    text: str
+    next: Nodes
+
+
+@dataclass(eq=False)
+class Arguments:
+    """A call's arguments, as JSON or in an XML style (which needs their schema)."""
+
+    name: str
+    xml: tuple[XmlStyle, Schema] | None
+    next: Nodes
+
+
+@dataclass(eq=False)
+class Loop:
+    """Entries that may come any number of times. With `has_text`, user text may stand between them, and each of
+    `triggers` is sure to begin an entry. With `is_needed`, the first entry comes before any text."""
+
+    has_text: bool
+    entries: Nodes
+    next: Nodes
+    triggers: tuple[str, ...] = ()
+    is_needed: bool = False
+
+
+Node = Text | Marker | Expected | Blanks | Arguments | Loop
+
+
+_WORDS = ("name", "parameters", "arguments", "function", "functions", "tool", "call", "json", "index", "id")
+"""Words that formats use around names: a function with such a name is the last choice if several names match."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A tool's function: its name and the names of its parameters."""
+
+    name: str
+    parameters: frozenset[str]
+
+
+def functions_of(tools: Sequence[Any]) -> list[Function]:
+    """The functions of tools in OpenAI's form, in order. Raises `GuideError` for an entry that is no tool."""
+    functions = []
+    for tool in tools:
+        data = tool.model_dump() if hasattr(tool, "model_dump") else tool
+        function = data.get("function", data) if isinstance(data, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise GuideError(f"{data!r} is no tool")
+        functions.append(Function(function["name"], _named(function.get("parameters"))))
+    return functions
+
+
+def called(calls: Sequence[tuple[str, Any]], functions: Sequence[Function]) -> list[str]:
+    """The function name of each call at one place of a format. A call is its header and its arguments' schema.
+
+    Usually all functions come in order; then position decides. Otherwise the name in the header does. Raises
+    `GuideError` for a call that names no function.
+    """
+    each, rest = divmod(len(calls), len(functions)) if functions else (0, 1)
+    names = [function.name for function in functions]
+    begins = [begin for begin, _ in calls]
+    in_order = [name for name in names for _ in range(each)]
+    alike = (_in_order(begins[i::each], names) for i in range(each))
+    if not rest and all(map(_names, begins, in_order)) and all(alike):
+        return in_order
+    return [_function_of(begin, schema, functions) for begin, schema in calls]
+
+
+def _in_order(begins: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether headers differ only in these names."""
+    first, name = begins[0], names[0]
+    places = (found.start() for found in re.finditer(f"(?={re.escape(name)})", first))
+    around = ((first[:place], first[place + len(name) :]) for place in places)
+    return any(
+        all(begin == before + other + after for begin, other in zip(begins, names, strict=True))
+        for before, after in around
+    )
+
+
+def _function_of(begin: str, schema: Any, functions: Sequence[Function]) -> str:
+    """The name of the function that a header names; the most likely one if several match."""
+    named = [function for function in functions if _names(begin, function.name)]
+    if not named:
+        raise GuideError(f"the tag that begins with {begin!r} calls none of the tools")
+    parameters = _named(schema)
+    best = max(
+        named,
+        key=lambda function: (
+            function.parameters == parameters,
+            function.name not in _WORDS,
+            len(function.name),
+        ),
+    )
+    return best.name
+
+
+def _names(begin: str, name: str) -> bool:
+    """Whether the header holds the name as a whole word; a prefix or number joined to it makes it another word."""
+    return re.search(rf"(?<![\w:-]){re.escape(name)}(?![\w.-])", begin, re.ASCII) is not None
+
+
+def _named(schema: Any) -> frozenset[str]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return frozenset(properties) if isinstance(properties, dict) else frozenset()

@@ -1,4 +1,4 @@
-"""Where a JSON value ends, found as its text comes."""
+"""Finds the end of a JSON value in text that still grows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 BLANKS = re.compile(r"[ \n\r\t]*")
 STARTS = frozenset('{["-0123456789tfn')
-"""What a JSON value begins with."""
+"""First characters of JSON values."""
 _STRING = re.compile(r'["\\\x00-\x1f]')
 _INSIDE = re.compile(r'["{}\[\]]|[^\s,:0-9eE+\-.a-z]')
 _SCALAR = re.compile(r"[^-+.0-9A-Za-z]")
@@ -15,8 +15,9 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 class JsonText:
-    """Follows one value from its first character on; `is_done` once it has ended. A strict one ends as well where no
-    JSON can go on, as far as brackets, quotes and letters tell.
+    """Follows one value from its first character; `is_done` once it has ended.
+
+    With `is_strict` it also ends where brackets, quotes or letters show that the text is no longer JSON.
     """
 
     def __init__(self, *, is_strict: bool = False) -> None:
@@ -27,13 +28,13 @@ class JsonText:
         self._step: Callable[[str, int], int] = self._begin
 
     def scan(self, text: str, start: int) -> int:
-        """Where in `text` what belongs to the value ends; more may follow unless `is_done`."""
+        """The end of the value's text within `text`; more may follow unless `is_done`."""
         while start < len(text) and not self.is_done:
             start = self._step(text, start)
         return start
 
     def end(self) -> None:
-        """Nothing follows: a number or a word is done."""
+        """Note that no text follows: a number or word has ended."""
         self.is_done = self.is_done or self._step == self._scalar
 
     def _begin(self, text: str, at: int) -> int:

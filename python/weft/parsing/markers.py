@@ -1,4 +1,7 @@
-"""Finds the markers of a format in text that is still to grow."""
+"""Finds the markers of a format in text that still grows.
+
+A `Spelling` is a marker as a format writes it, with some freedom in whitespace, since models add or leave out blanks.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-from weft.parsing.spelling import BLANK, DIGITS, Spelling
+from weft.parsing.json_text import STARTS
 
 T = TypeVar("T")
 MAX_BLANKS, MAX_DIGITS = 8, 1000
-"""As many a marker may hold in a row: what may still become one is held back."""
+"""Limits for one marker, because text that may still become a marker is held back."""
 OPEN: Literal["open"] = "open"
-"""Whether a marker stands here depends on what follows."""
+"""More text decides whether this is a marker."""
 
 
 @dataclass
 class _Node(Generic[T]):
-    """Where a walk along markers has come to: what may come next, and whose markers end here."""
+    """A node of the trie of markers: the characters that may follow, and the markers that end here."""
 
     after: dict[str, _Node[T]] = field(default_factory=dict)
     takes_blanks: bool = False
@@ -27,7 +30,7 @@ class _Node(Generic[T]):
 
 
 class _Walk(Generic[T]):
-    """One walk along markers: how far it came, the best marker on its way, and what it took at its last node."""
+    """One walk through the trie: its length, the longest marker so far, and the repeated atoms at its last node."""
 
     def __init__(self, node: _Node[T]) -> None:
         self.node = node
@@ -38,11 +41,11 @@ class _Walk(Generic[T]):
 
     @property
     def goes_on(self) -> bool:
-        """Whether some marker is longer."""
+        """Whether a longer marker exists."""
         return bool(self.node.after) or self.node.takes_digits
 
     def take(self, char: str) -> bool:
-        """Go on by a character; false if no marker has it here."""
+        """Advance by one character; false if no marker allows it."""
         is_digit = char.isascii() and char.isdecimal()
         if char in self.node.after or (is_digit and DIGITS in self.node.after):
             self.node = self.node.after[char if char in self.node.after else DIGITS]
@@ -59,16 +62,16 @@ class _Walk(Generic[T]):
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """A marker that was found: its length, and what all markers of this spelling stand for."""
+    """A marker in the text: its length, and the meanings of all markers with this spelling."""
 
     length: int
     meanings: tuple[T, ...]
 
 
 class Markers(Generic[T]):
-    """Spellings and what each stands for. Of several that begin at one place the longest counts.
+    """Spellings with their meanings. If several markers begin at one place, the longest wins.
 
-    Where that is open, it is asked again for the same place, with more text: what was looked at is not looked at again.
+    While that is open, the caller asks again for the same place with more text; the walk goes on where it stopped.
     """
 
     def __init__(self, spellings: Iterable[tuple[Spelling, T]]) -> None:
@@ -80,12 +83,12 @@ class Markers(Generic[T]):
         self._first = re.compile(f"[{firsts}]") if firsts else None
 
     def next(self, text: str, start: int) -> int:
-        """The first place from `start` on where one may begin; the text's end if there is none."""
+        """The first place at or after `start` where a marker may begin, or the end of the text."""
         found = self._first.search(text, start) if self._first else None
         return len(text) if found is None else found.start()
 
     def at(self, text: str, start: int, is_end: bool) -> Found[T] | Literal["open"] | None:
-        """The marker that begins at `start`, if one does. `is_end`: no text follows."""
+        """The marker at `start`, None, or `OPEN`. `is_end`: no text follows."""
         walk, self._open = self._open or _Walk(self._root), None
         found = _walked(walk, text, start, is_end)
         if found == OPEN:
@@ -104,7 +107,7 @@ class Markers(Generic[T]):
 
 
 def _walked(walk: _Walk[T], text: str, start: int, is_end: bool) -> Found[T] | Literal["open"] | None:
-    """Walk on through the text from `start` on, as far as it goes."""
+    """Continue a walk that began at `start`."""
     while True:
         at = start + walk.length
         if walk.node.ends and not walk.blanks:
@@ -119,7 +122,7 @@ def _walked(walk: _Walk[T], text: str, start: int, is_end: bool) -> Found[T] | L
 
 
 def _counting(node: _Node[T], text: str, end: int, is_end: bool) -> tuple[T, ...] | None:
-    """What the markers stand for that end here, as far as what follows lets them count; None while that is open."""
+    """Meanings of the markers that end here and that the next character allows; None while that is open."""
     counts = [_counts(spelling, text, end, is_end) for spelling, _ in node.ends]
     if None in counts:
         return None
@@ -127,7 +130,7 @@ def _counting(node: _Node[T], text: str, end: int, is_end: bool) -> tuple[T, ...
 
 
 def _counts(spelling: Spelling, text: str, end: int, is_end: bool) -> bool | None:
-    """Whether what follows a marker lets it count; None if that is still to come."""
+    """Whether the character after a marker allows it; None if it has not come yet."""
     if not spelling.wanted and not spelling.unwanted:
         return True
     at = end
@@ -136,3 +139,91 @@ def _counts(spelling: Spelling, text: str, end: int, is_end: bool) -> bool | Non
     if at == len(text):
         return True if is_end else None
     return text[at] in spelling.wanted if spelling.wanted else text[at] not in spelling.unwanted
+
+
+BLANK, DIGITS = r"\s", r"\d"
+"""Atoms of a spelling: optional whitespace; one or more digits."""
+NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
+"""Characters of function names."""
+_LAYOUT = re.compile(r"\s*\n\s*|(?<=>)(?=<)")
+_JSON = re.compile(r'"[^"]*"|\s+|[{}:,]|[^"\s{}:,]+|"')
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """A marker as atoms (characters, `BLANK`, `DIGITS`) without outer whitespace, and the whitespace after it.
+
+    It counts only if one of `wanted` follows, perhaps after whitespace, and none of `unwanted` follows directly.
+    """
+
+    atoms: tuple[str, ...]
+    after: str = ""
+    wanted: frozenset[str] = frozenset()
+    unwanted: frozenset[str] = frozenset()
+
+
+def spelled(literal: str) -> Spelling:
+    """The spelling of a format's literal. It has no atoms if the literal is only whitespace."""
+    core = literal.strip()
+    if not core:
+        return Spelling((), literal)
+    after = literal[len(literal.rstrip()) :]
+    start = core.find('{"')
+    if core.startswith("}"):
+        start = 0
+    if start < 0:
+        return Spelling(_plain(core), after)
+    return Spelling(_tidied([*_plain(core[:start]), *_json(core[start:])]), after)
+
+
+def header(parts: list[str | None], *, is_json: bool) -> Spelling:
+    """The spelling of a call's header, from literals and None for digits.
+
+    JSON must follow it, or, for XML, a character that ends the name at its end.
+    """
+    atoms: list[str] = []
+    for part in parts:
+        atoms += [DIGITS] if part is None else _inside(part)
+    found = _tidied(atoms)
+    if is_json:
+        return Spelling(found, wanted=STARTS)
+    return Spelling(found, unwanted=NAME if found and found[-1] in NAME else frozenset())
+
+
+def _inside(literal: str) -> list[str]:
+    """The atoms of a literal inside a header."""
+    found = spelled(literal)
+    return [*([BLANK] if literal[:1].isspace() else []), *found.atoms, *([BLANK] if found.after else [])]
+
+
+def _plain(text: str) -> tuple[str, ...]:
+    """Line ends and the gaps between tags become `BLANK`; other whitespace is exact."""
+    atoms: list[str] = []
+    at = 0
+    for found in _LAYOUT.finditer(text):
+        atoms += [*text[at : found.start()], BLANK]
+        at = found.end()
+    return (*atoms, *text[at:])
+
+
+def _json(text: str) -> list[str]:
+    """Whitespace between JSON tokens becomes `BLANK`."""
+    atoms: list[str] = []
+    for found in _JSON.finditer(text):
+        piece = found[0]
+        if piece.isspace():
+            atoms.append(BLANK)
+        elif piece in "{}:,":
+            atoms += [BLANK, piece, BLANK]
+        else:
+            atoms += _plain(piece) if not piece.startswith('"') else [*piece]
+    return atoms
+
+
+def _tidied(atoms: list[str]) -> tuple[str, ...]:
+    """Merge repeated `BLANK`s, and drop them at both ends."""
+    kept: list[str] = []
+    for atom in atoms:
+        if atom != BLANK or (kept and kept[-1] != BLANK):
+            kept.append(atom)
+    return tuple(kept[:-1] if kept and kept[-1] == BLANK else kept)

@@ -1,4 +1,4 @@
-"""Reads an answer while it streams."""
+"""`AnswerParser`: splits an answer into parts while it streams."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from typing import Any
 from weft.errors import GuideError
 from weft.grammar import Guide
 from weft.grammar.tag_forms import tag_of
-from weft.parsing.formats import FormatReader, reasoning_until
-from weft.parsing.functions import functions_of
-from weft.parsing.nodes import Loop, Marker, Nodes
-from weft.parsing.parts import Answer, Part
-from weft.parsing.spelling import spelled
+from weft.parsing.formats import FormatReader, Loop, Marker, Nodes, functions_of, reasoning_until
+from weft.parsing.markers import spelled
+from weft.parsing.parts import Answer, Part, PartWriter
 from weft.parsing.states import Searching, States
-from weft.parsing.writer import PartWriter
 
 
 class AnswerParser:
-    """Splits the text of one answer into reasoning, text for the user, and calls of functions.
+    """Splits the text of one answer into reasoning, user text and function calls.
 
-    Text may come in pieces of any size; the parts in a row are the same. What may be the beginning of a marker waits
-    for what follows. Nothing raises: what does not obey the format is text, and what is cut is as far as it came.
-    """
+    Text may come in pieces of any size; the joined parts do not depend on the sizes. Text that may begin a marker is
+    held back until more text decides. Reading never raises: text that does not follow the format is user text, and a
+    cut answer gives the parts that came."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._states = States()
@@ -32,9 +29,10 @@ class AnswerParser:
 
     @classmethod
     def of_tools(cls, tag: Guide | str | dict[str, Any], tools: Sequence[Any]) -> AnswerParser:
-        """For answers under a structural tag that lets the model call `tools`: a guide of `Guide.tools`, or the tag as
-        JSON text or data. Answers without the guide are read as well, as far as they keep to its format. Raises
-        `GuideError` for a tag that it can't read, or that calls other functions.
+        """A parser for answers under a structural tag that lets the model call `tools`.
+
+        `tag` is a guide of `Guide.tools`, or the tag as JSON text or data. The parser also reads unguided answers that
+        follow the format. Raises `GuideError` for a tag that it can't read or that calls other functions.
         """
         guide = tag if isinstance(tag, Guide) else Guide.structural_tag(tag)
         if guide.kind != "structural_tag":
@@ -46,8 +44,9 @@ class AnswerParser:
 
     @classmethod
     def of_reasoning(cls, begin: str | None, end: str, *, starts_inside: bool) -> AnswerParser:
-        """For answers without calls: reasoning up to `end`, then text. The reasoning begins with the answer if the
-        prompt has begun it (`starts_inside`), else with `begin` if the answer does.
+        """A parser for answers without calls: reasoning up to `end`, then text.
+
+        With `starts_inside` the prompt already began the reasoning; otherwise it starts only at `begin`.
         """
         if not end.strip() or (begin is not None and not begin.strip()):
             raise GuideError("a marker of reasoning needs a character that is no blank")
@@ -56,16 +55,16 @@ class AnswerParser:
         return cls((*opens, *(reasoning if starts_inside else (Loop(True, (), ()),))))
 
     def read(self, text: str) -> Answer:
-        """The answer that a whole text is."""
+        """Parse a whole text."""
         return Answer.of([*self.feed(text), *self.finish()])
 
     def feed(self, text: str) -> list[Part]:
-        """What more text settles."""
+        """Add text; returns the parts that it settles."""
         return self._advance(text, False)
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:
-        """The rest, at the end of the answer. Of one that `is_cut` where a call has begun and has no name yet, that
-        beginning is left out."""
+        """End the answer; returns the remaining parts. With `is_cut`, a call that began but has no name yet is
+        dropped."""
         held, state = self._text[self._at :], self._state
         if is_cut and isinstance(state, Searching) and state.has_begun_entry(held, self._writer.num_calls):
             self._at = len(self._text)

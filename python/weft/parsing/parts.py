@@ -1,4 +1,4 @@
-"""What an answer is made of, as it is read: reasoning, text, and calls of functions."""
+"""The parts of an answer (reasoning, text, function calls), and the writer that collects them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Reasoning:
-    """Text that the model thinks in."""
+    """Text of the model's reasoning."""
 
     text: str
 
@@ -30,7 +30,7 @@ class CallBegin:
 
 @dataclass(frozen=True)
 class CallArguments:
-    """More of a call's arguments: all of its texts in a row are JSON."""
+    """More of a call's arguments. All texts of a call, concatenated, are JSON."""
 
     index: int
     text: str
@@ -38,7 +38,7 @@ class CallArguments:
 
 @dataclass(frozen=True)
 class CallEnd:
-    """A call's arguments are whole. One that was cut has no end."""
+    """A call's arguments are complete. A call that was cut off has no end."""
 
     index: int
 
@@ -48,7 +48,7 @@ Part = Reasoning | Content | CallBegin | CallArguments | CallEnd
 
 @dataclass
 class Call:
-    """One call: `arguments` is JSON text; what came of it where the answer was cut (`is_whole` is false)."""
+    """One call. `arguments` is JSON text; if the answer was cut off (`is_whole` is false), it is incomplete."""
 
     name: str
     arguments: str = ""
@@ -65,7 +65,7 @@ class Answer:
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Answer:
-        """The answer that parts come to, in their order."""
+        """Join parts, in order, to a whole answer."""
         reasoning, content, answer = [], [], cls()
         arguments: list[list[str]] = []
         for part in parts:
@@ -84,3 +84,81 @@ class Answer:
             call.arguments = "".join(texts)
         answer.reasoning, answer.content = "".join(reasoning), "".join(content)
         return answer
+
+
+class PartWriter:
+    """Collects parts until they are taken. Consecutive text of one kind becomes one part.
+
+    Whitespace between two markers, or before the first, is layout and not part of the answer. The writer therefore
+    holds back content that is only whitespace since the last marker: more text releases it, another marker drops it.
+    At the end of the answer it is dropped if there was a call.
+    """
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self._parts: list[Part] = []
+        self._kind: type[Reasoning] | type[Content] | type[CallArguments] | None = None
+        self._texts: list[str] = []
+        self._blanks: list[str] | None = []
+
+    def reasoning(self, text: str) -> None:
+        """Add reasoning."""
+        self._write(Reasoning, text)
+
+    def content(self, text: str) -> None:
+        """Add text for the user."""
+        if self._blanks is not None:
+            self._blanks.append(text)
+            if not text or text.isspace():
+                return
+            text, self._blanks = "".join(self._blanks), None
+        self._write(Content, text)
+
+    def marker(self) -> None:
+        """Note that a marker was read."""
+        self._blanks = []
+
+    def begin_call(self, name: str) -> None:
+        """Begin the next call, of the function `name`."""
+        self._add(CallBegin(self.num_calls, name))
+        self.num_calls += 1
+
+    def arguments(self, text: str) -> None:
+        """Add to the last call's arguments."""
+        self._write(CallArguments, text)
+
+    def end_call(self) -> None:
+        """End the last call: its arguments are complete."""
+        self._add(CallEnd(self.num_calls - 1))
+
+    def end(self) -> None:
+        """End the answer."""
+        blanks, self._blanks = self._blanks, None
+        if blanks and not self.num_calls:
+            self._write(Content, "".join(blanks))
+
+    def take(self) -> list[Part]:
+        """Remove and return the parts collected so far."""
+        self._settle()
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _write(self, kind: type[Reasoning] | type[Content] | type[CallArguments], text: str) -> None:
+        if kind is not self._kind:
+            self._settle()
+            self._kind = kind
+        self._texts.append(text)
+
+    def _add(self, part: Part) -> None:
+        self._settle()
+        self._parts.append(part)
+
+    def _settle(self) -> None:
+        text, kind = "".join(self._texts), self._kind
+        self._kind, self._texts = None, []
+        if not text or kind is None:
+            return
+        if kind is CallArguments:
+            self._parts.append(CallArguments(self.num_calls - 1, text))
+        else:
+            self._parts.append(Reasoning(text) if kind is Reasoning else Content(text))

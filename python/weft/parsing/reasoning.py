@@ -1,4 +1,4 @@
-"""The markers that a chat template has around what a model thinks."""
+"""Finds the markers that a chat template puts around reasoning."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ _PAIRS = (
     (re.compile(rf"<\|(?:begin|end)_of_({_WORD})\|>"), "<|begin_of_{}|>", "<|end_of_{}|>"),
     (re.compile(rf"<\|(?:open|close)\|>({_WORD})<\|sep\|>"), "<|open|>{}<|sep|>", "<|close|>{}<|sep|>"),
 )
-"""What either marker looks like, and what both are, by the word inside."""
+"""Pattern of either marker, then the begin and end markers with a place for the word inside."""
 
 
 def reasoning_markers(chat_template: str) -> tuple[str, str] | None:
-    """What a model's reasoning begins and ends with, as its chat template has it: the markers that come first there,
-    whether both do or one; None for a template without such.
-    """
-    found = [
+    """The begin and end markers of reasoning in a chat template: the first kind that occurs. None if there is none."""
+    matches = [
         (match.start(), match[1], begin, end)
         for pattern, begin, end in _PAIRS
         if (match := pattern.search(chat_template))
     ]
-    if not found:
+    if not matches:
         return None
-    _, word, begin, end = min(found)
+    _, word, begin, end = min(matches)
     return begin.format(word), end.format(word)
 
 
 def starts_inside(rendered_prompt: str, begin: str, end: str) -> bool:
-    """Whether a prompt has begun the reasoning already: no `end` comes after its last `begin`."""
+    """Whether the prompt already begins the reasoning: no `end` comes after the last `begin`."""
     return rendered_prompt.rfind(begin) > rendered_prompt.rfind(end)

@@ -1,4 +1,4 @@
-"""What the schema of arguments says of each value in them."""
+"""Looks up in the arguments' schema what applies to each value."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from weft.grammar.schema.nodes import TYPES, Node, TooMuch
 from weft.grammar.schema.values import type_of
 
 MAX_PARTS = 1000
-"""As many schemas may apply to one value; what others say is not asked."""
+"""Upper limit of the subschemas that are checked for one value."""
 ALL = frozenset(TYPES)
 
 
 class Schema:
-    """A schema, or the part of one that a value inside must satisfy. One that is not understood takes everything."""
+    """A schema, or the subschema of a value inside. A schema that can't be read accepts everything."""
 
     def __init__(self, node: Node | str) -> None:
         self._node: Node = True if isinstance(node, str) else node
 
     @classmethod
     def of(cls, schema: Any) -> Schema:
-        """What JSON data says."""
+        """Read a schema given as JSON data."""
         try:
             return cls(Document(schema).root())
         except (TooMuch, ArithmeticError, ValueError, RecursionError):
@@ -32,11 +32,11 @@ class Schema:
 
     @functools.cached_property
     def types(self) -> frozenset[str]:
-        """The types that a value may be of; "number" stands for integers, too."""
+        """Types that the value may have; "number" includes integers."""
         return _types(self._node, {})
 
     def holds(self, value: Any) -> bool | None:
-        """Whether a value satisfies it; None where that is not to be known."""
+        """Whether a value satisfies the schema; None if that can't be decided."""
         try:
             return holds(value, self._node)
         except (ArithmeticError, ValueError, RecursionError):
@@ -44,44 +44,44 @@ class Schema:
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
-        """The properties that it names."""
+        """Names of the properties that the schema lists."""
         return frozenset(name for part in self._parts() for name in part.get("properties", {}))
 
     @property
     def is_list(self) -> bool:
-        """Whether what is called "item" in a value is an item, and not a property."""
+        """Whether a member called "item" is an item of a list, not a property."""
         return "array" in self.types and "item" not in self.names
 
     def property(self, name: str) -> Schema:
-        """What the value of a property must satisfy."""
-        found: list[Any] = []
+        """The schema of a property's value."""
+        matches: list[Any] = []
         for part in self._parts():
             if name in part.get("properties", {}):
-                found.append(part["properties"][name])
+                matches.append(part["properties"][name])
             elif "additionalProperties" in part:
-                found.append(part["additionalProperties"])
+                matches.append(part["additionalProperties"])
             values = [
                 value[name] for value in part.get("enum", ()) if isinstance(value, dict) and name in value
             ]
-            found += [{"enum": values}] if values else []
-        return _any_of(found)
+            matches += [{"enum": values}] if values else []
+        return _any_of(matches)
 
     def item(self, index: int) -> Schema:
-        """What an item of a list must satisfy."""
-        found: list[Any] = []
+        """The schema of a list's item."""
+        matches: list[Any] = []
         for part in self._parts():
             if index < len(part.get("prefixItems", ())):
-                found.append(part["prefixItems"][index])
+                matches.append(part["prefixItems"][index])
             elif "items" in part:
-                found.append(part["items"])
+                matches.append(part["items"])
             lists = [
                 value for value in part.get("enum", ()) if isinstance(value, list) and index < len(value)
             ]
-            found += [{"enum": [value[index] for value in lists]}] if lists else []
-        return _any_of(found)
+            matches += [{"enum": [value[index] for value in lists]}] if lists else []
+        return _any_of(matches)
 
     def _parts(self) -> Iterator[dict[str, Any]]:
-        """All that may apply to the value itself."""
+        """All subschemas that may apply to the value itself."""
         pending: list[Any] = [self._node]
         seen: set[int] = set()
         while pending and len(seen) < MAX_PARTS:
@@ -101,21 +101,21 @@ def _any_of(nodes: list[Any]) -> Schema:
 
 
 def _types(node: Any, known: dict[int, frozenset[str]]) -> frozenset[str]:
-    """The types that a node leaves; `known` are those of nodes that were met, all for one that refers to itself."""
+    """Types that a node allows. `known` holds the results for visited nodes; a node under evaluation counts as all."""
     if not isinstance(node, dict):
         return ALL if node is not False else frozenset()
     if id(node) in known or len(known) > MAX_PARTS:
         return known.get(id(node), ALL)
     known[id(node)] = ALL
-    found = ALL
+    types = ALL
     if "type" in node:
-        found &= {"number" if name == "integer" else name for name in node["type"]}
+        types &= {"number" if name == "integer" else name for name in node["type"]}
     if "enum" in node:
-        found &= {type_of(value) for value in node["enum"]}
+        types &= {type_of(value) for value in node["enum"]}
     for each in [*([node["$ref"]] if "$ref" in node else []), *node.get("allOf", [])]:
-        found &= _types(each, known)
+        types &= _types(each, known)
     for key in ("anyOf", "oneOf"):
         if key in node:
-            found &= frozenset[str]().union(*(_types(each, known) for each in node[key]))
-    known[id(node)] = found
-    return found
+            types &= frozenset[str]().union(*(_types(each, known) for each in node[key]))
+    known[id(node)] = types
+    return types

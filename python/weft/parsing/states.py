@@ -1,33 +1,32 @@
-"""How far an answer has come, as the nodes that it may stand at: what each such state reads of the text."""
+"""The reader's states: each stands at some nodes of the format and reads text from there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from weft.parsing.arguments import JsonArguments
-from weft.parsing.markers import MAX_BLANKS, OPEN, Found, Markers
-from weft.parsing.nodes import Arguments, Blanks, Expected, Loop, Marker, Node, Nodes, Text
-from weft.parsing.spelling import Spelling
-from weft.parsing.writer import PartWriter
-from weft.parsing.xml_arguments import XmlArguments
+from weft.parsing.formats import Arguments, Blanks, Expected, Loop, Marker, Node, Nodes, Text
+from weft.parsing.json_text import BLANKS, JsonText
+from weft.parsing.markers import MAX_BLANKS, OPEN, Found, Markers, Spelling
+from weft.parsing.parts import PartWriter
+from weft.parsing.xml import XmlArguments
 
 
 class State(Protocol):
-    """Reads text from a place on, and writes what it settles."""
+    """Reads text from a position and writes the parts that are settled."""
 
     def read(self, text: str, at: int, is_end: bool, writer: PartWriter) -> tuple[int, Nodes | None]:
-        """Up to where it read, and the nodes that come next; None if it needs more text, or `is_end`."""
+        """Read from `at`; returns the new position and the next nodes, or None if it needs more text or `is_end`."""
 
 
 class States:
-    """The states of one format, each made once."""
+    """The states of one format, made on first use."""
 
     def __init__(self) -> None:
         self._made: dict[Nodes, State] = {}
 
     def of(self, nodes: Nodes) -> State:
-        """The state of an answer that may stand at these nodes."""
+        """The state at these nodes."""
         if nodes and isinstance(nodes[0], Arguments):
             return Calling(nodes[0])
         if nodes not in self._made:
@@ -42,7 +41,7 @@ class States:
 
 
 class Searching:
-    """In text that markers may come in."""
+    """In text that may contain markers."""
 
     def __init__(self, nodes: Nodes) -> None:
         here = list(_reached(nodes, (Loop, Blanks)))
@@ -75,8 +74,7 @@ class Searching:
         return at + found.length, _joined(found.meanings)
 
     def has_begun_entry(self, held: str, num_calls: int) -> bool:
-        """Whether text that was held back, of an answer that was cut there, is the beginning of a call or the like, and
-        no text."""
+        """Whether the held-back text of a cut answer is the beginning of an entry, such as a call, rather than text."""
         if not held or isinstance(self._markers.at(held, 0, True), Found):
             return False
         return not self._has_text or any(
@@ -85,7 +83,7 @@ class Searching:
 
 
 class Expecting:
-    """Where some marker should come, blanks before it or none. What an answer ends with of it counts for all of it."""
+    """Where a marker should come, perhaps after whitespace. At the answer's end, its beginning counts as all of it."""
 
     def __init__(self, nodes: list[Expected]) -> None:
         self._markers = Markers((node.spelling, node.next) for node in nodes)
@@ -105,7 +103,7 @@ class Expecting:
 
 
 class Layout:
-    """Where blanks of the format are, as many of them as come."""
+    """Where the format has whitespace; skips as much of it as comes."""
 
     def __init__(self, node: Blanks) -> None:
         self._node = node
@@ -120,7 +118,7 @@ class Layout:
 
 
 class Calling:
-    """In a call's arguments."""
+    """Inside a call's arguments."""
 
     def __init__(self, node: Arguments) -> None:
         self._node = node
@@ -139,7 +137,7 @@ class Calling:
 
 
 def _reached(nodes: Nodes, through: tuple[type[Loop] | type[Blanks] | type[Expected], ...]) -> Iterator[Node]:
-    """The nodes, and those that may come as soon, past nodes of some types."""
+    """These nodes and all that may come at the same place, passing through nodes of the types `through`."""
     pending, seen = list(nodes), set()
     while pending:
         node = pending.pop(0)
@@ -162,3 +160,28 @@ def _markers(node: Node) -> Iterator[tuple[Spelling, Nodes]]:
 
 def _joined(several: tuple[Nodes, ...]) -> Nodes:
     return tuple(dict.fromkeys(node for nodes in several for node in nodes))
+
+
+Write = Callable[[str], None]
+
+
+class JsonArguments:
+    """Passes JSON arguments on as they come; `is_done` once the value has ended."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._json = JsonText()
+        self._has_begun = False
+
+    def read(self, text: str, at: int, is_end: bool, write: Write) -> int:
+        """Read from `at`; returns the new position."""
+        if not self._has_begun:
+            at = BLANKS.match(text, at).end()  # type: ignore[union-attr]
+            self._has_begun = at < len(text)
+        end = self._json.scan(text, at)
+        if end > at:
+            write(text[at:end])
+        if is_end:
+            self._json.end()
+        self.is_done = self._json.is_done
+        return end
