@@ -22,8 +22,8 @@ from rich.console import Console
 
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.engine.device.tensors import Gathered
-from weft.engine.request import Request
 from weft.engine.request_guide import RequestGuide
+from weft.engine.sequence import Request
 from weft_bench.report import Report
 
 SAMPLING = SamplingParams(max_tokens=1)

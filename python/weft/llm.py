@@ -23,13 +23,13 @@ from weft.client.client import EngineClient
 from weft.client.detokenizer import Detokenizer, Pieces
 from weft.client.engine_requests import PreparedRequest
 from weft.client.generation_config import Source, sampling_defaults
-from weft.client.handles import RequestHandle
 from weft.client.options import RequestOptions, generation_requests
-from weft.client.request import GenerationRequest
+from weft.client.responses import RequestHandle
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
 from weft.core.names import MODEL_ELSEWHERE, explaining
 from weft.core.prompts import Prompt, is_prompt, progress, single, spread
+from weft.core.request import GenerationRequest
 from weft.engine.engine import Engine
 from weft.errors import ExecutorError, InputError, RequestError
 from weft.grammar.base import CompiledGuide

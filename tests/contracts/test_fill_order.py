@@ -20,7 +20,7 @@ from support.engine.requests import engine_request
 from weft import EngineConfig, Guide, SamplingParams, Speculation
 from weft.client import BuiltEngine, ModelSource, builder
 from weft.config import Graphs
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 from weft.engine.device.tensors import Gather
 from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest

@@ -12,7 +12,7 @@ from support.grammar.slow_matcher import SlowMatcher
 from weft import Guide
 from weft.config import package_model_path
 from weft.core import SamplingParams
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 from weft.executor import (
     Executor,
     ExecutorConfig,

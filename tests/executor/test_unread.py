@@ -16,7 +16,7 @@ from weft import ExecutorError, InputError
 from weft.client import AnswerSequence, ClientLimits, GenerationRequest, RequestHandle, ResponseDelta
 from weft.client.response_queue import ResponseQueue
 from weft.client.unread import merged
-from weft.engine.request import Request as EngineRequest
+from weft.engine.sequence import Request as EngineRequest
 from weft.executor import Executor, GuidedDecodingParams, OutputConfig, Response, SamplingConfig
 from weft.executor.types import FinishReason
 

@@ -11,7 +11,7 @@ import pytest
 from support.server.asking import ANSWER, MESSAGES, PROMPT, SCHEMA
 from support.server.running import Running
 from weft import Guide, SamplingParams
-from weft.client.request import GenerationRequest
+from weft.core.request import GenerationRequest
 
 STRICT = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
 

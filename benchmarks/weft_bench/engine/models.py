@@ -16,8 +16,8 @@ from weft.config import EngineConfig, Graphs, HostTasks, Speculation, package_mo
 from weft.core import SamplingParams
 from weft.engine.build import build_engine
 from weft.engine.engine import Engine
-from weft.engine.request import Request
 from weft.engine.request_guide import RequestGuide
+from weft.engine.sequence import Request
 from weft.errors import InputError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide

@@ -14,7 +14,7 @@ from statistics import median
 
 from weft.config import Graphs
 from weft.engine.engine import Engine
-from weft.engine.request import Request, Stage
+from weft.engine.sequence import Request, Stage
 from weft.grammar.guide import Guide
 from weft_bench.engine.models import Bench
 

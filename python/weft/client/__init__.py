@@ -4,10 +4,10 @@ from weft.client.builder import BuiltEngine, ModelSource
 from weft.client.capacity import ClientLimits
 from weft.client.client import EngineClient
 from weft.client.engine_requests import PreparedRequest
-from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
 from weft.client.inputs import InputProcessor
 from weft.client.model_text import ModelText
-from weft.client.request import FieldNames, GenerationRequest
+from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
+from weft.core.request import FieldNames, GenerationRequest
 
 __all__ = [
     "AnswerSequence",

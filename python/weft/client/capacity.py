@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from weft.client.memory import request_bytes
-from weft.client.request import GenerationRequest
+from weft.core.request import GenerationRequest
 from weft.errors import CapacityError
 
 

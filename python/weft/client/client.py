@@ -13,13 +13,13 @@ from weft.client.capacity import NO_LIMITS, ClientLimits, check_room, queue_size
 from weft.client.engine_requests import PreparedRequest
 from weft.client.engine_thread import EngineThread
 from weft.client.following import Following
-from weft.client.handles import RequestHandle, ResponseDelta
 from weft.client.inputs import InputProcessor
-from weft.client.request import GenerationRequest
 from weft.client.response_queue import Listener, ResponseQueue
+from weft.client.responses import RequestHandle, ResponseDelta
 from weft.config import EngineConfig, Speculation
+from weft.core.request import GenerationRequest
 from weft.engine.engine import Engine
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.engine.stats import StepRecord
 from weft.errors import ExecutorError, InputError, RequestError
 from weft.grammar.compile.compiler import GuideCompiler

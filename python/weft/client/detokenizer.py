@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
 from weft.core import SAMPLED, Hypothesis, Output, Piece
 from weft.grammar.compile.verdict import Verdicts, asked_of
 from weft.grammar.guide import Guide

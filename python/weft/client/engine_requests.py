@@ -7,14 +7,14 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from weft.client.request import GenerationRequest
 from weft.client.word_rules import WatcherFactory
+from weft.core.request import GenerationRequest
 from weft.engine.beam.checks import check_search
 from weft.engine.device.sampling import TokenRules
 from weft.engine.device.tensors import Gathered
 from weft.engine.logits_processors import RequestProcessor
-from weft.engine.request import DraftLimits, Queueing, Request
 from weft.engine.request_guide import RequestGuide
+from weft.engine.sequence import DraftLimits, Queueing, Request
 from weft.engine.stop_rules import StopRules
 from weft.grammar.base import CompiledGuide
 

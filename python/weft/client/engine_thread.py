@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.engine import Engine
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.engine.stats import StepRecord
 from weft.errors import ExecutorError, RequestError, brief
 

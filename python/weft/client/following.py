@@ -10,9 +10,9 @@ from functools import partial
 from typing import ClassVar
 from weakref import WeakKeyDictionary, ref
 
-from weft.client.handles import RequestHandle, ResponseDelta
 from weft.client.response_queue import ResponseQueue
-from weft.engine.request import Request
+from weft.client.responses import RequestHandle, ResponseDelta
+from weft.engine.sequence import Request
 from weft.errors import ExecutorError
 
 Came = list[tuple[RequestHandle, list[ResponseDelta]]]

@@ -9,12 +9,12 @@ from typing import Any
 
 from weft.client.engine_requests import PreparedRequest, check_beams, engine_requests
 from weft.client.model_text import ModelText
-from weft.client.request import GenerationRequest
 from weft.client.word_rules import WatcherFactory, WordRules
 from weft.config import EngineConfig, Speculation
+from weft.core.request import GenerationRequest
 from weft.engine.device.sampling import TokenRules
-from weft.engine.request import Request
 from weft.engine.scheduling.draft_limits import check_ahead
+from weft.engine.sequence import Request
 from weft.errors import InputError
 from weft.grammar.base import CompiledGuide, Opening
 from weft.grammar.compile.compiler import GuideCompiler

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from weft.client.handles import ResponseDelta
-from weft.client.request import GenerationRequest
+from weft.client.responses import ResponseDelta
 from weft.core import Output
+from weft.core.request import GenerationRequest
 from weft.grammar.guide import Guide
 
 SEQUENCE_BYTES = 4096

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypedDict, cast
 
-from weft.client.request import DEFAULT_SAMPLING, GenerationRequest
 from weft.core import SamplingParams
+from weft.core.beam_params import BeamParams
 from weft.core.names import SAMPLING_ELSEWHERE, meant
 from weft.core.prompts import Prompt, is_prompt, spread
-from weft.engine.beam_params import BeamParams
+from weft.core.request import DEFAULT_SAMPLING, GenerationRequest
 from weft.engine.device.tensors import NOTHING, Gather
 from weft.engine.logits_processors import LogitsProcessor
 from weft.errors import InputError

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from weft.client.capacity import NO_LIMITS, ClientLimits
-from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta, Taken
-from weft.client.request import GenerationRequest
+from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta, Taken
 from weft.client.unread import Unread
 from weft.core import Hypothesis, Kind
-from weft.engine.request import Request
+from weft.core.request import GenerationRequest
+from weft.engine.sequence import Request
 from weft.errors import ExecutorError, InputError, RequestError
 
 Listener = Callable[[RequestHandle], object]

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from weft.client.capacity import NO_LIMITS, ClientLimits
-from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
 from weft.client.memory import answer_bytes, delta_bytes
+from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
 
 MAX_DELTA_BYTES = 4 << 20
 """What a request's unread deltas may hold, beyond the tokens, before they are merged."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from weft.config import EngineConfig, Speculation
 from weft.engine.device.state import DecodeParts
-from weft.engine.request import Request
 from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.draft_limits import check_drafts
+from weft.engine.sequence import Request
 from weft.errors import CapacityError, InputError
 from weft.models.config import ModelConfig
 

@@ -19,13 +19,13 @@ from weft.engine.kv.size import host_pages
 from weft.engine.output.commit import DraftedBy
 from weft.engine.output.finish import Finisher
 from weft.engine.output.processor import OutputProcessor
-from weft.engine.request import Request
 from weft.engine.scheduling.capacity import Capacity, DrafterNeeds
 from weft.engine.scheduling.policy import FairTurns
 from weft.engine.scheduling.programs import Programs
 from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.waiting import Waiting
+from weft.engine.sequence import Request
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner

@@ -22,9 +22,9 @@ from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
 from weft.engine.output.processor import OutputProcessor
 from weft.engine.recording import Recorder
-from weft.engine.request import Request
 from weft.engine.scheduling.schedule import Schedule
 from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.sequence import Request
 from weft.engine.stats import StepRecord
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner

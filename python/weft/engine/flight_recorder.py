@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from weft.core import Output
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.errors import InputError
 from weft.grammar.base import Matcher
 from weft.grammar.vocabulary.tokenizer import Vocabulary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.grammar.base import Matcher
 
 

@@ -13,7 +13,7 @@ import torch
 
 from weft.client.client import EngineClient
 from weft.engine.debug_tap import INPUTS, OUTPUTS, DebugTap
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.engine.stats import StepRecord
 from weft.errors import InputError
 from weft.executor.types import DebugConfig, DebugTensorsPerIteration

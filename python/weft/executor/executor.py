@@ -14,7 +14,7 @@ from torch import Tensor
 from weft.client.builder import BuiltEngine
 from weft.client.client import EngineClient
 from weft.client.flight_recorder import record
-from weft.client.handles import RequestHandle, ResponseDelta
+from weft.client.responses import RequestHandle, ResponseDelta
 from weft.errors import ExecutorError, InputError
 from weft.executor.arguments import Arguments, seconds_of
 from weft.executor.debugging import DebugTensors, names_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from itertools import takewhile
 
-from weft.client.handles import ResponseDelta
+from weft.client.responses import ResponseDelta
 from weft.core import Output
 from weft.executor.types import (
     KvCacheMetrics,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
 from weft.core import FinishReason as EngineFinish
 from weft.core import Hypothesis, Output, TokenLogprob
 from weft.executor.metrics import perf_metrics

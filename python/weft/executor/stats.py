@@ -13,7 +13,7 @@ from typing import TypeVar
 from weft.client.client import EngineClient
 from weft.client.response_queue import ResponseQueue
 from weft.config import EngineConfig
-from weft.engine.request import Request, Stage
+from weft.engine.sequence import Request, Stage
 from weft.engine.stats import KvUsage, Limits, StepRecord
 from weft.executor.types import (
     ExecutorConfig,

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.client.model_text import ModelText
-from weft.client.request import FieldNames, GenerationRequest
 from weft.config import Lookahead
 from weft.core import SamplingParams
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
+from weft.core.request import FieldNames, GenerationRequest
+from weft.core.retention import Retention, RetentionRange
 from weft.engine.device.sampling import PenaltyRule
 from weft.engine.device.tensors import NOTHING, Gather
-from weft.engine.kv.retention import Retention, RetentionRange
 from weft.engine.logits_processors import LogitsProcessor
 from weft.errors import InputError, RequestError
 from weft.executor.guides import Guides

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from weft.core import Output, OutputStats
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.engine.stats import StepRecord
 from weft.errors import CapacityError, GuideError, GuideStateError
 from weft.server.errors import ApiError

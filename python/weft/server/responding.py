@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from weft.client.client import EngineClient
-from weft.client.handles import RequestHandle
+from weft.client.responses import RequestHandle
 from weft.errors import UnavailableError, WeftError
 from weft.server.errors import ApiError, api_error
 from weft.server.metrics import Metrics, Watched

@@ -18,7 +18,7 @@ from support.engine.references import Checkpoint, make_guide
 from support.engine.requests import make_request
 from support.engine.told import Counted
 from weft import LLM, EngineConfig, SamplingParams, Speculation
-from weft.engine.request import DraftLimits, Request
+from weft.engine.sequence import DraftLimits, Request
 from weft.engine.stats import StepRecord
 from weft.executor import (
     Executor,

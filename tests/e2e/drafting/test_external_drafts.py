@@ -15,7 +15,7 @@ from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from support.engine.told import Told, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.errors import InputError
 from weft.runtime import cpu
 

@@ -17,8 +17,8 @@ from support.grammar.guides import SCHEMAS
 from support.launch_check import check_launched
 from weft.config import Graphs
 from weft.core import SamplingParams
-from weft.engine.beam_params import BeamParams
-from weft.engine.request import Request
+from weft.core.beam_params import BeamParams
+from weft.engine.sequence import Request
 from weft.engine.step.opening import guarded
 from weft.engine.step.prefill import each_guarded
 from weft.grammar.guide import Guide

@@ -16,9 +16,9 @@ from support.engine.beams import Beams
 from support.engine.references import Checkpoint
 from support.engine.requests import engine_request
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 from weft.engine.engine import Engine
-from weft.engine.request import Queueing, Request
+from weft.engine.sequence import Queueing, Request
 from weft.errors import CapacityError, InputError
 from weft.grammar.base import CompiledGuide
 

@@ -13,9 +13,9 @@ from support.engine.outputs_oracle import Expected, close
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.core import Hypothesis
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 from weft.engine.device.tensors import Gather
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 
 NAMES = ("hidden_states.0", "hidden_states.2", "TopKLogits")
 OUTPUTS = tuple((name, name != "hidden_states.0") for name in NAMES)

@@ -15,7 +15,7 @@ from support.engine.processors import one, wanted
 from support.engine.references import Checkpoint
 from weft import Guide
 from weft.config import Graphs
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 from weft.engine.device.tensors import Gather
 from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
 

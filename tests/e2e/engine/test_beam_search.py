@@ -22,7 +22,7 @@ from support.engine.sampling_oracle import Words, forbid, penalise, penalise_by_
 from support.grammar.guides import SCHEMAS
 from support.kernels.penalties import repeating_tokens
 from weft.core import Hypothesis, SamplingParams
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 from weft.engine.device.sampling import PenaltyRule, TokenRules
 from weft.grammar.guide import Guide
 

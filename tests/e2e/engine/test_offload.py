@@ -15,7 +15,7 @@ from support.engine.references import Cached, Checkpoint, make_guide
 from support.engine.requests import make_request
 from support.grammar.guides import GUIDES
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
-from weft.engine.request import Queueing
+from weft.engine.sequence import Queueing
 from weft.engine.step import moving
 
 NUMBERS = range(0, 60, 6)

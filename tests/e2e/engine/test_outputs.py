@@ -16,7 +16,7 @@ from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.engine.device.tensors import Gather, OutputBuffers, marked_outputs
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.errors import InputError, ModelError
 from weft.models.llama import Llama
 from weft.models.outputs import mark_output

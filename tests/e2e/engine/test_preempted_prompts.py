@@ -8,10 +8,10 @@ import pytest
 
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, SamplingParams
-from weft.engine.request import Request, Stage
 from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.sequence import Request, Stage
 from weft.engine.stats import StepRecord
 
 LENGTH = 90

@@ -19,7 +19,7 @@ from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.engine.device.tensors import Gather
 from weft.engine.logits_processors import ProcessorRows
 from weft.engine.processors.captured import MAX_CAPTURED
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.errors import CapacityError
 from weft.runtime import cpu
 

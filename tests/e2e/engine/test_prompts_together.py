@@ -14,7 +14,7 @@ from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, RequestError, SamplingParams, Speculation
 from weft.engine.device.sampling import NO_RULES, TokenRules
 from weft.engine.device.tensors import Gather
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.engine.step import reading
 from weft.engine.step.prefill import Prefill
 from weft.engine.step.reading import PromptPart

@@ -14,7 +14,7 @@ from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.requests import make_request, run
 from support.engine.sampling_oracle import decode
 from weft import LLM, EngineConfig, SamplingParams, Speculation
-from weft.client.request import GenerationRequest
+from weft.core.request import GenerationRequest
 from weft.engine.device.sampling import OWN_PENALTIES, PenaltyRule, TokenRules
 from weft.errors import DeadEndError, InputError
 

@@ -15,8 +15,8 @@ from support.grammar.guides import GUIDES
 from support.wasm.digits import digits
 from support.wasm.guides import PROMPT
 from weft import LLM, EngineConfig, SamplingParams, Speculation
-from weft.client.request import GenerationRequest
-from weft.engine.request import Request
+from weft.core.request import GenerationRequest
+from weft.engine.sequence import Request
 
 ADA, BOB = 1, 2
 NEVER: frozenset[int] = frozenset()

@@ -22,7 +22,7 @@ from weft import LLM, Guide, GuideStateError, SamplingParams, Speculation
 from weft.client import GenerationRequest
 from weft.config import Graphs
 from weft.engine.engine import Engine
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 
 NUMBERS = itertools.count(1)
 

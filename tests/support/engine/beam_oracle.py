@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 
 Text = tuple[int, ...]
 Model = Callable[[Text], list[float]]

@@ -9,7 +9,7 @@ from typing import Any
 from support.engine.told import Counted
 from weft import LLM
 from weft.engine.flight_recorder import FlightRecorder
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.grammar.base import Matcher
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.guided.recording import Recording

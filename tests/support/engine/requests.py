@@ -7,13 +7,13 @@ from concurrent.futures import Future
 from typing import Any
 
 from weft import LLM, Guide, SamplingParams
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
+from weft.core.retention import Retention
 from weft.engine.device.sampling import NO_RULES, TokenRules
 from weft.engine.device.tensors import NOTHING, Gather, Gathered
-from weft.engine.kv.retention import Retention
 from weft.engine.logits_processors import LogitsProcessor, RequestProcessor
-from weft.engine.request import DraftLimits, Queueing, Request, Watcher
 from weft.engine.request_guide import RequestGuide
+from weft.engine.sequence import DraftLimits, Queueing, Request, Watcher
 from weft.engine.stop_rules import StopRules, StopWords
 from weft.grammar.base import CompiledGuide
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 from weft import LLM, Output
 from weft.core import OutputStats
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.runtime import cpu
 

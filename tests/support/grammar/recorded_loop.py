@@ -19,7 +19,7 @@ from support.grammar.grammars import (
 )
 from weft.core import SamplingParams
 from weft.engine.flight_recorder import FlightRecorder
-from weft.engine.request import Request, Stage
+from weft.engine.sequence import Request, Stage
 from weft.errors import GuideStateError
 from weft.grammar import CompiledGuide
 from weft.guided.recording import Recording

@@ -14,10 +14,10 @@ from support.races.parts import ahead
 from support.races.runs import TEXT
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import package_model_path
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 from weft.engine.device.tensors import marked_outputs
 from weft.engine.logits_processors import LogitsProcessor
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.runtime import CpuRuntime, cpu
 
 EAGLE3 = Speculation.eagle3(num_draft_tokens=2, guide_drafts=True)

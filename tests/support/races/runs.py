@@ -15,10 +15,10 @@ from support.engine.toy import CapturedLoop, EagerLoop, Tables
 from support.grammar.grammars import some_guides
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import package_model_path
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 from weft.engine.device.tensors import Gather
 from weft.engine.logits_processors import LogitsProcessor
-from weft.engine.request import DraftLimits, Request
+from weft.engine.sequence import DraftLimits, Request
 from weft.runtime import CpuRuntime, cpu
 
 SCHEDULES: list[tuple[cpu.ScheduleName, int]] = [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from support.planting import at_every_run
 from weft.engine.engine import Engine
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.executor import Executor
 from weft.grammar.guide import Guide
 

@@ -15,7 +15,7 @@ from weft import hostfunc_handles
 from weft.client import RequestHandle
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import KvSequence
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.engine.step.opening import PromptRow
 from weft.executor import Executor
 

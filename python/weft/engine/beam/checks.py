@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.config import EngineConfig, Speculation
 from weft.engine.beam.search import BeamWords
 from weft.engine.device.sampling import MAX_END_TOKENS
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.errors import InputError
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from weft.core import BeamTrace, FinishReason, Hypothesis
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
 
 Continuation = tuple[int, float]
 """A token and the logarithm of its probability after a beam."""

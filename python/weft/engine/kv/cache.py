@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from weft.core.retention import Retention, RetentionRange
 from weft.engine.kv.beginning import Found, PageCounts, find, take
 from weft.engine.kv.checks import check_pages
 from weft.engine.kv.events import DEVICE_LEVEL, Change, KvEventLog, PagesStored, PageUpdated, StoredPage
@@ -26,7 +27,6 @@ from weft.engine.kv.hashes import ROOT_HASH, page_hash
 from weft.engine.kv.moves import Move
 from weft.engine.kv.pool import Keeping, PagePool
 from weft.engine.kv.prefix_tree import CachedPage, Tokens
-from weft.engine.kv.retention import Retention, RetentionRange
 from weft.engine.stats import KvUsage
 
 __all__ = ["Keeping", "KvManager", "KvSequence", "Retention", "RetentionRange"]

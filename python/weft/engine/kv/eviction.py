@@ -14,8 +14,8 @@ import itertools
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
+from weft.core.retention import DEFAULT_PRIORITY
 from weft.engine.kv.prefix_tree import CachedPage
-from weft.engine.kv.retention import DEFAULT_PRIORITY
 
 _stamps = itertools.count(1)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from weft.engine.kv.retention import DEFAULT_PRIORITY
+from weft.core.retention import DEFAULT_PRIORITY
 
 Tokens = tuple[int, ...]
 """A page's tokens. Of the first page of a salted text the salt goes before them, as a negative number: such a page is

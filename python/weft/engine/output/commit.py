@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from weft.core import SAMPLED, FinishReason, OutputStats
 from weft.engine.device.results import StepResults
 from weft.engine.device.tensors import NOTHING
-from weft.engine.request import Request
 from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Request
 from weft.errors import DeadEndError, GuideStateError, RequestError
 from weft.guided.state import GuidedState
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from weft import registry
 from weft.core import FinishReason, Output
 from weft.engine.recording import Recorder
-from weft.engine.request import Request, Stage
 from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.sequence import Request, Stage
 from weft.errors import GuideError, InputError, RequestError
 from weft.guided.state import GuidedState
 

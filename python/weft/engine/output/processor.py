@@ -13,10 +13,10 @@ from weft.engine.output.commit import DraftedBy, commit, commit_plainly
 from weft.engine.output.finish import Finisher
 from weft.engine.output.splice import commit_splice
 from weft.engine.recording import Recorder
-from weft.engine.request import Request, Stage
 from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.waiting import Waiting
+from weft.engine.sequence import Request, Stage
 from weft.engine.stats import StepRecord
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.in_flight import InFlightBatch

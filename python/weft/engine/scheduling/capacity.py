@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.config import EngineConfig, positions_ahead
-from weft.engine.beam_params import beam_pages_needed
+from weft.core.beam_params import beam_pages_needed
 from weft.engine.kv.cache import Keeping, KvManager
 from weft.engine.kv.sight import Sight
-from weft.engine.request import Request, Stage
 from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Request, Stage
 from weft.grammar.starts import StartedGuide
 
 

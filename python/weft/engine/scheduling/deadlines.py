@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from heapq import heapify, heappop, heappush
 
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 
 MOST_STALE = 64
 """Entries of requests that have ended, beyond as many as there are others, before they are dropped all at once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.config import Lookahead, Speculation
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.errors import InputError
 from weft.guided.proposals import NO_GIVEN_TEXT
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, KeysView, Sequence
 from dataclasses import dataclass
 
 from weft.config import Chunking
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 
 Place = tuple[float, int, int]
 """What orders requests: the least is served first."""

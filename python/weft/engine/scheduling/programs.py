@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
-from weft.engine.request import Request
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
+from weft.engine.sequence import Request
 from weft.errors import CapacityError
 from weft.grammar.base import Matcher
 from weft.grammar.starts import StartedGuide, Starts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from weft.engine.kv.cache import KvSequence
-from weft.engine.request import Request
+from weft.engine.sequence import Request
 from weft.grammar.base import Matcher
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from weft.config import EngineConfig, Speculation
-from weft.engine.request import Request, Stage
 from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.policy import share_tokens
 from weft.engine.scheduling.running import Running, Search
@@ -18,6 +17,7 @@ from weft.engine.scheduling.schedule import Schedule
 from weft.engine.scheduling.shares import has_newcomer, next_to_run, who_yields
 from weft.engine.scheduling.tuner import BatchTuner
 from weft.engine.scheduling.waiting import Waiting
+from weft.engine.sequence import Request, Stage
 from weft.engine.stats import StepRecord
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from weft.engine.request import Request
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
 from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Request
 
 Slots = Counter[int | None]
 """The slots that clients hold."""

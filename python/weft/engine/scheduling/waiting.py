@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 from weft.core.awake import AwakeWatch
-from weft.engine.request import Request, Stage
 from weft.engine.scheduling.deadlines import Deadlines
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
 from weft.engine.scheduling.programs import Failures, Programs
+from weft.engine.sequence import Request, Stage
 from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide
 

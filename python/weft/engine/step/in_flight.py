@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from weft.engine.device.results import StepResults
-from weft.engine.request import Request
 from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Request
 from weft.engine.step.moving import Moving
 from weft.engine.step.opening import PromptRow
 from weft.engine.step.step import Plan

@@ -16,9 +16,9 @@ from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.logits_processors import CapturedProcessor
 from weft.engine.processors.captured import CapturedProcessors
 from weft.engine.recording import Recorder
-from weft.engine.request import Request
 from weft.engine.scheduling.draft_limits import draft_limit
 from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Request
 from weft.engine.step.lookahead import write_windows
 from weft.guided.lane import GrammarLane
 from weft.runtime.buffers import pinned_copy

@@ -10,8 +10,8 @@ from weft.engine.device.log_probs import note_logprobs
 from weft.engine.device.offers import OfferBuffers, note_offers
 from weft.engine.device.state import StepBuffers
 from weft.engine.processors.host import HostRows, HostWork
-from weft.engine.request import Stage
 from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Stage
 from weft.engine.step.attachments import Attachments
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.in_flight import InFlightBatch

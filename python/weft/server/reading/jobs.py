@@ -9,9 +9,9 @@ from functools import cache
 import torch
 
 from weft.client.engine_requests import PreparedRequest
-from weft.client.request import GenerationRequest
 from weft.core import SamplingParams
-from weft.engine.beam_params import BeamParams
+from weft.core.beam_params import BeamParams
+from weft.core.request import GenerationRequest
 from weft.engine.device.tensors import NOTHING, Gather
 from weft.errors import WeftError
 from weft.grammar.guide import Guide

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.client.following import Came
-from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
 from weft.client.unread import merged
 from weft.core import Output, OutputStats, TokenLogprob
 from weft.errors import WeftError

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.core.beam_params import beam_pages_needed
 from weft.engine.beam.pages import BeamPages
-from weft.engine.beam_params import beam_pages_needed
 
 
 @dataclass

@@ -6,9 +6,9 @@ import random
 
 from support.engine.requests import engine_request
 from weft.core import SamplingParams
-from weft.engine.request import Request
 from weft.engine.scheduling.deadlines import MOST_STALE, Deadlines
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
+from weft.engine.sequence import Request
 
 
 def make(**fields: float) -> Request:

@@ -11,11 +11,11 @@ import pytest
 
 from support.engine.requests import engine_request
 from weft import CapacityError, SamplingParams
-from weft.engine.beam_params import BeamParams
-from weft.engine.request import Request
+from weft.core.beam_params import BeamParams
 from weft.engine.scheduling.policy import FairTurns
 from weft.engine.scheduling.programs import Programs
 from weft.engine.scheduling.waiting import Waiting
+from weft.engine.sequence import Request
 from weft.grammar.base import CompiledGuide, Matcher, Opening
 from weft.grammar.starts import OpensAhead, StartedGuide, Starts
 

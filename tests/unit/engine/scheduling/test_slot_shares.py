@@ -11,10 +11,10 @@ import pytest
 from support.engine.requests import engine_request
 from weft import SamplingParams
 from weft.engine.kv.cache import KvSequence
-from weft.engine.request import Request
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
 from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.shares import next_to_run, who_yields
+from weft.engine.sequence import Request
 
 ADA, BOB, EVE = 1, 2, 3
 

@@ -8,8 +8,8 @@ import pytest
 
 from support.engine.requests import engine_request
 from weft import SamplingParams
-from weft.engine.request import Request
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
+from weft.engine.sequence import Request
 
 _numbers = iter(range(1, 10**9))
 

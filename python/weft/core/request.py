@@ -12,11 +12,11 @@ from torch import Tensor
 
 from weft.config import MAX_DRAFT_TOKENS, Lookahead
 from weft.core import Kind, SamplingParams, is_encodable
+from weft.core.beam_params import BeamParams
 from weft.core.prompts import Prompt
-from weft.engine.beam_params import BeamParams
+from weft.core.retention import Retention
 from weft.engine.device.sampling import OWN_PENALTIES, PenaltyRule
 from weft.engine.device.tensors import NOTHING, Gather
-from weft.engine.kv.retention import Retention
 from weft.engine.logits_processors import LogitsProcessor
 from weft.errors import InputError, RequestError
 from weft.grammar.base import CompiledGuide

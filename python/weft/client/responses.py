@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from weft.client.request import GenerationRequest
 from weft.core import Hypothesis, Output
-from weft.engine.request import Request
+from weft.core.request import GenerationRequest
+from weft.engine.sequence import Request
 from weft.errors import InputError, RequestError
 
 
