@@ -11,8 +11,8 @@ import torch
 from support.engine.requests import make_request, run
 from support.launch_check import check_launched
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.device.tensors import Gather
-from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
+from weft.core.logits_processors import LogitsProcessor, ProcessorRows
+from weft.core.request import Gather
 from weft.engine.step.opening import guarded
 from weft.engine.step.prefill import each_guarded
 from weft.runtime import CpuRuntime, cpu

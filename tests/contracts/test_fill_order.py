@@ -21,8 +21,8 @@ from weft import EngineConfig, Guide, SamplingParams, Speculation
 from weft.client import BuiltEngine, ModelSource, builder
 from weft.config import Graphs
 from weft.core.beam_params import BeamParams
-from weft.engine.device.tensors import Gather
-from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
+from weft.core.logits_processors import LogitsProcessor, ProcessorRows
+from weft.core.request import Gather
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest
 from weft.guided.lane import GrammarLane
 from weft.guided.state import GuidedShape

@@ -12,7 +12,7 @@ from support.engine.references import Checkpoint, load
 from support.engine.sampling_oracle import decode
 from support.executor import PROMPT, answer, request, until_final
 from weft import SamplingParams, Speculation, package_model_path
-from weft.engine.device.sampling import PenaltyRule
+from weft.core.request import PenaltyRule
 from weft.executor import Executor, OutputConfig, SamplingConfig
 from weft.executor.types import KvCacheConfig
 

@@ -8,9 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from weft.client.word_rules import WatcherFactory
-from weft.core.request import GenerationRequest
+from weft.core.request import GenerationRequest, TokenRules
 from weft.engine.beam.checks import check_search
-from weft.engine.device.sampling import TokenRules
 from weft.engine.device.tensors import Gathered
 from weft.engine.logits_processors import RequestProcessor
 from weft.engine.request_guide import RequestGuide

@@ -11,8 +11,7 @@ from weft.client.engine_requests import PreparedRequest, check_beams, engine_req
 from weft.client.model_text import ModelText
 from weft.client.word_rules import WatcherFactory, WordRules
 from weft.config import EngineConfig, Speculation
-from weft.core.request import GenerationRequest
-from weft.engine.device.sampling import TokenRules
+from weft.core.request import GenerationRequest, TokenRules
 from weft.engine.scheduling.draft_limits import check_ahead
 from weft.engine.sequence import Request
 from weft.errors import InputError

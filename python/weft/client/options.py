@@ -8,11 +8,10 @@ from typing import Any, TypedDict, cast
 
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
+from weft.core.logits_processors import LogitsProcessor
 from weft.core.names import SAMPLING_ELSEWHERE, meant
 from weft.core.prompts import Prompt, is_prompt, spread
-from weft.core.request import DEFAULT_SAMPLING, GenerationRequest
-from weft.engine.device.tensors import NOTHING, Gather
-from weft.engine.logits_processors import LogitsProcessor
+from weft.core.request import DEFAULT_SAMPLING, NOTHING, Gather, GenerationRequest
 from weft.errors import InputError
 from weft.grammar.guide import Guide
 

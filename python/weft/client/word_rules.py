@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.client.model_text import ModelText
 from weft.config import EngineConfig
 from weft.core import SamplingParams
-from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, OWN_PENALTIES, PenaltyRule, TokenRules
+from weft.core.request import MAX_BAD_WORD_TOKENS, OWN_PENALTIES, PenaltyRule, TokenRules
 from weft.errors import InputError
 from weft.tokenizer.spelling import Speller
 from weft.tokenizer.stop_words import StopSequences, StopTexts, StopTokens

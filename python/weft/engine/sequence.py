@@ -16,9 +16,9 @@ from enum import Enum
 from weft.config import Lookahead
 from weft.core import FinishReason, Output, SamplingParams
 from weft.core.beam_params import BeamParams
+from weft.core.request import NO_RULES, NOTHING, Gather, TokenRules
 from weft.core.retention import Retention
-from weft.engine.device.sampling import NO_RULES, TokenRules
-from weft.engine.device.tensors import NOTHING, Gather, Gathered
+from weft.engine.device.tensors import Gathered
 from weft.engine.logits_processors import RequestProcessor
 from weft.engine.request_guide import RequestGuide
 from weft.engine.stop_rules import NO_STOPS, StopRules

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from weft.engine.logits_processors import ProcessorRows
+from weft.core.logits_processors import ProcessorRows
 from weft.executor import kv_cache
 from weft.executor.executor import Executor
 from weft.executor.types import *  # noqa: F403

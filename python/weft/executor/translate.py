@@ -10,11 +10,9 @@ from weft.client.model_text import ModelText
 from weft.config import Lookahead
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.core.request import FieldNames, GenerationRequest
+from weft.core.logits_processors import LogitsProcessor
+from weft.core.request import NOTHING, FieldNames, Gather, GenerationRequest, PenaltyRule
 from weft.core.retention import Retention, RetentionRange
-from weft.engine.device.sampling import PenaltyRule
-from weft.engine.device.tensors import NOTHING, Gather
-from weft.engine.logits_processors import LogitsProcessor
 from weft.errors import InputError, RequestError
 from weft.executor.guides import Guides
 from weft.executor.settings import lookahead

@@ -14,7 +14,7 @@ from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.core import Hypothesis
 from weft.core.beam_params import BeamParams
-from weft.engine.device.tensors import Gather
+from weft.core.request import Gather
 from weft.engine.sequence import Request
 
 NAMES = ("hidden_states.0", "hidden_states.2", "TopKLogits")

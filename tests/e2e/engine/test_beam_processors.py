@@ -16,8 +16,8 @@ from support.engine.references import Checkpoint
 from weft import Guide
 from weft.config import Graphs
 from weft.core.beam_params import BeamParams
-from weft.engine.device.tensors import Gather
-from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
+from weft.core.logits_processors import LogitsProcessor, ProcessorRows
+from weft.core.request import Gather
 
 PARAMS = [
     BeamParams(4, length_penalty=1.0, early_stopping=0),

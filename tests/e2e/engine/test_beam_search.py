@@ -23,7 +23,7 @@ from support.grammar.guides import SCHEMAS
 from support.kernels.penalties import repeating_tokens
 from weft.core import Hypothesis, SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.engine.device.sampling import PenaltyRule, TokenRules
+from weft.core.request import PenaltyRule, TokenRules
 from weft.grammar.guide import Guide
 
 EARLY: dict[int, bool | str] = {0: False, 1: True, 2: "never"}

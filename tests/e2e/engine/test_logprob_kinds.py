@@ -14,7 +14,7 @@ from support.engine.requests import make_request, run
 from support.kernels.penalties import trtllm_reference
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import Logprobs
-from weft.engine.device.sampling import PenaltyRule, TokenRules
+from weft.core.request import PenaltyRule, TokenRules
 from weft.errors import InputError
 
 SPECULATIONS = {

@@ -15,7 +15,8 @@ from support.engine.outputs_oracle import Expected, close
 from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.device.tensors import Gather, OutputBuffers, marked_outputs
+from weft.core.request import Gather
+from weft.engine.device.tensors import OutputBuffers, marked_outputs
 from weft.engine.sequence import Request
 from weft.errors import InputError, ModelError
 from weft.models.llama import Llama

@@ -12,7 +12,7 @@ from torch import Tensor
 from support.engine.processors import GREEDY, Steer, answers, one, steer
 from support.engine.requests import make_request, run
 from weft import LLM
-from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
+from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.step import Plan
 from weft.errors import GraphError, RequestError

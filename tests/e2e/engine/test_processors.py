@@ -16,8 +16,8 @@ from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from support.engine.told import Told, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams
-from weft.engine.device.tensors import Gather
-from weft.engine.logits_processors import ProcessorRows
+from weft.core.logits_processors import ProcessorRows
+from weft.core.request import Gather
 from weft.engine.processors.captured import MAX_CAPTURED
 from weft.engine.sequence import Request
 from weft.errors import CapacityError

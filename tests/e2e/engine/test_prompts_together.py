@@ -12,8 +12,7 @@ import torch
 from support.engine.processors import GREEDY, one, wander
 from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, RequestError, SamplingParams, Speculation
-from weft.engine.device.sampling import NO_RULES, TokenRules
-from weft.engine.device.tensors import Gather
+from weft.core.request import NO_RULES, Gather, TokenRules
 from weft.engine.sequence import Request
 from weft.engine.step import reading
 from weft.engine.step.prefill import Prefill

@@ -13,7 +13,7 @@ from support.engine.oracle import assert_same
 from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.sampling_oracle import Words, decode
 from weft import LLM, EngineConfig, SamplingParams, Speculation
-from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS
+from weft.core.request import MAX_BAD_WORD_TOKENS
 from weft.errors import InputError, RequestError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.spelling import Speller

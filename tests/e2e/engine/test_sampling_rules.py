@@ -14,8 +14,7 @@ from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.requests import make_request, run
 from support.engine.sampling_oracle import decode
 from weft import LLM, EngineConfig, SamplingParams, Speculation
-from weft.core.request import GenerationRequest
-from weft.engine.device.sampling import OWN_PENALTIES, PenaltyRule, TokenRules
+from weft.core.request import OWN_PENALTIES, GenerationRequest, PenaltyRule, TokenRules
 from weft.errors import DeadEndError, InputError
 
 RULE = PenaltyRule(counts_prompt=True, after_temperature=True)

@@ -13,9 +13,9 @@ from support.engine.requests import engine_request
 from weft.config import EngineConfig, Graphs, Speculation
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
+from weft.core.logits_processors import LogitsProcessor
+from weft.core.request import NOTHING, Gather
 from weft.engine.build import build_engine
-from weft.engine.device.tensors import NOTHING, Gather
-from weft.engine.logits_processors import LogitsProcessor
 from weft.engine.request_guide import RequestGuide
 from weft.engine.sequence import Request
 from weft.grammar.compile.compiler import GuideCompiler

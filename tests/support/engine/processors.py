@@ -10,7 +10,7 @@ from torch import Tensor
 
 from support.engine.requests import make_request, run
 from weft import LLM, SamplingParams
-from weft.engine.logits_processors import LogitsProcessor, ProcessorRows
+from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 
 GREEDY = SamplingParams(max_tokens=16)
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from weft import LLM, Guide, SamplingParams
 from weft.core.beam_params import BeamParams
+from weft.core.logits_processors import LogitsProcessor
+from weft.core.request import NO_RULES, NOTHING, Gather, TokenRules
 from weft.core.retention import Retention
-from weft.engine.device.sampling import NO_RULES, TokenRules
-from weft.engine.device.tensors import NOTHING, Gather, Gathered
-from weft.engine.logits_processors import LogitsProcessor, RequestProcessor
+from weft.engine.device.tensors import Gathered
+from weft.engine.logits_processors import RequestProcessor
 from weft.engine.request_guide import RequestGuide
 from weft.engine.sequence import DraftLimits, Queueing, Request, Watcher
 from weft.engine.stop_rules import StopRules, StopWords

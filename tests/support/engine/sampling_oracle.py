@@ -20,7 +20,7 @@ from support.engine.oracle import Reference
 from support.kernels.penalties import repeating_tokens, trtllm_reference
 from support.kernels.sampling import gumbel_noise_reference, noise_words_reference
 from weft import SamplingParams
-from weft.engine.device.sampling import PenaltyRule
+from weft.core.request import PenaltyRule
 
 BOUNDARY = 1e-4
 """A share of probability this near to a limit of truncation may fall on either side of it."""

@@ -15,8 +15,8 @@ from support.races.runs import TEXT
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import package_model_path
 from weft.core.beam_params import BeamParams
+from weft.core.logits_processors import LogitsProcessor
 from weft.engine.device.tensors import marked_outputs
-from weft.engine.logits_processors import LogitsProcessor
 from weft.engine.sequence import Request
 from weft.runtime import CpuRuntime, cpu
 

@@ -16,8 +16,8 @@ from support.grammar.grammars import some_guides
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import package_model_path
 from weft.core.beam_params import BeamParams
-from weft.engine.device.tensors import Gather
-from weft.engine.logits_processors import LogitsProcessor
+from weft.core.logits_processors import LogitsProcessor
+from weft.core.request import Gather
 from weft.engine.sequence import DraftLimits, Request
 from weft.runtime import CpuRuntime, cpu
 

@@ -15,8 +15,7 @@ from support.engine.references import Checkpoint, compile_reference
 from support.engine.sampling_oracle import Words, choose
 from support.soak.prompts import GUIDES, Case, draw_cases
 from weft import LLM, EngineConfig, Output
-from weft.core.request import GenerationRequest
-from weft.engine.device.sampling import PenaltyRule
+from weft.core.request import GenerationRequest, PenaltyRule
 from weft.executor import FinishReason
 from weft.grammar.guide import Guide
 from weft.grammar.xgrammar.native import XGrammarMatcher

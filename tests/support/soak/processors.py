@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from weft.engine.logits_processors import ProcessorRows
+from weft.core.logits_processors import ProcessorRows
 from weft.executor import LogitsPostProcessorConfig, Request
 
 Function = Callable[..., Tensor | None]

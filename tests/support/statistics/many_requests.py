@@ -18,7 +18,8 @@ from torch import Tensor
 from support.statistics.exact_outputs import NUM_OUTPUTS, SHAPE, codes
 from support.statistics.small_world import END, MAX_TOKENS, PAGE_SIZE, PROMPT, VOCAB, Case, compiled, target
 from weft.config import Graphs
-from weft.engine.device.sampling import SamplingRow, SlotSampling, TokenRules, write_extras, write_numbers
+from weft.core.request import TokenRules
+from weft.engine.device.sampling import SamplingRow, SlotSampling, write_extras, write_numbers
 from weft.engine.device.state import DecodeParts, SlotState, Verify, verify_coupled
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.step import Guides, Plan

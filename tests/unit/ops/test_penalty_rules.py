@@ -12,15 +12,8 @@ from support.kernels.penalties import trtllm_reference
 from support.kernels.random_slots import DTYPES
 from support.kernels.rows import rows_params
 from weft import SamplingParams
-from weft.engine.device.sampling import (
-    MAX_BAD_WORD_TOKENS,
-    PenaltyRule,
-    SamplingRow,
-    SlotSampling,
-    TokenRules,
-    write_extras,
-    write_numbers,
-)
+from weft.core.request import MAX_BAD_WORD_TOKENS, PenaltyRule, TokenRules
+from weft.engine.device.sampling import SamplingRow, SlotSampling, write_extras, write_numbers
 from weft.errors import InputError
 from weft.ops.slots import SlotParams, sample_slots_
 from weft.runtime import CpuRuntime

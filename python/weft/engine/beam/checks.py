@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weft.config import EngineConfig, Speculation
+from weft.core.request import MAX_END_TOKENS
 from weft.engine.beam.search import BeamWords
-from weft.engine.device.sampling import MAX_END_TOKENS
 from weft.engine.sequence import Request
 from weft.errors import InputError
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from weft.core.request import LOGITS
 from weft.engine.beam.search import Continuation
-from weft.engine.device.tensors import LOGITS, GrowingRows
+from weft.engine.device.tensors import GrowingRows
 
 TOP_BYTES = 100
 """A continuation that is kept: a number, and its place in a dict."""

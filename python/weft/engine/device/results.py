@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from weft.core import TokenLogprob
+from weft.core.request import Gather
 from weft.engine.device.offers import OfferBuffers
 from weft.engine.device.state import SlotState
-from weft.engine.device.tensors import Gather, OutputBuffers
+from weft.engine.device.tensors import OutputBuffers
 from weft.runtime.buffers import PinnedRing, Received
 from weft.runtime.interface import Runtime, Stream
 

@@ -14,77 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.core import Kind, SamplingParams
+from weft.core import SamplingParams
+from weft.core.request import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, NO_RULES, TokenRules
 from weft.core.sampling import MAX_LOGIT
-from weft.errors import InputError
 from weft.ops.slots import SlotParams
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 
-MAX_BAD_WORD_TOKENS = 1024
-MAX_END_TOKENS = 64
 _NO_LIMIT = torch.iinfo(torch.int32).max
 _NUM_FLOATS = _NUM_INTS = 9
 NUM_NUMBERS = 2 + (_NUM_FLOATS + _NUM_INTS) // 2
 """Entries of `SamplingRow.numbers`."""
-
-
-@dataclass(frozen=True)
-class PenaltyRule:
-    """What a request's penalties count, and when they act. By default presence and frequency penalties count the
-    answer, all penalties act on the model's logits, and the bias comes after them.
-
-    With `counts_prompt` presence and frequency penalties count the prompt, too, but for its first
-    `prompt_ignore_length` tokens; repetition penalties always see all of it. With `after_temperature` the bias comes
-    first, and presence and frequency penalties are taken from logits / temperature (at temperature 0: as at 1). With
-    both this is what TensorRT-LLM does. Raises `InputError` for a length that is no whole number, 0 or more.
-    """
-
-    counts_prompt: bool = False
-    prompt_ignore_length: int = 0
-    after_temperature: bool = False
-
-    def __post_init__(self) -> None:
-        length = self.prompt_ignore_length
-        if not (Kind.INTEGER.holds(length) and length >= 0):
-            raise InputError(f"prompt_ignore_length is {length!r}; it must be 0 or a number of tokens")
-
-    def counted(self, prompt: Sequence[int]) -> Sequence[int]:
-        """The tokens of a prompt that presence and frequency penalties count."""
-        return prompt[self.prompt_ignore_length :] if self.counts_prompt else ()
-
-
-OWN_PENALTIES = PenaltyRule()
-
-
-@dataclass(frozen=True)
-class TokenRules:
-    """What a request's sampling parameters say in token ids: `bad_words`, none of which may be completed, and `ends`,
-    which may not come before `min_tokens` are out. `bias` float32 [V], any finite number or -inf, which forbids, is
-    added to the logits, with `logit_bias`; what is finite stays so. `penalties` says how they act. Raises `InputError`
-    for more than a slot holds, and for other biases."""
-
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    ends: tuple[int, ...] = ()
-    bias: Tensor | None = None
-    penalties: PenaltyRule = OWN_PENALTIES
-
-    def __post_init__(self) -> None:
-        if self.bias is not None and not bool((self.bias < math.inf).all()):
-            raise InputError("a bias is NaN or +inf; it must be a finite number, or -inf, which forbids")
-        needed = sum(len(word) + 1 for word in self.bad_words)
-        if needed > MAX_BAD_WORD_TOKENS:
-            raise InputError(
-                f"bad_words take {needed} tokens or more, with one for each word's end; there is room for "
-                f"{MAX_BAD_WORD_TOKENS}"
-            )
-        if len(self.ends) > MAX_END_TOKENS:
-            raise InputError(
-                f"there are {len(self.ends)} end and stop token ids; there is room for {MAX_END_TOKENS}"
-            )
-
-
-NO_RULES = TokenRules()
 
 
 @dataclass(frozen=True)

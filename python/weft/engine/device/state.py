@@ -14,8 +14,8 @@ from torch import Tensor
 
 from weft.config import Logprobs
 from weft.core import MAX_LOGPROBS
+from weft.core.request import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS
 from weft.engine.device.host_pages import HostPages
-from weft.engine.device.sampling import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS
 from weft.engine.device.tensors import OutputBuffers
 from weft.guided.lane import GrammarLane
 from weft.models.base import Model, PagedKV

@@ -9,44 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from weft.core import Output
+from weft.core.request import LOGITS, NOTHING, Gather
 from weft.errors import InputError, ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.outputs import Collector, collecting
 from weft.ops.attention import Rows
 from weft.runtime.interface import Runtime, Stream
-
-LOGITS = "logits"
-
-
-@dataclass(frozen=True)
-class Gather:
-    """What a request wants: the raw logits of its prompt's positions and of its answer's, and outputs of the model by
-    name, `names` of the answer's positions, `context_names` of the prompt's."""
-
-    context_logits: bool = False
-    generation_logits: bool = False
-    names: tuple[str, ...] = ()
-    context_names: tuple[str, ...] = ()
-
-    @cached_property
-    def generated(self) -> tuple[str, ...]:
-        """What is wanted of the answer's positions."""
-        return ((LOGITS,) if self.generation_logits else ()) + self.names
-
-    @cached_property
-    def context(self) -> tuple[str, ...]:
-        """What is wanted of the prompt's positions. A request that wants any reads its whole prompt: what is found
-        in pages of another request has no outputs."""
-        return ((LOGITS,) if self.context_logits else ()) + self.context_names
-
-
-NOTHING = Gather()
 
 
 @dataclass(frozen=True)

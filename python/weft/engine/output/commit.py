@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weft.core import SAMPLED, FinishReason, OutputStats
+from weft.core.request import NOTHING
 from weft.engine.device.results import StepResults
-from weft.engine.device.tensors import NOTHING
 from weft.engine.scheduling.running import Running
 from weft.engine.sequence import Request
 from weft.errors import DeadEndError, GuideStateError, RequestError

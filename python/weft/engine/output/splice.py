@@ -8,8 +8,8 @@ text again before it goes on, as one that was preempted does.
 from __future__ import annotations
 
 from weft.core import SPLICED, FinishReason, TokenLogprob
+from weft.core.request import NOTHING
 from weft.engine.device.results import StepResults
-from weft.engine.device.tensors import NOTHING
 from weft.engine.output.commit import DraftedBy, commit, cut
 from weft.engine.scheduling.running import Running
 from weft.errors import GuideStateError

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.engine.device.state import SlotState, StepBuffers
-from weft.engine.logits_processors import CapturedProcessor, LogitsProcessor, ProcessorRows, kind_of
+from weft.engine.logits_processors import CapturedProcessor, kind_of
 from weft.errors import CapacityError
 from weft.runtime.interface import Stream
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from weft.core.request import LOGITS
 from weft.engine.device.state import DecodeParts, StepBuffers
-from weft.engine.device.tensors import LOGITS
 from weft.engine.processors.host import HostWork
 from weft.engine.step.opening import guarded
 from weft.engine.step.reading import PromptPart, Reading, ReadingBuffers

@@ -11,8 +11,7 @@ import torch
 from weft.client.engine_requests import PreparedRequest
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.core.request import GenerationRequest
-from weft.engine.device.tensors import NOTHING, Gather
+from weft.core.request import NOTHING, Gather, GenerationRequest
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import ApiError, api_error, quoted
