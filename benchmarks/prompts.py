@@ -21,9 +21,8 @@ import torch
 from rich.console import Console
 
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.device.tensors import Gathered
-from weft.engine.request_guide import RequestGuide
-from weft.engine.sequence import Request
+from weft.core.request import Request
+from weft.engine.sequence import RequestGuide, Sequence
 from weft_bench.report import Report
 
 SAMPLING = SamplingParams(max_tokens=1)
@@ -51,10 +50,10 @@ class Reading:
             raise failed[0]
         return after - before
 
-    def _request(self, length: int) -> Request:
+    def _request(self, length: int) -> Sequence:
         prompt = [self._rng.randrange(self._vocab_size) for _ in range(length)]
         guide = RequestGuide.of(self._compiled) if self._compiled is not None else None
-        return Request(prompt, SAMPLING, seed=0, guide=guide, gathered=Gathered())
+        return Sequence(Request(prompt, SAMPLING), 0, guide)
 
 
 def main() -> None:

@@ -21,15 +21,14 @@ from weft.client.chat import (
 )
 from weft.client.client import EngineClient
 from weft.client.detokenizer import Detokenizer, Pieces
-from weft.client.engine_requests import PreparedRequest
 from weft.client.generation_config import Source, sampling_defaults
-from weft.client.options import RequestOptions, generation_requests
-from weft.client.responses import RequestHandle
+from weft.client.options import RequestOptions, requests_of
+from weft.client.responses import Response
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
 from weft.core.names import MODEL_ELSEWHERE, explaining
 from weft.core.prompts import Prompt, is_prompt, progress, single, spread
-from weft.core.request import GenerationRequest
+from weft.core.request import Request
 from weft.engine.engine import Engine
 from weft.errors import ExecutorError, InputError, RequestError
 from weft.grammar.base import CompiledGuide
@@ -134,8 +133,8 @@ class LLM:
         many = cast("Sequence[Prompt]", prompts)
         guides = spread(guide, len(many), "guide")
         samplings = spread(sampling, len(many), "sampling")
-        prepared = self.client.prepare(self._asked(many, guides, samplings, options))
-        return self._run(prepared, bar=sys.stderr.isatty() and len(prepared) > 1)
+        requests = self.client.prepare(self._asked(many, guides, samplings, options))
+        return self._run(requests, bar=sys.stderr.isatty() and len(requests) > 1)
 
     def stream(
         self,
@@ -155,8 +154,8 @@ class LLM:
         requests = self._asked([prompt], [guide], [sampling], options, streams=True)
         if requests[0].beam is not None:
             raise InputError("a search by beams has no pieces, since beams change; use generate")
-        (prepared,) = self.client.prepare(requests)
-        return self._pieces(prepared)
+        (request,) = self.client.prepare(requests)
+        return self._pieces(request)
 
     @overload
     def chat(
@@ -281,45 +280,45 @@ class LLM:
         options: RequestOptions,
         *,
         streams: bool = False,
-    ) -> list[GenerationRequest]:
+    ) -> list[Request]:
         self.client.check_process()
         if self._is_closed:
             raise InputError("the LLM is closed; make a new one")
         default = self.default_sampling_params
         given = [default if sampling is None else sampling for sampling in samplings]
-        return generation_requests(prompts, guides, given, options, streams=streams)
+        return requests_of(prompts, guides, given, options, streams=streams)
 
-    def _run(self, prepared: Sequence[PreparedRequest], bar: bool) -> list[Output]:
+    def _run(self, requests: Sequence[Request], bar: bool) -> list[Output]:
         """Answer them all, in their order. As many are with the engine as keep it busy: a long list takes neither its
         memory, nor the places of guides that wait to be compiled."""
-        told: SimpleQueue[RequestHandle] = SimpleQueue()
-        handles: list[RequestHandle] = []
+        told: SimpleQueue[Response] = SimpleQueue()
+        responses: list[Response] = []
 
         def begin(count: int) -> None:
-            handles.extend(self.client.submit(prepared[len(handles) : len(handles) + count], told.put))
+            responses.extend(self.client.submit(requests[len(responses) : len(responses) + count], told.put))
 
-        with progress(len(prepared), bar) as advance:
+        with progress(len(requests), bar) as advance:
             try:
                 begin(max(LEAST_FED, FED_BATCHES * self.config.max_batch))
-                for _ in prepared:
+                for _ in requests:
                     while not self._is_over(told.get()):
                         pass
                     advance(1)
                     begin(1)
             except BaseException:
-                self._drop(handles)
+                self._drop(responses)
                 raise
-        return [self._detokenizer.output(handle) for handle in handles]
+        return [self._detokenizer.output(response) for response in responses]
 
-    def _is_over(self, handle: RequestHandle) -> bool:
+    def _is_over(self, response: Response) -> bool:
         """Whether what came of a request is the last of it."""
-        deltas = self.client.responses.take_now(handle)
+        deltas = self.client.responses.take_now(response)
         return deltas is not None and any(delta.is_final for delta in deltas)
 
-    def _pieces(self, prepared: PreparedRequest) -> Iterator[Piece]:
-        told: SimpleQueue[RequestHandle] = SimpleQueue()
-        (handle,) = self.client.submit([prepared], told.put)
-        pieces = Pieces(self._detokenizer, handle)
+    def _pieces(self, request: Request) -> Iterator[Piece]:
+        told: SimpleQueue[Response] = SimpleQueue()
+        (response,) = self.client.submit([request], told.put)
+        pieces = Pieces(self._detokenizer, response)
         try:
             while True:
                 for delta in self.client.responses.take_now(told.get()) or ():
@@ -330,11 +329,11 @@ class LLM:
                     if piece.output is not None:
                         return
         finally:
-            self._drop([handle])
+            self._drop([response])
 
-    def _drop(self, handles: Sequence[RequestHandle]) -> None:
+    def _drop(self, responses: Sequence[Response]) -> None:
         with suppress(ExecutorError):  # closed meanwhile, and they with it
-            self.client.drop(handles)
+            self.client.drop(responses)
 
 
 def _check(output: Output) -> None:

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 import pytest
 
 from weft import CapacityError, EngineConfig, ExecutorError, Guide, InputError, SamplingParams, Speculation
-from weft.client import ClientLimits, EngineClient, GenerationRequest, ModelSource, RequestHandle
+from weft.client import ClientLimits, EngineClient, ModelSource, Request, Response
 from weft.client.detokenizer import Detokenizer, Pieces
 
 PROMPT = "Text: Ada is a painter.\nSchema: "
@@ -32,7 +32,7 @@ def client() -> Iterator[EngineClient]:
     made.close()
 
 
-def tokens_of(client: EngineClient, handle: RequestHandle) -> list[int]:
+def tokens_of(client: EngineClient, handle: Response) -> list[int]:
     """What a request that does not stream says."""
     ((_, (delta,)),) = client.responses.take([handle.id], 30)
     assert delta.is_final and delta.sequence is not None
@@ -42,7 +42,7 @@ def tokens_of(client: EngineClient, handle: RequestHandle) -> list[int]:
 def test_a_request_is_followed_by_its_handle(client: EngineClient) -> None:
     """By waiting, by a listener, and in an event loop: the same tokens."""
     waited, listened, followed = client.submit(
-        [GenerationRequest(PROMPT, GREEDY, streams=streams) for streams in (False, True, True)]
+        [Request(PROMPT, GREEDY, streams=streams) for streams in (False, True, True)]
     )
     expected = tokens_of(client, waited)
 
@@ -55,8 +55,8 @@ def test_a_request_is_followed_by_its_handle(client: EngineClient) -> None:
 
     assert asyncio.run(follow()) == expected
     client.drop([listened])
-    told: SimpleQueue[RequestHandle] = SimpleQueue()
-    (listened,) = client.submit([GenerationRequest(PROMPT, GREEDY, streams=True)], told.put)
+    told: SimpleQueue[Response] = SimpleQueue()
+    (listened,) = client.submit([Request(PROMPT, GREEDY, streams=True)], told.put)
     text = client.built.text
     assert text.tokenizer is not None and text.vocabulary is not None
     detokenizer = Detokenizer(text.tokenizer, text.vocabulary)
@@ -74,9 +74,9 @@ def test_what_is_wrong_with_a_request_is_its_handles(client: EngineClient) -> No
     refused = InputError("this front takes no such request")
     long, own, fine = client.submit(
         [
-            GenerationRequest([5] * 300, GREEDY),
-            GenerationRequest((), tag="mine", refusal=refused),
-            GenerationRequest([5, 6], GREEDY),
+            Request([5] * 300, GREEDY),
+            Request((), tag="mine", refusal=refused),
+            Request([5, 6], GREEDY),
         ]
     )
     assert isinstance(long.error, CapacityError) and long.is_over
@@ -85,12 +85,12 @@ def test_what_is_wrong_with_a_request_is_its_handles(client: EngineClient) -> No
     assert len(tokens_of(client, fine)) == 10
     client.drop([long])
     with pytest.raises(CapacityError):
-        client.prepare([GenerationRequest([5] * 300, GREEDY)])
+        client.prepare([Request([5] * 300, GREEDY)])
 
 
 def test_cancelled_requests_keep_what_there_is_and_dropped_ones_nothing(client: EngineClient) -> None:
     endless = SamplingParams(max_tokens=240)
-    kept, gone = client.submit([GenerationRequest([5, 6], endless), GenerationRequest([5, 6], endless)])
+    kept, gone = client.submit([Request([5, 6], endless), Request([5, 6], endless)])
     client.cancel([kept])
     client.drop([gone])
     assert len(tokens_of(client, kept)) < 240
@@ -105,7 +105,7 @@ def test_observers_hear_of_every_step(client: EngineClient) -> None:
     came: list[int] = []
     client.observe(lambda record, took: heard.append(threading.current_thread().name))
     client.observe(lambda record, took: came.extend(request.id for request in took))
-    (handle,) = client.submit([GenerationRequest([5, 6], GREEDY)])
+    (handle,) = client.submit([Request([5, 6], GREEDY)])
     tokens_of(client, handle)
     assert set(heard) == {"weft-engine"} and len(heard) >= 10 and came == [handle.id]
 
@@ -114,18 +114,18 @@ def test_limits_hold_for_every_front() -> None:
     client = make(ClientLimits(max_sequences=2, max_queue_size=2), max_batch=1)
     many = SamplingParams(max_tokens=10, n=3)
     with pytest.raises(InputError, match="a request has 2 sequences at most"):
-        client.prepare([GenerationRequest([5], many)])
+        client.prepare([Request([5], many)])
     with pytest.raises(CapacityError, match="the queue is full"):
-        client.submit([GenerationRequest([5], GREEDY)] * 3)
+        client.submit([Request([5], GREEDY)] * 3)
     assert client.responses.is_empty
     client.close()
     with pytest.raises(ExecutorError, match="shut down"):
-        client.submit([GenerationRequest([5], GREEDY)])
+        client.submit([Request([5], GREEDY)])
 
 
 def test_a_dropped_client_ends_its_thread() -> None:
     client = make()
-    client.submit([GenerationRequest([5], SamplingParams(max_tokens=240), Guide.regex("[a-z ]+"))])
+    client.submit([Request([5], SamplingParams(max_tokens=240), Guide.regex("[a-z ]+"))])
     threads = [thread for thread in threading.enumerate() if thread.name == "weft-engine"]
     dropped = weakref.ref(client)
     del client

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from weft import EngineConfig, Guide, InputError, SamplingParams, Speculation, TokenizerError, load_tokenizer
-from weft.client import EngineClient, GenerationRequest, ModelSource
+from weft.client import EngineClient, ModelSource, Request
 from weft.client.flight_recorder import record
 from weft.config import package_model_path
 from weft.grammar import Vocabulary, VocabularyMaterials
@@ -52,7 +52,7 @@ def client(source: ModelSource, speculation: Speculation | None = None) -> Engin
 
 def answers(made: EngineClient, guides: list[Guide]) -> list[list[int]]:
     sampling = SamplingParams(max_tokens=20, temperature=0.9, seed=3)
-    handles = made.submit([GenerationRequest(PROMPT, sampling, guide) for guide in guides])
+    handles = made.submit([Request(PROMPT, sampling, guide) for guide in guides])
     told = []
     for (_, deltas), handle in zip(made.responses.take([h.id for h in handles], 60), handles, strict=True):
         assert handle.error is None, handle.error
@@ -102,11 +102,7 @@ def test_its_own_ends_end_guided_answers_alone(materials: VocabularyMaterials) -
             assert tokens[-1] == OTHER_END and end not in tokens
         assert OTHER_END not in answers(made, [None])[0]  # type: ignore[list-item]
         (given,) = made.submit(
-            [
-                GenerationRequest(
-                    PROMPT, SamplingParams(max_tokens=20), GUIDES[0], end_ids=frozenset({OTHER_END})
-                )
-            ]
+            [Request(PROMPT, SamplingParams(max_tokens=20), GUIDES[0], end_ids=frozenset({OTHER_END}))]
         )
         ((_, (delta,)),) = made.responses.take([given.id], 60)
         assert delta.sequence is not None and delta.sequence.output.token_ids[-1] == OTHER_END

@@ -12,7 +12,8 @@ import torch
 
 from support.executor import PROMPT, answer, request, until_final
 from weft import CapacityError, GuideError, InputError
-from weft.client import GenerationRequest, ModelText
+from weft.client import ModelText
+from weft.client import Request as ClientRequest
 from weft.client.capacity import check_room, queue_size
 from weft.errors import MAX_MESSAGE, DriverError, WeftError, shortened
 from weft.executor import (
@@ -53,7 +54,7 @@ def test_defaults_are_finite() -> None:
     config = ExecutorConfig()
     assert config.max_queue_size is None and config.queue_size == 16_384
     with pytest.raises(CapacityError, match="max_queue_size, 16384"):
-        check_room(client_limits(config), 0, 0, [queue_size(GenerationRequest([5]))] * 16_385)
+        check_room(client_limits(config), 0, 0, [queue_size(ClientRequest([5]))] * 16_385)
 
 
 def test_bytes_that_wait_are_bounded(make: Callable[..., Executor]) -> None:
@@ -126,7 +127,7 @@ def test_what_is_counted_is_held(kind: str) -> None:
     made = {}
     for n in (8_000, 16_000):
         one = Request(**{"input_token_ids": [5], "max_tokens": 1, **KINDS[kind](n)})
-        made[n] = (held_bytes(one), queue_size(TRANSLATOR.generation_request(one)).num_bytes)
+        made[n] = (held_bytes(one), queue_size(TRANSLATOR.translated(one)).num_bytes)
     if kind != "sequences":  # a number
         assert made[16_000][0] - made[8_000][0] >= 8_000
     counted = made[16_000][1] - made[8_000][1]

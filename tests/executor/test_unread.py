@@ -13,10 +13,12 @@ import pytest
 
 from support.executor import GUIDED, request, until_final
 from weft import ExecutorError, InputError
-from weft.client import AnswerSequence, ClientLimits, GenerationRequest, RequestHandle, ResponseDelta
+from weft.client import ClientLimits, ResponseDelta
+from weft.client import Request as ClientRequest
+from weft.client import Response as ClientResponse
 from weft.client.response_queue import ResponseQueue
 from weft.client.unread import merged
-from weft.engine.sequence import Request as EngineRequest
+from weft.engine.sequence import Sequence
 from weft.executor import Executor, GuidedDecodingParams, OutputConfig, Response, SamplingConfig
 from weft.executor.types import FinishReason
 
@@ -82,7 +84,7 @@ def test_whoever_reads_has_a_response_for_each_iteration(make: Callable[..., Exe
 
 
 def test_merging_keeps_the_order_of_the_last_events() -> None:
-    first, second = cast(AnswerSequence, "first"), cast(AnswerSequence, "second")
+    first, second = cast(Sequence, "first"), cast(Sequence, "second")
     events = [
         ResponseDelta(first, 0, 1),
         ResponseDelta(second, 0, 2),
@@ -95,9 +97,9 @@ def test_merging_keeps_the_order_of_the_last_events() -> None:
     ]
 
 
-def ended(responses: ResponseQueue, num_bytes: int) -> RequestHandle:
+def ended(responses: ResponseQueue, num_bytes: int) -> ClientResponse:
     """A request that has ended, with an error of few letters."""
-    handle = responses.open(GenerationRequest([5]), num_bytes)
+    handle = responses.open(ClientRequest([5]), num_bytes)
     responses.refuse(handle, InputError("planted"))
     return handle
 
@@ -132,12 +134,12 @@ def test_requests_that_are_awaited_do_not_make_others_slow(monkeypatch: pytest.M
     """Each that ends looks past a few of them, not past all."""
     responses, looks = ResponseQueue(ClientLimits(max_unread_bytes=1)), 0
 
-    def looked(handle: RequestHandle) -> bool:
+    def looked(handle: ClientResponse) -> bool:
         nonlocal looks
         looks += 1
         return True
 
-    monkeypatch.setattr(RequestHandle, "is_awaited", property(looked))
+    monkeypatch.setattr(ClientResponse, "is_awaited", property(looked))
     for _ in range(600):
         ended(responses, 0)
     assert responses.num_open == 600 and 0 < looks <= 600 * 64
@@ -188,7 +190,7 @@ def test_dropping_ends_a_request_and_lets_go_of_it(make: Callable[..., Executor]
     at_rest(executor)
     assert executor.client.responses.is_empty and executor.client.responses.pending_bytes == 0
     until = time.monotonic() + 10
-    while any(type(one) is EngineRequest and one.queueing.priority == MARKED for one in gc.get_objects()):
+    while any(type(one) is Sequence and one.request.priority == MARKED for one in gc.get_objects()):
         gc.collect()
         assert time.monotonic() < until
     with pytest.raises(InputError, match="there is no request"):
@@ -239,9 +241,9 @@ def test_an_answer_that_waits_to_be_read_holds_no_more_than_itself(make: Callabl
         assert handle is not None
         (one,) = handle.sequences
         assert handle.request.guide is None
-        own = one.request.guide
+        own = one.guide
         assert own is None or own.compiled is own.matcher is None
-        error = one.request.output.error
+        error = one.output.error
         assert error is None or (error.__traceback__, error.__cause__, error.__context__) == (None,) * 3
     (response,) = executor.await_responses(good)
     assert response.result.finish_reasons == [FinishReason.LENGTH]

@@ -11,7 +11,7 @@ import pytest
 from support.server.asking import ANSWER, MESSAGES, PROMPT, SCHEMA
 from support.server.running import Running
 from weft import Guide, SamplingParams
-from weft.core.request import GenerationRequest
+from weft.core.request import Request
 
 STRICT = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
 
@@ -36,7 +36,7 @@ def test_an_answer_and_what_it_cost(client: Any, server: Running) -> None:
     prompt = served.text.prompt(PROMPT)
     assert answer.usage.prompt_tokens == len(prompt)
     (handle,) = served.client.submit(
-        [GenerationRequest(prompt, SamplingParams(max_tokens=40), guide=Guide.json_schema(SCHEMA))]
+        [Request(prompt, SamplingParams(max_tokens=40), guide=Guide.json_schema(SCHEMA))]
     )
     [(_, deltas)] = served.client.responses.take([handle.id], 30)
     sequence = deltas[-1].sequence

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from weft.config import EngineConfig, Graphs, HostTasks, Speculation, package_model_path
 from weft.core import SamplingParams
+from weft.core.request import Request
 from weft.engine.build import build_engine
 from weft.engine.engine import Engine
-from weft.engine.request_guide import RequestGuide
-from weft.engine.sequence import Request
+from weft.engine.sequence import RequestGuide, Sequence
 from weft.errors import InputError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
@@ -157,12 +157,12 @@ class Bench:
             simulate_acceptance(engine, simulate)
         return engine
 
-    def request(self, seed: int, max_tokens: int, guide: Guide | None, prompt_tokens: int = 8) -> Request:
+    def request(self, seed: int, max_tokens: int, guide: Guide | None, prompt_tokens: int = 8) -> Sequence:
         """A request with a made-up prompt; its guide is compiled once for all."""
         size = self.model.config.vocab_size
         prompt = [3 + (seed * 7919 + i * 104729) % (size - 4) for i in range(prompt_tokens)]
         own = RequestGuide(self.compiler.submit(guide)) if guide is not None else None
-        return Request(prompt, SamplingParams(max_tokens=max_tokens), seed, guide=own)
+        return Sequence(Request(prompt, SamplingParams(max_tokens=max_tokens)), seed, own)
 
     def close(self) -> None:
         """Let go of compiled guides. Engines are closed before."""

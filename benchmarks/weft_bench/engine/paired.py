@@ -8,13 +8,13 @@ engine: each leaves before the other begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from statistics import median
 
 from weft.config import Graphs
 from weft.engine.engine import Engine
-from weft.engine.sequence import Request, Stage
+from weft.engine.sequence import Sequence, Stage
 from weft.grammar.guide import Guide
 from weft_bench.engine.models import Bench
 
@@ -66,7 +66,7 @@ class Side:
         self._setting, self._batch, self._guide = setting, setting.batch, guide
         if guide is not None:
             setting.bench.compiler.submit(guide).result()
-        self._requests: list[Request] = []
+        self._requests: list[Sequence] = []
         self._submitted = 0
 
     def fill(self) -> None:
@@ -150,7 +150,7 @@ class Side:
         return self._setting.prompt_tokens + self._num_tokens() / self._batch
 
 
-def take_turns(sides: Sequence[Side], iterations: int) -> list[list[float]]:
+def take_turns(sides: abc.Sequence[Side], iterations: int) -> list[list[float]]:
     """Time `iterations` or more of each side, in blocks, first to last and last to first. Returns the median seconds of
     each side in each turn. When a request of one ends, all begin again, so that the texts of all have one length; what
     was timed in that turn is dropped.
@@ -172,7 +172,7 @@ def take_turns(sides: Sequence[Side], iterations: int) -> list[list[float]]:
     return turns
 
 
-def ratio(turns: Sequence[Sequence[float]], one: int, other: int) -> float:
+def ratio(turns: abc.Sequence[abc.Sequence[float]], one: int, other: int) -> float:
     """The median over turns of the time of side number `one` over that of side `other`."""
     return median(seconds[one] / seconds[other] for seconds in turns)
 

@@ -3,23 +3,20 @@
 from weft.client.builder import BuiltEngine, ModelSource
 from weft.client.capacity import ClientLimits
 from weft.client.client import EngineClient
-from weft.client.engine_requests import PreparedRequest
 from weft.client.inputs import InputProcessor
 from weft.client.model_text import ModelText
-from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
-from weft.core.request import FieldNames, GenerationRequest
+from weft.client.responses import Response, ResponseDelta
+from weft.core.request import FieldNames, Request
 
 __all__ = [
-    "AnswerSequence",
     "BuiltEngine",
     "ClientLimits",
     "EngineClient",
     "FieldNames",
-    "GenerationRequest",
     "InputProcessor",
     "ModelSource",
     "ModelText",
-    "PreparedRequest",
-    "RequestHandle",
+    "Request",
+    "Response",
     "ResponseDelta",
 ]

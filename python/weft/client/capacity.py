@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from weft.client.memory import request_bytes
-from weft.core.request import GenerationRequest
+from weft.core.request import Request
 from weft.errors import CapacityError
 
 
@@ -38,7 +38,7 @@ class QueueSize(NamedTuple):
     num_bytes: int
 
 
-def queue_size(request: GenerationRequest) -> QueueSize:
+def queue_size(request: Request) -> QueueSize:
     """What a request would add."""
     return QueueSize(request.num_sequences, request_bytes(request))
 

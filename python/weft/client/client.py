@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import abc
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import TypeVar
 
 from weft.client.builder import BuiltEngine, ModelSource
 from weft.client.capacity import NO_LIMITS, ClientLimits, check_room, queue_size
-from weft.client.engine_requests import PreparedRequest
 from weft.client.engine_thread import EngineThread
 from weft.client.following import Following
 from weft.client.inputs import InputProcessor
 from weft.client.response_queue import Listener, ResponseQueue
-from weft.client.responses import RequestHandle, ResponseDelta
+from weft.client.responses import Response, ResponseDelta
 from weft.config import EngineConfig, Speculation
-from weft.core.request import GenerationRequest
+from weft.core.request import Request
 from weft.engine.engine import Engine
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import ExecutorError, InputError, RequestError
 from weft.grammar.compile.compiler import GuideCompiler
 
 T = TypeVar("T")
 
-Observer = Callable[[StepRecord | None, Sequence[Request]], object]
+Observer = Callable[[StepRecord | None, abc.Sequence[Sequence]], object]
 """Hears of each step on the engine's thread: its record (None: there was none), and the requests that came before."""
 
 
@@ -96,52 +96,49 @@ class EngineClient:
 
     # -- requests
 
-    def prepare(self, requests: Sequence[GenerationRequest]) -> list[PreparedRequest]:
+    def prepare(self, requests: abc.Sequence[Request]) -> list[Request]:
         """Read and check requests, of which nothing begins. Raises `InputError` or `CapacityError` for the first that
         can't be served."""
         for request in requests:
             self._check_sequences(request)
         return self.inputs.prepare(requests)
 
-    def submit(
-        self, requests: Sequence[GenerationRequest | PreparedRequest], listener: Listener | None = None
-    ) -> list[RequestHandle]:
+    def submit(self, requests: abc.Sequence[Request], listener: Listener | None = None) -> list[Response]:
         """Take requests, all or none; they come before the same step. `listener` is called with a handle when
         something came of it, on the engine's thread. What is wrong with a request that was not prepared ends it: it is
         the handle's `error`. Raises `CapacityError` where `limits` leave no room. Does not wait."""
         self.check()
-        asked = [one.request if isinstance(one, PreparedRequest) else one for one in requests]
-        sizes = [queue_size(request) for request in asked]
+        sizes = [queue_size(request) for request in requests]
         with self._queue:
             check_room(self.limits, self.num_waiting, self.responses.pending_bytes, sizes)
-            handles = [
+            responses = [
                 self.responses.open(request, size.num_bytes, listener)
-                for request, size in zip(asked, sizes, strict=True)
+                for request, size in zip(requests, sizes, strict=True)
             ]
-            for handle, request in zip(handles, requests, strict=True):
-                self._begin(handle, request)
+            for response in responses:
+                self._begin(response)
             try:
-                self._send(handles)
+                self._send(responses)
             except ExecutorError:
-                for handle in handles:
-                    self.responses.drop(handle)
+                for response in responses:
+                    self.responses.drop(response)
                 raise
-        return handles
+        return responses
 
-    def cancel(self, handles: Sequence[RequestHandle]) -> None:
+    def cancel(self, responses: abc.Sequence[Response]) -> None:
         """End requests with what there is; what came of them stays until it is taken. Does not wait."""
-        self._cancel([one for handle in handles for one in handle.engine_requests])
+        self._cancel([sequence for response in responses for sequence in response.sequences])
 
-    def drop(self, handles: Sequence[RequestHandle]) -> None:
+    def drop(self, responses: abc.Sequence[Response]) -> None:
         """End requests and let go of what nobody has taken of them. Does not wait."""
-        left = [handle for handle in handles if not handle.is_over]
-        for handle in handles:
-            self.responses.drop(handle)
+        left = [response for response in responses if not response.is_over]
+        for response in responses:
+            self.responses.drop(response)
         self.cancel(left)
 
-    async def follow(self, handle: RequestHandle) -> AsyncGenerator[ResponseDelta, None]:
+    async def follow(self, response: Response) -> AsyncGenerator[ResponseDelta, None]:
         """The deltas of a request as they come, without blocking an event loop. Leaving early drops the request."""
-        following = self.following([handle])
+        following = self.following([response])
         try:
             while came := await following.next():
                 for _, deltas in came:
@@ -151,10 +148,10 @@ class EngineClient:
             following.close()
 
     def following(
-        self, handles: Sequence[RequestHandle], pause_s: Callable[[], float] | None = None
+        self, responses: abc.Sequence[Response], pause_s: Callable[[], float] | None = None
     ) -> Following:
         """Some requests, to be followed in an event loop; news of them comes at least `pause_s()` seconds apart."""
-        return Following(self.responses, handles, self._cancel, pause_s)
+        return Following(self.responses, responses, self._cancel, pause_s)
 
     # -- the engine's thread
 
@@ -184,33 +181,32 @@ class EngineClient:
 
     # -- beneath
 
-    def _check_sequences(self, request: GenerationRequest) -> None:
+    def _check_sequences(self, request: Request) -> None:
         most = self.limits.max_sequences
         if request.num_sequences > most:
             raise InputError(f"n is {request.num_sequences}; a request has {most} sequences at most")
 
-    def _begin(self, handle: RequestHandle, request: GenerationRequest | PreparedRequest) -> None:
+    def _begin(self, response: Response) -> None:
         try:
-            if handle.request.refusal is not None:
-                raise handle.request.refusal
-            if isinstance(request, GenerationRequest):
-                (request,) = self.prepare([request])
-            handle.begin(self.inputs.begin(request, handle.id))
+            if response.request.refusal is not None:
+                raise response.request.refusal
+            if not response.request.is_prepared:
+                (response.request,) = self.prepare([response.request])
+            response.begin(self.inputs.begin(response.request, response.id))
         except (InputError, RequestError) as error:
-            self.responses.refuse(handle, error)
-        for sequence in handle.sequences:
-            watcher = sequence.request.watcher
-            watcher.on_progress = partial(self.responses.note, sequence)
-            watcher.is_streaming = handle.request.streams
+            self.responses.refuse(response, error)
+        for sequence in response.sequences:
+            sequence.on_progress = partial(self.responses.note, response)
+            sequence.is_streaming = response.request.streams
 
-    def _send(self, handles: Sequence[RequestHandle]) -> None:
-        begun = [one for handle in handles for one in handle.engine_requests]
+    def _send(self, responses: abc.Sequence[Response]) -> None:
+        begun = [sequence for response in responses for sequence in response.sequences]
         if begun:
             self._thread.submit(begun)
 
-    def _cancel(self, requests: Sequence[Request]) -> None:
-        if requests:
-            self._thread.cancel(requests)
+    def _cancel(self, sequences: abc.Sequence[Sequence]) -> None:
+        if sequences:
+            self._thread.cancel(sequences)
 
 
 class _Steps:
@@ -220,7 +216,7 @@ class _Steps:
         self.observers: list[Observer] = []
         self._responses = responses
 
-    def after_step(self, record: StepRecord | None, took: Sequence[Request]) -> Sequence[Request]:
+    def after_step(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> abc.Sequence[Sequence]:
         for observer in self.observers:
             observer(record, took)
         return self._responses.publish() if self._responses.noted else ()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import replace
 
-from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client.responses import Response, ResponseDelta
 from weft.core import SAMPLED, Hypothesis, Output, Piece
+from weft.engine.sequence import Sequence
 from weft.grammar.compile.verdict import Verdicts, asked_of
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -23,48 +24,48 @@ class Detokenizer:
         self._vocabulary = vocabulary
         self._verdicts = Verdicts()
 
-    def output(self, handle: RequestHandle) -> Output:
+    def output(self, response: Response) -> Output:
         """The answer of a request that has ended, with its text: its first sequence, which holds the others."""
-        whole = gathered(handle)
+        whole = gathered(response)
         for output in whole.outputs:
-            self.write(output, handle)
+            self.write(output, response)
         return whole
 
-    def write(self, output: Output, handle: RequestHandle) -> None:
+    def write(self, output: Output, response: Response) -> None:
         """Write the text of one answer that has ended, and judge it."""
-        output.text = self.text(output, handle)
-        self.judge(output, handle)
+        output.text = self.text(output, response)
+        self.judge(output, response)
 
-    def text(self, output: Output, handle: RequestHandle) -> str:
+    def text(self, output: Output, response: Response) -> str:
         """The text of one answer that has ended: without the stop word, or the stop token, that ended it."""
         by, tokens = output.stopped_by, output.token_ids
         text = self._decode(tokens[:-1] if isinstance(by, int) else tokens)
-        return text[: self._end(tokens, handle)] if isinstance(by, str) else text
+        return text[: self._end(tokens, response)] if isinstance(by, str) else text
 
-    def judge(self, output: Output, handle: RequestHandle) -> None:
+    def judge(self, output: Output, response: Response) -> None:
         """Where its guide was not to be enforced whole, look whether an answer, whose text is written, obeys it.
         Another process says so, which may take a while."""
-        guide = handle.request.guide
+        guide = response.request.guide
         if output.stats.guided_valid and isinstance(guide, Guide):
             asked = asked_of(guide, output.text, output.token_ids, self._vocabulary, self._decode)
             if asked is not None:
                 output.stats.guided_valid = self._verdicts.obeys(*asked)
 
-    def running(self, sequence: AnswerSequence) -> RunningText:
+    def running(self, sequence: Sequence) -> RunningText:
         """The text of a sequence as its tokens come, watched for its stop words."""
-        watcher = sequence.request.stops.words
+        watcher = sequence.stop_words
         return RunningText(self._tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
 
     def close(self) -> None:
         """End what judges answers."""
         self._verdicts.close()
 
-    def _end(self, tokens: Sequence[int], handle: RequestHandle) -> int | None:
+    def _end(self, tokens: abc.Sequence[int], response: Response) -> int | None:
         """Where the text ends before the stop word in these tokens; None where it is all text."""
-        running = self.running(handle.sequences[0])
+        running = self.running(response.sequences[0])
         return next((running.found_at for token in tokens if running.feed(token) is not None), None)
 
-    def _decode(self, tokens: Sequence[int]) -> str:
+    def _decode(self, tokens: abc.Sequence[int]) -> str:
         return decode(self._tokenizer, tokens)
 
 
@@ -72,26 +73,26 @@ class Pieces:
     """Makes pieces of a request's deltas. The text of a sequence is held back while it may become a stop word, and
     where a character is cut short; what is left comes with its end."""
 
-    def __init__(self, detokenizer: Detokenizer, handle: RequestHandle) -> None:
+    def __init__(self, detokenizer: Detokenizer, response: Response) -> None:
         self._detokenizer = detokenizer
-        self._handle = handle
-        self._texts = [detokenizer.running(sequence) for sequence in handle.sequences]
-        self._num_shown = [0] * len(handle.sequences)
+        self._response = response
+        self._texts = [detokenizer.running(sequence) for sequence in response.sequences]
+        self._num_shown = [0] * len(response.sequences)
 
     def piece(self, delta: ResponseDelta) -> Piece:
         """What a delta added; the last one has the whole answer."""
         if delta.sequence is None:  # it never began
-            return Piece("", [], [], gathered(self._handle))
+            return Piece("", [], [], gathered(self._response))
         index, answer = delta.sequence.index, delta.sequence.output
         new, origins = answer.token_ids[delta.start : delta.end], answer.origins[delta.start : delta.end]
         if delta.is_finished:
-            self._detokenizer.write(answer, self._handle)
+            self._detokenizer.write(answer, self._response)
             text = answer.text[self._num_shown[index] :]
         else:
             text = self._show(index, new)
-        return Piece(text, new, origins, gathered(self._handle) if delta.is_final else None, index)
+        return Piece(text, new, origins, gathered(self._response) if delta.is_final else None, index)
 
-    def _show(self, index: int, new: Sequence[int]) -> str:
+    def _show(self, index: int, new: abc.Sequence[int]) -> str:
         """The text that these tokens settle."""
         running, shown = self._texts[index], self._num_shown[index]
         for token in new:
@@ -100,23 +101,23 @@ class Pieces:
         return running.text[shown : running.num_shown]
 
 
-def gathered(handle: RequestHandle) -> Output:
+def gathered(response: Response) -> Output:
     """The answer of a request that has ended: its first sequence, which holds the others. Nothing writes its text."""
-    if not handle.sequences:  # it never began
-        prompt = handle.request.prompt
+    if not response.sequences:  # it never began
+        prompt = response.request.prompt
         return Output(
-            [] if isinstance(prompt, str) else list(prompt), finish_reason="error", error=handle.error
+            [] if isinstance(prompt, str) else list(prompt), finish_reason="error", error=response.error
         )
-    first, *others = _outputs(handle)
-    first.others, first.error = others, first.error or handle.error
+    first, *others = _outputs(response)
+    first.others, first.error = others, first.error or response.error
     return first
 
 
-def _outputs(handle: RequestHandle) -> list[Output]:
+def _outputs(response: Response) -> list[Output]:
     """Those of its sequences; of a search by beams, of the answers that it found."""
-    first = handle.sequences[0]
+    first = response.sequences[0]
     if not first.hypotheses:
-        return [sequence.output for sequence in handle.sequences]
+        return [sequence.output for sequence in response.sequences]
     return [first.output, *(_of_beam(beam, first.output) for beam in first.hypotheses[1:])]
 
 

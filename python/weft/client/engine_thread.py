@@ -12,8 +12,8 @@ import logging
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import abc, deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.engine import Engine
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import ExecutorError, RequestError, brief
 
@@ -36,7 +36,7 @@ SHUT_DOWN = "the executor was shut down; make a new one"
 class StepListener(Protocol):
     """Hears of the engine's steps, on its thread."""
 
-    def after_step(self, record: StepRecord | None, took: Sequence[Request]) -> Sequence[Request]:
+    def after_step(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> abc.Sequence[Sequence]:
         """Requests may have new tokens or have ended. `took` are those that came since the step before. What it gives
         is cancelled."""
 
@@ -65,8 +65,8 @@ class EngineThread:
         self._closing = self._is_due = False
         self._error: ExecutorError | None = None
         # The thread's alone: requests that have not ended, and those that came since the last step.
-        self._live: dict[Request, None] = {}
-        self._took: list[Request] = []
+        self._live: dict[Sequence, None] = {}
+        self._took: list[Sequence] = []
         self._untold: StepRecord | None = None  # the last step, of which the listener has not heard
         # A daemon, so that a program's end does not wait for it before `atexit` closes it.
         self._thread = threading.Thread(target=self._run, name="weft-engine", daemon=True)
@@ -74,9 +74,9 @@ class EngineThread:
         _threads.add(self)
         self._thread.start()
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, sequences: abc.Sequence[Sequence]) -> None:
         """Queue requests, all before the same step. Raises `ExecutorError` where there will be none."""
-        self._post(_Command(partial(self._submit, requests), partial(_abandon, requests)), len(requests))
+        self._post(_Command(partial(self._submit, sequences), partial(_abandon, sequences)), len(sequences))
 
     @property
     def num_waiting(self) -> int:
@@ -89,9 +89,9 @@ class EngineThread:
         """Whether it holds no request and no command."""
         return not (self._live or self._took or self._inbox)
 
-    def cancel(self, requests: Sequence[Request], reason: FinishReason = "cancelled") -> None:
+    def cancel(self, sequences: abc.Sequence[Sequence], reason: FinishReason = "cancelled") -> None:
         """End requests before the next step; those that have ended stay as they are. Does not wait."""
-        self._post(_Command(partial(self._cancel, requests, reason), lambda error: None))
+        self._post(_Command(partial(self._cancel, sequences, reason), lambda error: None))
 
     def call(self, function: Callable[[], T]) -> T:
         """What `function` returns or raises, run on the thread between two steps."""
@@ -157,7 +157,7 @@ class EngineThread:
         took, self._took = self._took, []
         self._cancel(self._listener.after_step(record, took), "cancelled")
 
-    def _next(self) -> Sequence[_Command] | None:
+    def _next(self) -> abc.Sequence[_Command] | None:
         """What has come; waits for it if there is nothing else to do. None when it is time to end."""
         with self._wake:
             # Asked under the lock: whoever makes a step due wakes this under it.
@@ -175,22 +175,22 @@ class EngineThread:
             return None
         return min(max(deadline - time.perf_counter(), 0.0), threading.TIMEOUT_MAX)
 
-    def _submit(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            if request.is_finished:  # cancelled before it came
+    def _submit(self, sequences: abc.Sequence[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.is_finished:  # cancelled before it came
                 continue
-            self._live[request] = None
-            request.watcher.on_end = self._live.pop
-            self._took.append(request)
-            guide = request.guide.compiling if request.guide is not None else None
-            self.engine.submit(request)
+            self._live[sequence] = None
+            sequence.on_end = self._live.pop
+            self._took.append(sequence)
+            guide = sequence.guide.compiling if sequence.guide is not None else None
+            self.engine.submit(sequence)
             if guide is not None and not guide.done():  # after the engine's own, which this wakes it for
                 guide.add_done_callback(partial(_wake, weakref.ref(self)))
 
-    def _cancel(self, requests: Sequence[Request], reason: FinishReason) -> None:
-        for request in requests:
-            if request in self._live:
-                self.engine.cancel(request, reason)
+    def _cancel(self, sequences: abc.Sequence[Sequence], reason: FinishReason) -> None:
+        for sequence in sequences:
+            if sequence in self._live:
+                self.engine.cancel(sequence, reason)
 
     def _end(self, error: ExecutorError) -> None:
         with self._wake:
@@ -234,17 +234,17 @@ def _resolve(future: Future[T], function: Callable[[], T]) -> None:
         future.set_exception(error)
 
 
-def _abandon(requests: Sequence[Request], error: ExecutorError) -> None:
+def _abandon(sequences: abc.Sequence[Sequence], error: ExecutorError) -> None:
     """End requests that the engine does not know of, or no longer serves."""
-    for request in requests:
-        if request.is_finished:
+    for sequence in sequences:
+        if sequence.is_finished:
             continue
         if error.__cause__ is None:
-            request.finish("cancelled")
+            sequence.finish("cancelled")
             continue
         failure = RequestError(str(error))
         failure.__cause__ = error.__cause__
-        request.fail(failure)
+        sequence.fail(failure)
 
 
 def _wake(thread: weakref.ref[EngineThread], _: object = None) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import abc, deque
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 from weakref import WeakKeyDictionary, ref
 
 from weft.client.response_queue import ResponseQueue
-from weft.client.responses import RequestHandle, ResponseDelta
-from weft.engine.sequence import Request
+from weft.client.responses import Response, ResponseDelta
+from weft.engine.sequence import Sequence
 from weft.errors import ExecutorError
 
-Came = list[tuple[RequestHandle, list[ResponseDelta]]]
+Came = list[tuple[Response, list[ResponseDelta]]]
 
 
 class Wakes:
@@ -61,18 +61,18 @@ class Following:
 
     def __init__(
         self,
-        responses: ResponseQueue,
-        handles: Sequence[RequestHandle],
-        cancel: Callable[[Sequence[Request]], object],
+        queue: ResponseQueue,
+        responses: abc.Sequence[Response],
+        cancel: Callable[[abc.Sequence[Sequence]], object],
         pause_s: Callable[[], float] | None = None,
     ) -> None:
-        self._responses, self._handles, self._cancel = responses, handles, cancel
+        self._queue, self._responses, self._cancel = queue, responses, cancel
         self._pause_s, self._is_paused = pause_s, False
-        self._waiting = {handle.id for handle in handles}
-        self._told = list(handles)
+        self._waiting = {response.id for response in responses}
+        self._told = list(responses)
         self._woken, self._wakes = asyncio.Event(), Wakes.of_running_loop()
-        for handle in handles:
-            handle.listeners.append(self._listener)
+        for response in responses:
+            response.listeners.append(self._listener)
 
     async def next(self) -> Came:
         """What came, once something did; nothing when all have ended."""
@@ -87,26 +87,26 @@ class Following:
 
     def close(self) -> None:
         """Let go of the requests."""
-        for handle in self._handles:
-            handle.listeners.remove(self._listener)
-        early = [handle for handle in self._handles if not handle.is_over]
-        for handle in self._handles:
-            self._responses.drop(handle)  # where all was taken it is gone already
+        for response in self._responses:
+            response.listeners.remove(self._listener)
+        early = [response for response in self._responses if not response.is_over]
+        for response in self._responses:
+            self._queue.drop(response)  # where all was taken it is gone already
         if early:
             with contextlib.suppress(ExecutorError):  # they ended by themselves
-                self._cancel([one for handle in early for one in handle.engine_requests])
+                self._cancel([sequence for response in early for sequence in response.sequences])
 
     def _take(self) -> Came:
         told, self._told = self._told, []
         came: Came = []
-        for handle in dict.fromkeys(told) if len(told) > 1 else told:
-            if handle.id not in self._waiting:
+        for response in dict.fromkeys(told) if len(told) > 1 else told:
+            if response.id not in self._waiting:
                 continue
-            deltas = self._responses.take_now(handle)
+            deltas = self._queue.take_now(response)
             if deltas is None or (deltas and deltas[-1].is_final):
-                self._waiting.discard(handle.id)
+                self._waiting.discard(response.id)
             if deltas:
-                came.append((handle, deltas))
+                came.append((response, deltas))
         return came
 
     def _pause(self) -> None:
@@ -120,11 +120,11 @@ class Following:
         if self._told:
             self._woken.set()
 
-    def _listener(self, handle: RequestHandle) -> None:
+    def _listener(self, response: Response) -> None:
         """On the engine's thread."""
-        self._wakes.wake(partial(self._tell, handle))
+        self._wakes.wake(partial(self._tell, response))
 
-    def _tell(self, handle: RequestHandle) -> None:
-        self._told.append(handle)
-        if handle.is_over or not self._is_paused:
+    def _tell(self, response: Response) -> None:
+        self._told.append(response)
+        if response.is_over or not self._is_paused:
             self._woken.set()

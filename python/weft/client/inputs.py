@@ -1,19 +1,20 @@
-"""What comes in: requests of any front, checked and made into the engine's."""
+"""Preparation: requests of any front are read, checked and made into the engine's sequences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import abc
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from weft.client.engine_requests import PreparedRequest, check_beams, engine_requests
 from weft.client.model_text import ModelText
 from weft.client.word_rules import WatcherFactory, WordRules
 from weft.config import EngineConfig, Speculation
-from weft.core.request import GenerationRequest, TokenRules
+from weft.core.request import Request, TokenRules
+from weft.engine.beam.checks import check_search
 from weft.engine.scheduling.draft_limits import check_ahead
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence, sequences_of
 from weft.errors import InputError
 from weft.grammar.base import CompiledGuide, Opening
 from weft.grammar.compile.compiler import GuideCompiler
@@ -44,38 +45,46 @@ class InputProcessor:
         ends = text.end_ids if compiler is None else compiler.vocabulary.end_ids
         self._guide_ends = None if set(ends) == set(text.end_ids) else frozenset(ends)
 
-    def prepare(self, requests: Iterable[GenerationRequest]) -> list[PreparedRequest]:
+    def prepare(self, requests: Iterable[Request]) -> list[Request]:
         """Read and check requests; nothing begins. Raises `InputError` or `CapacityError` for the first that can't be
         served. Requests with the same sampling parameters share what is made of them."""
         shared: Shared = {}
         return [self._prepare(request, shared) for request in requests]
 
-    def begin(self, prepared: PreparedRequest, number: int) -> list[Request]:
-        """The engine's requests, numbered from `number` on. From here on it costs: the guide is compiled."""
-        return engine_requests(prepared, number, self._guide(prepared))
+    def begin(self, request: Request, number: int) -> list[Sequence]:
+        """The sequences of a prepared request, numbered from `number` on. Its guide is compiled from here on."""
+        return sequences_of(request, number, self._guide(request))
 
-    def _prepare(self, request: GenerationRequest, shared: Shared) -> PreparedRequest:
+    def _prepare(self, request: Request, shared: Shared) -> Request:
         prompt = self.text.prompt(request.prompt, request.names.prompt)
         self._check(request)
-        if request.guide is not None and request.end_ids is None and self._guide_ends is not None:
-            request = replace(request, end_ids=self._guide_ends)  # those that its grammar ends with
-        bias, penalties = id(request.bias), request.penalties
-        key = (id(request.sampling), id(request.stop_words), request.end_ids, bias, penalties)
+        end_ids = request.end_ids
+        if request.guide is not None and end_ids is None:
+            end_ids = self._guide_ends  # the end tokens of its grammar
+        key = (id(request.sampling), id(request.stop_words), end_ids, id(request.bias), request.penalties)
         if key not in shared:
-            shared[key] = self._read(request)
+            shared[key] = self._read(request, end_ids)
+        rules, watch_stop_words = shared[key]
         given = self.text.expected(request.given, request.names.given) if request.given else ()
         self.text.check(GIVEN, given)
-        prepared = PreparedRequest(request, prompt, given, *shared[key])
-        if request.beam is not None:
-            check_beams(prepared)
+        prepared = replace(
+            request,
+            prompt=prompt,
+            given=given,
+            end_ids=end_ids,
+            rules=rules,
+            watch_stop_words=watch_stop_words,
+            is_prepared=True,
+        )
+        check_search(prepared)
         return prepared
 
-    def _read(self, request: GenerationRequest) -> tuple[TokenRules, WatcherFactory]:
+    def _read(self, request: Request, end_ids: frozenset[int] | None) -> tuple[TokenRules, WatcherFactory]:
         sampling, words = request.sampling, request.watched_words
         stop_words = self.words.stop_words(request.names.stop_words, words)
-        return self.words.rules(sampling, request.end_ids, request.bias, request.penalties), stop_words
+        return self.words.rules(sampling, end_ids, request.bias, request.penalties), stop_words
 
-    def _check(self, request: GenerationRequest) -> None:
+    def _check(self, request: Request) -> None:
         """What depends on how the engine was made."""
         if request.beam is not None and request.beam.width > self._config.max_beam_width:
             raise InputError(
@@ -95,7 +104,7 @@ class InputProcessor:
             )
         self._check_outputs(gather.names, gather.context_names)
 
-    def _check_outputs(self, names: Sequence[str], context_names: Sequence[str]) -> None:
+    def _check_outputs(self, names: abc.Sequence[str], context_names: abc.Sequence[str]) -> None:
         known = dict(self._config.additional_outputs)
         for name in names:
             if name not in known:
@@ -110,8 +119,7 @@ class InputProcessor:
                     f"EngineConfig(additional_outputs=(({name!r}, True),))"
                 )
 
-    def _guide(self, prepared: PreparedRequest) -> Future[CompiledGuide] | None:
-        request = prepared.request
+    def _guide(self, request: Request) -> Future[CompiledGuide] | None:
         guide, client = request.guide, request.client_id
         if guide is None:
             return None
@@ -125,4 +133,4 @@ class InputProcessor:
             compiled = guide
         if request.sampling.on_length == "close":
             compiled = self._compiler.submit_closing(compiled, client)
-        return self._compiler.open(compiled, Opening(prepared.prompt))
+        return self._compiler.open(compiled, Opening(request.prompt_ids))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.client.responses import ResponseDelta
 from weft.core import Output
-from weft.core.request import GenerationRequest
+from weft.core.request import Request
 from weft.grammar.guide import Guide
 
 SEQUENCE_BYTES = 4096
@@ -26,7 +26,7 @@ LOGPROB_BYTES = 250
 TOP_BYTES = 100
 
 
-def request_bytes(request: GenerationRequest) -> int:
+def request_bytes(request: Request) -> int:
     """What a request holds before it is answered."""
     prompt = len(request.prompt)
     held = request.num_sequences * (SEQUENCE_BYTES + PLACE_BYTES * prompt) + TOKEN_BYTES * prompt

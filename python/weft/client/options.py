@@ -11,7 +11,7 @@ from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
 from weft.core.names import SAMPLING_ELSEWHERE, meant
 from weft.core.prompts import Prompt, is_prompt, spread
-from weft.core.request import DEFAULT_SAMPLING, NOTHING, Gather, GenerationRequest
+from weft.core.request import DEFAULT_SAMPLING, NOTHING, Gather, Request
 from weft.errors import InputError
 from weft.grammar.guide import Guide
 
@@ -57,7 +57,7 @@ class RequestOptions(TypedDict, total=False):
 
 
 DIRECT = ("priority", "cache_salt", "timeout_s", "given", "max_drafts")
-"""Options that are fields of a `GenerationRequest`."""
+"""Options that are fields of a `Request`."""
 BEAM = ("length_penalty", "early_stopping", "diversity_rate")
 TEXTS = ("given",)
 """Options that are prompts themselves."""
@@ -76,14 +76,14 @@ ELSEWHERE = {
 GATHERED = ("return_context_logits", "return_generation_logits", "additional_outputs")
 
 
-def generation_requests(
+def requests_of(
     prompts: Sequence[Prompt],
     guides: Sequence[Guide | None],
     samplings: Sequence[SamplingParams | None],
     options: RequestOptions,
     *,
     streams: bool = False,
-) -> list[GenerationRequest]:
+) -> list[Request]:
     """One request for each prompt. Raises `InputError` for values that no engine takes, `TypeError` for options that
     there are not."""
     columns = _columns(options, len(prompts))
@@ -136,12 +136,12 @@ def _request(
     values: Mapping[str, Any],
     gather: Gather,
     streams: bool,
-) -> GenerationRequest:
+) -> Request:
     sampling = sampling if sampling is not None else DEFAULT_SAMPLING
     if not isinstance(sampling, SamplingParams):
         raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingParams")
     direct = {name: values[name] for name in DIRECT if values.get(name) is not None}
-    return GenerationRequest(
+    return Request(
         prompt,
         sampling,
         Guide.of(guide) if guide is not None else None,

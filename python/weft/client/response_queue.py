@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import abc
+from collections.abc import Callable
+from typing import NamedTuple
 
 from weft.client.capacity import NO_LIMITS, ClientLimits
-from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta, Taken
+from weft.client.responses import Response, ResponseDelta, Taken
 from weft.client.unread import Unread
 from weft.core import Hypothesis, Kind
-from weft.core.request import GenerationRequest
-from weft.engine.sequence import Request
+from weft.core.request import Request
+from weft.engine.sequence import Sequence
 from weft.errors import ExecutorError, InputError, RequestError
 
-Listener = Callable[[RequestHandle], object]
+Listener = Callable[[Response], object]
+
+
+class Progress(NamedTuple):
+    """One note of the engine's thread: the sequence has `end` tokens by now, after `iteration` iterations."""
+
+    response: Response
+    sequence: Sequence
+    end: int
+    iteration: int
+    is_finished: bool
+    beams: tuple[Hypothesis, ...]
+    step: int | None
 
 
 class ResponseQueue:
@@ -30,54 +43,55 @@ class ResponseQueue:
         self.pending_bytes = 0
         self._lock = threading.Lock()
         self._any = threading.Condition(self._lock)
-        self._handles: dict[int, RequestHandle] = {}
-        self._with_deltas: dict[int, RequestHandle] = {}  # in the order in which they got their first
+        self._responses: dict[int, Response] = {}
+        self._with_deltas: dict[int, Response] = {}  # in the order in which they got their first
         self._last_id = 0
         self._error: ExecutorError | None = None
         self._unread = Unread(limits)
         self._keeps_answers_alone = limits.max_unread_bytes is not None
-        self.noted: list[tuple[AnswerSequence, int, int, bool, tuple[Hypothesis, ...], int | None]] = []
+        self.noted: list[Progress] = []
 
     # -- the engine's thread
 
-    def note(self, sequence: AnswerSequence, request: Request) -> None:
-        """Something happened to a sequence: `Request.on_progress`."""
-        if request.is_finished or sequence.handle.request.streams:
-            output, beams = request.output, tuple(sequence.hypotheses or ())
-            stats = output.stats
-            done = (
-                sequence,
-                len(output.token_ids),
-                stats.iterations,
-                request.is_finished,
-                beams,
-                stats.last_turn,
+    def note(self, response: Response, sequence: Sequence) -> None:
+        """Note a sequence that has news: `Sequence.on_progress`."""
+        if sequence.is_finished or response.request.streams:
+            output, stats = sequence.output, sequence.output.stats
+            self.noted.append(
+                Progress(
+                    response,
+                    sequence,
+                    len(output.token_ids),
+                    stats.iterations,
+                    sequence.is_finished,
+                    tuple(sequence.hypotheses or ()),
+                    stats.last_turn,
+                )
             )
-            self.noted.append(done)
 
-    def publish(self) -> list[Request]:
-        """Let what was noted be taken. Gives the sequences whose sibling failed: they are to be cancelled."""
+    def publish(self) -> list[Sequence]:
+        """Let callers take what was noted. Gives the sequences whose sibling failed: they are to be cancelled."""
         noted, self.noted = self.noted, []
-        orphans: list[Request] = []
-        told: list[RequestHandle] = []
+        orphans: list[Sequence] = []
+        told: list[Response] = []
         if not noted:
             return orphans
         with self._lock:
-            for sequence, end, iteration, is_finished, beams, turn in noted:
-                handle, error = sequence.handle, ""
-                if handle.is_over:
+            for response, sequence, end, iteration, is_finished, beams, step in noted:
+                if response.is_over:
                     continue
+                error = ""
                 if is_finished:
-                    error = self._end_of(sequence)
+                    error = self._end_of(response, sequence)
                     if error:
-                        orphans += [other.request for other in handle.sequences if other is not sequence]
+                        orphans += [other for other in response.sequences if other is not sequence]
                 start, sequence.num_published = sequence.num_published, end
-                is_over = handle.is_over
+                is_final = response.is_over
                 self._add(
-                    handle,
-                    ResponseDelta(sequence, start, end, iteration, is_finished, is_over, beams, error, turn),
+                    response,
+                    ResponseDelta(sequence, start, end, iteration, is_finished, is_final, beams, error, step),
                 )
-                told.append(handle)
+                told.append(response)
             self._any.notify_all()
         _tell(told)
         return orphans
@@ -88,10 +102,10 @@ class ResponseQueue:
         with self._lock:
             self._error = error
             self._any.notify_all()
-            told = list(self._handles.values())
-            for handle in told:
-                if handle.ready is not None:
-                    handle.ready.notify_all()
+            told = list(self._responses.values())
+            for response in told:
+                if response.ready is not None:
+                    response.ready.notify_all()
         _tell(told)
 
     # -- any thread
@@ -101,36 +115,34 @@ class ResponseQueue:
         if self._error is not None:
             raise ExecutorError(str(self._error)) from self._error.__cause__
 
-    def open(
-        self, request: GenerationRequest, num_bytes: int = 0, listener: Listener | None = None
-    ) -> RequestHandle:
+    def open(self, request: Request, num_bytes: int = 0, listener: Listener | None = None) -> Response:
         """Give a request, which holds so many bytes, its number. Sequences after the first take one each, too."""
         with self._lock:
-            handle = RequestHandle(self._last_id + 1, request, num_bytes)
+            response = Response(self._last_id + 1, request, num_bytes)
             if listener is not None:
-                handle.listeners.append(listener)
+                response.listeners.append(listener)
             self._last_id += max(request.num_sequences, 1)
-            self._handles[handle.id] = handle
+            self._responses[response.id] = response
             self.pending_bytes += num_bytes
-            return handle
+            return response
 
-    def drop(self, handle: RequestHandle) -> None:
+    def drop(self, response: Response) -> None:
         """Let go of a request: nobody will take its responses. Who waits for it hears that it is gone."""
         with self._lock:
-            if handle.id not in self._handles:
+            if response.id not in self._responses:
                 return
-            if not handle.is_over:
-                self.pending_bytes -= handle.num_bytes
-            self._let_go(handle)
-        _tell([handle])
+            if not response.is_over:
+                self.pending_bytes -= response.num_bytes
+            self._let_go(response)
+        _tell([response])
 
-    def refuse(self, handle: RequestHandle, error: InputError | RequestError) -> None:
+    def refuse(self, response: Response, error: InputError | RequestError) -> None:
         """The request ends with an error before it began."""
         with self._lock:
-            handle.is_over, handle.error = True, error
-            self._add(handle, ResponseDelta(None, is_finished=True, is_final=True, error=self._said(error)))
+            response.is_over, response.error = True, error
+            self._add(response, ResponseDelta(None, is_finished=True, is_final=True, error=self._said(error)))
             self._any.notify_all()
-        _tell([handle])
+        _tell([response])
 
     def was_forgotten(self, request_id: int) -> bool:
         """Whether a request was given up because nobody took its responses."""
@@ -142,7 +154,7 @@ class ResponseQueue:
         """How many requests were."""
         return self._unread.num_forgotten
 
-    def find(self, request_id: int) -> RequestHandle | None:
+    def find(self, request_id: int) -> Response | None:
         """The request of this number; None where its last response was taken. `InputError` for no request's number."""
         with self._lock:
             return self._find(request_id)
@@ -151,50 +163,52 @@ class ResponseQueue:
         """How many responses could be taken now, of one request or of all."""
         with self._lock:
             if request_id is None:
-                return sum(len(handle.deltas) for handle in self._with_deltas.values())
-            handle = self._find(request_id)
-            return len(handle.deltas) if handle is not None else 0
+                return sum(len(response.deltas) for response in self._with_deltas.values())
+            response = self._find(request_id)
+            return len(response.deltas) if response is not None else 0
 
     def take_any(self, timeout: float | None) -> Taken:
         """Everything there is, once there is something; nothing if there is none for `timeout` seconds."""
         with self._lock:
             self._check_entry()
             self._wait(self._any, lambda: bool(self._with_deltas), _deadline(timeout))
-            return [(handle, self._drain(handle)) for handle in list(self._with_deltas.values())]
+            return [(response, self._drain(response)) for response in list(self._with_deltas.values())]
 
     def take(
-        self, request_ids: Sequence[int], timeout: float | None
-    ) -> list[tuple[RequestHandle | None, list[ResponseDelta]]]:
+        self, request_ids: abc.Sequence[int], timeout: float | None
+    ) -> list[tuple[Response | None, list[ResponseDelta]]]:
         """For each request what there is of it, once there is something of all, or after `timeout` seconds. None in
         the place of a request whose last response was taken before."""
         until = _deadline(timeout)
         with self._lock:
             self._check_entry()
-            handles = [self._find(request_id) for request_id in request_ids]
+            responses = [self._find(request_id) for request_id in request_ids]
             if len(set(request_ids)) < len(request_ids):
                 raise InputError("a request stands in the list twice; give each number once")
-            awaited = [handle for handle in handles if handle is not None]
-            for handle in awaited:
-                handle.num_waiting += 1
+            awaited = [response for response in responses if response is not None]
+            for response in awaited:
+                response.num_waiting += 1
             try:
-                for handle in awaited:
-                    if not self._wait_for(handle, until):
+                for response in awaited:
+                    if not self._wait_for(response, until):
                         break
             finally:
-                for handle in awaited:
-                    handle.num_waiting -= 1
-            taken = [(handle, self._drain(handle) if handle is not None else []) for handle in handles]
+                for response in awaited:
+                    response.num_waiting -= 1
+            taken = [
+                (response, self._drain(response) if response is not None else []) for response in responses
+            ]
             return [
-                (handle if handle is not None and self._has_more(handle, deltas) else None, deltas)
-                for handle, deltas in taken
+                (response if response is not None and self._has_more(response, deltas) else None, deltas)
+                for response, deltas in taken
             ]
 
-    def take_now(self, handle: RequestHandle) -> list[ResponseDelta] | None:
+    def take_now(self, response: Response) -> list[ResponseDelta] | None:
         """What there is of a request; None where its last response was taken. Raises `ExecutorError` where there is
         nothing, and nothing more will come."""
         with self._lock:
-            deltas = self._drain(handle)
-            if not deltas and handle.id not in self._handles:
+            deltas = self._drain(response)
+            if not deltas and response.id not in self._responses:
                 return None
         if not deltas:
             self.check()
@@ -208,7 +222,7 @@ class ResponseQueue:
     @property
     def num_open(self) -> int:
         """How many requests there are whose last response was not taken."""
-        return len(self._handles)
+        return len(self._responses)
 
     @property
     def has_unpublished(self) -> bool:
@@ -218,18 +232,18 @@ class ResponseQueue:
     @property
     def is_empty(self) -> bool:
         """Whether nothing of any request is left, also nothing that was not published."""
-        return not (self._handles or self._with_deltas or self.noted)
+        return not (self._responses or self._with_deltas or self.noted)
 
     # -- with the lock
 
-    def _end_of(self, sequence: AnswerSequence) -> str:
+    def _end_of(self, response: Response, sequence: Sequence) -> str:
         """A sequence has ended, and with the last one its request; why it failed, or nothing."""
-        handle, error = sequence.handle, sequence.output.error
-        handle.num_unfinished -= 1
-        handle.is_over = error is not None or handle.num_unfinished == 0
+        error = sequence.output.error
+        response.num_unfinished -= 1
+        response.is_over = error is not None or response.num_unfinished == 0
         if error is None:
             return ""
-        handle.error = error
+        response.error = error
         return self._said(error)
 
     def _said(self, error: InputError | RequestError) -> str:
@@ -239,42 +253,42 @@ class ResponseQueue:
             error.__traceback__ = error.__cause__ = error.__context__ = None
         return str(error) or type(error).__name__
 
-    def _has_more(self, handle: RequestHandle, deltas: list[ResponseDelta]) -> bool:
+    def _has_more(self, response: Response, deltas: list[ResponseDelta]) -> bool:
         """Whether something came, or will: another thread may have taken the last response meanwhile."""
-        return bool(deltas) or handle.id in self._handles
+        return bool(deltas) or response.id in self._responses
 
-    def _add(self, handle: RequestHandle, delta: ResponseDelta) -> None:
-        self._unread.add(handle, delta)
-        self._with_deltas[handle.id] = handle
+    def _add(self, response: Response, delta: ResponseDelta) -> None:
+        self._unread.add(response, delta)
+        self._with_deltas[response.id] = response
         if delta.is_final:
-            self.pending_bytes -= handle.num_bytes
-            if self._keeps_answers_alone and handle.request.guide is not None:
-                handle.request = replace(handle.request, guide=None)
-            for other in self._unread.end(handle):
+            self.pending_bytes -= response.num_bytes
+            if self._keeps_answers_alone:
+                response.drop_inputs()
+            for other in self._unread.end(response):
                 self._let_go(other)
-        if handle.ready is not None:
-            handle.ready.notify_all()
+        if response.ready is not None:
+            response.ready.notify_all()
 
-    def _let_go(self, handle: RequestHandle) -> None:
-        handle.is_over = True
-        handle.deltas.clear()
-        self._unread.remove(handle)
-        self._with_deltas.pop(handle.id, None)
-        self._handles.pop(handle.id, None)
-        if handle.ready is not None:
-            handle.ready.notify_all()
+    def _let_go(self, response: Response) -> None:
+        response.is_over = True
+        response.deltas.clear()
+        self._unread.remove(response)
+        self._with_deltas.pop(response.id, None)
+        self._responses.pop(response.id, None)
+        if response.ready is not None:
+            response.ready.notify_all()
 
-    def _drain(self, handle: RequestHandle) -> list[ResponseDelta]:
-        deltas = list(handle.deltas)
-        handle.deltas.clear()
-        handle.unread_bytes = 0
-        self._with_deltas.pop(handle.id, None)
+    def _drain(self, response: Response) -> list[ResponseDelta]:
+        deltas = list(response.deltas)
+        response.deltas.clear()
+        response.unread_bytes = 0
+        self._with_deltas.pop(response.id, None)
         if deltas and deltas[-1].is_final:
-            self._unread.remove(handle)
-            self._handles.pop(handle.id, None)
+            self._unread.remove(response)
+            self._responses.pop(response.id, None)
         return deltas
 
-    def _find(self, request_id: int) -> RequestHandle | None:
+    def _find(self, request_id: int) -> Response | None:
         if not Kind.INTEGER.holds(request_id):
             raise InputError(
                 f"there is no request {request_id!r}; give a whole number that enqueue_request gave (a time to wait "
@@ -282,18 +296,20 @@ class ResponseQueue:
             )
         if not 0 < request_id <= self._last_id:
             raise InputError(f"there is no request {request_id!r}; give a number that enqueue_request gave")
-        return self._handles.get(request_id)
+        return self._responses.get(request_id)
 
     def _check_entry(self) -> None:
         """Of an executor that was shut down nothing is taken; of one that failed, what there is."""
         if self._error is not None and self._error.__cause__ is None:
             self.check()
 
-    def _wait_for(self, handle: RequestHandle, until: float | None) -> bool:
-        if handle.ready is None:
-            handle.ready = threading.Condition(self._lock)
+    def _wait_for(self, response: Response, until: float | None) -> bool:
+        if response.ready is None:
+            response.ready = threading.Condition(self._lock)
         # Taken by another thread, its last delta leaves nothing to wait for.
-        return self._wait(handle.ready, lambda: bool(handle.deltas) or handle.id not in self._handles, until)
+        return self._wait(
+            response.ready, lambda: bool(response.deltas) or response.id not in self._responses, until
+        )
 
     def _wait(
         self, condition: threading.Condition, is_ready: Callable[[], bool], until: float | None
@@ -309,10 +325,10 @@ class ResponseQueue:
         return True
 
 
-def _tell(handles: Sequence[RequestHandle]) -> None:
-    for handle in handles:
-        for listener in list(handle.listeners):
-            listener(handle)
+def _tell(responses: abc.Sequence[Response]) -> None:
+    for response in responses:
+        for listener in list(response.listeners):
+            listener(response)
 
 
 def _deadline(timeout: float | None) -> float | None:

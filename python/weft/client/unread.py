@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from weft.client.capacity import NO_LIMITS, ClientLimits
 from weft.client.memory import answer_bytes, delta_bytes
-from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client.responses import Response, ResponseDelta
+from weft.engine.sequence import Sequence
 
 MAX_DELTA_BYTES = 4 << 20
 """What a request's unread deltas may hold, beyond the tokens, before they are merged."""
@@ -29,29 +30,29 @@ class Unread:
         self.num_forgotten = 0
         self.num_bytes = 0
         self._limits = limits
-        self._ended: dict[int, RequestHandle] = {}
+        self._ended: dict[int, Response] = {}
         self._forgotten: dict[int, None] = {}
 
-    def add(self, handle: RequestHandle, delta: ResponseDelta) -> None:
+    def add(self, response: Response, delta: ResponseDelta) -> None:
         """Keep a delta of a request until it is taken; with others, where there are too many."""
-        handle.deltas.append(delta)
-        handle.unread_bytes += delta_bytes(delta)
+        response.deltas.append(delta)
+        response.unread_bytes += delta_bytes(delta)
         if self._limits.max_unread_responses is None:
             return
         # Of each sequence one delta stays, so the bound grows with them: merging stays seldom.
-        most = max(self._limits.max_unread_responses, 2 * len(handle.sequences))
-        if len(handle.deltas) > most or handle.unread_bytes > MAX_DELTA_BYTES:
-            handle.deltas = deque(merged(handle.deltas))
+        most = max(self._limits.max_unread_responses, 2 * len(response.sequences))
+        if len(response.deltas) > most or response.unread_bytes > MAX_DELTA_BYTES:
+            response.deltas = deque(merged(response.deltas))
             # What is left can't be merged further, and counts for nothing here.
-            handle.unread_bytes = 0
+            response.unread_bytes = 0
 
-    def end(self, handle: RequestHandle) -> list[RequestHandle]:
+    def end(self, response: Response) -> list[Response]:
         """A request has ended. Gives those that are to be forgotten for it."""
-        handle.num_bytes += sum(answer_bytes(sequence.output) for sequence in handle.sequences)
-        handle.num_bytes += sum(map(delta_bytes, handle.deltas))
-        self._ended[handle.id] = handle
-        self.num_bytes += handle.num_bytes
-        gone = self._too_many(handle)
+        response.num_bytes += sum(answer_bytes(sequence.output) for sequence in response.sequences)
+        response.num_bytes += sum(map(delta_bytes, response.deltas))
+        self._ended[response.id] = response
+        self.num_bytes += response.num_bytes
+        gone = self._too_many(response)
         for other in gone:
             self._forgotten[other.id] = None
             self.num_forgotten += 1
@@ -59,8 +60,8 @@ class Unread:
                 del self._forgotten[next(iter(self._forgotten))]
         return gone
 
-    def _too_many(self, newest: RequestHandle) -> list[RequestHandle]:
-        gone: list[RequestHandle] = []
+    def _too_many(self, newest: Response) -> list[Response]:
+        gone: list[Response] = []
         left, num_passed = self.num_bytes, 0
         most = self._limits.max_unread_bytes
         if most is None or left <= most:
@@ -78,10 +79,10 @@ class Unread:
                 left -= other.num_bytes
         return gone
 
-    def remove(self, handle: RequestHandle) -> None:
+    def remove(self, response: Response) -> None:
         """Its last response was taken, or nobody will."""
-        if self._ended.pop(handle.id, None) is not None:
-            self.num_bytes -= handle.num_bytes
+        if self._ended.pop(response.id, None) is not None:
+            self.num_bytes -= response.num_bytes
 
     def was_forgotten(self, request_id: int) -> bool:
         """Whether a request was given up, unread, of those that it is still known of."""
@@ -90,7 +91,7 @@ class Unread:
 
 def merged(deltas: Iterable[ResponseDelta]) -> list[ResponseDelta]:
     """One delta for each answer, in the order of their last ones; what came of an answer comes in one."""
-    kept: dict[AnswerSequence | None, ResponseDelta] = {}
+    kept: dict[Sequence | None, ResponseDelta] = {}
     for delta in deltas:
         before = kept.pop(delta.sequence, None)
         kept[delta.sequence] = delta if before is None else delta._replace(start=before.start)

@@ -1,13 +1,13 @@
-"""A `GenerationRequest`: everything a front can ask of the engine for one prompt."""
+"""A `Request`: everything that a caller can ask of the engine for one prompt."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -125,17 +125,28 @@ class FieldNames:
 OWN_NAMES = FieldNames()
 
 
+class StopWords(Protocol):
+    """Watches a text for the words that end it."""
+
+    def feed(self, token: int) -> str | None:
+        """Take the next token; the stop word that the text now holds, if it does."""
+
+
+def no_stop_words() -> None:
+    """The watcher of a text that no word ends."""
+
+
 @dataclass(frozen=True, eq=False)
-class GenerationRequest:
-    """One prompt and everything about its answer, in the words of no front. Nothing of it has begun.
+class Request:
+    """One prompt and everything about its answer, whichever front it came through. Nothing of it has begun.
 
     - `prompt` is text or token ids. `guide` constrains the answer; a front that compiles ahead gives the future.
     - `sampling.n` sequences answer it, or, with `beam`, the best that a beam search finds.
     - `priority`, 0 to 1, goes first where it is higher; among equals the clients (`client_id`) take turns. After
       `timeout_s` seconds it ends with "timeout" and what there is.
-    - `given` is what the answer is expected to be (text or token ids): drafts, for `Speculation.given()`. `max_drafts`
-      bounds the drafts of an iteration (None: as the engine has it; 0: none). With `only_given` the answer is held
-      against it, no more: it ends with "length" at the first token that is another, or that comes after it.
+    - `given` is the expected answer (text or token ids): drafts, for `Speculation.given()`. `max_drafts`
+      bounds the drafts of an iteration (None: as the engine has it; 0: none). With `only_given` the answer is only
+      compared with it: it ends with "length" at the first token that differs, or that comes after it.
       `ahead` are its own sizes of lookahead decoding, for `Speculation.lookahead()`: none beyond the engine's (None:
       these).
     - `processor` acts on its logits; `gather` names the tensors it wants; `retention` says how long its blocks are
@@ -144,8 +155,12 @@ class GenerationRequest:
       `bias` [vocab_size] is added to the logits: any finite numbers, or -inf, which forbids. `penalties` says what
       the penalties of `sampling` count, and when they act.
     - With `streams` every iteration that adds to the answer is a delta; otherwise only its end is.
-    - `tag` is the front's own and comes back with the handle. `refusal` is why the front refuses the request: it ends
-      with that before it begins.
+    - `names` are the words of the front for error messages. `tag` belongs to the front and comes back with the
+      response. `refusal` is why the front refuses the request: it ends with that before it begins.
+
+    Preparation (`InputProcessor.prepare`) gives a request whose `prompt` and `given` are token ids of the model, with
+    `rules`, the sampling parameters in token ids, and `watch_stop_words`, which makes a watcher for each sequence.
+    Engines take only such; a request of token ids alone may say itself that it `is_prepared`.
 
     Raises `InputError` for a value that no engine takes.
     """
@@ -173,6 +188,10 @@ class GenerationRequest:
     names: FieldNames = OWN_NAMES
     tag: Any = None
     refusal: InputError | RequestError | None = None
+
+    is_prepared: bool = False
+    rules: TokenRules = NO_RULES
+    watch_stop_words: Callable[[], StopWords | None] = no_stop_words
 
     def __post_init__(self) -> None:
         _check_number("priority", self.priority, 0, 1, "0 to 1; a higher one goes first")
@@ -203,10 +222,34 @@ class GenerationRequest:
 
     @property
     def num_sequences(self) -> int:
-        """How many requests that makes for the engine: one for each sequence, or one for all beams."""
+        """How many sequences the engine has of it: one for each answer, or one for all beams."""
         if self.refusal is not None:
             return 0
         return self.sampling.n or 1 if self.beam is None else 1
+
+    @property
+    def prompt_ids(self) -> Sequence[int]:
+        """The prompt of a prepared request."""
+        assert not isinstance(self.prompt, str), "the request is not prepared"
+        return self.prompt
+
+    @property
+    def given_ids(self) -> Sequence[int]:
+        """The expected answer of a prepared request."""
+        assert not isinstance(self.given, str), "the request is not prepared"
+        return self.given
+
+    @property
+    def forbidding(self) -> list[str]:
+        """The parameters by which it forbids tokens, besides its guide."""
+        sampling, bias = self.sampling, self.rules.bias
+        forbids = {
+            "bad_words": bool(sampling.bad_words),
+            "no_repeat_ngram_size": bool(sampling.no_repeat_ngram_size),
+            "logit_bias": bool(sampling.logit_bias),
+            "embedding_bias": bias is not None and bool(bias.isneginf().any()),
+        }
+        return [name for name, is_set in forbids.items() if is_set]
 
     @property
     def watched_words(self) -> Sequence[str | Sequence[int]]:

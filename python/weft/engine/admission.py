@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.config import EngineConfig, Speculation
+from weft.core.request import Request
 from weft.engine.device.state import DecodeParts
 from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.draft_limits import check_drafts
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.errors import CapacityError, InputError
 from weft.models.config import ModelConfig
 
@@ -47,20 +48,20 @@ class Admission:
         self._config, self._speculation, self._parts = config, speculation, parts
         self._capacity, self._check_search = capacity, check_search
 
-    def check(self, request: Request) -> None:
+    def check(self, sequence: Sequence) -> None:
         """Raise `InputError` or `CapacityError` for a request that can never be served."""
-        check_drafts(request, self._speculation, self._parts.model.config.vocab_size)
-        if request.sampling.on_length == "close" and request.guide is None:
+        check_drafts(sequence, self._speculation, self._parts.model.config.vocab_size)
+        if sequence.request.sampling.on_length == "close" and sequence.guide is None:
             raise InputError('on_length is "close", which needs a guide: without one no answer has an end')
-        self._parts.outputs.check(request.gather)
-        if request.beam is not None:
-            self._check_search(request)
+        self._parts.outputs.check(sequence.request.gather)
+        if sequence.request.beam is not None:
+            self._check_search(sequence.request)
         assert self._config.max_seq_len is not None
-        if not request.prompt:
+        if not sequence.prompt:
             raise InputError("the prompt is empty; give at least one token")
         longest = self._config.max_seq_len
-        check_length(len(request.prompt), longest, advice(self._parts.model.config, longest))
-        num_pages, pages = self._capacity.kv.num_pages - 1, self._capacity.pages_needed(request)
+        check_length(len(sequence.prompt), longest, advice(self._parts.model.config, longest))
+        num_pages, pages = self._capacity.kv.num_pages - 1, self._capacity.pages_needed(sequence)
         if pages > num_pages:
             raise CapacityError(
                 f"the request needs {pages} pages, but there are {num_pages}; lower max_tokens or raise "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.config import EngineConfig, Speculation
+from weft.core.request import Request
 from weft.engine.admission import Admission
 from weft.engine.beam.checks import check_beam_width, check_search, check_width
 from weft.engine.beam.run import BeamRun, commit_search
@@ -22,10 +23,9 @@ from weft.engine.output.processor import OutputProcessor
 from weft.engine.scheduling.capacity import Capacity, DrafterNeeds
 from weft.engine.scheduling.policy import FairTurns
 from weft.engine.scheduling.programs import Programs
-from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.waiting import Waiting
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner
@@ -63,8 +63,8 @@ def build_engine(
         needs = DrafterNeeds(parts.max_drafts, drafter.reuse_margin, drafter.kv is not None)
     capacity = Capacity(config, needs, keeping(config, parts), Sight.of(kv.windows))
 
-    def begin_search(running: Running) -> BeamRun:
-        return BeamRun(running, lane.state, config.page_size, ends, mask_limit)
+    def begin_search(sequence: Sequence) -> BeamRun:
+        return BeamRun(sequence, lane.state, config.page_size, ends, mask_limit)
 
     turns = FairTurns()
     assert config.programs_ahead is not None and config.max_program_bytes is not None
@@ -102,11 +102,11 @@ def drafted_by(speculation: Speculation, lane: GrammarLane) -> DraftedBy:
     last = speculation.drafters[-1] if speculation.drafters else ""
     proposals = lane.proposals
     if len(speculation.drafters) < 2 or proposals is None:
-        return lambda running, count: [last] * count
+        return lambda sequence, count: [last] * count
 
-    def named(running: Running, count: int) -> list[str]:
-        first = len(running.request.output.token_ids) - running.resumed_at
-        return [name or last for name in proposals.origins(running.slot, first, count)]
+    def named(sequence: Sequence, count: int) -> list[str]:
+        first = len(sequence.output.token_ids) - sequence.resumed_at
+        return [name or last for name in proposals.origins(sequence.slot, first, count)]
 
     return named
 

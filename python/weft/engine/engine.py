@@ -24,7 +24,7 @@ from weft.engine.output.processor import OutputProcessor
 from weft.engine.recording import Recorder
 from weft.engine.scheduling.schedule import Schedule
 from weft.engine.scheduling.scheduler import Scheduler
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner
@@ -114,12 +114,12 @@ class Engine:
         return self._kv_events
 
     @property
-    def running(self) -> list[Request]:
+    def running(self) -> list[Sequence]:
         """Requests that hold a slot, in the order of their admission."""
-        return [running.request for running in self.scheduler.running]
+        return [*self.scheduler.running]
 
     @property
-    def waiting(self) -> list[Request]:
+    def waiting(self) -> list[Sequence]:
         """Requests that wait for their guide, a slot or pages."""
         return [*self.scheduler.waiting]
 
@@ -164,21 +164,21 @@ class Engine:
 
     # -- requests
 
-    def submit(self, request: Request) -> None:
+    def submit(self, sequence: Sequence) -> None:
         """Queue a request. One that can never fit fails at once."""
         self._home.check()
         try:
-            self._admission.check(request)
+            self._admission.check(sequence)
         except (InputError, CapacityError) as error:
-            request.fail(error)
-            request.let_go()
+            sequence.fail(error)
+            sequence.let_go()
         else:
-            self.scheduler.add(request)
+            self.scheduler.add(sequence)
 
-    def cancel(self, request: Request, reason: FinishReason = "cancelled") -> None:
+    def cancel(self, sequence: Sequence, reason: FinishReason = "cancelled") -> None:
         """End a request now; what it produced stays."""
-        if not request.is_finished:
-            self.output.finish(request, reason)
+        if not sequence.is_finished:
+            self.output.finish(sequence, reason)
 
     # -- steps
 
@@ -212,8 +212,8 @@ class Engine:
             self.output.drain(record)
             self.scheduler.drop_ended(schedule)
         record.active = len(self.scheduler.running)
-        record.generation = [running.request.id for running in schedule.decoding]
-        record.context = [running.request.id for running, _ in schedule.reading]
+        record.generation = [sequence.id for sequence in schedule.decoding]
+        record.context = [sequence.id for sequence, _ in schedule.reading]
         record.context_tokens = sum(count for _, count in schedule.reading)
         return schedule
 
@@ -224,7 +224,7 @@ class Engine:
         record.completed, self._num_finished = finished - self._num_finished, finished
         record.active, record.queued = len(scheduler.running), self.num_waiting
         if record.completed or record.paused:  # who was served counts, too
-            running = {request.id for request in self.running}
+            running = {sequence.id for sequence in self.running}
             record.active = len({*record.context, *record.generation} | running)
         record.compiling = len(scheduler.waiting.unready)
         record.kv = self.kv.usage()
@@ -251,8 +251,8 @@ class Engine:
 
     def close(self) -> None:
         """Cancel everything and let go of graphs, streams and matchers."""
-        for request in [*self.waiting, *self.running]:
-            self.cancel(request)
+        for sequence in [*self.waiting, *self.running]:
+            self.cancel(sequence)
         self.scheduler.waiting.programs.close()
         try:
             with self._scope:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from weft.core import Output
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.errors import InputError
 from weft.grammar.base import Matcher
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -43,7 +43,7 @@ class _Watched:
     since: int
     matchers: list[int]
     room: int | None
-    prompt: Sequence[int]
+    prompt: abc.Sequence[int]
     splices: list[RecordedSplice] = field(default_factory=list)
     finished_at: int | None = None
 
@@ -104,20 +104,20 @@ class FlightRecorder:
         self._failed: dict[int, Output] = {}
         self._writer: threading.Thread | None = None
 
-    def watch(self, request: Request, slot: int, matcher: Matcher | None) -> None:
+    def watch(self, sequence: Sequence, slot: int, matcher: Matcher | None) -> None:
         """A request gets a slot; `matcher` is what its guide attaches there."""
         with self._lock:
             since = self.state.pushed_epoch
-            watched = self._watched.get(request.id)
+            watched = self._watched.get(sequence.id)
             if watched is None:
-                compiled = request.guide.compiled if request.guide is not None else None
+                compiled = sequence.guide.compiled if sequence.guide is not None else None
                 guide = None if compiled is None else RecordedGuide.of(compiled.guide, compiled.backend)
-                room = request.guide.room if request.guide is not None else None
-                prompt = request.prompt if guide is not None and guide.program is not None else ()
-                watched = _Watched(request.id, request.output, guide, slot, since, [], room, prompt)
-                self._watched[request.id] = watched
+                room = sequence.guide.room if sequence.guide is not None else None
+                prompt = sequence.prompt if guide is not None and guide.program is not None else ()
+                watched = _Watched(sequence.id, sequence.output, guide, slot, since, [], room, prompt)
+                self._watched[sequence.id] = watched
             watched.slot, watched.since = slot, since
-            splices = request.guide.splices if request.guide is not None else []
+            splices = sequence.guide.splices if sequence.guide is not None else []
             new = splices[len(watched.splices) :]
             watched.splices += [RecordedSplice(since, *splice) for splice in new]
             if matcher is not None and matcher.serial not in watched.matchers:
@@ -125,14 +125,14 @@ class FlightRecorder:
             if len(self._watched) > self._prune_at:
                 self._prune()
 
-    def failed(self, request: Request) -> None:
+    def failed(self, sequence: Sequence) -> None:
         """A request ended with an error: if it had a slot, and there is a directory for it, a file is written."""
         if self.directory is None or len(self.files) >= self._max_files:
             return
         with self._lock:
-            if request.id not in self._watched:
+            if sequence.id not in self._watched:
                 return
-            self._failed[request.id] = request.output
+            self._failed[sequence.id] = sequence.output
             if self._writer is None:
                 self._writer = threading.Thread(target=self._write_failed, name="weft-recorder")
                 self._writer.start()

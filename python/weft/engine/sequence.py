@@ -1,33 +1,34 @@
-"""A request: what its caller asked, where it is, and what came of it.
+"""A sequence: one answer of a request, from its submission until nothing in flight names it.
 
-All transitions between stages are in the table; whatever moves a request goes through `Request.move`. What a request
-holds while it is served (slot, pages, prompt on the device) belongs to the scheduler and the runner.
+All transitions between stages are in the table; whatever moves a sequence goes through `Sequence.move`.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import secrets
 import time
+from collections import abc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Protocol
 
-from weft.config import Lookahead
-from weft.core import FinishReason, Output, SamplingParams
-from weft.core.beam_params import BeamParams
-from weft.core.request import NO_RULES, NOTHING, Gather, TokenRules
-from weft.core.retention import Retention
+from weft import registry
+from weft.core import FinishReason, Hypothesis, Output
+from weft.core.request import NOTHING, Request, StopWords
 from weft.engine.device.tensors import Gathered
+from weft.engine.kv.cache import KvSequence
 from weft.engine.logits_processors import RequestProcessor
-from weft.engine.request_guide import RequestGuide
-from weft.engine.stop_rules import NO_STOPS, StopRules
 from weft.errors import InputError, RequestError, brief
-from weft.grammar.base import Opening
+from weft.grammar.base import CompiledGuide, Matcher, Opening
+from weft.grammar.starts import StartedGuide
 
 
 class Stage(Enum):
-    """Where a request is."""
+    """Where a sequence is."""
 
     COMPILING = "compiling"  # its guide is not ready
     QUEUED = "queued"  # waits for a slot and pages
@@ -48,76 +49,191 @@ _ids = itertools.count(1)
 
 _log = logging.getLogger(__name__)
 
+Splice = tuple[int, tuple[int, ...], int]
+"""One replacement of the end of the text by a program: after how many tokens of the answer, the tokens that it took
+back, and how many it put in their place."""
+
+
+class RequestGuide:
+    """A sequence's guide: a compilation, then a matcher, which stays with a sequence that is preempted.
+
+    `compiling` ends in `compiled`. `splices` are the times its program replaced the end of the text; it took tokens
+    back and put none `num_barren` times in a row.
+    """
+
+    def __init__(self, compiling: Future[CompiledGuide]) -> None:
+        self.compiling = compiling
+        self.compiled: CompiledGuide | None = None
+        self.matcher: Matcher | None = None
+        self.splices: list[Splice] = []
+        self.num_barren = 0
+        self._opening = Opening()
+        self._closes = False
+
+    @classmethod
+    def of(cls, compiled: CompiledGuide) -> RequestGuide:
+        """A guide that is compiled."""
+        done: Future[CompiledGuide] = Future()
+        done.set_result(compiled)
+        guide = cls(done)
+        guide.compiled = compiled
+        return guide
+
+    @property
+    def room(self) -> int | None:
+        """The most tokens within which the answer must be whole; None where it may be cut."""
+        return self._opening.room if self._closes else None
+
+    def open_with(self, opening: Opening, closes: bool) -> None:
+        """Set what the matcher may know of the sequence; `closes`: the answer must be whole within its length."""
+        self._opening, self._closes = opening, closes
+
+    def bound(self, room: int) -> None:
+        """Limit the answer to `room` tokens, which may be fewer than the request wants."""
+        self._opening = replace(self._opening, room=room)
+
+    def begin(self) -> Matcher:
+        """The matcher; the first call makes it. Raises `GuideError` where there can be none."""
+        if self.matcher is None:
+            assert self.compiled is not None
+            self.matcher = self._new_matcher(self.compiled)
+        return self.matcher
+
+    def _new_matcher(self, compiled: CompiledGuide) -> Matcher:
+        if not self._closes:
+            return compiled.matcher(self._opening)
+        matcher: Matcher = registry.load("leaves", "closing_matcher")(compiled, self._opening)
+        return matcher
+
+    def take_matcher(self) -> Matcher:
+        """The matcher, which belongs to the caller from then on."""
+        matcher = self.begin()
+        self.matcher = None
+        return matcher
+
+    def close(self) -> None:
+        """Release the guide and its matcher."""
+        self.compiling = Future()
+        self.compiled = self.matcher = None
+
 
 @dataclass(frozen=True)
-class Queueing:
-    """How a request is scheduled. `priority`, 0 to 1, goes first where it is higher; among equals, clients take turns.
-    `deadline` is a moment of `time.perf_counter` at which the request ends with "timeout". `retention` says how long
-    its pages are worth keeping; only requests of the same `salt` find them."""
+class BranchRow:
+    """One row of the next iteration: `slot` continues the text of slot `parent` with `token`, which stands at
+    `position`, in `pages`, under `matcher`."""
 
-    priority: float = 0.5
-    deadline: float | None = None
-    client: int | None = None
-    retention: Retention | None = None
-    salt: str | None = None
+    slot: int
+    parent: int
+    token: int
+    position: int
+    pages: abc.Sequence[int]
+    matcher: Matcher | None = None
 
 
 @dataclass(frozen=True)
-class DraftLimits:
-    """A request's drafts: at most `max_drafts` (None: as the engine has it; 0: none). `given` is the text that its
-    caller expects as its answer, for an engine with `Speculation.given`; `ahead` its own sizes of lookahead decoding,
-    for one with `Speculation.lookahead` (None: the engine's)."""
+class Branching:
+    """How texts part before the next iteration: its rows, and pages to copy before, (from, to)."""
 
-    max_drafts: int | None = None
-    given: tuple[int, ...] = ()
-    ahead: Lookahead | None = None
+    rows: abc.Sequence[BranchRow]
+    copies: abc.Sequence[tuple[int, int]] = ()
 
 
-@dataclass
-class Watcher:
-    """What hears of a request, on the engine's thread: `on_progress` after each iteration that added to its output and
-    when it is finished, `on_end` after that. Neither may raise. Without `is_streaming`, of its end alone."""
+class Search(Protocol):
+    """Decides on the host which continuations of a request's texts live on, one iteration at a time."""
 
-    on_progress: Callable[[Request], object] | None = None
-    on_end: Callable[[Request], object] | None = None
-    is_streaming: bool = True
+    num_offers: int
+    """How many continuations each row must offer."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the next iteration; 1 for the prompt."""
+
+    def answer(self, row: int) -> abc.Sequence[int]:
+        """The answer so far of one of these rows."""
+
+    def take_branching(self) -> Branching | None:
+        """How texts part before the next iteration; None after the first call."""
+
+
+Observer = Callable[["Sequence"], object]
 
 
 @dataclass(eq=False, slots=True)
-class Request:
-    """One prompt on its way to an answer.
+class Sequence:
+    """One answer of `request`, or with `request.beam` the search for its best answers.
 
-    `rules` say in token ids what `sampling` says in words, and `stops` what ends the answer. With `beam` its best
-    answers are searched, rather than one sampled. `gather` is what is wanted besides tokens; `gathered` keeps it.
-    `processor` acts on the logits. `output` is the answer so far.
+    `id` is the engine's number, `index` the place among the answers of the request. `seed` is this answer's own.
+    `deadline` is a moment of `time.perf_counter` at which it ends with "timeout". `stop_words` watches its text.
+    `output` is the answer so far; the engine's thread adds to it. The front has published `num_published` of its
+    tokens.
+
+    `on_progress` is called on the engine's thread after each iteration that added to the output and at the end,
+    `on_end` after that; without `is_streaming`, `on_progress` is called at the end alone. Neither may raise.
+
+    From its admission until no batch in flight names it, it holds `slots` and the pages of `kv`; `slot` is the first
+    of the slots, and only a `search` has more. A sequence that is preempted gives them back and is admitted again.
     """
 
-    prompt: list[int]
-    sampling: SamplingParams
-    seed: int
-    rules: TokenRules = NO_RULES
-    stops: StopRules = NO_STOPS
+    request: Request
+    seed: int = 0
     guide: RequestGuide | None = None
-    beam: BeamParams | None = None
-    queueing: Queueing = Queueing()
-    drafts: DraftLimits = DraftLimits()
-    gathered: Gathered = field(default_factory=Gathered)
-    processor: RequestProcessor | None = None
-    watcher: Watcher = field(default_factory=Watcher)
+    stop_words: StopWords | None = None
+    deadline: float | None = None
+    index: int = 0
     id: int = field(default_factory=lambda: next(_ids))
-    stage: Stage = Stage.QUEUED
+    on_progress: Observer | None = None
+    on_end: Observer | None = None
+    is_streaming: bool = True
+
+    stage: Stage = field(default=Stage.QUEUED, init=False)
+    prompt: list[int] = field(init=False)
     output: Output = field(init=False)
+    gathered: Gathered = field(init=False)
+    processor: RequestProcessor | None = field(init=False)
+    num_published: int = field(default=0, init=False)
+    # Whether only end tokens, the grammar and the length end it, and it gives nothing but tokens.
+    is_plain: bool = field(init=False)
+    is_guided: bool = field(init=False)
+
+    # Set by `admit`.
+    slots: tuple[int, ...] = field(default=(), init=False)
+    slot: int = field(default=-1, init=False)
+    kv: KvSequence = field(init=False)
+    num_context: int = field(default=0, init=False)  # tokens to read, `resumed_at` of them of the answer
+    num_read: int = field(default=0, init=False)  # read or under way
+    resumed_at: int = field(default=0, init=False)
+    max_new_tokens: int = field(default=0, init=False)
+    has_program: bool = field(default=False, init=False)
+    in_flight: int = field(default=0, init=False)  # batches in flight that name it
+    num_promised: int = field(default=0, init=False)  # tokens that these add at least
+    next_cache_at: int = field(default=0, init=False)  # tokens of the answer at which another page is full
+    is_spliced: bool = field(
+        default=False, init=False
+    )  # its matcher changed the text, which is to be read again
+    has_left: bool = field(default=False, init=False)  # its slots are to be given back
+    search: Search | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        request, sampling = self.request, self.request.sampling
+        self.prompt = list(request.prompt_ids)
+        self.gathered = Gathered(request.gather)
+        self.processor = RequestProcessor(request.processor) if request.processor is not None else None
         self.output = Output(prompt_token_ids=self.prompt)
         stats = self.output.stats
         stats.prompt_tokens, stats.submitted_at = len(self.prompt), time.perf_counter()
-        if self.sampling.logprobs is not None:
+        if sampling.logprobs is not None:
             self.output.logprobs = []
+        self.is_guided = self.guide is not None
+        self.is_plain = (
+            self.stop_words is None
+            and not (request.only_given and request.given)
+            and not sampling.stop_token_ids
+            and sampling.logprobs is None
+            and request.gather is NOTHING
+            and request.processor is None
+        )
         if self.guide is not None:
-            self.guide.open_with(
-                Opening(self.prompt, self.sampling.max_tokens), self.sampling.on_length == "close"
-            )
+            self.guide.open_with(Opening(self.prompt, sampling.max_tokens), sampling.on_length == "close")
             if self.guide.compiled is None:
                 self.stage = Stage.COMPILING
                 self.guide.compiling.add_done_callback(stats.note_guide_ready)
@@ -125,36 +241,12 @@ class Request:
     @property
     def width(self) -> int:
         """How many texts are searched at a time; 1 without a search."""
-        return 1 if self.beam is None else self.beam.width
+        return 1 if self.request.beam is None else self.request.beam.width
 
     @property
-    def gather(self) -> Gather:
-        """What it wants besides tokens."""
-        return self.gathered.wanted
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether only end tokens, the grammar and the length end it, and it wants nothing but tokens."""
-        return (
-            self.stops.words is None
-            and not self.stops.expected
-            and not self.sampling.stop_token_ids
-            and self.sampling.logprobs is None
-            and self.gather is NOTHING
-            and self.processor is None
-        )
-
-    @property
-    def forbidding(self) -> list[str]:
-        """The parameters by which it forbids tokens, besides its guide."""
-        sampling, bias = self.sampling, self.rules.bias
-        forbids = {
-            "bad_words": bool(sampling.bad_words),
-            "no_repeat_ngram_size": bool(sampling.no_repeat_ngram_size),
-            "logit_bias": bool(sampling.logit_bias),
-            "embedding_bias": bias is not None and bool(bias.isneginf().any()),
-        }
-        return [name for name, is_set in forbids.items() if is_set]
+    def hypotheses(self) -> abc.Sequence[Hypothesis] | None:
+        """The best answers so far of a beam search, best first; None without a search."""
+        return self.output.hypotheses if self.request.beam is not None else None
 
     @property
     def is_finished(self) -> bool:
@@ -163,7 +255,7 @@ class Request:
 
     @property
     def is_active(self) -> bool:
-        """Whether it holds a slot."""
+        """Whether it is admitted and has not ended."""
         return self.stage in (Stage.CONTEXT, Stage.GENERATION)
 
     @property
@@ -176,13 +268,35 @@ class Request:
         """How many tokens `text` has."""
         return len(self.prompt) + len(self.output.token_ids)
 
+    @property
+    def calls_host(self) -> bool:
+        """Whether its logits processor is called on the host."""
+        return self.processor is not None and self.processor.is_on_host
+
+    @property
+    def num_unread(self) -> int:
+        """Tokens to read that are not under way yet."""
+        return self.num_context - self.num_read
+
     def move(self, stage: Stage) -> None:
         """Change the stage, by the table."""
         assert stage in TRANSITIONS[self.stage], f"{self.stage} -> {stage}"
         self.stage = stage
 
+    def admit(self, slots: tuple[int, ...], kv: KvSequence, max_new_tokens: int) -> None:
+        """Take slots and pages for the text so far; the answer may have `max_new_tokens` tokens."""
+        assert not self.in_flight
+        self.move(Stage.CONTEXT)
+        self.slots, self.slot, self.kv = slots, slots[0], kv
+        self.num_context, self.num_read = self.num_tokens, kv.num_reused
+        self.resumed_at, self.max_new_tokens = len(self.output.token_ids), max_new_tokens
+        self.has_program = self.guide is not None and isinstance(self.guide.compiled, StartedGuide)
+        self.num_promised = self.next_cache_at = 0
+        self.is_spliced = self.has_left = False
+        self.search = None
+
     def finish(self, reason: FinishReason, error: RequestError | InputError | None = None) -> None:
-        """End the request."""
+        """End the sequence."""
         self.move(Stage.FINISHED)
         self.output.finish_reason = reason
         self.output.error = error
@@ -191,21 +305,52 @@ class Request:
         if error is not None:
             _log.warning("request %d failed: %s: %s", self.id, type(error).__name__, brief(error))
         self.report()
-        if self.watcher.on_end is not None:
-            self.watcher.on_end(self)
+        if self.on_end is not None:
+            self.on_end(self)
 
     def fail(self, error: RequestError | InputError) -> None:
-        """End the request with an error."""
+        """End the sequence with an error."""
         self.finish("error", error)
 
     def report(self) -> None:
-        """Tell its watcher that something happened."""
-        if self.watcher.on_progress is not None:
-            self.watcher.on_progress(self)
+        """Call `on_progress`."""
+        if self.on_progress is not None:
+            self.on_progress(self)
 
     def let_go(self) -> None:
-        """Let go of what a request needs until it has ended and no work in flight names it, however long its answer is
-        kept: the guide, the processor, the rules."""
+        """Release what a sequence needs only until it has ended and no work in flight names it: its answer may be kept
+        for long."""
         if self.guide is not None:
             self.guide.close()
-        self.processor, self.rules, self.drafts = None, NO_RULES, DraftLimits()
+        self.processor = self.search = None
+
+
+def sequences_of(
+    request: Request, first: int | None = None, guide: Future[CompiledGuide] | None = None
+) -> list[Sequence]:
+    """The sequences of a prepared request, numbered from `first` on (None: by the engine's own count): one for each
+    answer, or one for all beams. `guide` ends in its compiled guide."""
+    numbers = [next(_ids) if first is None else first + index for index in range(request.num_sequences)]
+    seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
+    deadline = None if request.timeout_s is None else time.perf_counter() + request.timeout_s
+    if request.processor is not None:
+        # Its function is called with the number of the request, not with those of the sequences.
+        processor = replace(request.processor, request_id=numbers[0], client_id=request.client_id)
+        request = replace(request, processor=processor)
+    return [
+        Sequence(
+            request,
+            _wrapped(seed + index),
+            RequestGuide(guide) if guide is not None else None,
+            request.watch_stop_words(),
+            deadline,
+            index,
+            number,
+        )
+        for index, number in enumerate(numbers)
+    ]
+
+
+def _wrapped(seed: int) -> int:
+    """A seed in 64 bits, signed."""
+    return (seed + 2**63) % 2**64 - 2**63

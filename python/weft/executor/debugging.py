@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections import deque
-from collections.abc import Sequence
+from collections import abc, deque
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 
 from weft.client.client import EngineClient
 from weft.engine.debug_tap import INPUTS, OUTPUTS, DebugTap
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import InputError
 from weft.executor.types import DebugConfig, DebugTensorsPerIteration
@@ -61,7 +60,7 @@ class DebugTensors:
         client.observe(made.note)
         return made
 
-    def note(self, record: StepRecord | None, took: Sequence[Request]) -> None:
+    def note(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> None:
         """A step is done. On the engine's thread."""
         tensors = self._tap.take() if record is not None else {}
         if record is None or not tensors:

@@ -11,10 +11,11 @@ from typing import Any, overload
 
 from torch import Tensor
 
+from weft.client import responses
 from weft.client.builder import BuiltEngine
 from weft.client.client import EngineClient
 from weft.client.flight_recorder import record
-from weft.client.responses import RequestHandle, ResponseDelta
+from weft.client.responses import ResponseDelta
 from weft.errors import ExecutorError, InputError
 from weft.executor.arguments import Arguments, seconds_of
 from weft.executor.debugging import DebugTensors, names_of
@@ -142,24 +143,24 @@ class Executor:
                 raise InputError(f"a request is a {type(request).__name__}; give weft.executor.Request")
         self.client.check()
         # The caller may change his own and enqueue it again.
-        taken = [self._translator.generation_request(request.snapshot()) for request in requests]
-        return [handle.id for handle in self.client.submit(taken)]
+        taken = [self._translator.translated(request.snapshot()) for request in requests]
+        return [submitted.id for submitted in self.client.submit(taken)]
 
     def cancel_request(self, id: int) -> None:
         """End a request, with what there is: its last response is no error, and says CANCELLED. It stays until it is
         taken; who does not want it calls `drop_request`. Does not wait."""
         self.client.check()
-        handle = self.client.responses.find(id)
-        if handle is not None:
-            self.client.cancel([handle])
+        submitted = self.client.responses.find(id)
+        if submitted is not None:
+            self.client.cancel([submitted])
 
     def drop_request(self, request_id: int) -> None:
         """End a request and let go of it whole, with the responses that nobody has taken: whoever asks for it later is
         told that it was terminated. Of one that is gone nothing happens. Does not wait."""
         self.client.check()
-        handle = self.client.responses.find(request_id)
-        if handle is not None:
-            self.client.drop([handle])
+        submitted = self.client.responses.find(request_id)
+        if submitted is not None:
+            self.client.drop([submitted])
 
     def can_enqueue_requests(self) -> bool:
         """Whether this process may enqueue requests: until the executor is shut down, or its loop failed."""
@@ -221,8 +222,8 @@ class Executor:
         seconds = seconds_of(timeout)
         if id is None:
             return [
-                self._response(handle, delta)
-                for handle, deltas in self.client.responses.take_any(seconds)
+                self._response(submitted, delta)
+                for submitted, deltas in self.client.responses.take_any(seconds)
                 for delta in deltas
             ]
         if isinstance(id, Sequence) and not isinstance(id, str):
@@ -248,13 +249,13 @@ class Executor:
         """The responses of one request as they come. Leaving the loop early, or its task being cancelled, cancels the
         request."""
         self.client.check()
-        handle = self.client.responses.find(request_id)
-        if handle is None:
+        submitted = self.client.responses.find(request_id)
+        if submitted is None:
             yield self._gone(request_id)
             return
-        async with contextlib.aclosing(self.client.follow(handle)) as deltas:
+        async with contextlib.aclosing(self.client.follow(submitted)) as deltas:
             async for delta in deltas:
-                yield self._response(handle, delta)
+                yield self._response(submitted, delta)
 
     # -- guides, statistics, end
 
@@ -315,10 +316,10 @@ class Executor:
         taken = self.client.responses.take(request_ids, seconds)
         return [
             [self._gone(request_id)]
-            if handle is None
-            else [self._response(handle, delta) for delta in deltas]
-            for request_id, (handle, deltas) in zip(request_ids, taken, strict=True)
+            if submitted is None
+            else [self._response(submitted, delta) for delta in deltas]
+            for request_id, (submitted, deltas) in zip(request_ids, taken, strict=True)
         ]
 
-    def _response(self, handle: RequestHandle, delta: ResponseDelta) -> Response:
-        return response(handle, delta)
+    def _response(self, submitted: responses.Response, delta: ResponseDelta) -> Response:
+        return response(submitted, delta)

@@ -35,8 +35,8 @@ def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> Requ
         stats.missed_pages,
         stats.reused_pages / asked if asked else 0.0,
     )
-    last = delta.turn if delta.is_finished else None
-    return RequestPerfMetrics(timing, blocks, _drafting(request, output), stats.first_turn, last, delta.turn)
+    last = delta.step if delta.is_finished else None
+    return RequestPerfMetrics(timing, blocks, _drafting(request, output), stats.first_turn, last, delta.step)
 
 
 def moment(seconds: float | None) -> timedelta:

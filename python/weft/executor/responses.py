@@ -5,9 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client import responses
+from weft.client.responses import ResponseDelta
 from weft.core import FinishReason as EngineFinish
 from weft.core import Hypothesis, Output, TokenLogprob
+from weft.engine.sequence import Sequence
 from weft.executor.metrics import perf_metrics
 from weft.executor.types import AdditionalOutput, FinishReason, Response, Result
 
@@ -31,12 +33,12 @@ def terminated(request_id: int, was_forgotten: bool = False) -> Response:
     return Response(request_id, error_msg=FORGOTTEN.format(id=request_id) if was_forgotten else message)
 
 
-def response(handle: RequestHandle, delta: ResponseDelta) -> Response:
+def response(submitted: responses.Response, delta: ResponseDelta) -> Response:
     """The response that a delta stands for."""
-    client_id = handle.request.tag.client_id
+    client_id = submitted.request.tag.client_id
     if delta.sequence is None or delta.error:
-        return Response(handle.id, error_msg=delta.error, client_id=client_id)
-    return Response(handle.id, _result(handle, delta.sequence, delta), client_id=client_id)
+        return Response(submitted.id, error_msg=delta.error, client_id=client_id)
+    return Response(submitted.id, _result(submitted, delta.sequence, delta), client_id=client_id)
 
 
 def finish_reason(output: Output) -> FinishReason:
@@ -51,8 +53,8 @@ def reason_of(reason: EngineFinish | None, stopped_by: str | int | None) -> Fini
     return FinishReason.NOT_FINISHED if reason is None else REASONS[reason]
 
 
-def _result(handle: RequestHandle, sequence: AnswerSequence, delta: ResponseDelta) -> Result:
-    request, output = handle.request.tag, sequence.output
+def _result(submitted: responses.Response, sequence: Sequence, delta: ResponseDelta) -> Result:
+    request, output = submitted.request.tag, sequence.output
     wanted = request.output_config
     reason = finish_reason(output) if delta.is_finished else FinishReason.NOT_FINISHED
     # The token that ended the answer is no part of it.
@@ -71,7 +73,7 @@ def _result(handle: RequestHandle, sequence: AnswerSequence, delta: ResponseDelt
         avg_decoded_tokens_per_iter=delta.end / delta.iteration if delta.iteration else None,
     )
     if sequence.hypotheses is not None:
-        _fill_beams(result, handle, delta, reason, has_prompt)
+        _fill_beams(result, submitted, delta, reason, has_prompt)
     elif wanted.return_log_probs and output.logprobs is not None:
         entries = output.logprobs[: delta.end]
         result.log_probs = [[entry.logprob for entry in entries[:end]]]
@@ -83,8 +85,8 @@ def _result(handle: RequestHandle, sequence: AnswerSequence, delta: ResponseDelt
     if delta.is_finished:
         result.program_log, result.program_variables = output.program_log, output.program_variables
     if sequence.hypotheses is None:
-        _add_tensors(result, handle, output, start, end)
-    _add_context(result, handle, output)
+        _add_tensors(result, submitted, output, start, end)
+    _add_context(result, submitted, output)
     return result
 
 
@@ -94,11 +96,15 @@ def unnormalized(entry: TokenLogprob) -> float:
 
 
 def _fill_beams(
-    result: Result, handle: RequestHandle, delta: ResponseDelta, reason: FinishReason, has_prompt: bool
+    result: Result,
+    submitted: responses.Response,
+    delta: ResponseDelta,
+    reason: FinishReason,
+    has_prompt: bool,
 ) -> None:
     """Every beam as a whole: what a beam was an iteration ago, another one may be now. One that had not ended when the
     request did has the request's reason."""
-    prompt = list(handle.request.tag.input_token_ids) if has_prompt else []
+    prompt = list(submitted.request.tag.input_token_ids) if has_prompt else []
     reasons = [_beam_reason(beam, reason) for beam in delta.beams]
     ends = [
         len(beam.token_ids) - (_beam_reason(beam, FinishReason.NOT_FINISHED) is FinishReason.END_ID)
@@ -109,21 +115,21 @@ def _fill_beams(
             prompt + beam.token_ids[:end] for beam, end in zip(delta.beams, ends, strict=True)
         ]
         result.finish_reasons = reasons if delta.is_finished else [FinishReason.NOT_FINISHED] * len(reasons)
-    if handle.request.tag.output_config.return_log_probs:
+    if submitted.request.tag.output_config.return_log_probs:
         result.log_probs = [list(beam.log_probs[:end]) for beam, end in zip(delta.beams, ends, strict=True)]
         result.cum_log_probs = [beam.cum_log_prob for beam in delta.beams]
-        if handle.request.tag.output_config.top_log_probs:
+        if submitted.request.tag.output_config.top_log_probs:
             result.top_log_probs = [
                 (beam.top_log_probs or [])[:end] for beam, end in zip(delta.beams, ends, strict=True)
             ]
-    _add_beams_tensors(result, handle, delta.beams, ends)
+    _add_beams_tensors(result, submitted, delta.beams, ends)
 
 
 def _add_beams_tensors(
-    result: Result, handle: RequestHandle, beams: tuple[Hypothesis, ...], ends: list[int]
+    result: Result, submitted: responses.Response, beams: tuple[Hypothesis, ...], ends: list[int]
 ) -> None:
     """Tensors of each beam's own path; shorter beams are padded with zeros."""
-    wanted = handle.request.tag.output_config
+    wanted = submitted.request.tag.output_config
     if wanted.return_generation_logits:
         logits = _stacked([beam.generation_logits for beam in beams], ends)
         result.generation_logits = None if logits is None else logits.float()
@@ -143,9 +149,9 @@ def _beam_reason(beam: Hypothesis, otherwise: FinishReason) -> FinishReason:
     return otherwise if beam.finish_reason is None else reason_of(beam.finish_reason, beam.stopped_by)
 
 
-def _add_tensors(result: Result, handle: RequestHandle, output: Output, start: int, end: int) -> None:
+def _add_tensors(result: Result, submitted: responses.Response, output: Output, start: int, end: int) -> None:
     """Logits and the model's other tensors of the answer, as its tokens come."""
-    wanted, streams = handle.request.tag.output_config, handle.request.tag.streaming
+    wanted, streams = submitted.request.tag.output_config, submitted.request.tag.streaming
     if wanted.return_generation_logits and output.generation_logits is not None:
         rows = output.generation_logits[start:end].float()
         result.generation_logits = rows[:, None] if streams else rows[None]
@@ -155,9 +161,9 @@ def _add_tensors(result: Result, handle: RequestHandle, output: Output, start: i
             result.additional_outputs.append(AdditionalOutput(name, output.additional[name][start:end][None]))
 
 
-def _add_context(result: Result, handle: RequestHandle, output: Output) -> None:
+def _add_context(result: Result, submitted: responses.Response, output: Output) -> None:
     """Tensors of the prompt, whole in every response."""
-    wanted = handle.request.tag.output_config
+    wanted = submitted.request.tag.output_config
     if wanted.return_context_logits and output.context_logits is not None:
         result.context_logits = output.context_logits.float()
     for additional in wanted.additional_model_outputs or ():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import abc, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TypeVar
 from weft.client.client import EngineClient
 from weft.client.response_queue import ResponseQueue
 from weft.config import EngineConfig
-from weft.engine.sequence import Request, Stage
+from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import KvUsage, Limits, StepRecord
 from weft.executor.types import (
     ExecutorConfig,
@@ -71,7 +71,7 @@ class History:
         self._turns: deque[Noted] = deque(maxlen=max_iterations)
         self._requests: deque[RequestStatsPerIteration] = deque(maxlen=max_request_iterations)
         self._num_request_stats = 0
-        self._live: list[Request] = []
+        self._live: list[Sequence] = []
 
     @classmethod
     def of(cls, client: EngineClient, config: ExecutorConfig) -> History:
@@ -81,7 +81,7 @@ class History:
         kept = config.iter_stats_max_iterations, config.request_stats_max_iterations
         return cls(client.built.config, *kept, gauges)
 
-    def note(self, record: StepRecord | None, took: Sequence[Request]) -> None:
+    def note(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> None:
         """Keep a turn. On the engine's thread."""
         if self._requests.maxlen:
             self._live += took
@@ -192,7 +192,7 @@ def kv_stats(usage: KvUsage) -> KvCacheStats:
     )
 
 
-def request_stats(request: Request, record: StepRecord, page_size: int) -> RequestStats:
+def request_stats(request: Sequence, record: StepRecord, page_size: int) -> RequestStats:
     """A request at the end of a turn."""
     output = request.output
     num_tokens, num_read = len(output.token_ids), len(request.prompt)

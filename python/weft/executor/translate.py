@@ -11,12 +11,13 @@ from weft.config import Lookahead
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
-from weft.core.request import NOTHING, FieldNames, Gather, GenerationRequest, PenaltyRule
+from weft.core.request import NOTHING, FieldNames, Gather, PenaltyRule, Request
 from weft.core.retention import Retention, RetentionRange
 from weft.errors import InputError, RequestError
 from weft.executor.guides import Guides
 from weft.executor.settings import lookahead
-from weft.executor.types import ExecutorConfig, KvCacheRetentionConfig, OutputConfig, Request, SamplingConfig
+from weft.executor.types import ExecutorConfig, KvCacheRetentionConfig, OutputConfig, SamplingConfig
+from weft.executor.types import Request as ExecutorRequest
 from weft.executor.types.served import check_served
 
 NAMES = FieldNames("input_token_ids", "stop_words", "external_draft_tokens_config.tokens")
@@ -32,18 +33,18 @@ class Translator:
     text: ModelText
     guides: Guides
 
-    def generation_request(self, request: Request) -> GenerationRequest:
+    def translated(self, request: ExecutorRequest) -> Request:
         """The same request; what this executor can't do is its `refusal`."""
         try:
             self._check(request)
-            return self._translated(request)
+            return self._request(request)
         except (InputError, RequestError) as error:
-            return GenerationRequest((), tag=request, refusal=error)
+            return Request((), tag=request, refusal=error)
 
-    def _translated(self, request: Request) -> GenerationRequest:
+    def _request(self, request: ExecutorRequest) -> Request:
         params, drafts = request.guided_decoding_params, request.external_draft_tokens_config
         retention = request.kv_cache_retention_config
-        return GenerationRequest(
+        return Request(
             request.input_token_ids,
             self._sampling(request),
             None if params is None else self.guides.of(params),
@@ -68,7 +69,7 @@ class Translator:
             tag=request,
         )
 
-    def _sampling(self, request: Request) -> SamplingParams:
+    def _sampling(self, request: ExecutorRequest) -> SamplingParams:
         output = request.output_config
         return SamplingParams(
             n=request.sampling.num_sequences,
@@ -79,7 +80,7 @@ class Translator:
             **request.sampling.parameters(with_log_probs=output.return_log_probs),
         )
 
-    def _end_ids(self, request: Request) -> frozenset[int] | None:
+    def _end_ids(self, request: ExecutorRequest) -> frozenset[int] | None:
         """The tokens that end the answer; None for the model's own, with which guided answers end."""
         end = request.end_id if request.end_id is not None and request.end_id >= 0 else None
         if request.guided_decoding_params is not None:
@@ -94,7 +95,7 @@ class Translator:
         self.text.check("end_id", [end])
         return frozenset({end})
 
-    def _processor(self, request: Request) -> LogitsProcessor | None:
+    def _processor(self, request: ExecutorRequest) -> LogitsProcessor | None:
         """What acts on the request's logits."""
         config, name = self.config.logits_post_processor_config, request.logits_post_processor_name
         function: Callable[..., Any] | None
@@ -102,7 +103,7 @@ class Translator:
             function, is_batched = request.logits_post_processor, False
         elif name is None:
             return None
-        elif name == Request.BATCHED_POST_PROCESSOR_NAME:
+        elif name == ExecutorRequest.BATCHED_POST_PROCESSOR_NAME:
             if config is None or config.processor_batched is None:
                 raise InputError(
                     f"the logits post-processor {name!r} is LogitsPostProcessorConfig.processor_batched, which this "
@@ -120,7 +121,7 @@ class Translator:
         assert function is not None
         return LogitsProcessor(name or OWN_PROCESSOR, function, is_batched)
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: ExecutorRequest) -> None:
         """Raise `InputError` for what depends on how the executor was made."""
         check_served(request)
         sequences, most = request.sampling.num_requests, self.config.max_return_sequences
@@ -168,7 +169,7 @@ def beam_params(config: SamplingConfig) -> BeamParams | None:
     return BeamParams(config.beam_width, config.num_sequences, **settings)
 
 
-def _ahead(request: Request) -> Lookahead | None:
+def _ahead(request: ExecutorRequest) -> Lookahead | None:
     """The request's own sizes of lookahead decoding."""
     sizes = request.lookahead_config
     return None if sizes is None else lookahead(sizes)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import abc
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from weft.core import Output, OutputStats
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import CapacityError, GuideError, GuideStateError
 from weft.server.errors import ApiError
@@ -33,7 +34,7 @@ NUMBERS = (1, 2, 5, 10, 20)
 class Buckets:
     """A histogram."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: abc.Sequence[float]) -> None:
         self.bounds, self.total = bounds, 0.0
         self.counts = [0] * (len(bounds) + 1)
 
@@ -100,7 +101,7 @@ class ModelMetrics:
     origins: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
 
-    def step(self, record: StepRecord | None, took: Sequence[Request]) -> None:
+    def step(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> None:
         """A step of the engine; on its thread."""
         if record is None:
             return
@@ -224,16 +225,14 @@ class Metrics(Collector):
         """A request from its submission to its end, however it ends."""
         model = self.of(job.served.name)
         model.histograms["vllm:request_params_n"].observe(job.num_each)
-        model.histograms["vllm:request_params_max_tokens"].observe(
-            job.prepared[0].request.sampling.max_tokens
-        )
+        model.histograms["vllm:request_params_max_tokens"].observe(job.requests[0].sampling.max_tokens)
         model.counters["weft:guided_requests"] += job.guide is not None
         watched = Watched(model, job.num_each)
         try:
             yield watched
         except asyncio.CancelledError:
             model.counters["weft:left_requests"] += 1
-            model.abort(len(job.prepared) * job.num_each - watched.num_ended)
+            model.abort(len(job.requests) * job.num_each - watched.num_ended)
             raise
 
 
@@ -247,7 +246,7 @@ class Watched:
         self._last: dict[int, float] = {}
         self.num_ended = 0
 
-    def came(self, increments: Sequence[Increment]) -> None:
+    def came(self, increments: abc.Sequence[Increment]) -> None:
         """Note increments that just came."""
         now, gaps = self._clock(), self._model.histograms["vllm:inter_token_latency_seconds"]
         for one in increments:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from weft.client import responses
 from weft.client.client import EngineClient
-from weft.client.responses import RequestHandle
 from weft.errors import UnavailableError, WeftError
 from weft.server.errors import ApiError, api_error
 from weft.server.metrics import Metrics, Watched
@@ -89,11 +89,11 @@ class AnswerResponse(Response):
         scope["weft.job"] = job
         try:
             with (
-                self._services.tenants.answering(self._tenant, len(job.prepared) * job.num_each),
+                self._services.tenants.answering(self._tenant, len(job.requests) * job.num_each),
                 metrics.request(job) as watched,
             ):
-                handles = await self._submitted()
-                answers = Answers(job.served, handles, job.num_each, self._services.pause_s)
+                responses = await self._submitted()
+                answers = Answers(job.served, responses, job.num_each, self._services.pause_s)
                 try:
                     if not job.body.stream:
                         await self._answer(send, answers, watched)
@@ -127,14 +127,14 @@ class AnswerResponse(Response):
         body = await on(self._services.workers.writing, lambda: self._whole(came))
         await _send_whole(send, 200, body, [(b"content-type", b"application/json")])
 
-    async def _submitted(self) -> list[RequestHandle]:
+    async def _submitted(self) -> list[responses.Response]:
         """The job, submitted; many sequences on a thread. Raises `ApiError` where the engine takes no more."""
-        client, prepared = self._job.served.client, self._job.prepared
+        client, requests = self._job.served.client, self._job.requests
         try:
-            if len(prepared) * self._job.num_each <= FEW:
-                return client.submit(prepared)
+            if len(requests) * self._job.num_each <= FEW:
+                return client.submit(requests)
             submitting = asyncio.ensure_future(
-                self._services.workers.read(self._tenant.number, lambda: client.submit(prepared))
+                self._services.workers.read(self._tenant.number, lambda: client.submit(requests))
             )
             try:
                 return await asyncio.shield(submitting)
@@ -197,7 +197,7 @@ async def _send_part(send: Send, content: bytes, is_last: bool = False) -> None:
     await send({"type": "http.response.body", "body": content, "more_body": not is_last})
 
 
-def _drop(client: EngineClient, submitting: asyncio.Future[list[RequestHandle]]) -> None:
+def _drop(client: EngineClient, submitting: asyncio.Future[list[responses.Response]]) -> None:
     """Let go of requests whose client left while they were submitted."""
     if not submitting.cancelled() and submitting.exception() is None:
         client.drop(submitting.result())

@@ -18,7 +18,7 @@ from support.engine.references import Checkpoint, make_guide
 from support.engine.requests import make_request
 from support.engine.told import Counted
 from weft import LLM, EngineConfig, SamplingParams, Speculation
-from weft.engine.sequence import DraftLimits, Request
+from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.executor import (
     Executor,
@@ -26,7 +26,7 @@ from weft.executor import (
     ExternalDraftTokensConfig,
     OutputConfig,
 )
-from weft.executor import Request as ExecutorRequest
+from weft.executor import Sequence as ExecutorRequest
 from weft.runtime import cpu
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -62,7 +62,7 @@ def make(tiny: Checkpoint) -> Iterator[Callable[..., LLM]]:
     cpu.set_schedule("inline")
 
 
-def guided(llm: LLM, prompts: list[str], **fields: Any) -> list[Request]:
+def guided(llm: LLM, prompts: list[str], **fields: Any) -> list[Sequence]:
     """One under each kind of guide, and two without."""
     return [
         make_request(
@@ -76,7 +76,7 @@ def guided(llm: LLM, prompts: list[str], **fields: Any) -> list[Request]:
     ]
 
 
-def run(llm: LLM, requests: list[Request]) -> list[StepRecord]:
+def run(llm: LLM, requests: list[Sequence]) -> list[StepRecord]:
     for request in requests:
         llm.engine.submit(request)
     turns = []
@@ -86,7 +86,7 @@ def run(llm: LLM, requests: list[Request]) -> list[StepRecord]:
     return turns
 
 
-def check(requests: list[Request], turns: list[StepRecord]) -> None:
+def check(requests: list[Sequence], turns: list[StepRecord]) -> None:
     """What holds of every request, and of all turns together."""
     every = [request.output.stats for request in requests]
     for request, stats in zip(requests, every, strict=True):
@@ -118,8 +118,8 @@ def test_counters_are_those_of_the_recording(
     recorder = record(llm)
     requests = guided(llm, prompts)
     for request, answer in zip(requests, answers, strict=bool(answers)):
-        request.drafts = DraftLimits(given=(*answer[:5], 7, *answer[6:]))
-    requests[2].drafts = replace(requests[2].drafts, max_drafts=1)
+        request.request = replace(request.request, given=(*answer[:5], 7, *answer[6:]))
+    requests[2].request = replace(requests[2].request, max_drafts=1)
     turns = run(llm, requests)
     check(requests, turns)
     counted = count_drafts(recorder.recording())

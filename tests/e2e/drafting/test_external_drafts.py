@@ -15,7 +15,7 @@ from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from support.engine.told import Told, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.errors import InputError
 from weft.runtime import cpu
 
@@ -48,7 +48,7 @@ def make(tiny: Checkpoint, speculation: Speculation | None = None, **engine: Any
 
 def requests(
     llm: LLM, prompts: list[str], given: list[list[int]] | None = None, **fields: Any
-) -> list[Request]:
+) -> list[Sequence]:
     """One for each of ROWS."""
     texts = given or [[] for _ in ROWS]
     return [
@@ -64,7 +64,7 @@ def requests(
     ]
 
 
-def answers(llm: LLM, many: list[Request]) -> list[list[int]]:
+def answers(llm: LLM, many: list[Sequence]) -> list[list[int]]:
     run(llm, many)
     for request in many:
         assert request.output.error is None, request.output.error
@@ -134,7 +134,7 @@ def test_whatever_is_given_the_tokens_are_the_same(
         assert iterations(right) == sum(-(-(len(tokens) - 1) // 4) for tokens in alone) < iterations(plain)
 
 
-def iterations(many: list[Request]) -> int:
+def iterations(many: list[Sequence]) -> int:
     return sum(request.output.stats.iterations for request in many)
 
 
@@ -183,7 +183,7 @@ class Turns:
         self.seen: dict[int, int] = {}
         self.largest: Counter[int] = Counter()
 
-    def __call__(self, request: Request) -> None:
+    def __call__(self, request: Sequence) -> None:
         count = len(request.output.token_ids)
         self.largest[request.id] = max(self.largest[request.id], count - self.seen.get(request.id, 0))
         self.seen[request.id] = count
@@ -199,15 +199,14 @@ def test_a_requests_own_limit(
         turns = Turns()
         many = requests(llm, prompts, alone, on_progress=turns)
         for request, limit in zip(many, limits, strict=True):
-            request.drafts = replace(request.drafts, max_drafts=limit)
+            request.request = replace(request.request, max_drafts=limit)
             llm.engine.submit(request)
         state = llm.engine.parts.state
         while not all(request.is_finished for request in many):
             llm.engine.step()
             for request, limit in zip(many, limits, strict=True):
-                running = llm.engine.scheduler.running_of(request)
-                if running is not None and limit is not None:
-                    assert state.drafts[limit:, running.slot].eq(-1).all()
+                if request.is_active and limit is not None:
+                    assert state.drafts[limit:, request.slot].eq(-1).all()
         assert [request.output.token_ids for request in many] == alone
         assert [turns.largest[request.id] for request in many] == [1, 3, 2, 5, 5]
 

@@ -9,7 +9,7 @@ import pytest
 from support.engine.lookahead_oracle import decode
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, InputError, SamplingParams, Speculation
-from weft.client import GenerationRequest
+from weft.client import Request
 from weft.config import Lookahead
 from weft.core import Output
 
@@ -19,7 +19,7 @@ REPETITIVE = "Text: one red cup, one red cup, one red cup, one red cup\nSchema: 
 
 def asked(llm: LLM, prompts: list[str], **options: Any) -> list[Output]:
     """Answers to requests with sizes of their own."""
-    handles = llm.client.submit([GenerationRequest(prompt, GREEDY, **options) for prompt in prompts])
+    handles = llm.client.submit([Request(prompt, GREEDY, **options) for prompt in prompts])
     taken = llm.client.responses.take([handle.id for handle in handles], 60)
     outputs = []
     for handle, deltas in taken:
@@ -86,7 +86,7 @@ def test_requests_have_sizes_of_their_own(tiny: Checkpoint, prompts: list[str], 
             (Lookahead(4, 7, 4), "ngram is 7, but the engine's is 6"),
             (Lookahead(4, 6, 5), "verification is 5"),
         ):
-            (handle,) = llm.client.submit([GenerationRequest(REPETITIVE, GREEDY, ahead=sizes)])
+            (handle,) = llm.client.submit([Request(REPETITIVE, GREEDY, ahead=sizes)])
             assert isinstance(handle.error, InputError) and message in str(handle.error)
     for text, output, one, plain in zip(texts, outputs, limited, none, strict=True):
         tokens = tiny.tokenizer.encode(text)
@@ -108,7 +108,7 @@ def test_where_it_is_refused(tiny: Checkpoint) -> None:
             engine=EngineConfig(additional_outputs=(("TopKLogits", False),)),
         )
     with pytest.raises(InputError, match="ahead is 3"):
-        GenerationRequest(REPETITIVE, GREEDY, ahead=3)  # type: ignore[arg-type]
+        Request(REPETITIVE, GREEDY, ahead=3)  # type: ignore[arg-type]
     with LLM(tiny.path, device="cpu") as llm:
-        (handle,) = llm.client.submit([GenerationRequest(REPETITIVE, GREEDY, ahead=Lookahead())])
+        (handle,) = llm.client.submit([Request(REPETITIVE, GREEDY, ahead=Lookahead())])
         assert "does not draft so" in str(handle.error)

@@ -10,7 +10,7 @@ import pytest
 from support.engine.drafters import SPECULATIONS
 from support.wasm.guides import PLACES, PROMPT, replacing, taken_back, tokens_of, zeros
 from weft import LLM, EngineConfig, Guide, Output, RequestError, SamplingParams, Speculation
-from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Sequence
 
 SAMPLING = [
     SamplingParams(max_tokens=20, temperature=0.0),
@@ -78,7 +78,7 @@ def test_pages_run_out_where_the_text_is_written_anew(
         engine, grow = llm.engine, llm.engine.scheduler.capacity.grow
         num_short = 0
 
-        def grow_unless_some_wait(running: Running) -> bool | None:
+        def grow_unless_some_wait(running: Sequence) -> bool | None:
             nonlocal num_short
             assert engine.output.in_flight or not any(r.is_spliced for r in engine.scheduler.running)
             num_short += bool(engine.output.in_flight)

@@ -18,7 +18,7 @@ from support.launch_check import check_launched
 from weft.config import Graphs
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.step.opening import guarded
 from weft.engine.step.prefill import each_guarded
 from weft.grammar.guide import Guide
@@ -26,7 +26,7 @@ from weft.runtime import CpuRuntime, cpu
 from weft.tokenizer.text import RunningText
 
 
-def several(tiny: Checkpoint, prompts: list[str]) -> tuple[list[Request], list[Guide | None]]:
+def several(tiny: Checkpoint, prompts: list[str]) -> tuple[list[Sequence], list[Guide | None]]:
     """Requests of different kinds, which fit in 12 slots together."""
     encode = tiny.tokenizer.encode
     requests = [

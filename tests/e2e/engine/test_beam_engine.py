@@ -18,7 +18,7 @@ from support.engine.requests import engine_request
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.core.beam_params import BeamParams
 from weft.engine.engine import Engine
-from weft.engine.sequence import Queueing, Request
+from weft.engine.sequence import Sequence
 from weft.errors import CapacityError, InputError
 from weft.grammar.base import CompiledGuide
 
@@ -42,16 +42,16 @@ def beam(
     guide: Future[CompiledGuide] | None = None,
     max_tokens: int = 12,
     **more: Any,
-) -> Request:
+) -> Sequence:
     params = BeamParams(width, length_penalty=1.0, early_stopping=0)
     return engine_request(prompt, SamplingParams(max_tokens=max_tokens), 0, guide=guide, beam=params, **more)
 
 
-def plain(prompt: list[int], guide: Future[CompiledGuide] | None = None) -> Request:
+def plain(prompt: list[int], guide: Future[CompiledGuide] | None = None) -> Sequence:
     return engine_request(prompt, SamplingParams(max_tokens=9), 0, guide=guide)
 
 
-def texts(request: Request) -> list[list[int]]:
+def texts(request: Sequence) -> list[list[int]]:
     return (
         [h.token_ids for h in request.output.hypotheses]
         if request.beam is not None
@@ -59,7 +59,7 @@ def texts(request: Request) -> list[list[int]]:
     )
 
 
-def run(engine: Engine, requests: list[Request]) -> list[set[int]]:
+def run(engine: Engine, requests: list[Sequence]) -> list[set[int]]:
     """Run requests to their end; the widths that were active in each turn."""
     for request in requests:
         engine.submit(request)
@@ -79,7 +79,7 @@ def check_nothing_is_held(engine: Engine) -> None:
     assert not engine.running and not engine.waiting
 
 
-def mixed(llm: LLM, prompts: list[str]) -> list[Request]:
+def mixed(llm: LLM, prompts: list[str]) -> list[Sequence]:
     encode = llm.tokenizer.encode
     choice = llm.compile(Guide.choice(CHOICE))
     choice.result()
@@ -132,7 +132,12 @@ def test_policies_and_graphs_change_no_answer(
 
 def test_a_prompt_that_was_read_is_found_again(prompts: list[str], llm: LLM) -> None:
     prompt = llm.tokenizer.encode(prompts[0])
-    requests: list[Request] = [beam(prompt, 3), beam(prompt, 2), plain(prompt), beam([*prompt[:45], 7, 8], 3)]
+    requests: list[Sequence] = [
+        beam(prompt, 3),
+        beam(prompt, 2),
+        plain(prompt),
+        beam([*prompt[:45], 7, 8], 3),
+    ]
     for request in requests:
         run(llm.engine, [request])
     found = [request.output.stats.reused_tokens for request in requests]
@@ -148,7 +153,7 @@ def test_few_pages_make_requests_wait_and_too_few_refuse(tiny: Checkpoint, promp
     prompt = tiny.tokenizer.encode(prompts[0])
     needed = len(prompt) // 8 + 4 * (-(-(len(prompt) + 12) // 8) - len(prompt) // 8)
     with make(tiny, num_pages=needed + 1) as small:
-        requests: list[Request] = [beam(prompt, 4), beam(prompt[1:], 4)]
+        requests: list[Sequence] = [beam(prompt, 4), beam(prompt[1:], 4)]
         for request in requests:
             small.engine.submit(request)
         while small.engine.has_work:
@@ -179,7 +184,7 @@ def test_those_that_are_cancelled_or_late_keep_their_best_and_disturb_nobody(
     engine.submit(stays)
     engine.cancel(cancelled)
     assert not late.is_finished
-    time.sleep(max(0.0, (late.queueing.deadline or 0) - time.perf_counter()))
+    time.sleep(max(0.0, (late.deadline or 0) - time.perf_counter()))
     while engine.has_work:
         engine.step()
     assert cancelled.output.finish_reason == "cancelled" and late.output.finish_reason == "timeout"
@@ -195,14 +200,14 @@ def test_a_random_mix_leaves_nothing_behind(tiny: Checkpoint, prompts: list[str]
         engine, choice = llm.engine, llm.compile(Guide.choice(CHOICE))
         choice.result()
         known: dict[tuple[int, int, bool], list[list[int]]] = {}
-        asked: list[tuple[tuple[int, int, bool], Request]] = []
+        asked: list[tuple[tuple[int, int, bool], Sequence]] = []
         while len(asked) < 120 or engine.has_work:
             if len(asked) < 120 and rng.random() < 0.5:
                 kind = rng.randrange(4), rng.choice([1, 2, 2, 3, 4]), rng.random() < 0.5
                 text = llm.tokenizer.encode(prompts[kind[0]])[-20 - 9 * kind[0] :]
                 guide = choice if kind[2] else None
                 made = plain(text, guide) if kind[1] == 1 else beam(text, kind[1], guide)
-                made.queueing = Queueing(deadline=time.perf_counter() + rng.choice([60, 60, 0.2]))
+                made.deadline = time.perf_counter() + rng.choice([60, 60, 0.2])
                 engine.submit(made)
                 asked.append((kind, made))
             engine.step()

@@ -12,7 +12,7 @@ import torch
 from support.engine.beams import Beams, beam_request, beam_tokens
 from support.engine.references import Checkpoint
 from weft.core.beam_params import BeamParams
-from weft.engine.request_guide import RequestGuide
+from weft.engine.sequence import RequestGuide
 from weft.errors import DeadEndError, GuideStateError, RequestError
 from weft.grammar.base import NO_REQUEST, Opening, wrap_matcher
 from weft.grammar.guide import Guide

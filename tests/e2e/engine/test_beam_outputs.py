@@ -15,7 +15,7 @@ from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.core import Hypothesis
 from weft.core.beam_params import BeamParams
 from weft.core.request import Gather
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 
 NAMES = ("hidden_states.0", "hidden_states.2", "TopKLogits")
 OUTPUTS = tuple((name, name != "hidden_states.0") for name in NAMES)
@@ -33,7 +33,7 @@ def beams(tiny: Checkpoint) -> Beams:
     return Beams(tiny.path, gather_generation_logits=True, additional_outputs=OUTPUTS)
 
 
-def assert_own(tiny: Checkpoint, request: Request, found: Hypothesis, gather: Gather = EVERYTHING) -> None:
+def assert_own(tiny: Checkpoint, request: Sequence, found: Hypothesis, gather: Gather = EVERYTHING) -> None:
     """What an answer has is what the model gives for its text."""
     prompt = request.prompt
     expected = Expected.of(tiny, prompt + found.token_ids)
@@ -121,7 +121,7 @@ def test_what_was_seen_on_the_way_stays_as_it_was(tiny: Checkpoint, beams: Beams
     prompt, seen = tiny.tokenizer.encode(prompts[2]), []
     gather = Gather(generation_logits=True, names=("hidden_states.0",))
     one = beam_request(prompt, BeamParams(3, early_stopping=2), 8, gather=gather)
-    one.watcher.on_progress = lambda request: seen.append([*request.output.hypotheses])
+    one.on_progress = lambda request: seen.append([*request.output.hypotheses])
     beams.run([one])
     assert len(seen) >= 8
     for step in seen[::3]:

@@ -25,8 +25,8 @@ from weft import (
     launch_hostfunc,
 )
 from weft.config import HostTasks
-from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.schedule import Schedule
+from weft.engine.sequence import Sequence
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.in_flight import InFlightBatch
 from weft.engine.step.runner import ModelRunner
@@ -210,7 +210,7 @@ def test_a_launch_that_fails_hurts_no_prompt_beside_it(
     overlap: bool, alone: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The snapshot of what was to decode is gone before the prompt's own work takes one."""
-    admitted: list[Running] = []
+    admitted: list[Sequence] = []
     launch, run = ModelRunner.launch, StepGraphs.run
 
     def watched(self: ModelRunner, schedule: Schedule) -> InFlightBatch:

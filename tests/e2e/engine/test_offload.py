@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from support.engine.references import Cached, Checkpoint, make_guide
 from support.engine.requests import make_request
 from support.grammar.guides import GUIDES
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
-from weft.engine.sequence import Queueing
 from weft.engine.step import moving
 
 NUMBERS = range(0, 60, 6)
@@ -35,7 +35,9 @@ def small(tiny: Checkpoint, speculation: Speculation | None = None, **engine: An
     )
 
 
-def asked(llm: LLM, prompts: list[str], references: Cached, numbers: Sequence[int] = NUMBERS) -> list[Output]:
+def asked(
+    llm: LLM, prompts: list[str], references: Cached, numbers: abc.Sequence[int] = NUMBERS
+) -> list[Output]:
     """Answers with and without a guide, all of them right."""
     guides = [make_guide(GUIDES[i]) if i % 4 else None for i in numbers]
     outputs = llm.generate([prompts[i] for i in numbers], guide=guides, sampling=GREEDY)
@@ -123,7 +125,7 @@ def test_a_preempted_request_finds_its_own_salt_on_the_host(tiny: Checkpoint, pr
         sampling = SamplingParams(max_tokens=80)
         requests = [make_request(llm, prompt, sampling) for prompt in prompts[:3] * 2]
         for request, salt in zip(requests, ["one"] * 3 + ["two"] * 3, strict=True):
-            request.queueing = Queueing(salt=salt)
+            request.request = replace(request.request, cache_salt=salt)
         paused = 0
         for request in requests:
             llm.engine.submit(request)

@@ -17,7 +17,7 @@ from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.core.request import Gather
 from weft.engine.device.tensors import OutputBuffers, marked_outputs
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.errors import InputError, ModelError
 from weft.models.llama import Llama
 from weft.models.outputs import mark_output
@@ -49,7 +49,7 @@ def make(checkpoint: Checkpoint, kind: str | None = None, **changes: Any) -> LLM
     return LLM(checkpoint.path, device="cpu", speculation=speculation, engine=engine)
 
 
-def assert_gathered(request: Request, expected: Expected, gather: Gather = EVERYTHING) -> None:
+def assert_gathered(request: Sequence, expected: Expected, gather: Gather = EVERYTHING) -> None:
     """All that `request` asked for is there and right; nothing else is."""
     output, length = request.output, len(request.prompt)
     assert output.error is None
@@ -198,7 +198,7 @@ def test_what_came_first_stays_while_more_comes(tiny: Checkpoint, prompts: list[
     """A stream may keep what it was given: tensors grow by new ones."""
     seen: list[tuple[Tensor, Tensor]] = []
 
-    def watch(request: Request) -> None:
+    def watch(request: Sequence) -> None:
         logits = request.output.generation_logits
         assert logits is not None and logits.shape[0] == len(request.output.token_ids)
         seen.append((logits, logits.clone()))

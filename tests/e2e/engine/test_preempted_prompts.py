@@ -9,25 +9,24 @@ import pytest
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, SamplingParams
 from weft.engine.scheduling.capacity import Capacity
-from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.scheduler import Scheduler
-from weft.engine.sequence import Request, Stage
+from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
 
 LENGTH = 90
 
 
 def test_what_was_not_read_is_not_found(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: dict[Request, int] = {}
+    read: dict[Sequence, int] = {}
     found: list[tuple[int, int]] = []
     preempt, take = Scheduler._preempt, Capacity.take
 
-    def preempted(scheduler: Scheduler, running: Running, record: StepRecord) -> None:
-        if running.request.stage is Stage.CONTEXT:
+    def preempted(scheduler: Scheduler, running: Sequence, record: StepRecord) -> None:
+        if running.stage is Stage.CONTEXT:
             read[running.request] = running.num_read
         preempt(scheduler, running, record)
 
-    def taken(capacity: Capacity, request: Request, num_running: int) -> Running | None:
+    def taken(capacity: Capacity, request: Sequence, num_running: int) -> Sequence | None:
         running = take(capacity, request, num_running)
         if running is not None and request in read:
             found.append((read.pop(request), running.num_read))

@@ -19,7 +19,7 @@ from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.core.logits_processors import ProcessorRows
 from weft.core.request import Gather
 from weft.engine.processors.captured import MAX_CAPTURED
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.errors import CapacityError
 from weft.runtime import cpu
 
@@ -262,7 +262,7 @@ def test_captured_processors_come_and_go(tiny: Checkpoint, prompts: list[str]) -
             time.sleep(0.01)
         assert gone[0]() is None
         requests = [make_request(llm, prompts[0], short, processor=one(Steer())) for _ in range(MAX_CAPTURED)]
-        too_many: Request = make_request(llm, prompts[0], short, processor=one(Steer()))
+        too_many: Sequence = make_request(llm, prompts[0], short, processor=one(Steer()))
         run(llm, [*requests, too_many])
         assert all(request.output.error is None for request in requests)
         assert isinstance(too_many.output.error, CapacityError)

@@ -13,7 +13,7 @@ from support.engine.processors import GREEDY, one, wander
 from support.engine.requests import make_request, run
 from weft import LLM, EngineConfig, Guide, RequestError, SamplingParams, Speculation
 from weft.core.request import NO_RULES, Gather, TokenRules
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.step import reading
 from weft.engine.step.prefill import Prefill
 from weft.engine.step.reading import PromptPart
@@ -52,7 +52,7 @@ SPECULATIONS = {
 }
 
 
-def asked(llm: LLM) -> list[Request]:
+def asked(llm: LLM) -> list[Sequence]:
     """One request for each prompt, with its guide compiled."""
     compiled = [llm.compile(guide).result() if guide is not None else None for guide in GUIDES]
     each = zip(PROMPTS, SAMPLINGS, RULES, compiled, strict=True)

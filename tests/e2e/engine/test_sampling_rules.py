@@ -14,7 +14,7 @@ from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.requests import make_request, run
 from support.engine.sampling_oracle import decode
 from weft import LLM, EngineConfig, SamplingParams, Speculation
-from weft.core.request import OWN_PENALTIES, GenerationRequest, PenaltyRule, TokenRules
+from weft.core.request import OWN_PENALTIES, PenaltyRule, Request, TokenRules
 from weft.errors import DeadEndError, InputError
 
 RULE = PenaltyRule(counts_prompt=True, after_temperature=True)
@@ -79,7 +79,7 @@ def test_every_rule_equals_the_reference(
             entry, reference = GUIDED[guide], expected[i].tokens
             given = [t if n % 7 else t + 1 for n, t in enumerate(reference)] if speculation == "given" else ()
             sampling = params(mix, i)
-            asked = GenerationRequest(
+            asked = Request(
                 prompts[i],
                 sampling,
                 make_guide(entry) if entry is not None else None,

@@ -15,8 +15,8 @@ from support.grammar.guides import GUIDES
 from support.wasm.digits import digits
 from support.wasm.guides import PROMPT
 from weft import LLM, EngineConfig, SamplingParams, Speculation
-from weft.core.request import GenerationRequest
-from weft.engine.sequence import Request
+from weft.core.request import Request
+from weft.engine.sequence import Sequence
 
 ADA, BOB = 1, 2
 NEVER: frozenset[int] = frozenset()
@@ -40,7 +40,7 @@ def step_until(llm: LLM, done: Any, most: int = 400) -> int:
     raise AssertionError("it never came")
 
 
-def flood(llm: LLM, prompts: list[str], count: int = 8) -> list[Request]:
+def flood(llm: LLM, prompts: list[str], count: int = 8) -> list[Sequence]:
     """Requests of Ada's: four in slots, each with a few tokens."""
     requests = [make_request(llm, prompts[i], SAMPLED, client=ADA, end_ids=NEVER) for i in range(count)]
     for request in requests:
@@ -151,10 +151,10 @@ def test_pages_are_shared_as_slots_are(tiny: Checkpoint, prompts: list[str]) -> 
 def test_a_program_of_a_newcomer_begins_before_others_have_slots(tiny: Checkpoint) -> None:
     """Those ahead are all of a client that has every slot."""
 
-    def ask(count: int, client: int) -> Request:
+    def ask(count: int, client: int) -> Sequence:
         sampling = SamplingParams(max_tokens=count + 10)
-        asked = GenerationRequest(PROMPT, sampling, digits(count), client_id=client)
-        return llm.client.submit([asked])[0].engine_requests[0]
+        asked = Request(PROMPT, sampling, digits(count), client_id=client)
+        return llm.client.submit([asked])[0].sequences[0]
 
     def wait_for(done: Callable[[], bool]) -> None:
         limit = time.monotonic() + 120

@@ -104,8 +104,7 @@ def test_each_mask_is_filled_once(
         llm.engine.submit(neighbour)
         state, text = llm.engine.lane.state, list[int]()
         while not (request.is_finished and neighbour.is_finished):
-            running = llm.engine.scheduler.running_of(request)
-            slot = running.slot if running is not None else 0
+            slot = request.slot if request.is_active else 0
             llm.engine.step()
             if request.output.token_ids and request.output.stats.iterations == len(seen.made):
                 count, *tokens = llm.engine.parts.state.verified[slot].tolist()

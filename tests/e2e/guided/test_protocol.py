@@ -19,10 +19,10 @@ from support.engine.drafters import DRAFTERS
 from support.engine.protocol_requests import GUIDES, SAMPLINGS, SCHEMA, make_llm
 from support.engine.references import Checkpoint
 from weft import LLM, Guide, GuideStateError, SamplingParams, Speculation
-from weft.client import GenerationRequest
+from weft.client import Request
 from weft.config import Graphs
 from weft.engine.engine import Engine
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 
 NUMBERS = itertools.count(1)
 
@@ -54,16 +54,16 @@ def test_a_cancelled_request_leaves_its_neighbours_alone(
         assert told == [alone[0], *alone[2:]]
 
 
-def request_of(llm: LLM, prompt: str, guide: Guide | None, sampling: SamplingParams) -> Request:
+def request_of(llm: LLM, prompt: str, guide: Guide | None, sampling: SamplingParams) -> Sequence:
     """A request for `llm.engine`, its guide compiled. The engine's own thread sleeps while nothing comes by the LLM."""
-    (prepared,) = llm.client.prepare([GenerationRequest(prompt, sampling, guide)])
+    (prepared,) = llm.client.prepare([Request(prompt, sampling, guide)])
     (request,) = llm.client.inputs.begin(prepared, next(NUMBERS))
     if request.guide is not None:
         request.guide.compiling.result()
     return request
 
 
-def turns(llm: LLM, prompt: str, guide: Guide, sampling: SamplingParams) -> Iterator[Request]:
+def turns(llm: LLM, prompt: str, guide: Guide, sampling: SamplingParams) -> Iterator[Sequence]:
     """The request behind each turn of the engine."""
     request = request_of(llm, prompt, guide, sampling)
     llm.engine.submit(request)

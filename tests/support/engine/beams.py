@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
 from weft.core.request import NOTHING, Gather
 from weft.engine.build import build_engine
-from weft.engine.request_guide import RequestGuide
-from weft.engine.sequence import Request
+from weft.engine.sequence import RequestGuide, Sequence
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -69,7 +68,7 @@ class Beams:
         drafting = Drafting(Speculation.none())
         self.engine = build_engine(self.runtime, model, kv, drafting, list(self.vocabulary.end_ids), config)
 
-    def start(self, request: Request, guide: Guide | None = None) -> None:
+    def start(self, request: Sequence, guide: Guide | None = None) -> None:
         """Submit a request."""
         if guide is not None:
             compiled = self.compiler.submit(guide).result()
@@ -81,7 +80,7 @@ class Beams:
         with torch.inference_mode():
             self.engine.step()
 
-    def run(self, requests: Sequence[Request], guides: Sequence[Guide | None] = ()) -> None:
+    def run(self, requests: abc.Sequence[Sequence], guides: abc.Sequence[Guide | None] = ()) -> None:
         """Run requests together to their end; raises what ended one."""
         for i, request in enumerate(requests):
             self.start(request, guides[i] if guides else None)
@@ -111,12 +110,12 @@ def beam_request(
     gather: Gather = NOTHING,
     processor: LogitsProcessor | None = None,
     **sampling: Any,
-) -> Request:
+) -> Sequence:
     """A request for beams; `sampling` goes into its SamplingParams."""
     wanted = SamplingParams(max_tokens=max_tokens, **sampling)
     return engine_request(prompt, wanted, 0, beam=params, gather=gather, processor=processor)
 
 
-def beam_tokens(requests: Sequence[Request]) -> list[list[list[int]]]:
+def beam_tokens(requests: abc.Sequence[Sequence]) -> list[list[list[int]]]:
     """The tokens of every answer of every request, best first."""
     return [[h.token_ids for h in each.output.hypotheses] for each in requests]

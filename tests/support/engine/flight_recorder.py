@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import abc
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
 from support.engine.told import Counted
 from weft import LLM
 from weft.engine.flight_recorder import FlightRecorder
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.grammar.base import Matcher
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.guided.recording import Recording
@@ -29,9 +30,9 @@ def record(llm: LLM, **options: Any) -> FlightRecorder:
     lane: Any = engine.lane
     recorder = FlightRecorder(lane.state, vocabulary_of(llm), model=str(llm.model_path), **options)
     push, step = lane.push, engine.step
-    watched: dict[int, Request] = {}
+    watched: dict[int, Sequence] = {}
 
-    def watched_push(slots: Sequence[int], attach: Mapping[int, Matcher | None]) -> Any:
+    def watched_push(slots: abc.Sequence[int], attach: Mapping[int, Matcher | None]) -> Any:
         for running in engine.scheduler.running:
             request, slot = running.request, running.slot
             matcher = attach.get(slot)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from weft import LLM, Guide, SamplingParams
 from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
-from weft.core.request import NO_RULES, NOTHING, Gather, TokenRules
+from weft.core.request import NO_RULES, NOTHING, Gather, Request, StopWords, TokenRules
 from weft.core.retention import Retention
-from weft.engine.device.tensors import Gathered
-from weft.engine.logits_processors import RequestProcessor
-from weft.engine.request_guide import RequestGuide
-from weft.engine.sequence import DraftLimits, Queueing, Request, Watcher
-from weft.engine.stop_rules import StopRules, StopWords
+from weft.engine.sequence import RequestGuide, Sequence
 from weft.grammar.base import CompiledGuide
 
 
@@ -35,43 +32,45 @@ def engine_request(
     client: int | None = None,
     retention: Retention | None = None,
     max_drafts: int | None = None,
-    given: Sequence[int] = (),
+    given: abc.Sequence[int] = (),
     gather: Gather = NOTHING,
     processor: LogitsProcessor | None = None,
-    on_progress: Callable[[Request], object] | None = None,
+    on_progress: Callable[[Sequence], object] | None = None,
     **more: Any,
-) -> Request:
+) -> Sequence:
     """A request, of what it may be asked by name. `guide` is being compiled, `compiled` is one that is."""
     own = RequestGuide(guide) if guide is not None else None
     if compiled is not None:
         own = RequestGuide.of(compiled)
-    return Request(
+    request = Request(
         prompt,
         sampling if sampling is not None else SamplingParams(),
-        seed,
-        rules,
-        StopRules(stop_words, end_ids),
-        own,
-        beam,
-        Queueing(priority, deadline, client, retention),
-        DraftLimits(max_drafts, tuple(given)),
-        Gathered(gather),
-        RequestProcessor(processor) if processor is not None else None,
-        Watcher(on_progress),
-        **more,
+        beam=beam,
+        priority=priority,
+        client_id=client,
+        max_drafts=max_drafts,
+        given=tuple(given),
+        processor=processor,
+        gather=gather,
+        retention=retention,
+        end_ids=end_ids,
+        is_prepared=True,
+        rules=rules,
+        watch_stop_words=lambda: stop_words,
     )
+    return Sequence(request, seed, own, stop_words, deadline=deadline, on_progress=on_progress, **more)
 
 
 def make_request(
     llm: LLM, prompt: str | list[int], sampling: SamplingParams, guide: Guide | None = None, **fields: Any
-) -> Request:
+) -> Sequence:
     """A request of the LLM's engine; `fields` are `engine_request`'s."""
     tokens = llm.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
     compiling = llm.compile(guide) if guide is not None else None
     return engine_request(tokens, sampling, sampling.seed or 0, guide=compiling, **fields)
 
 
-def run(llm: LLM, requests: Sequence[Request]) -> None:
+def run(llm: LLM, requests: abc.Sequence[Sequence]) -> None:
     """Submit all of them, and step the engine until they are finished."""
     for request in requests:
         llm.engine.submit(request)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 from weft import LLM, Output
 from weft.core import OutputStats
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.runtime import cpu
 
@@ -33,9 +33,9 @@ class Counted:
 Told = list[tuple[list[int], Counted]]
 
 
-def told(answers: Iterable[Output | Request]) -> Told:
+def told(answers: Iterable[Output | Sequence]) -> Told:
     """Tokens and counts of each answer, none of which may have failed."""
-    outputs = [answer.output if isinstance(answer, Request) else answer for answer in answers]
+    outputs = [answer.output if isinstance(answer, Sequence) else answer for answer in answers]
     assert [output.error for output in outputs if output.error is not None] == []
     return [(output.token_ids, Counted.of(output.stats)) for output in outputs]
 

@@ -19,7 +19,7 @@ from support.grammar.grammars import (
 )
 from weft.core import SamplingParams
 from weft.engine.flight_recorder import FlightRecorder
-from weft.engine.sequence import Request, Stage
+from weft.engine.sequence import Sequence, Stage
 from weft.errors import GuideStateError
 from weft.grammar import CompiledGuide
 from weft.guided.recording import Recording
@@ -48,8 +48,8 @@ class Loop:
         self.guides: list[CompiledGuide] = guides or [compiled(guide) for guide in some_guides()]
         self.state = GuidedState(GuidedShape(SLOTS, max_drafts, small_vocabulary().vocab_size, [END]))
         self.recorder = FlightRecorder(self.state, small_vocabulary(), **options)
-        self.running: dict[int, Request] = {}
-        self.all: list[Request] = []
+        self.running: dict[int, Sequence] = {}
+        self.all: list[Sequence] = []
 
     def mask(self, slot: int, row: int) -> list[int]:
         width = self.state.max_drafts + 1

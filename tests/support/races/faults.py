@@ -17,7 +17,7 @@ from weft.config import package_model_path
 from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
 from weft.engine.device.tensors import marked_outputs
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.runtime import CpuRuntime, cpu
 
 EAGLE3 = Speculation.eagle3(num_draft_tokens=2, guide_drafts=True)
@@ -31,7 +31,7 @@ def made(speculation: Speculation = EAGLE3, **config: Any) -> LLM:
     return llm
 
 
-def asked(llm: LLM, guide: Guide | None = None, max_tokens: int = 8) -> Request:
+def asked(llm: LLM, guide: Guide | None = None, max_tokens: int = 8) -> Sequence:
     """A request of so many tokens, submitted."""
     request = make_request(llm, TEXT, SamplingParams(max_tokens=max_tokens), guide)
     if request.guide is not None:
@@ -75,7 +75,7 @@ def broken(model: Any, times: int = 1) -> Iterator[None]:
         forward.left = 0
 
 
-def said(*requests: Request) -> list[tuple[str, list[int]]]:
+def said(*requests: Sequence) -> list[tuple[str, list[int]]]:
     """What became of requests."""
     return [(str(r.output.error), r.output.token_ids) for r in requests]
 

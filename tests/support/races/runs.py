@@ -5,6 +5,7 @@ as early as it may, a wait that is missing changes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from weft.config import package_model_path
 from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
 from weft.core.request import Gather
-from weft.engine.sequence import DraftLimits, Request
+from weft.engine.sequence import Sequence
 from weft.runtime import CpuRuntime, cpu
 
 SCHEDULES: list[tuple[cpu.ScheduleName, int]] = [
@@ -48,7 +49,7 @@ def schedules() -> Iterator[tuple[str, int]]:
     cpu.set_schedule("inline")
 
 
-def requests(llm: LLM, guides: list[Guide | None] = GUIDES, **fields: Any) -> list[Request]:
+def requests(llm: LLM, guides: list[Guide | None] = GUIDES, **fields: Any) -> list[Sequence]:
     """One for each guide, greedy and drawn."""
     found = [
         make_request(
@@ -72,7 +73,7 @@ def engine(
         for _ in schedules():
             made = requests(llm, guides)
             for request, answer in zip(made, answers, strict=True):
-                request.drafts = DraftLimits(given=tuple(answer) if given else ())
+                request.request = replace(request.request, given=tuple(answer) if given else ())
             run(llm, made)
             yield told(made)
             answers = [[*request.output.token_ids[:4], 5, *request.output.token_ids[5:]] for request in made]

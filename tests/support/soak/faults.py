@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from support.planting import at_every_run
 from weft.engine.engine import Engine
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.executor import Executor
 from weft.grammar.guide import Guide
 
@@ -146,6 +146,6 @@ class FailingForward:
             self.touched |= {request.id for request in self._served()}
             raise PlantedError(f"planted in forward, number {self.num_raised}")
 
-    def _served(self) -> list[Request]:
+    def _served(self) -> list[Sequence]:
         flights = [request for flight in self.engine.output.in_flight for request in flight.requests]
         return [*self.engine.running, *flights]

@@ -12,14 +12,14 @@ from typing import Any
 
 from support.soak.pool import CountedMatcher
 from weft import hostfunc_handles
-from weft.client import RequestHandle
+from weft.client import Response
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import KvSequence
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.step.opening import PromptRow
 from weft.executor import Executor
 
-KINDS = (Request, RequestHandle, KvSequence, PromptRow, Executor, Engine)
+KINDS = (Sequence, Response, KvSequence, PromptRow, Executor, Engine)
 
 
 def alive() -> Counter[str]:

@@ -15,7 +15,7 @@ from support.engine.references import Checkpoint, compile_reference
 from support.engine.sampling_oracle import Words, choose
 from support.soak.prompts import GUIDES, Case, draw_cases
 from weft import LLM, EngineConfig, Output
-from weft.core.request import GenerationRequest, PenaltyRule
+from weft.core.request import PenaltyRule, Request
 from weft.executor import FinishReason
 from weft.grammar.guide import Guide
 from weft.grammar.xgrammar.native import XGrammarMatcher
@@ -63,7 +63,7 @@ class Pool:
             cases = draw_cases(llm.tokenizer.encode, ends[0])
             keys = [(case, index) for case in cases for index in range(case.num_seeds)]
             requests = [
-                GenerationRequest(case.prompt, case.seeded(index), case.make_guide(), penalties=RULE)
+                Request(case.prompt, case.seeded(index), case.make_guide(), penalties=RULE)
                 for case, index in keys
             ]
             outputs = _answered(llm, requests)
@@ -129,7 +129,7 @@ def finish_reason(output: Output) -> FinishReason:
     return FinishReason.LENGTH
 
 
-def _answered(llm: LLM, requests: Sequence[GenerationRequest]) -> list[Output]:
+def _answered(llm: LLM, requests: Sequence[Request]) -> list[Output]:
     """What an LLM's engine answers, one request after another."""
     outputs = []
     for handle in llm.client.submit(requests):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from weft.config import EngineConfig, Speculation
-from weft.core.request import MAX_END_TOKENS
+from weft.core.request import MAX_END_TOKENS, Request
 from weft.engine.beam.search import BeamWords
-from weft.engine.sequence import Request
 from weft.errors import InputError
 
 
@@ -27,10 +26,10 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Engi
 
 def check_width(request: Request, max_beam_width: int) -> None:
     """Raise `InputError` for a search that is wider than the engine was made for."""
-    if request.width > max_beam_width:
+    if request.beam is not None and request.beam.width > max_beam_width:
         raise InputError(
-            f"the beam width is {request.width}, but this engine searches with {max_beam_width} at most; lower it, or "
-            "raise max_beam_width"
+            f"the beam width is {request.beam.width}, but this engine searches with {max_beam_width} at most; "
+            "lower it, or raise max_beam_width"
         )
 
 
@@ -38,7 +37,7 @@ def check_search(request: Request) -> None:
     """Raise `InputError` for what a search by beams can't do."""
     if request.beam is None:
         return
-    sampling, words = request.sampling, request.stops.words
+    sampling, words = request.sampling, request.watch_stop_words()
     for name, neutral in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("top_p_decay", 1)):
         if getattr(sampling, name) != neutral:
             raise InputError(

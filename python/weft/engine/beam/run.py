@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, abc
 
 from weft.core import SAMPLED, FinishReason, Hypothesis
 from weft.engine.beam.pages import BeamPages
 from weft.engine.beam.search import BeamEnds, BeamSearch, BeamWords, Continuation
 from weft.engine.beam.trace import Trace
 from weft.engine.device.results import StepResults
-from weft.engine.scheduling.running import Branching, BranchRow, Running
+from weft.engine.sequence import Branching, BranchRow, Sequence
 from weft.errors import DeadEndError, GuideStateError, RequestError
 from weft.grammar.base import Matcher
 from weft.guided.clock import GuideClock
@@ -18,32 +17,31 @@ from weft.guided.state import GuidedState
 
 
 class BeamRun:
-    """The search of one request, which is its `Running.search`. Beam b decodes in slot b of the request, in pages
+    """The search of one request, which is its `Sequence.search`. Beam b decodes in slot b of the request, in pages
     `tables[b]`, under `matchers[b]` (none without a guide); `clock` measures what the matchers take for one token."""
 
     def __init__(
         self,
-        running: Running,
+        sequence: Sequence,
         state: GuidedState,
         page_size: int,
         end_tokens: frozenset[int],
         time_limit_s: float,
     ) -> None:
-        request = running.request
-        assert request.beam is not None
-        ends = request.stops.ends(end_tokens)
-        stops = frozenset(request.sampling.stop_token_ids) - ends
-        words = request.stops.words
+        assert sequence.request.beam is not None
+        ends = sequence.request.end_ids if sequence.request.end_ids is not None else end_tokens
+        stops = frozenset(sequence.request.sampling.stop_token_ids) - ends
+        words = sequence.stop_words
         assert words is None or isinstance(words, BeamWords)
-        num_top = request.sampling.logprobs or None
-        self._trace = Trace(num_top) if num_top or request.gather.generated else None
-        own_ends = BeamEnds(running.max_new_tokens, ends, stops, request.sampling.min_tokens)
-        self.search = BeamSearch(request.beam, own_ends, words, self._trace)
+        num_top = sequence.request.sampling.logprobs or None
+        self._trace = Trace(num_top) if num_top or sequence.request.gather.generated else None
+        own_ends = BeamEnds(sequence.max_new_tokens, ends, stops, sequence.request.sampling.min_tokens)
+        self.search = BeamSearch(sequence.request.beam, own_ends, words, self._trace)
         # Few kinds of offers: each has memory of its own.
         most = max(self.search.num_needed, num_top or 0)
         self.num_offers = min(1 << (most - 1).bit_length(), state.vocab_size)
-        self._running, self._state = running, state
-        self._pages = BeamPages(running.kv.pages, len(request.prompt), page_size)
+        self._sequence, self._state = sequence, state
+        self._pages = BeamPages(sequence.kv.pages, len(sequence.prompt), page_size)
         self._matchers: list[Matcher] = []
         self._clock = GuideClock(time_limit_s)
         self._complete: list[Hypothesis] = []
@@ -54,7 +52,7 @@ class BeamRun:
         """Beams that live."""
         return len(self.search.beams)
 
-    def answer(self, row: int) -> Sequence[int]:
+    def answer(self, row: int) -> abc.Sequence[int]:
         """The tokens of a beam."""
         return self.search.beams[row].token_ids
 
@@ -68,16 +66,16 @@ class BeamRun:
 
         Raises `RequestError` where nothing can go on and there is no answer, and what a matcher raises.
         """
-        request, search = self._running.request, self.search
-        if request.processor is not None:
-            request.processor.check()
-        if request.guide is not None and not self._matchers:
-            self._matchers = [request.guide.take_matcher()]
-        request.gathered.add_context(request.output)
-        slots = self._running.slots[: self.num_rows]
+        sequence, search = self._sequence, self.search
+        if sequence.processor is not None:
+            sequence.processor.check()
+        if sequence.guide is not None and not self._matchers:
+            self._matchers = [sequence.guide.take_matcher()]
+        sequence.gathered.add_context(sequence.output)
+        slots = self._sequence.slots[: self.num_rows]
         offers = [self._offers(results, slot) for slot in slots]
         if self._trace is not None:
-            self._trace.add([results.outputs(slot, request.gather, 1) for slot in slots], offers)
+            self._trace.add([results.outputs(slot, sequence.request.gather, 1) for slot in slots], offers)
         needed = search.num_needed
         answers = search.advance([offer[:needed] for offer in offers])
         if self._matchers:
@@ -88,11 +86,11 @@ class BeamRun:
             raise self._nothing_left()
         if not search.is_done:
             self._branch()
-        request.output.hypotheses = search.best()
-        self._show(request.output.hypotheses[0])
-        return request.output.hypotheses[0].finish_reason if search.is_done else None
+        sequence.output.hypotheses = search.best()
+        self._show(sequence.output.hypotheses[0])
+        return sequence.output.hypotheses[0].finish_reason if search.is_done else None
 
-    def _offers(self, results: StepResults, slot: int) -> Sequence[Continuation]:
+    def _offers(self, results: StepResults, slot: int) -> abc.Sequence[Continuation]:
         """The likeliest continuations of a slot's text; none under a grammar that leaves nothing."""
         if self._matchers:
             code, message = self._state.status(slot)
@@ -102,7 +100,7 @@ class BeamRun:
                 raise GuideStateError(message)
         return results.offers(slot, self.num_offers)
 
-    def _follow(self, answers: Sequence[tuple[int, Hypothesis]]) -> None:
+    def _follow(self, answers: abc.Sequence[tuple[int, Hypothesis]]) -> None:
         """Fork the matchers with their beams; each accepts the token that its beam goes on with."""
         beams, old = self.search.beams, self._matchers
         for parent, answer in answers:
@@ -128,14 +126,14 @@ class BeamRun:
             )
 
     def _branch(self) -> None:
-        beams, running = self.search.beams, self._running
+        beams, sequence = self.search.beams, self._sequence
         copies = self._pages.advance([beam.parent for beam in beams])
         rows = [
             BranchRow(
-                running.slots[b],
-                running.slots[beam.parent],
+                sequence.slots[b],
+                sequence.slots[beam.parent],
                 beam.token_ids[-1],
-                len(running.request.prompt) + len(beam.token_ids) - 1,
+                len(sequence.prompt) + len(beam.token_ids) - 1,
                 self._pages.tables[b],
                 self._matchers[b] if self._matchers else None,
             )
@@ -145,19 +143,19 @@ class BeamRun:
 
     def _show(self, best: Hypothesis) -> None:
         """The best answer so far is the output."""
-        output = self._running.request.output
+        output = self._sequence.output
         output.token_ids, output.origins = list(best.token_ids), [SAMPLED] * len(best.token_ids)
         output.stopped_by = best.stopped_by
         if output.logprobs is not None:
             output.logprobs = best.token_logprobs
-        if self._running.is_guided:
+        if self._sequence.is_guided:
             output.stats.guided_valid = any(best is answer for answer in self._complete)
 
     def _nothing_left(self) -> RequestError:
-        place = f"token {len(self._running.request.output.token_ids) + 1}"
-        if self._running.is_guided:
+        place = f"token {len(self._sequence.output.token_ids) + 1}"
+        if self._sequence.is_guided:
             return GuideStateError(f"no beam can go on: no token is left for {place} under the guide")
-        forbidding = self._running.request.forbidding
+        forbidding = self._sequence.request.forbidding
         if forbidding:
             return DeadEndError(
                 f"no beam can go on: no token is left for {place} under {' and '.join(forbidding)}"
@@ -165,7 +163,7 @@ class BeamRun:
         return RequestError(f"no beam can go on: the model's logits for {place} are all NaN or -inf")
 
 
-def commit_search(running: Running, results: StepResults) -> FinishReason | None:
+def commit_search(sequence: Sequence, results: StepResults) -> FinishReason | None:
     """Commit an iteration of a request that is searched by beams."""
-    assert isinstance(running.search, BeamRun)
-    return running.search.commit(results)
+    assert isinstance(sequence.search, BeamRun)
+    return sequence.search.commit(results)

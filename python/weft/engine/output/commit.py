@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 
 from weft.core import SAMPLED, FinishReason, OutputStats
 from weft.core.request import NOTHING
 from weft.engine.device.results import StepResults
-from weft.engine.scheduling.running import Running
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.errors import DeadEndError, GuideStateError, RequestError
 from weft.guided.state import GuidedState
 
-DraftedBy = Callable[[Running, int], Sequence[str]]
+DraftedBy = Callable[[Sequence, int], abc.Sequence[str]]
 """The drafters of so many tokens of a request, that come next in its answer."""
 
 
 def commit(
-    running: Running,
+    sequence: Sequence,
     results: StepResults,
     end_tokens: frozenset[int],
     grammar: GuidedState | None,
@@ -28,19 +28,19 @@ def commit(
     `grammar` is the state that guides the request, if any; `drafted_by` names who drafted. Raises `RequestError` for
     what ends the request; nothing of the iteration is given out then.
     """
-    request, slot = running.request, running.slot
-    output = request.output
-    if request.processor is not None:
-        request.processor.check()
+    slot = sequence.slot
+    output = sequence.output
+    if sequence.processor is not None:
+        sequence.processor.check()
     count, tokens = results.count(slot), results.tokens(slot)
     drawn = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
-    kept, reason = cut(running, tokens[:drawn], end_tokens)
+    kept, reason = cut(sequence, tokens[:drawn], end_tokens)
     if drawn < len(tokens) and reason is None:
-        raise nothing_left(running, grammar)
+        raise nothing_left(sequence, grammar)
     if grammar is not None:
-        check_grammar(running, grammar, len(kept), is_last=reason is not None)
+        check_grammar(sequence, grammar, len(kept), is_last=reason is not None)
     num_drafted = min(count, len(kept))
-    output.origins += drafted_by(running, num_drafted)
+    output.origins += drafted_by(sequence, num_drafted)
     output.origins += [SAMPLED] * (len(kept) - num_drafted)
     output.token_ids += kept
     proposed = results.proposed(slot)
@@ -48,14 +48,14 @@ def commit(
         reached = proposed if reason is None else min(proposed, len(kept))
         count_drafts(output.stats, reached, num_drafted, len(kept))
     if output.logprobs is not None:
-        output.logprobs += results.logprobs(slot, len(kept), request.sampling.logprobs or 0)
-    if request.gather is not NOTHING:
-        request.gathered.add(output, results.outputs(slot, request.gather, len(kept)))
+        output.logprobs += results.logprobs(slot, len(kept), sequence.request.sampling.logprobs or 0)
+    if sequence.request.gather is not NOTHING:
+        sequence.gathered.add(output, results.outputs(slot, sequence.request.gather, len(kept)))
     return reason
 
 
 def commit_plainly(
-    running: Running,
+    sequence: Sequence,
     results: StepResults,
     end_tokens: frozenset[int],
     grammar: GuidedState | None,
@@ -63,29 +63,29 @@ def commit_plainly(
 ) -> bool:
     """Append all of the iteration's tokens where nothing ends with them and no matcher has failed; what most iterations
     of most requests are. False: there is more to it, and nothing has changed."""
-    output, own_ends = running.request.output, running.request.stops.end_ids
-    count, *tokens = results.verified[running.slot]
+    output, own_ends = sequence.output, sequence.request.end_ids
+    count, *tokens = results.verified[sequence.slot]
     del tokens[count + 1 :]
     num_tokens = len(output.token_ids) + count + 1
     ends = end_tokens if own_ends is None else own_ends
-    if num_tokens >= running.max_new_tokens or not ends.isdisjoint(tokens) or min(tokens) < 0:
+    if num_tokens >= sequence.max_new_tokens or not ends.isdisjoint(tokens) or min(tokens) < 0:
         return False
-    if grammar is not None and not _is_accepted(running, grammar, num_tokens):
+    if grammar is not None and not _is_accepted(sequence, grammar, num_tokens):
         return False
     if count:
-        output.origins += drafted_by(running, count)
+        output.origins += drafted_by(sequence, count)
     output.origins.append(SAMPLED)
     output.token_ids += tokens
-    if results.num_proposed and (proposed := results.num_proposed[running.slot]):
+    if results.num_proposed and (proposed := results.num_proposed[sequence.slot]):
         count_drafts(output.stats, proposed, count, count + 1)
     return True
 
 
-def _is_accepted(running: Running, grammar: GuidedState, num_tokens: int) -> bool:
+def _is_accepted(sequence: Sequence, grammar: GuidedState, num_tokens: int) -> bool:
     """Whether the matcher took the answer's first `num_tokens` tokens, and no matcher has failed. With another
     iteration in flight it may be ahead of what is committed here."""
-    ahead = grammar.committed(running.slot) + running.resumed_at - num_tokens
-    return (ahead == 0 or (ahead > 0 and running.in_flight > 1)) and not grammar.num_failed
+    ahead = grammar.committed(sequence.slot) + sequence.resumed_at - num_tokens
+    return (ahead == 0 or (ahead > 0 and sequence.in_flight > 1)) and not grammar.num_failed
 
 
 def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
@@ -98,17 +98,17 @@ def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: i
 
 
 def cut(
-    running: Running, tokens: list[int], end_tokens: frozenset[int]
+    sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]
 ) -> tuple[list[int], FinishReason | None]:
     """Of the tokens that come next those that are the answer's, and why it ends with them, if it does."""
-    output, room = running.request.output, running.max_new_tokens
-    end_tokens = running.request.stops.ends(end_tokens)
+    request, output, room = sequence.request, sequence.output, sequence.max_new_tokens
+    if request.end_ids is not None:
+        end_tokens = request.end_ids
     last = next((i for i, token in enumerate(tokens, 1) if token in end_tokens), len(tokens))
-    departed = running.request.stops.departs(len(output.token_ids), tokens)
-    if departed is not None:
-        room = min(room, len(output.token_ids) + departed)
+    if request.only_given and request.given:
+        room = min(room, departure(request.given_ids, len(output.token_ids), tokens))
     kept = tokens[: min(last, room - len(output.token_ids))]
-    stopped = find_stop(running.request, kept, end_tokens)
+    stopped = find_stop(sequence, kept, end_tokens)
     if stopped is not None:
         return kept[:stopped], "stop"
     if kept and kept[-1] in end_tokens:
@@ -116,10 +116,19 @@ def cut(
     return kept, "length" if len(output.token_ids) + len(kept) == room else None
 
 
-def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
+def departure(given: abc.Sequence[int], num_before: int, tokens: abc.Sequence[int]) -> int:
+    """The length of an answer that is only compared with `given`, where `tokens` follow its first `num_before` tokens:
+    it ends with the first token that differs, or that comes after the given ones."""
+    for number, token in enumerate(tokens, num_before):
+        if number >= len(given) or token != given[number]:
+            return number + 1
+    return num_before + len(tokens) + 1
+
+
+def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
     """How many of `tokens` there are up to a stop word or stop token id; None without one. An end token ends the answer
     by itself."""
-    sampling, output, words = request.sampling, request.output, request.stops.words
+    sampling, output, words = sequence.request.sampling, sequence.output, sequence.stop_words
     if words is None and not sampling.stop_token_ids:
         return None
     for i, token in enumerate(tokens, 1):
@@ -132,18 +141,18 @@ def find_stop(request: Request, tokens: list[int], end_tokens: frozenset[int]) -
     return None
 
 
-def check_grammar(running: Running, grammar: GuidedState, new_tokens: int, is_last: bool) -> None:
+def check_grammar(sequence: Sequence, grammar: GuidedState, new_tokens: int, is_last: bool) -> None:
     """What is about to be committed must have been accepted by the matcher. What goes wrong after the answer's last
     token is of no account: without drafts it would not have come to that."""
-    accepted = grammar.committed(running.slot)
-    expected = len(running.request.output.token_ids) + new_tokens - running.resumed_at
+    accepted = grammar.committed(sequence.slot)
+    expected = len(sequence.output.token_ids) + new_tokens - sequence.resumed_at
     # With another iteration in flight the matcher may be ahead of what is committed here.
-    is_ahead = running.in_flight > 1
+    is_ahead = sequence.in_flight > 1
     if accepted >= expected and (is_last or is_ahead):
         return
     if accepted == expected and not grammar.num_failed:
         return
-    status, message = grammar.status(running.slot)
+    status, message = grammar.status(sequence.slot)
     if status:
         raise GuideStateError(message)
     if accepted != expected:
@@ -153,11 +162,11 @@ def check_grammar(running: Running, grammar: GuidedState, new_tokens: int, is_la
         )
 
 
-def nothing_left(running: Running, grammar: GuidedState | None) -> RequestError:
+def nothing_left(sequence: Sequence, grammar: GuidedState | None) -> RequestError:
     """Why no token could be drawn at the next position."""
-    place = f"token {len(running.request.output.token_ids) + 1}"
-    forbidding = [*(["the guide"] if grammar is not None else []), *running.request.forbidding]
-    status, message = grammar.status(running.slot) if grammar is not None else ("", "")
+    place = f"token {len(sequence.output.token_ids) + 1}"
+    forbidding = [*(["the guide"] if grammar is not None else []), *sequence.request.forbidding]
+    status, message = grammar.status(sequence.slot) if grammar is not None else ("", "")
     if status not in ("", "refused"):
         return GuideStateError(message)
     if forbidding:

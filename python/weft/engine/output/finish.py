@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 
 from weft import registry
 from weft.core import FinishReason, Output
 from weft.engine.recording import Recorder
 from weft.engine.scheduling.scheduler import Scheduler
-from weft.engine.sequence import Request, Stage
+from weft.engine.sequence import Sequence, Stage
 from weft.errors import GuideError, InputError, RequestError
 from weft.guided.state import GuidedState
 
@@ -21,29 +21,29 @@ class Finisher:
         self.recorder: Recorder | None = None
         self._scheduler, self._state = scheduler, state
 
-    def fail(self, requests: Sequence[Request], error: BaseException) -> None:
+    def fail(self, sequences: abc.Sequence[Sequence], error: BaseException) -> None:
         """End with an error those of `requests` that have not ended."""
-        for request in requests:
-            if not request.is_finished:
-                self.finish(request, "error", error)
+        for sequence in sequences:
+            if not sequence.is_finished:
+                self.finish(sequence, "error", error)
 
-    def finish(self, request: Request, reason: FinishReason, error: BaseException | None = None) -> None:
+    def finish(self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None) -> None:
         """End a request and, unless a batch in flight names it, give back what it holds."""
-        error = _as_request_error(error, request.stage)
-        running = self._scheduler.running_of(request)
-        if running is not None and running.is_guided and running.search is None:
-            is_whole = reason == "stop" and request.output.stopped_by is None
-            request.output.stats.guided_valid = is_whole and self._state.is_terminated(running.slot)
-        _note_best(request.output)
-        self._scheduler.remove(request)
-        if running is None or running.has_program:
-            _note_program(request)
+        error = _as_request_error(error, sequence.stage)
+        had_slot = sequence.is_active
+        if had_slot and sequence.is_guided and sequence.search is None:
+            is_whole = reason == "stop" and sequence.output.stopped_by is None
+            sequence.output.stats.guided_valid = is_whole and self._state.is_terminated(sequence.slot)
+        _note_best(sequence.output)
+        self._scheduler.remove(sequence)
+        if not had_slot or sequence.has_program:
+            _note_program(sequence)
         self.count += 1
-        request.finish(reason, error)
-        if running is None or not running.in_flight:
-            request.let_go()
+        sequence.finish(reason, error)
+        if not sequence.in_flight:
+            sequence.let_go()
         if error is not None and self.recorder is not None:
-            self.recorder.failed(request)
+            self.recorder.failed(sequence)
 
 
 def _as_request_error(error: BaseException | None, stage: Stage) -> RequestError | InputError | None:
@@ -63,11 +63,11 @@ def _note_best(output: Output) -> None:
         output.additional |= best.additional
 
 
-def _note_program(request: Request) -> None:
+def _note_program(sequence: Sequence) -> None:
     """What a program leaves, if the request's guide is one that has begun. Work in flight may be ahead of the
     answer."""
-    if request.guide is None or request.guide.matcher is None:
+    if sequence.guide is None or sequence.guide.matcher is None:
         return
-    report = registry.load("leaves", "program_report")(request.guide.matcher, len(request.output.token_ids))
+    report = registry.load("leaves", "program_report")(sequence.guide.matcher, len(sequence.output.token_ids))
     if report is not None:
-        request.output.program_log, request.output.program_variables = report
+        sequence.output.program_log, sequence.output.program_variables = report

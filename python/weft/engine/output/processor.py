@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import abc, deque
+from collections.abc import Callable
 from typing import Protocol
 
 from weft.core import FinishReason
@@ -13,10 +13,9 @@ from weft.engine.output.commit import DraftedBy, commit, commit_plainly
 from weft.engine.output.finish import Finisher
 from weft.engine.output.splice import commit_splice
 from weft.engine.recording import Recorder
-from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.waiting import Waiting
-from weft.engine.sequence import Request, Stage
+from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.in_flight import InFlightBatch
@@ -33,7 +32,7 @@ class Launched(Protocol):
         """Take what launches that failed left."""
 
 
-CommitSearch = Callable[[Running, StepResults], FinishReason | None]
+CommitSearch = Callable[[Sequence, StepResults], FinishReason | None]
 
 
 class OutputProcessor:
@@ -61,30 +60,30 @@ class OutputProcessor:
         """Let `recorder` hear of requests that fail."""
         self.finisher.recorder = recorder
 
-    def finish(self, request: Request, reason: FinishReason) -> None:
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a request, wherever it is."""
-        self.finisher.finish(request, reason)
+        self.finisher.finish(sequence, reason)
 
     def begin(self, waiting: Waiting) -> None:
         """Before a step: end requests whose time is up or whose guide can't be had, and hear of what failed in flight
         before anything else is launched, which would be blamed for it."""
         if waiting.deadlines.entries or waiting.preempted:
-            for request in waiting.late():
-                self.finisher.finish(request, "timeout")
+            for sequence in waiting.late():
+                self.finisher.finish(sequence, "timeout")
         if waiting.unready or waiting.compiled or waiting.programs.orphans:
-            for request, error in waiting.collect():
-                self.finisher.finish(request, "error", error)
+            for sequence, error in waiting.collect():
+                self.finisher.finish(sequence, "error", error)
         try:
             self._runtime.check()
         except Exception as error:
-            self.finisher.fail(self._requests_in_flight(), error)
+            self.finisher.fail(self._sequences_in_flight(), error)
 
     def process(self, batch: InFlightBatch, record: StepRecord, keep: int) -> None:
         """Take a batch that was launched, and read those in flight but for `keep`."""
-        for request, error in batch.unopened:
-            self.finisher.fail([request], error)
-        for requests, error in batch.failures:
-            self._fail_launch(requests, error, record)
+        for sequence, error in batch.unopened:
+            self.finisher.fail([sequence], error)
+        for sequences, error in batch.failures:
+            self._fail_launch(sequences, error, record)
         if batch.moving is not None:
             self._check_moves(batch)
         if batch.is_launched:
@@ -116,83 +115,84 @@ class OutputProcessor:
         record.model_s += now - waiting_since
         seconds, self._last_read = now - max(batch.began, self._last_read), now
         self._observe(batch, results, seconds)
-        for running in (*batch.first, *batch.reading):
-            failure = batch.prompts[running].error
-            if failure is not None and running.request.stage is not Stage.FINISHED:
-                self.finisher.finish(running.request, "error", failure)
-        for running in batch.first:
-            if running.request.stage is not Stage.FINISHED:
-                if not running.resumed_at:
-                    running.request.output.stats.reused_tokens = batch.prompts[running].first
-                self._commit(running, results, record)
-        for running in batch.decoding:
-            if running.request.stage is not Stage.FINISHED and not running.is_spliced:
-                self._commit_iteration(running, results, record)
+        for sequence in (*batch.first, *batch.reading):
+            failure = batch.prompts[sequence].error
+            if failure is not None and sequence.stage is not Stage.FINISHED:
+                self.finisher.finish(sequence, "error", failure)
+        for sequence in batch.first:
+            if sequence.stage is not Stage.FINISHED:
+                if not sequence.resumed_at:
+                    sequence.output.stats.reused_tokens = batch.prompts[sequence].first
+                self._commit(sequence, results, record)
+        for sequence in batch.decoding:
+            if sequence.stage is not Stage.FINISHED and not sequence.is_spliced:
+                self._commit_iteration(sequence, results, record)
         self._retire(batch)
 
     def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
         plan = batch.plan
         if plan is not None and plan.guides and plan.num_drafts:
-            guided = [r for r in batch.decoding if r.is_guided and r.request.stage is not Stage.FINISHED]
-            tokens = sum(results.verified[running.slot][0] + 1 for running in guided)
+            guided = [r for r in batch.decoding if r.is_guided and r.stage is not Stage.FINISHED]
+            tokens = sum(results.verified[sequence.slot][0] + 1 for sequence in guided)
             self._runner.guidance.observe((plan.batch, plan.num_drafts), batch.masks_drafts, seconds, tokens)
 
-    def _commit_iteration(self, running: Running, results: StepResults, record: StepRecord) -> None:
-        stats = running.request.output.stats
+    def _commit_iteration(self, sequence: Sequence, results: StepResults, record: StepRecord) -> None:
+        stats = sequence.output.stats
         stats.iterations += 1
         iterations, tokens = stats.drafted_iterations, stats.drafted_tokens
         proposed, accepted = stats.proposed_drafts, stats.accepted_drafts
-        self._commit(running, results, record)
+        self._commit(sequence, results, record)
         record.speculating += stats.drafted_iterations - iterations
         record.speculated_tokens += stats.drafted_tokens - tokens
         record.proposed_drafts += stats.proposed_drafts - proposed
         record.accepted_drafts += stats.accepted_drafts - accepted
 
-    def _commit(self, running: Running, results: StepResults, record: StepRecord) -> None:
+    def _commit(self, sequence: Sequence, results: StepResults, record: StepRecord) -> None:
         """Append what the iteration committed to the request, and end it where it ends."""
-        request = running.request
-        output = request.output
+        output = sequence.output
         before = len(output.token_ids)
         try:
-            reason = self._append(running, results)
+            reason = self._append(sequence, results)
         except Exception as error:  # whatever it is, the others' tokens are committed on the device
-            self.finisher.finish(request, "error", error)
+            self.finisher.finish(sequence, "error", error)
             return
         num_tokens = len(output.token_ids)
-        has_more = num_tokens > before or running.search is not None
-        record.generated_tokens += num_tokens - before if running.search is None else 1
+        has_more = num_tokens > before or sequence.search is not None
+        record.generated_tokens += num_tokens - before if sequence.search is None else 1
         if has_more:
             output.stats.note_tokens(self._last_read, record.number)
-        if num_tokens >= running.next_cache_at and not running.is_spliced:
-            self._scheduler.capacity.cache(running)
+        if num_tokens >= sequence.next_cache_at and not sequence.is_spliced:
+            self._scheduler.capacity.cache(sequence)
         if reason is not None:
-            self.finisher.finish(request, reason)
-        elif request.watcher.is_streaming:
-            request.report()
+            self.finisher.finish(sequence, reason)
+        elif sequence.is_streaming:
+            sequence.report()
 
-    def _append(self, running: Running, results: StepResults) -> FinishReason | None:
+    def _append(self, sequence: Sequence, results: StepResults) -> FinishReason | None:
         """Append the tokens to the answer; why it ends, if it does."""
-        if running.search is not None:
+        if sequence.search is not None:
             assert self.commit_search is not None
-            return self.commit_search(running, results)
-        grammar = self._state if running.is_guided else None
-        if running.is_plain and commit_plainly(running, results, self._end_tokens, grammar, self.drafted_by):
+            return self.commit_search(sequence, results)
+        grammar = self._state if sequence.is_guided else None
+        if sequence.is_plain and commit_plainly(
+            sequence, results, self._end_tokens, grammar, self.drafted_by
+        ):
             return None
         if grammar is not None and grammar.num_failed:
-            splice = self._splice_of(running, results)
+            splice = self._splice_of(sequence, results)
             if splice is not None:
-                reason = commit_splice(running, results, splice, self._end_tokens, self.drafted_by)
+                reason = commit_splice(sequence, results, splice, self._end_tokens, self.drafted_by)
                 if reason is None:
-                    self._scheduler.splice(running)
-                running.is_spliced = True  # also at its end: the device does not hold what the program put
+                    self._scheduler.splice(sequence)
+                sequence.is_spliced = True  # also at its end: the device does not hold what the program put
                 return reason
-        return commit(running, results, self._end_tokens, grammar, self.drafted_by)
+        return commit(sequence, results, self._end_tokens, grammar, self.drafted_by)
 
-    def _splice_of(self, running: Running, results: StepResults) -> Splice | None:
+    def _splice_of(self, sequence: Sequence, results: StepResults) -> Splice | None:
         """Where the iteration is the one in which the request's matcher wrote the end of its text anew."""
-        splice = self._state.splice(running.slot)
-        before = len(running.request.output.token_ids) - running.resumed_at
-        return splice if splice and splice.committed <= before + results.count(running.slot) + 1 else None
+        splice = self._state.splice(sequence.slot)
+        before = len(sequence.output.token_ids) - sequence.resumed_at
+        return splice if splice and splice.committed <= before + results.count(sequence.slot) + 1 else None
 
     def _retire(self, batch: InFlightBatch) -> None:
         left = batch.end()
@@ -201,17 +201,17 @@ class OutputProcessor:
 
     # -- failures
 
-    def _requests_in_flight(self) -> list[Request]:
+    def _sequences_in_flight(self) -> list[Sequence]:
         """A request in two batches stands there twice."""
-        return [request for batch in self.in_flight for request in batch.requests]
+        return [sequence for batch in self.in_flight for sequence in batch.sequences]
 
     def _fail_batch(self, batch: InFlightBatch, error: BaseException) -> None:
         """What was launched together fails together, and with it what later work can't go on without."""
-        self.finisher.fail(batch.requests, error)
+        self.finisher.fail(batch.sequences, error)
         try:
             self._runtime.synchronize()
         except Exception as later:
-            self.finisher.fail(self._requests_in_flight(), later)
+            self.finisher.fail(self._sequences_in_flight(), later)
         self._check_moves(batch)
         self._runner.drop_snapshots()
         self._state.forget_owed(batch.epoch)
@@ -221,17 +221,19 @@ class OutputProcessor:
         """Where pages could not be moved, what is held and cached is not what it is taken for."""
         error = batch.moving.error if batch.moving is not None else None
         if error is not None:
-            self.finisher.fail([running.request for running in [*self._scheduler.running]], error)
+            self.finisher.fail([*self._scheduler.running], error)
             self._scheduler.capacity.kv.forget()
 
-    def _fail_launch(self, requests: Sequence[Request], error: BaseException, record: StepRecord) -> None:
+    def _fail_launch(
+        self, sequences: abc.Sequence[Sequence], error: BaseException, record: StepRecord
+    ) -> None:
         """What was to be launched fails; and what is in flight, since a launch also raises what failed there."""
-        self.finisher.fail(self._requests_in_flight(), error)
-        self.finisher.fail(requests, error)
+        self.finisher.fail(self._sequences_in_flight(), error)
+        self.finisher.fail(sequences, error)
         self.drain(record)
         self._runner.drop_snapshots()
 
 
-def _unnamed(running: Running, count: int) -> Sequence[str]:
+def _unnamed(sequence: Sequence, count: int) -> abc.Sequence[str]:
     """What drafted is a drafter."""
     return ["drafter"] * count

@@ -11,7 +11,7 @@ from weft.core import SPLICED, FinishReason, TokenLogprob
 from weft.core.request import NOTHING
 from weft.engine.device.results import StepResults
 from weft.engine.output.commit import DraftedBy, commit, cut
-from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Sequence
 from weft.errors import GuideStateError
 from weft.guided.state import Splice
 
@@ -20,7 +20,7 @@ MAX_BARREN = 256
 
 
 def commit_splice(
-    running: Running,
+    sequence: Sequence,
     results: StepResults,
     splice: Splice,
     end_tokens: frozenset[int],
@@ -28,11 +28,11 @@ def commit_splice(
 ) -> FinishReason | None:
     """Append the iteration's tokens up to the splice, and what the program put; why the answer ends, if it does. Where
     it does not, the request is to be read again. Raises `GuideStateError` for what ends it."""
-    output, guide = running.request.output, running.request.guide
+    output, guide = sequence.output, sequence.guide
     assert guide is not None
-    num_sampled = splice.committed - (len(output.token_ids) - running.resumed_at) - splice.backtrack
+    num_sampled = splice.committed - (len(output.token_ids) - sequence.resumed_at) - splice.backtrack
     if num_sampled:
-        reason = commit(running, results.beginning(running.slot, num_sampled), end_tokens, None, drafted_by)
+        reason = commit(sequence, results.beginning(sequence.slot, num_sampled), end_tokens, None, drafted_by)
         if reason is not None:
             return reason
     guide.num_barren = 0 if num_sampled or splice.tokens else guide.num_barren + 1
@@ -41,19 +41,19 @@ def commit_splice(
             f"the program took back {MAX_BARREN} tokens in a row and put none in their place; it should forbid what "
             "it takes back"
         )
-    taken = results.tokens(running.slot)[num_sampled : num_sampled + splice.backtrack]
+    taken = results.tokens(sequence.slot)[num_sampled : num_sampled + splice.backtrack]
     guide.splices.append((len(output.token_ids), tuple(taken), len(splice.tokens)))
-    return put(running, splice.tokens, end_tokens)
+    return put(sequence, splice.tokens, end_tokens)
 
 
-def put(running: Running, tokens: list[int], end_tokens: frozenset[int]) -> FinishReason | None:
+def put(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> FinishReason | None:
     """Append tokens that nobody sampled. Their log-probability is 0, and nothing else is likely in their place."""
-    request, output = running.request, running.request.output
-    if request.gather is not NOTHING and tokens:
+    output = sequence.output
+    if sequence.request.gather is not NOTHING and tokens:
         raise GuideStateError(
             "the program puts tokens of its own, of which the model has no logits or other tensors; ask for none"
         )
-    kept, reason = cut(running, tokens, end_tokens)
+    kept, reason = cut(sequence, tokens, end_tokens)
     output.token_ids += kept
     output.origins += [SPLICED] * len(kept)
     if output.logprobs is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from weft.engine.device.state import StepBuffers
 from weft.engine.logits_processors import RequestProcessor, failure, kind_of
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream
 
@@ -39,8 +40,8 @@ class HostRows:
     """A request's rows in an iteration: `answers` so far, one for each. Its row is shown `copies` times, where that is
     the one prompt of as many beams."""
 
-    request: Request
-    answers: Sequence[Sequence[int]]
+    sequence: Sequence
+    answers: abc.Sequence[abc.Sequence[int]]
     copies: int = 1
 
 
@@ -49,7 +50,7 @@ class _Call:
     """One call of a host processor: logits [1, N, V] after N texts, which are beams, or one text. What it leaves of
     the first goes to `target` [V], where that is not the same memory."""
 
-    request: Request
+    sequence: Sequence
     own: RequestProcessor
     logits_1NV: Tensor
     tokens: list[list[int]]
@@ -58,7 +59,7 @@ class _Call:
     @property
     def request_id(self) -> int:
         """What the function is told as the request's id."""
-        return self.own.number_for(self.request.id)
+        return self.own.number_for(self.sequence.id)
 
     def take(self, result: object) -> None:
         """Take what the function returned for the logits."""
@@ -83,7 +84,7 @@ class HostProcessors:
         self,
         stream: Stream,
         buf: StepBuffers,
-        rows: Sequence[HostRows],
+        rows: abc.Sequence[HostRows],
         failed: Callable[[], object] = lambda: None,
     ) -> None:
         """Wait for the forward, then call the processors of `rows`, in their order, unless the forward has `failed`.
@@ -98,12 +99,12 @@ class HostProcessors:
         first = 0
         with self._runtime.use(inner):
             for each in rows:
-                own, count = each.request.processor, len(each.answers)
+                own, count = each.sequence.processor, len(each.answers)
                 logits_NTV = buf.logits_BTV[first : first + count]
                 number, first = first, first + count
                 if own is None or not own.is_on_host:
                     continue
-                if each.request.beam is not None:
+                if each.sequence.request.beam is not None:
                     calls = [_call_of_beams(each, own, logits_NTV[:, 0])]
                 else:
                     calls = _positions(each, own, logits_NTV[0], drafts[number])
@@ -123,20 +124,20 @@ class HostProcessors:
 
 def _positions(row: HostRows, own: RequestProcessor, logits_TV: Tensor, drafts: list[int]) -> list[_Call]:
     """The positions of a row up to the first draft that is none."""
-    text = [*row.request.prompt, *row.answers[0]]
+    text = [*row.sequence.prompt, *row.answers[0]]
     count = next((t for t, draft in enumerate(drafts) if draft < 0), len(drafts))
     return [
-        _Call(row.request, own, logits_TV[None, t : t + 1], [text + drafts[:t]]) for t in range(count + 1)
+        _Call(row.sequence, own, logits_TV[None, t : t + 1], [text + drafts[:t]]) for t in range(count + 1)
     ]
 
 
 def _call_of_beams(rows: HostRows, own: RequestProcessor, logits_NV: Tensor) -> _Call:
     """All beams of a request at once; before they part, as many times the prompt as there will be."""
-    prompt = rows.request.prompt
+    prompt = rows.sequence.prompt
     if rows.copies == 1:
-        return _Call(rows.request, own, logits_NV[None], [[*prompt, *answer] for answer in rows.answers])
+        return _Call(rows.sequence, own, logits_NV[None], [[*prompt, *answer] for answer in rows.answers])
     tokens = [[*prompt] for _ in range(rows.copies)]
-    return _Call(rows.request, own, logits_NV.repeat(rows.copies, 1)[None], tokens, logits_NV[0])
+    return _Call(rows.sequence, own, logits_NV.repeat(rows.copies, 1)[None], tokens, logits_NV[0])
 
 
 def _call_each(calls: list[_Call], stream: StreamHandle) -> None:
@@ -161,7 +162,7 @@ def _call_batched(calls: list[_Call], stream: StreamHandle) -> None:
         )
         if results is None:
             results = [None] * len(calls)
-        if not isinstance(results, Sequence) or len(results) != len(calls):
+        if not isinstance(results, abc.Sequence) or len(results) != len(calls):
             raise TypeError(
                 f"it returned {kind_of(results)}; it may return None or a list of {len(calls)} entries"
             )

@@ -7,11 +7,12 @@ take turns, and the requests of one stand in the order of their arrival. A reque
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, KeysView, Sequence
+from collections import abc
+from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
 
 from weft.config import Chunking
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 
 Place = tuple[float, int, int]
 """What orders requests: the least is served first."""
@@ -32,38 +33,38 @@ class FairTurns:
     def __init__(self) -> None:
         self._now = 0
         self._lines: dict[int | None, _Line] = {}
-        self._turns: dict[Request, int] = {}  # of requests that have not ended
-        self._waiting: set[Request] = set()
+        self._turns: dict[Sequence, int] = {}  # of requests that have not ended
+        self._waiting: set[Sequence] = set()
 
-    def place(self, request: Request) -> Place:
+    def place(self, sequence: Sequence) -> Place:
         """Where a request stands among others."""
-        return (-request.queueing.priority, self._turns.get(request, 0), request.id)
+        return (-sequence.request.priority, self._turns.get(sequence, 0), sequence.id)
 
-    def take(self, request: Request) -> None:
+    def take(self, sequence: Sequence) -> None:
         """A request came."""
-        line = self._lines.setdefault(request.queueing.client, _Line(self._now))
+        line = self._lines.setdefault(sequence.request.client_id, _Line(self._now))
         line.last, line.length = max(line.last, self._now) + 1, line.length + 1
-        self._turns[request] = line.last
-        self._waiting.add(request)
+        self._turns[sequence] = line.last
+        self._waiting.add(sequence)
 
-    def admit(self, request: Request) -> None:
+    def admit(self, sequence: Sequence) -> None:
         """A request is served."""
-        self._now = max(self._now, self._turns.get(request, 0))
-        self._stop_waiting(request)
+        self._now = max(self._now, self._turns.get(sequence, 0))
+        self._stop_waiting(sequence)
 
-    def forget(self, request: Request) -> None:
+    def forget(self, sequence: Sequence) -> None:
         """A request has ended."""
-        self._stop_waiting(request)
-        self._turns.pop(request, None)
+        self._stop_waiting(sequence)
+        self._turns.pop(sequence, None)
 
-    def _stop_waiting(self, request: Request) -> None:
-        if request not in self._waiting:
+    def _stop_waiting(self, sequence: Sequence) -> None:
+        if sequence not in self._waiting:
             return
-        self._waiting.remove(request)
-        line = self._lines[request.queueing.client]
+        self._waiting.remove(sequence)
+        line = self._lines[sequence.request.client_id]
         line.length -= 1
         if not line.length:
-            del self._lines[request.queueing.client]
+            del self._lines[sequence.request.client_id]
 
 
 class WaitingQueue:
@@ -71,21 +72,21 @@ class WaitingQueue:
 
     def __init__(self, turns: FairTurns) -> None:
         self._place = turns.place
-        self.requests: list[Request] = []
-        self._of: dict[int | None, list[Request]] = {}  # in the same order
+        self.requests: list[Sequence] = []
+        self._of: dict[int | None, list[Sequence]] = {}  # in the same order
 
     def __len__(self) -> int:
         return len(self.requests)
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[Sequence]:
         return iter(self.requests)
 
-    def __contains__(self, request: Request) -> bool:
-        i = self._index(self.requests, request)
-        return i < len(self.requests) and self.requests[i] is request
+    def __contains__(self, sequence: Sequence) -> bool:
+        i = self._index(self.requests, sequence)
+        return i < len(self.requests) and self.requests[i] is sequence
 
     @property
-    def first(self) -> Request:
+    def first(self) -> Sequence:
         """The most important; there must be one."""
         return self.requests[0]
 
@@ -94,7 +95,7 @@ class WaitingQueue:
         """Whose requests they are."""
         return self._of.keys()
 
-    def first_of(self, client: int | None) -> Request:
+    def first_of(self, client: int | None) -> Sequence:
         """The most important of one of the clients."""
         return self._of[client][0]
 
@@ -102,34 +103,34 @@ class WaitingQueue:
         """How many are a client's."""
         return len(self._of.get(client, ()))
 
-    def add(self, request: Request) -> None:
+    def add(self, sequence: Sequence) -> None:
         """Queue a request at its place."""
-        bisect.insort(self.requests, request, key=self._place)
-        bisect.insort(self._of.setdefault(request.queueing.client, []), request, key=self._place)
+        bisect.insort(self.requests, sequence, key=self._place)
+        bisect.insort(self._of.setdefault(sequence.request.client_id, []), sequence, key=self._place)
 
-    def remove(self, request: Request) -> None:
+    def remove(self, sequence: Sequence) -> None:
         """Take a request out, which is there."""
-        assert request in self
-        client = request.queueing.client
-        for requests in (self.requests, self._of[client]):
-            del requests[self._index(requests, request)]
+        assert sequence in self
+        client = sequence.request.client_id
+        for sequences in (self.requests, self._of[client]):
+            del sequences[self._index(sequences, sequence)]
         if not self._of[client]:
             del self._of[client]
 
-    def _index(self, requests: Sequence[Request], request: Request) -> int:
+    def _index(self, sequences: abc.Sequence[Sequence], sequence: Sequence) -> int:
         """Where a request stands, if it is there."""
-        place = self._place(request)
-        i = bisect.bisect_left(requests, place, key=self._place)
+        place = self._place(sequence)
+        i = bisect.bisect_left(sequences, place, key=self._place)
         # Requests of several sources may have the same number.
-        while i + 1 < len(requests) and requests[i] is not request:
-            if self._place(requests[i + 1]) != place:
+        while i + 1 < len(sequences) and sequences[i] is not sequence:
+            if self._place(sequences[i + 1]) != place:
                 break
             i += 1
         return i
 
 
 def share_tokens(
-    remaining: Sequence[int], budget: int, chunking: Chunking, unit: int, *, whole: int | None = None
+    remaining: abc.Sequence[int], budget: int, chunking: Chunking, unit: int, *, whole: int | None = None
 ) -> list[int]:
     """How many of its `remaining` tokens each prompt reads in a step that may read `budget`.
 

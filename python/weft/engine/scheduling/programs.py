@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.errors import CapacityError
 from weft.grammar.base import Matcher
 from weft.grammar.starts import StartedGuide, Starts
@@ -26,7 +26,7 @@ from weft.grammar.starts import StartedGuide, Starts
 MOST_LOOKED_AT = 256
 """Of those that wait for memory, in one turn, where others hold it."""
 
-Failures = list[tuple[Request, BaseException]]
+Failures = list[tuple[Sequence, BaseException]]
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class _Siblings:
     """The sequences of one request that have not begun, and what is kept for them. One starts at a time."""
 
     guide: StartedGuide
-    waiting: dict[Request, None] = field(default_factory=dict)
+    waiting: dict[Sequence, None] = field(default_factory=dict)
     kept_bytes: int = 0
     is_starting: bool = False
 
@@ -61,10 +61,10 @@ class Programs:
         self._starts, self._most_ahead, self._max_bytes, self._shares = starts, ahead, max_bytes, shares
         self._waiting = WaitingQueue(turns)
         self._siblings: dict[StartedGuide, _Siblings] = {}
-        self._starting: dict[Request, Future[Matcher]] = {}
+        self._starting: dict[Sequence, Future[Matcher]] = {}
         self.orphans: list[_Orphan] = []
-        self._ahead: set[Request] = set()
-        self._held: dict[Request, int] = {}
+        self._ahead: set[Sequence] = set()
+        self._held: dict[Sequence, int] = {}
         self._has_changed = False
 
     def __len__(self) -> int:
@@ -80,41 +80,41 @@ class Programs:
             or any(orphan.started.done() for orphan in self.orphans)
         )
 
-    def add(self, request: Request) -> None:
+    def add(self, sequence: Sequence) -> None:
         """A request whose guide is a `StartedGuide`. Siblings are added before the next `collect`."""
-        self._waiting.add(request)
-        guide = _guide(request)
-        self._siblings.setdefault(guide, _Siblings(guide)).waiting[request] = None
+        self._waiting.add(sequence)
+        guide = _guide(sequence)
+        self._siblings.setdefault(guide, _Siblings(guide)).waiting[sequence] = None
         self._has_changed = True
 
-    def collect(self) -> tuple[list[Request], Failures]:
+    def collect(self) -> tuple[list[Sequence], Failures]:
         """Let those begin for whom there is room. Gives those that have begun, and those that failed to, and why."""
         ready, failed = self._take_started()
         failed += self._begin()
         return ready, failed
 
-    def admit(self, request: Request) -> None:
+    def admit(self, sequence: Sequence) -> None:
         """A request got a slot."""
-        if request in self._ahead:
-            self._ahead.remove(request)
+        if sequence in self._ahead:
+            self._ahead.remove(sequence)
             self._has_changed = True
 
-    def forget(self, request: Request) -> None:
+    def forget(self, sequence: Sequence) -> None:
         """A request ends, wherever it is."""
-        compiled = request.guide.compiled if request.guide is not None else None
+        compiled = sequence.guide.compiled if sequence.guide is not None else None
         if not isinstance(compiled, StartedGuide):
             return
         siblings = self._siblings.get(compiled)
-        num_bytes = self._held.pop(request, 0)
+        num_bytes = self._held.pop(sequence, 0)
         self.held_bytes -= num_bytes
-        self._ahead.discard(request)
+        self._ahead.discard(sequence)
         self._has_changed = True
         if siblings is None:
             return
-        if request in siblings.waiting:
-            self._waiting.remove(request)
-            del siblings.waiting[request]
-        started = self._starting.pop(request, None)
+        if sequence in siblings.waiting:
+            self._waiting.remove(sequence)
+            del siblings.waiting[sequence]
+        started = self._starting.pop(sequence, None)
         if started is not None:
             if started.cancel():
                 siblings.is_starting = False
@@ -127,70 +127,70 @@ class Programs:
         """Begin no more."""
         self._starts.close()
 
-    def _take_started(self) -> tuple[list[Request], Failures]:
-        ready: list[Request] = []
+    def _take_started(self) -> tuple[list[Sequence], Failures]:
+        ready: list[Sequence] = []
         failed: Failures = []
         for orphan in [one for one in self.orphans if one.started.done()]:
             self.orphans.remove(orphan)
             self.held_bytes -= orphan.num_bytes
             self._end_start(orphan.siblings)
-        for request in [r for r, started in self._starting.items() if started.done()]:
-            started = self._starting.pop(request)
-            self._end_start(self._siblings[_guide(request)])
+        for sequence in [r for r, started in self._starting.items() if started.done()]:
+            started = self._starting.pop(sequence)
+            self._end_start(self._siblings[_guide(sequence)])
             error = started.exception()
             if error is not None:
-                failed.append((request, error))
+                failed.append((sequence, error))
                 continue
-            assert request.guide is not None
-            request.guide.matcher = started.result()
-            ready.append(request)
+            assert sequence.guide is not None
+            sequence.guide.matcher = started.result()
+            ready.append(sequence)
         return ready, failed
 
     def _begin(self) -> Failures:
         if not self._has_changed or not len(self._waiting):
             return []
         self._has_changed = False
-        begun: list[tuple[Request, bool]] = []
+        begun: list[tuple[Sequence, bool]] = []
         failed: Failures = []
         is_open, num_passed = True, 0
-        clients = {request.queueing.client for request in self._ahead} if self._shares else set()
-        for request in self._waiting:
+        clients = {sequence.request.client_id for sequence in self._ahead} if self._shares else set()
+        for sequence in self._waiting:
             is_full = len(self._ahead) >= self._most_ahead
             if (is_full and not self._shares) or (num_passed >= MOST_LOOKED_AT and self._held):
                 break
-            if is_full and request.queueing.client in clients:
+            if is_full and sequence.request.client_id in clients:
                 num_passed += 1
                 continue
-            siblings = self._siblings[_guide(request)]
+            siblings = self._siblings[_guide(sequence)]
             if siblings.is_starting:
                 num_passed += 1
                 continue
-            own, kept = self._needs(request, siblings)
+            own, kept = self._needs(sequence, siblings)
             if own + kept > self._max_bytes:
-                failed.append((request, self._too_large(own + kept)))
+                failed.append((sequence, self._too_large(own + kept)))
                 continue
             more = own + kept - siblings.kept_bytes
             if self.held_bytes + more > self._max_bytes or not (is_open or siblings.kept_bytes):
                 is_open, num_passed = False, num_passed + 1
                 continue
             self.held_bytes += more
-            self._held[request], siblings.kept_bytes, siblings.is_starting = own, kept, True
-            self._ahead.add(request)
-            clients.add(request.queueing.client)
-            begun.append((request, not kept))
-        for request, is_last in begun:
-            self._waiting.remove(request)
-            del self._siblings[_guide(request)].waiting[request]
-            started = self._starts.begin(partial(_guide(request).begin, is_last=is_last))
-            self._starting[request] = started
+            self._held[sequence], siblings.kept_bytes, siblings.is_starting = own, kept, True
+            self._ahead.add(sequence)
+            clients.add(sequence.request.client_id)
+            begun.append((sequence, not kept))
+        for sequence, is_last in begun:
+            self._waiting.remove(sequence)
+            del self._siblings[_guide(sequence)].waiting[sequence]
+            started = self._starts.begin(partial(_guide(sequence).begin, is_last=is_last))
+            self._starting[sequence] = started
             started.add_done_callback(self._tell)
         return failed
 
-    def _needs(self, request: Request, siblings: _Siblings) -> tuple[int, int]:
+    def _needs(self, sequence: Sequence, siblings: _Siblings) -> tuple[int, int]:
         """Bytes that a request may hold, and that stay with its siblings when it begins."""
-        each = _guide(request).sequence_bytes
+        each = _guide(sequence).sequence_bytes
         # A beam's copy is made before the one that it takes the place of is gone.
-        own = each * (request.beam.width + 1 if request.beam is not None else 1)
+        own = each * (sequence.request.beam.width + 1 if sequence.request.beam is not None else 1)
         return own, each if len(siblings.waiting) > 1 else 0
 
     def _end_start(self, siblings: _Siblings) -> None:
@@ -216,6 +216,6 @@ class Programs:
         )
 
 
-def _guide(request: Request) -> StartedGuide:
-    assert request.guide is not None and isinstance(request.guide.compiled, StartedGuide)
-    return request.guide.compiled
+def _guide(sequence: Sequence) -> StartedGuide:
+    assert sequence.guide is not None and isinstance(sequence.guide.compiled, StartedGuide)
+    return sequence.guide.compiled

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from weft.engine.kv.moves import Move
-from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Sequence
+
+
+class Released(NamedTuple):
+    """Slots that a sequence gave back: it may be admitted to others before the runner knows."""
+
+    sequence: Sequence
+    slots: tuple[int, ...]
 
 
 @dataclass
@@ -14,17 +22,17 @@ class Schedule:
     Before, `moves` of pages are made. `admitted` are new in their slots; of the prompts of `reading` so many tokens are
     read. `released` slots were given back since the schedule before."""
 
-    decoding: list[Running] = field(default_factory=list)
+    decoding: list[Sequence] = field(default_factory=list)
     num_rows: int = 0
     num_drafts: int = 0
-    grown: list[Running] = field(default_factory=list)
-    admitted: list[Running] = field(default_factory=list)
-    reading: list[tuple[Running, int]] = field(default_factory=list)
-    released: list[Running] = field(default_factory=list)
+    grown: list[Sequence] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    reading: list[tuple[Sequence, int]] = field(default_factory=list)
+    released: list[Released] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
 
     @property
-    def everyone(self) -> list[Running]:
+    def everyone(self) -> list[Sequence]:
         """All that the step is for, each once."""
-        reading = [running for running, _ in self.reading]
+        reading = [sequence for sequence, _ in self.reading]
         return list(dict.fromkeys([*self.decoding, *self.admitted, *reading]))

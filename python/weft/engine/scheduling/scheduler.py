@@ -1,23 +1,23 @@
 """Who runs: requests get slots and pages, prompts their share of a step, and what others need more is taken back.
 
 Decides only, and knows no device: the runner launches what a `Schedule` says, the output processor tells what became of
-it. A request that runs holds what its `Running` says.
+it. A `Sequence` says itself what it holds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 
 from weft.config import EngineConfig, Speculation
 from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.policy import share_tokens
-from weft.engine.scheduling.running import Running, Search
-from weft.engine.scheduling.schedule import Schedule
+from weft.engine.scheduling.schedule import Released, Schedule
 from weft.engine.scheduling.shares import has_newcomer, next_to_run, who_yields
 from weft.engine.scheduling.tuner import BatchTuner
 from weft.engine.scheduling.waiting import Waiting
-from weft.engine.sequence import Request, Stage
+from weft.engine.sequence import Search, Sequence, Stage
 from weft.engine.stats import StepRecord
 
 
@@ -31,60 +31,54 @@ class Scheduler:
         speculation: Speculation,
         waiting: Waiting,
         capacity: Capacity,
-        begin_search: Callable[[Running], Search] | None = None,
+        begin_search: Callable[[Sequence], Search] | None = None,
     ) -> None:
         assert config.max_num_tokens is not None
         self.waiting = waiting
         self.capacity = capacity
-        self.running: list[Running] = []
-        self._of: dict[Request, Running] = {}
-        self.released: list[Running] = []
+        self.running: list[Sequence] = []
+        self.released: list[Released] = []
         self._config = config
         self._shares = config.shares_slots and config.policy != "static_batch"
         self._num_drafts_of = [0, *map(speculation.draft_tokens, range(1, config.max_batch + 1))]
         self.tuner = BatchTuner(config, capacity.kv.num_pages - 1, speculation.max_draft_tokens)
         self._begin_search = begin_search
-        self._spliced: list[Running] = []
-        self._grown: list[Running] = []
+        self._spliced: list[Sequence] = []
+        self._grown: list[Sequence] = []
         self._is_short, self._waits = False, False  # in this step: no pages were left; a newcomer went first
-        self._refused: tuple[Request | None, int] = None, 0  # in the last step, with so many pages to be had
+        self._refused: tuple[Sequence | None, int] = None, 0  # in the last step, with so many pages to be had
 
     # -- requests come and go
 
-    def add(self, request: Request) -> None:
+    def add(self, sequence: Sequence) -> None:
         """A new request."""
-        if request.guide is not None:
-            request.guide.bound(self.capacity.max_new_tokens(request))
-        self.waiting.add(request)
+        if sequence.guide is not None:
+            sequence.guide.bound(self.capacity.max_new_tokens(sequence))
+        self.waiting.add(sequence)
 
-    def running_of(self, request: Request) -> Running | None:
-        """What a request holds; None while it waits, and when it has ended."""
-        return self._of.get(request)
-
-    def remove(self, request: Request) -> None:
+    def remove(self, sequence: Sequence) -> None:
         """The request ends, wherever it is. What it holds is free now, or when no batch in flight names it."""
-        self.waiting.forget(request)
-        self.tuner.note(len(request.prompt), len(request.output.token_ids))
-        running = self._of.get(request)
-        if running is not None:
-            self._leave(running)
+        self.waiting.forget(sequence)
+        self.tuner.note(len(sequence.prompt), len(sequence.output.token_ids))
+        if sequence.is_active:
+            self._leave(sequence)
 
-    def retire(self, left: Sequence[Running]) -> None:
+    def retire(self, left: abc.Sequence[Sequence]) -> None:
         """No batch in flight names these any more, which ended or were preempted meanwhile: they give back what they
         hold."""
-        for running in left:
-            self._release(running)
+        for sequence in left:
+            self._release(sequence)
 
-    def splice(self, running: Running) -> None:
+    def splice(self, sequence: Sequence) -> None:
         """The request's matcher wrote the end of its text anew: it is to be read again."""
-        running.is_spliced = True
-        self._spliced.append(running)
+        sequence.is_spliced = True
+        self._spliced.append(sequence)
 
     def prompt_tokens_read(self) -> dict[int, int]:
         """How far the prompts are that are being read, by request id."""
-        return {r.request.id: r.num_read for r in self.running if r.request.stage is Stage.CONTEXT}
+        return {r.id: r.num_read for r in self.running if r.stage is Stage.CONTEXT}
 
-    def take_released(self) -> list[Running]:
+    def take_released(self) -> list[Released]:
         """What was `released` since the last call."""
         released, self.released = self.released, []
         return released
@@ -98,21 +92,21 @@ class Scheduler:
         self._is_short, yielding = False, self._yielding()
         if yielding and in_flight:
             return None
-        for running in yielding:
-            self._preempt(running, record, yields=True)
+        for sequence in yielding:
+            self._preempt(sequence, record, yields=True)
         decoding = self._decoding()
         while decoding and not self._grow(decoding):
             if in_flight:
                 return None
             self._is_short = True
             if not self._read_spliced_again():  # those give pages back, which no longer hold their text
-                self._preempt(max(self.running, key=lambda r: self.waiting.turns.place(r.request)), record)
+                self._preempt(max(self.running, key=self.waiting.turns.place), record)
             decoding = self._decoding()
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
 
     def drop_ended(self, schedule: Schedule) -> None:
         """Take out of a schedule what has ended since."""
-        decoding = [r for r in schedule.decoding if r.request.is_active and _wants_tokens(r)]
+        decoding = [r for r in schedule.decoding if r.is_active and _wants_tokens(r)]
         schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
         schedule.num_drafts = self._num_drafts(decoding)
 
@@ -127,66 +121,64 @@ class Scheduler:
             schedule.decoding, schedule.num_rows = [], 0
         else:
             grown, self._grown = self._grown, []
-            schedule.grown = [running for running in grown if self._holds(running)]
+            schedule.grown = [sequence for sequence in grown if sequence.stage is Stage.GENERATION]
         if len(schedule.decoding) < len(self.running):
             schedule.reading = self._share(budget)
         schedule.released = self.take_released()
         if self.capacity.kv.moves:
             schedule.moves = self.capacity.kv.take_moves()
 
-    def _decoding(self) -> list[Running]:
-        return [r for r in self.running if r.request.stage is Stage.GENERATION and _wants_tokens(r)]
+    def _decoding(self) -> list[Sequence]:
+        return [r for r in self.running if r.stage is Stage.GENERATION and _wants_tokens(r)]
 
-    def _grow(self, decoding: Sequence[Running]) -> bool:
+    def _grow(self, decoding: abc.Sequence[Sequence]) -> bool:
         """Pages for what each may write next. False: there are not as many."""
         if self.capacity.reserves_all:
             return True
-        for running in decoding:
-            has_more = self.capacity.grow(running)
+        for sequence in decoding:
+            has_more = self.capacity.grow(sequence)
             if has_more is None:
                 return False
             if has_more:
-                self._grown.append(running)
+                self._grown.append(sequence)
         return True
 
-    def _num_drafts(self, decoding: Sequence[Running]) -> int:
+    def _num_drafts(self, decoding: abc.Sequence[Sequence]) -> int:
         """As many as batches of so many rows have, so that there are few kinds of iterations; none where all want
         none."""
-        if all(running.request.drafts.max_drafts == 0 for running in decoding):
+        if all(sequence.request.max_drafts == 0 for sequence in decoding):
             return 0
         return self._num_drafts_of[_num_rows(decoding)]
 
-    def _admit(self, record: StepRecord, budget: int) -> list[Running]:
+    def _admit(self, record: StepRecord, budget: int) -> list[Sequence]:
         """Give slots and pages to those who wait, in their order, while there is something to read for them."""
-        admitted, queue = list[Running](), self.waiting.queue
+        admitted, queue = list[Sequence](), self.waiting.queue
         self._refused = None, 0
         if self._is_short or not queue.requests or (self._config.policy == "static_batch" and self.running):
             return admitted
-        unread = sum(running.num_unread for running in self.running)
+        unread = sum(sequence.num_unread for sequence in self.running)
         while queue.requests and (self.capacity.free_slots or self._shares):
-            request = self._next()
+            sequence = self._next()
             # All that run are searched with one number of beams; who wants another waits until they are done.
-            fits = not self.running or self.running[0].request.width == request.width
-            if not fits or not self._can_read(request, budget, unread):
+            fits = not self.running or self.running[0].width == sequence.width
+            if not fits or not self._can_read(sequence, budget, unread):
                 break
-            is_full = self.running and self._num_slots_taken + request.width > self.tuner.limits.max_batch
-            running = None if is_full else self.capacity.take(request, len(self.running))
-            if running is None:
-                self._refused = request, self.capacity.kv.num_available
+            is_full = self.running and self._num_slots_taken + sequence.width > self.tuner.limits.max_batch
+            if is_full or not self.capacity.take(sequence, len(self.running)):
+                self._refused = sequence, self.capacity.kv.num_available
                 break
-            if request.beam is not None:
+            if sequence.request.beam is not None:
                 assert self._begin_search is not None
-                running.search = self._begin_search(running)
-            self.running.append(running)
-            self._of[request] = running
-            admitted.append(running)
-            unread += running.num_unread
-            if self.waiting.admit(request):
+                sequence.search = self._begin_search(sequence)
+            self.running.append(sequence)
+            admitted.append(sequence)
+            unread += sequence.num_unread
+            if self.waiting.admit(sequence):
                 record.new_active += 1
-                record.new_active_queue_s += time.perf_counter() - request.output.stats.submitted_at
+                record.new_active_queue_s += time.perf_counter() - sequence.output.stats.submitted_at
         return admitted
 
-    def _next(self) -> Request:
+    def _next(self) -> Sequence:
         """Who is admitted next."""
         queue, turns, most = self.waiting.queue, self.waiting.turns, self.tuner.limits.max_batch
         return next_to_run(queue, turns, self.running, most) if self._shares else queue.first
@@ -195,7 +187,7 @@ class Scheduler:
     def _num_slots_taken(self) -> int:
         return self._config.max_batch - len(self.capacity.free_slots)
 
-    def _can_read(self, request: Request, budget: int, unread: int) -> bool:
+    def _can_read(self, sequence: Sequence, budget: int, unread: int) -> bool:
         """Whether one more prompt should be begun, where `budget` tokens may be read in this step, and of those that
         were begun `unread` are left."""
         config = self._config
@@ -204,13 +196,13 @@ class Scheduler:
         if config.chunked and config.chunking == "equal_progress":
             return budget > 0
         # A prompt is read in parts where all are, or where no step is large enough for it.
-        reads_parts = config.chunked or request.num_tokens > self.tuner.limits.max_num_tokens
-        return unread < budget and (reads_parts or unread + request.num_tokens <= budget)
+        reads_parts = config.chunked or sequence.num_tokens > self.tuner.limits.max_num_tokens
+        return unread < budget and (reads_parts or unread + sequence.num_tokens <= budget)
 
-    def _share(self, budget: int) -> list[tuple[Running, int]]:
+    def _share(self, budget: int) -> list[tuple[Sequence, int]]:
         """How many tokens of which prompts are read."""
         config = self._config
-        reading = [r for r in self.running if r.request.stage is Stage.CONTEXT]
+        reading = [r for r in self.running if r.stage is Stage.CONTEXT]
         shares = share_tokens(
             [r.num_unread for r in reading],
             budget,
@@ -218,75 +210,71 @@ class Scheduler:
             config.page_size,
             whole=None if config.chunked else self.tuner.limits.max_num_tokens,
         )
-        for running, count in zip(reading, shares, strict=True):
-            running.num_read += count
-        return [(running, count) for running, count in zip(reading, shares, strict=True) if count]
+        for sequence, count in zip(reading, shares, strict=True):
+            sequence.num_read += count
+        return [(sequence, count) for sequence, count in zip(reading, shares, strict=True) if count]
 
     # -- taking back
 
-    def _yielding(self) -> list[Running]:
+    def _yielding(self) -> list[Sequence]:
         """Whose slots a client without any is to have."""
         queue, turns = self.waiting.queue, self.waiting.turns
         if not self._shares or not queue.requests or not self.running:
             return []
         newcomer, limits = self._next(), self.tuner.limits
-        unread = sum(running.num_unread for running in self.running)
-        if self.running[0].request.width > 1 or not self._can_read(newcomer, limits.max_num_tokens, unread):
+        unread = sum(sequence.num_unread for sequence in self.running)
+        if self.running[0].width > 1 or not self._can_read(newcomer, limits.max_num_tokens, unread):
             return []
         if self._num_slots_taken + newcomer.width > limits.max_batch:
             return who_yields(newcomer, queue, turns, self.running, limits.max_batch)
-        request, num_available = self._refused
-        if request is not newcomer or self.capacity.kv.num_available > num_available:  # it may fit now
+        refused, num_available = self._refused
+        if refused is not newcomer or self.capacity.kv.num_available > num_available:  # it may fit now
             return []
         # There are slots, and no pages: those that run are as many as can, and one goes at a time.
         return who_yields(newcomer, queue, turns, self.running, self._num_slots_taken, most=1)
 
-    def _preempt(self, running: Running, record: StepRecord, yields: bool = False) -> None:
+    def _preempt(self, sequence: Sequence, record: StepRecord, yields: bool = False) -> None:
         """Take slot and pages back from a request that nothing in flight names. Its text and its matcher stay."""
-        assert not running.in_flight
-        record.paused.append(running.request.id)
-        self.capacity.cache(running)
-        self._queue_again(running, yields)
+        assert not sequence.in_flight
+        record.paused.append(sequence.id)
+        self.capacity.cache(sequence)
+        self._queue_again(sequence, yields)
 
     def _read_spliced_again(self) -> bool:
         """Queue those whose text was written anew and that nothing in flight names; whether there were some."""
         if not self._spliced:
             return False
-        live = [running for running in self._spliced if self._holds(running)]
-        self._spliced = [running for running in live if running.in_flight]
-        again = [running for running in live if not running.in_flight]
-        for running in again:
-            self._queue_again(running)
+        live = [sequence for sequence in self._spliced if not sequence.has_left]
+        self._spliced = [sequence for sequence in live if sequence.in_flight]
+        again = [sequence for sequence in live if not sequence.in_flight]
+        for sequence in again:
+            self._queue_again(sequence)
         return bool(again)
 
-    def _queue_again(self, running: Running, yields: bool = False) -> None:
-        self._leave(running)
-        running.request.move(Stage.QUEUED)
-        self.waiting.add_again(running.request, yields)
+    def _queue_again(self, sequence: Sequence, yields: bool = False) -> None:
+        self._leave(sequence)
+        sequence.move(Stage.QUEUED)
+        self.waiting.add_again(sequence, yields)
 
-    def _leave(self, running: Running) -> None:
-        self.running.remove(running)
-        del self._of[running.request]
-        running.has_left = True
-        if not running.in_flight:
-            self._release(running)
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        sequence.has_left = True
+        if not sequence.in_flight:
+            self._release(sequence)
 
-    def _release(self, running: Running) -> None:
-        self.capacity.release(running)
-        self.released.append(running)
-        if running.request.is_finished:
-            running.request.let_go()
-
-    def _holds(self, running: Running) -> bool:
-        return self._of.get(running.request) is running
+    def _release(self, sequence: Sequence) -> None:
+        self.capacity.release(sequence)
+        self.released.append(Released(sequence, sequence.slots))
+        if sequence.is_finished:
+            sequence.let_go()
 
 
-def _num_rows(decoding: Sequence[Running]) -> int:
-    return sum(1 if running.search is None else running.search.num_rows for running in decoding)
+def _num_rows(decoding: abc.Sequence[Sequence]) -> int:
+    return sum(1 if sequence.search is None else sequence.search.num_rows for sequence in decoding)
 
 
-def _wants_tokens(running: Running) -> bool:
+def _wants_tokens(sequence: Sequence) -> bool:
     """Whether it can decode now: its answer may have more tokens than what is in flight adds."""
-    if running.is_spliced or (running.search is not None and running.in_flight):
+    if sequence.is_spliced or (sequence.search is not None and sequence.in_flight):
         return False
-    return len(running.request.output.token_ids) + running.num_promised < running.max_new_tokens
+    return len(sequence.output.token_ids) + sequence.num_promised < sequence.max_new_tokens

@@ -11,7 +11,7 @@ from weft.core.awake import AwakeWatch
 from weft.engine.scheduling.deadlines import Deadlines
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
 from weft.engine.scheduling.programs import Failures, Programs
-from weft.engine.sequence import Request, Stage
+from weft.engine.sequence import Sequence, Stage
 from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide
 
@@ -29,13 +29,13 @@ class Waiting:
         self.programs = programs
         self.turns = turns
         self.queue = WaitingQueue(turns)
-        self.unready: dict[Request, None] = {}
-        self._compiling: dict[Future[CompiledGuide], dict[Request, None]] = {}
+        self.unready: dict[Sequence, None] = {}
+        self._compiling: dict[Future[CompiledGuide], dict[Sequence, None]] = {}
         self.compiled: deque[Future[CompiledGuide]] = deque()  # other threads add to it
         self.deadlines = Deadlines()
-        self.preempted: dict[Request, AwakeWatch | None] = {}
+        self.preempted: dict[Sequence, AwakeWatch | None] = {}
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[Sequence]:
         yield from self.queue
         yield from self.unready
 
@@ -55,50 +55,50 @@ class Waiting:
         first = self.deadlines.first
         return first is not None and first <= time.perf_counter()
 
-    def add(self, request: Request) -> None:
+    def add(self, sequence: Sequence) -> None:
         """A new request."""
-        if request.queueing.deadline is not None:
-            self.deadlines.add(request, request.queueing.deadline)
-        self.turns.take(request)
-        if request.stage is not Stage.COMPILING:
-            self.queue.add(request)
+        if sequence.deadline is not None:
+            self.deadlines.add(sequence, sequence.deadline)
+        self.turns.take(sequence)
+        if sequence.stage is not Stage.COMPILING:
+            self.queue.add(sequence)
             return
-        assert request.guide is not None
-        self.unready[request] = None
-        compiling = request.guide.compiling
+        assert sequence.guide is not None
+        self.unready[sequence] = None
+        compiling = sequence.guide.compiling
         alike = self._compiling.setdefault(compiling, {})
-        alike[request] = None
+        alike[sequence] = None
         if len(alike) == 1:
             compiling.add_done_callback(self.compiled.append)
 
-    def add_again(self, request: Request, yields: bool = False) -> None:
+    def add_again(self, sequence: Sequence, yields: bool = False) -> None:
         """A request that was preempted. One that `yields` its slot to another client may wait as long as it takes."""
-        self.preempted[request] = None if yields else AwakeWatch()
-        self.queue.add(request)
+        self.preempted[sequence] = None if yields else AwakeWatch()
+        self.queue.add(sequence)
 
-    def admit(self, request: Request) -> bool:
+    def admit(self, sequence: Sequence) -> bool:
         """The request got what it waited for; whether for the first time."""
-        self.queue.remove(request)
-        self.turns.admit(request)
-        if _has_program(request):
-            self.programs.admit(request)
-        is_new = request not in self.preempted
-        self.preempted.pop(request, None)
+        self.queue.remove(sequence)
+        self.turns.admit(sequence)
+        if _has_program(sequence):
+            self.programs.admit(sequence)
+        is_new = sequence not in self.preempted
+        self.preempted.pop(sequence, None)
         return is_new
 
-    def forget(self, request: Request) -> None:
+    def forget(self, sequence: Sequence) -> None:
         """The request ends, wherever it is."""
-        if request.stage is Stage.COMPILING:
-            self._stop_compiling(request)
-        elif request.stage is Stage.QUEUED and request in self.queue:
-            self.queue.remove(request)
-        self.unready.pop(request, None)
-        if _has_program(request):
-            self.programs.forget(request)
-        self.turns.forget(request)
-        if request.queueing.deadline is not None:
-            self.deadlines.forget(request)
-        self.preempted.pop(request, None)
+        if sequence.stage is Stage.COMPILING:
+            self._stop_compiling(sequence)
+        elif sequence.stage is Stage.QUEUED and sequence in self.queue:
+            self.queue.remove(sequence)
+        self.unready.pop(sequence, None)
+        if _has_program(sequence):
+            self.programs.forget(sequence)
+        self.turns.forget(sequence)
+        if sequence.deadline is not None:
+            self.deadlines.forget(sequence)
+        self.preempted.pop(sequence, None)
 
     def collect(self) -> Failures:
         """Queue the requests whose guide is compiled, and whose program has started; those that failed, and why."""
@@ -106,49 +106,49 @@ class Waiting:
         while self.compiled:
             compiling = self.compiled.popleft()
             error = compiling.exception()
-            for request in list(self._compiling.get(compiling, ())):
-                assert request.guide is not None
-                request.output.stats.note_guide_ready()  # where its own callback was not called yet
+            for sequence in list(self._compiling.get(compiling, ())):
+                assert sequence.guide is not None
+                sequence.output.stats.note_guide_ready()  # where its own callback was not called yet
                 if error is not None:
-                    failed.append((request, error))
+                    failed.append((sequence, error))
                     continue
-                self._stop_compiling(request)
-                request.guide.compiled = compiled = compiling.result()
-                request.output.guide_notes = compiled.notes
+                self._stop_compiling(sequence)
+                sequence.guide.compiled = compiled = compiling.result()
+                sequence.output.guide_notes = compiled.notes
                 if isinstance(compiled, StartedGuide):
-                    self.programs.add(request)
+                    self.programs.add(sequence)
                 else:
-                    self._queue(request)
+                    self._queue(sequence)
         if self.unready or self.programs.orphans:
             started, more = self.programs.collect()
-            for request in started:
-                self._queue(request)
+            for sequence in started:
+                self._queue(sequence)
             failed += more
         return failed
 
-    def _queue(self, request: Request) -> None:
-        del self.unready[request]
-        request.move(Stage.QUEUED)
-        self.queue.add(request)
+    def _queue(self, sequence: Sequence) -> None:
+        del self.unready[sequence]
+        sequence.move(Stage.QUEUED)
+        self.queue.add(sequence)
 
-    def _stop_compiling(self, request: Request) -> None:
-        assert request.guide is not None
-        compiling = request.guide.compiling
+    def _stop_compiling(self, sequence: Sequence) -> None:
+        assert sequence.guide is not None
+        compiling = sequence.guide.compiling
         alike = self._compiling.get(compiling)
         if alike is not None:
-            alike.pop(request, None)
+            alike.pop(sequence, None)
             if not alike:
                 del self._compiling[compiling]
 
-    def late(self) -> list[Request]:
+    def late(self) -> list[Sequence]:
         """Those whose time is up."""
         late = self.deadlines.late(time.perf_counter())
         clocks = self.preempted.items()
         idle = [
-            request for request, waits in clocks if waits is not None and waits.seconds > self._max_idle_s
+            sequence for sequence, waits in clocks if waits is not None and waits.seconds > self._max_idle_s
         ]
-        return late + [request for request in idle if request not in late]
+        return late + [sequence for sequence in idle if sequence not in late]
 
 
-def _has_program(request: Request) -> bool:
-    return request.guide is not None and isinstance(request.guide.compiled, StartedGuide)
+def _has_program(sequence: Sequence) -> bool:
+    return sequence.guide is not None and isinstance(sequence.guide.compiled, StartedGuide)

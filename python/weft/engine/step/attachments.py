@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import abc
+from collections.abc import Mapping
 
-from weft.engine.scheduling.running import Running
+from weft.engine.sequence import Sequence
 from weft.grammar.base import Matcher
 from weft.guided.lane import GrammarLane
 
@@ -23,14 +24,14 @@ class Attachments:
         """Slots get other matchers, or none."""
         self._next |= attach
 
-    def release(self, running: Running) -> None:
-        """A request gave its slots back."""
-        if running.is_guided:
-            self._next |= dict.fromkeys(running.slots)
+    def release(self, sequence: Sequence, slots: abc.Sequence[int]) -> None:
+        """A sequence gave these slots back. It may have others by now."""
+        if sequence.is_guided:
+            self._next |= dict.fromkeys(slots)
             self._holds_ended = True
-            self._holds_program |= running.has_program
+            self._holds_program |= sequence.has_program
 
-    def push(self, slots: Sequence[int]) -> None:
+    def push(self, slots: abc.Sequence[int]) -> None:
         """Leave the next iteration's snapshot."""
         attach, self._next = self._next, {}
         self.epoch = self._lane.push(slots, attach)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from weft.engine.device.results import StepResults
-from weft.engine.scheduling.running import Running
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.step.moving import Moving
 from weft.engine.step.opening import PromptRow
 from weft.engine.step.step import Plan
@@ -26,12 +25,12 @@ class InFlightBatch:
     """
 
     plan: Plan | None = None
-    decoding: list[Running] = field(default_factory=list)
-    first: list[Running] = field(default_factory=list)
-    reading: list[Running] = field(default_factory=list)
-    prompts: dict[Running, PromptRow] = field(default_factory=dict)
-    unopened: list[tuple[Request, BaseException]] = field(default_factory=list)
-    failures: list[tuple[list[Request], BaseException]] = field(default_factory=list)
+    decoding: list[Sequence] = field(default_factory=list)
+    first: list[Sequence] = field(default_factory=list)
+    reading: list[Sequence] = field(default_factory=list)
+    prompts: dict[Sequence, PromptRow] = field(default_factory=dict)
+    unopened: list[tuple[Sequence, BaseException]] = field(default_factory=list)
+    failures: list[tuple[list[Sequence], BaseException]] = field(default_factory=list)
     results: StepResults | None = None
     began: float = field(default_factory=time.perf_counter)
     is_launched: bool = False
@@ -39,39 +38,39 @@ class InFlightBatch:
     masks_drafts: bool = False
     moving: Moving | None = None
 
-    def __iter__(self) -> Iterator[Running]:
+    def __iter__(self) -> Iterator[Sequence]:
         yield from self.decoding
         yield from self.first
         yield from self.reading
 
     @property
-    def requests(self) -> list[Request]:
+    def sequences(self) -> list[Sequence]:
         """All of them, each once."""
-        return [running.request for running in self]
+        return [*self]
 
-    def decode(self, plan: Plan, rows: list[Running], masks_drafts: bool) -> None:
+    def decode(self, plan: Plan, rows: list[Sequence], masks_drafts: bool) -> None:
         """Note requests that decode; each gets a token at least."""
         self.plan, self.decoding, self.masks_drafts = plan, rows, masks_drafts
         self.is_launched = True
-        for running in rows:
-            running.in_flight += 1
-            running.num_promised += 1
+        for sequence in rows:
+            sequence.in_flight += 1
+            sequence.num_promised += 1
 
-    def read(self, running: Running, row: PromptRow, is_last: bool) -> None:
+    def read(self, sequence: Sequence, row: PromptRow, is_last: bool) -> None:
         """Note a part of a prompt; the last part gives the first token."""
-        (self.first if is_last else self.reading).append(running)
-        self.prompts[running] = row
+        (self.first if is_last else self.reading).append(sequence)
+        self.prompts[sequence] = row
         self.is_launched = True
-        running.in_flight += 1
-        running.num_promised += is_last
+        sequence.in_flight += 1
+        sequence.num_promised += is_last
 
-    def end(self) -> list[Running]:
+    def end(self) -> list[Sequence]:
         """The batch is over. Gives the requests that left meanwhile and that no other batch names."""
-        for running in (*self.decoding, *self.first):
-            running.num_promised -= 1
-        left: list[Running] = []
-        for running in self:
-            running.in_flight -= 1
-            if running.has_left and not running.in_flight:
-                left.append(running)
+        for sequence in (*self.decoding, *self.first):
+            sequence.num_promised -= 1
+        left: list[Sequence] = []
+        for sequence in self:
+            sequence.in_flight -= 1
+            if sequence.has_left and not sequence.in_flight:
+                left.append(sequence)
         return left

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import abc
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,7 @@ from weft.engine.logits_processors import CapturedProcessor
 from weft.engine.processors.captured import CapturedProcessors
 from weft.engine.recording import Recorder
 from weft.engine.scheduling.draft_limits import draft_limit
-from weft.engine.scheduling.running import Running
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.engine.step.lookahead import write_windows
 from weft.guided.lane import GrammarLane
 from weft.runtime.buffers import pinned_copy
@@ -38,12 +38,12 @@ class PromptRow:
     `SlotState`'s.
     """
 
-    slots: Sequence[int]
+    slots: abc.Sequence[int]
     tokens: NDArray[np.int64]
-    pages: Sequence[int]
+    pages: abc.Sequence[int]
     sampling: SamplingRow
     first: int = 0
-    window: Sequence[int] = ()
+    window: abc.Sequence[int] = ()
     context: Mapping[str, Tensor] = field(default_factory=dict)
     request_id: int = 0
     processor: int = 0
@@ -78,69 +78,69 @@ class SlotOpener:
         self.recorder: Recorder | None = None
         self._runtime, self._lane, self._parts = runtime, lane, parts
         self._captured = CapturedProcessors(forget)
-        self._in_use: dict[Running, CapturedProcessor] = {}
+        self._in_use: dict[Sequence, CapturedProcessor] = {}
 
-    def open(self, running: Running) -> PromptRow:
+    def open(self, sequence: Sequence) -> PromptRow:
         """The row that makes the slots the request's. What this raises is the request's own."""
-        request, kv = running.request, running.kv
-        matcher = request.guide.begin() if request.guide is not None else None
+        request, kv = sequence.request, sequence.kv
+        matcher = sequence.guide.begin() if sequence.guide is not None else None
         if self.recorder is not None:
-            self.recorder.watch(request, running.slot, matcher)
-        sampling = self._sampling(running)
-        tokens = request.text
+            self.recorder.watch(sequence, sequence.slot, matcher)
+        sampling = self._sampling(sequence)
+        tokens = sequence.text
         if self._lane.proposals is not None:
-            room = request.sampling.max_tokens - running.resumed_at
-            drafts = request.drafts
+            room = sequence.request.sampling.max_tokens - sequence.resumed_at
             self._lane.proposals.open(
-                running.slot, tokens, room, drafts.given, running.resumed_at, drafts.ahead
+                sequence.slot, tokens, room, request.given_ids, sequence.resumed_at, request.ahead
             )
-        if request.gather.context and not running.resumed_at:
-            request.gathered.context = self._parts.outputs.context_tensors(
-                self._runtime, request.gather, len(request.prompt)
+        if sequence.request.gather.context and not sequence.resumed_at:
+            sequence.gathered.context = self._parts.outputs.context_tensors(
+                self._runtime, sequence.request.gather, len(sequence.prompt)
             )
         width = self._parts.state.page_table.shape[1]
         return PromptRow(
-            running.slots,
+            sequence.slots,
             np.array(tokens, dtype=np.int64),
             kv.pages[:width],
             sampling,
             kv.num_reused,
             self._lane.proposals.first_window(tokens) if self._lane.proposals is not None else (),
-            request.gathered.context,
-            _request_id(request),
-            self._capture(running),
+            sequence.gathered.context,
+            _request_id(sequence),
+            self._capture(sequence),
         )
 
-    def release(self, running: Running) -> None:
+    def release(self, sequence: Sequence) -> None:
         """The request gave its slots back."""
-        entry = self._in_use.pop(running, None)
+        entry = self._in_use.pop(sequence, None)
         if entry is not None:
             self._captured.give_back(entry)
-            if running.request.processor is not None:
-                running.request.processor.captured = None
+            if sequence.processor is not None:
+                sequence.processor.captured = None
 
-    def _sampling(self, running: Running) -> SamplingRow:
-        request = running.request
-        limit, is_searched = draft_limit(request, self._parts.max_drafts), running.search is not None
-        sampling = SlotSampling(request.sampling, request.seed, request.rules, limit, is_searched)
-        answer = () if is_searched else request.output.token_ids
+    def _sampling(self, sequence: Sequence) -> SamplingRow:
+        limit, is_searched = draft_limit(sequence, self._parts.max_drafts), sequence.search is not None
+        sampling = SlotSampling(
+            sequence.request.sampling, sequence.seed, sequence.request.rules, limit, is_searched
+        )
+        answer = () if is_searched else sequence.output.token_ids
         vocab_size = self._parts.model.config.vocab_size
-        return SamplingRow(self._runtime, sampling, request.prompt, vocab_size, answer)
+        return SamplingRow(self._runtime, sampling, sequence.prompt, vocab_size, answer)
 
-    def _capture(self, running: Running) -> int:
+    def _capture(self, sequence: Sequence) -> int:
         """The number that marks the slots' captured processor; 0 for none."""
-        own = running.request.processor
+        own = sequence.processor
         if own is None or not own.processor.allows_capture:
             return 0
-        own.captured = self._in_use[running] = self._captured.take(own.processor)
+        own.captured = self._in_use[sequence] = self._captured.take(own.processor)
         return own.captured.number
 
 
-def _request_id(request: Request) -> int:
-    return request.id if request.processor is None else request.processor.number_for(request.id)
+def _request_id(sequence: Sequence) -> int:
+    return sequence.id if sequence.processor is None else sequence.processor.number_for(sequence.id)
 
 
-def slot_records(runtime: Runtime, rows: Sequence[PromptRow], pages_per_slot: int) -> Tensor:
+def slot_records(runtime: Runtime, rows: abc.Sequence[PromptRow], pages_per_slot: int) -> Tensor:
     """Pinned records int64 [n, ...] of the rows' slots, for `open_slots`."""
     slots = [(slot, row) for row in rows for slot in row.slots]
     width = _OWN + _NUMBERS + -(-pages_per_slot // 2)
@@ -155,7 +155,7 @@ def slot_records(runtime: Runtime, rows: Sequence[PromptRow], pages_per_slot: in
 
 
 def open_rows(
-    runtime: Runtime, stream: Stream, lane: GrammarLane, parts: DecodeParts, rows: Sequence[PromptRow]
+    runtime: Runtime, stream: Stream, lane: GrammarLane, parts: DecodeParts, rows: abc.Sequence[PromptRow]
 ) -> None:
     """Make the rows' slots their own."""
     state = parts.state
@@ -204,7 +204,7 @@ def copy_pages(parts: DecodeParts, sources: Tensor, targets: Tensor) -> None:
         cache.copy_pages(sources, targets)
 
 
-def pinned_pairs(runtime: Runtime, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
+def pinned_pairs(runtime: Runtime, pairs: abc.Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
     """Pairs of pages, (from, to), as two tensors int64 [n]; None where there are none."""
     if not pairs:
         return None
@@ -212,7 +212,7 @@ def pinned_pairs(runtime: Runtime, pairs: Sequence[tuple[int, int]]) -> tuple[Te
     return pinned_copy(runtime, sources, torch.int64), pinned_copy(runtime, targets, torch.int64)
 
 
-def guarded(rows: Sequence[PromptRow], fn: Callable[..., None], *args: Any) -> None:
+def guarded(rows: abc.Sequence[PromptRow], fn: Callable[..., None], *args: Any) -> None:
     """`fn(*args)`, unless all rows have failed; what it raises is the rows' error, and no other request's."""
     if all(row.error is not None for row in rows):
         return

@@ -3,7 +3,8 @@ captured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import abc
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ from weft.engine.device.results import ResultRings
 from weft.engine.device.state import DecodeParts
 from weft.engine.processors.host import HostRows
 from weft.engine.recording import Recorder
-from weft.engine.scheduling.running import Branching, Running
-from weft.engine.scheduling.schedule import Schedule
+from weft.engine.scheduling.schedule import Released, Schedule
+from weft.engine.sequence import Branching, Sequence
 from weft.engine.step.attachments import Attachments
 from weft.engine.step.branching import BranchInputs, branch
 from weft.engine.step.draft_masking import DraftGuidance
@@ -94,7 +95,7 @@ class ModelRunner:
 
     def calls_host(self, schedule: Schedule) -> bool:
         """Whether a logits processor on the host is called for a prompt, so that the launch waits for it."""
-        return any(running.calls_host for running, _ in schedule.reading)
+        return any(sequence.calls_host for sequence, _ in schedule.reading)
 
     def launch(self, schedule: Schedule) -> InFlightBatch:
         """Launch an iteration of those that decode, and parts of prompts. What can't be launched is in the batch's
@@ -116,12 +117,12 @@ class ModelRunner:
             self._start_results(batch)
         return batch
 
-    def release(self, released: Sequence[Running]) -> None:
+    def release(self, released: abc.Sequence[Released]) -> None:
         """Slots that requests gave back: their matchers leave with the next snapshot."""
-        for running in released:
-            self._attachments.release(running)
-            self._reader.release(running)
-            self.holds_ended |= running.is_guided
+        for sequence, slots in released:
+            self._attachments.release(sequence, slots)
+            self._reader.release(sequence)
+            self.holds_ended |= sequence.is_guided
 
     def vacate(self, is_idle: bool) -> None:
         """Let go of matchers of requests that have ended, with nothing in flight, where that is worth a wait for the
@@ -156,7 +157,7 @@ class ModelRunner:
         except Exception as error:
             moving.error = error
         if moving.error is not None:
-            batch.failures.append(([running.request for running in schedule.everyone], moving.error))
+            batch.failures.append((schedule.everyone, moving.error))
         return moving.error is None
 
     def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
@@ -168,7 +169,7 @@ class ModelRunner:
             self._decode(rows, plan, masks_drafts)
         except Exception as error:
             broken = [r for r in rows if _captured_failure(r) is not None]
-            batch.failures.append(([r.request for r in broken or rows], error))
+            batch.failures.append((broken or rows, error))
             with suppress(Exception):  # what is in flight fails with this launch, whatever it raises
                 self.drop_snapshots()
             return
@@ -181,7 +182,7 @@ class ModelRunner:
         batch = bucket(schedule.num_rows, self._max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
         guides = self.guides(num_drafts, masks_drafts) if any(r.is_guided for r in rows) else Guides.NONE
-        own = [running.request.processor for running in rows if running.request.processor is not None]
+        own = [sequence.processor for sequence in rows if sequence.processor is not None]
         processors = Processors.of(own) if own else NO_PROCESSORS
         return Plan(batch, num_drafts, guides, processors), masks_drafts
 
@@ -190,8 +191,8 @@ class ModelRunner:
         masks = masks_drafts and num_drafts > 0 and self._parts.drafter is not None
         return Guides.DRAFTS if masks else Guides.TARGET
 
-    def _decode(self, rows: list[Running], plan: Plan, masks_drafts: bool) -> None:
-        slots = [slot for running in rows for slot in _row_slots(running)]
+    def _decode(self, rows: list[Sequence], plan: Plan, masks_drafts: bool) -> None:
+        slots = [slot for sequence in rows for slot in _row_slots(sequence)]
         if self._lane.proposals is not None and plan.num_drafts:
             self._lane.proposals.set_guided(masks_drafts)
         self.prepare(plan)
@@ -204,10 +205,10 @@ class ModelRunner:
         if any(r.request.sampling.logprobs is not None for r in rows):
             most = max(r.request.sampling.top_k for r in rows)
             self.stream.launch(note_logprobs, self._parts, self.graphs.buffers(plan), most)
-        for running in rows:
-            if running.search is not None:
+        for sequence in rows:
+            if sequence.search is not None:
                 buffers = self.graphs.buffers(plan)
-                self.stream.launch(note_offers, self._parts.state, buffers, self._offers_of(running))
+                self.stream.launch(note_offers, self._parts.state, buffers, self._offers_of(sequence))
 
     def prepare(self, plan: Plan) -> None:
         """Capture the graph of a kind of iteration, where that was not done."""
@@ -217,21 +218,23 @@ class ModelRunner:
             self.drop_snapshots()
         self.graphs.prepare(plan)
 
-    def _write_pages(self, grown: Sequence[Running]) -> None:
-        for running in grown:
-            pages = pinned_copy(self._runtime, running.kv.pages, torch.int32)
-            self.stream.launch(write_pages, self._parts.state, running.slot, pages)
+    def _write_pages(self, grown: abc.Sequence[Sequence]) -> None:
+        for sequence in grown:
+            pages = pinned_copy(self._runtime, sequence.kv.pages, torch.int32)
+            self.stream.launch(write_pages, self._parts.state, sequence.slot, pages)
 
-    def _branch(self, rows: Sequence[Running]) -> None:
+    def _branch(self, rows: abc.Sequence[Sequence]) -> None:
         """Let texts part that a search goes on with, each under its own matcher."""
         branchings: list[Branching] = []
         attach: dict[int, Matcher | None] = {}
-        for running in rows:
-            branching = running.search.take_branching() if running.search is not None else None
+        for sequence in rows:
+            branching = sequence.search.take_branching() if sequence.search is not None else None
             if branching is not None:
                 branchings.append(branching)
-                if running.is_guided:
-                    attach |= dict.fromkeys(running.slots) | {row.slot: row.matcher for row in branching.rows}
+                if sequence.is_guided:
+                    attach |= dict.fromkeys(sequence.slots) | {
+                        row.slot: row.matcher for row in branching.rows
+                    }
         if not branchings:
             return
         inputs = BranchInputs.of(self._runtime, branchings, self._parts.state.page_table.shape[1])
@@ -239,9 +242,9 @@ class ModelRunner:
         if attach:
             self._attachments.change(attach)
 
-    def _offers_of(self, running: Running) -> OfferBuffers:
-        assert running.search is not None
-        count = running.search.num_offers
+    def _offers_of(self, sequence: Sequence) -> OfferBuffers:
+        assert sequence.search is not None
+        count = sequence.search.num_offers
         if count not in self._offers:
             self._offers[count] = OfferBuffers.allocate(self._parts.state, count)
             self._runtime.publish()
@@ -251,32 +254,27 @@ class ModelRunner:
         new = [*batch.decoding, *batch.first]
         batch.results = self._rings.start(
             any(r.request.sampling.logprobs is not None for r in new),
-            {
-                slot: own
-                for r in new
-                if (own := r.request.gathered.wanted).generated
-                for slot in _row_slots(r)
-            },
+            {slot: own for r in new if (own := r.request.gather).generated for slot in _row_slots(r)},
             drafts=batch.plan is not None and batch.plan.num_drafts > 0,
             offers={r.search.num_offers: self._offers_of(r) for r in new if r.search is not None},
         )
 
 
-def host_rows(rows: Sequence[Running]) -> Iterator[HostRows]:
+def host_rows(rows: abc.Sequence[Sequence]) -> Iterator[HostRows]:
     """The rows of each request of a batch, with their texts so far."""
-    for running in rows:
-        search = running.search
+    for sequence in rows:
+        search = sequence.search
         if search is None:
-            yield HostRows(running.request, [running.request.output.token_ids])
+            yield HostRows(sequence, [sequence.output.token_ids])
         else:
-            yield HostRows(running.request, [search.answer(number) for number in range(search.num_rows)])
+            yield HostRows(sequence, [search.answer(number) for number in range(search.num_rows)])
 
 
-def _row_slots(running: Running) -> tuple[int, ...]:
+def _row_slots(sequence: Sequence) -> tuple[int, ...]:
     """The slots of its rows in an iteration that is to be launched, or is in flight."""
-    return running.slots[: 1 if running.search is None else running.search.num_rows]
+    return sequence.slots[: 1 if sequence.search is None else sequence.search.num_rows]
 
 
-def _captured_failure(running: Running) -> BaseException | None:
-    processor = running.request.processor
+def _captured_failure(sequence: Sequence) -> BaseException | None:
+    processor = sequence.processor
     return processor.captured.failure if processor is not None and processor.captured is not None else None

@@ -8,10 +8,9 @@ from functools import cache
 
 import torch
 
-from weft.client.engine_requests import PreparedRequest
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.core.request import NOTHING, Gather, GenerationRequest
+from weft.core.request import NOTHING, Gather, Request
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import ApiError, api_error, quoted
@@ -33,7 +32,7 @@ class Job:
 
     served: ServedModel
     body: SamplingFields
-    prepared: list[PreparedRequest]
+    requests: list[Request]
     request_id: str
     created: int
     num_each: int
@@ -46,7 +45,7 @@ class Job:
     @property
     def prompt_tokens(self) -> int:
         """Of all prompts."""
-        return sum(len(one.prompt) for one in self.prepared)
+        return sum(len(one.prompt_ids) for one in self.requests)
 
     def told(self, error: BaseException) -> ApiError:
         """What the client is told of an error."""
@@ -100,7 +99,7 @@ def prepared_job(
 
 def _requests(
     served: ServedModel, body: SamplingFields, prompts: Sequence[Sequence[int]], asked: Asked
-) -> list[GenerationRequest]:
+) -> list[Request]:
     """One for each prompt; what is the same of all is made once, since the engine reads it once then."""
     beam, bias = _beam(served, body), _allowed(served, body.allowed_token_ids)
 
@@ -109,7 +108,7 @@ def _requests(
         return body.sampling(served.defaults, max_tokens, asked.logprobs)
 
     return [
-        GenerationRequest(
+        Request(
             prompt,
             sampling(_max_tokens(served, asked, len(prompt))),
             guide=asked.guide,

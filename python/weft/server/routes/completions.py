@@ -42,8 +42,8 @@ def completion_request(
         echoes = [
             given
             if isinstance(given, str) and body.truncate_prompt_tokens is None
-            else decode(tokenizer, one.prompt)
-            for given, one in zip(body.prompts, job.prepared, strict=True)
+            else decode(tokenizer, one.prompt_ids)
+            for given, one in zip(body.prompts, job.requests, strict=True)
         ]
         return job, CompletionWriter(job, body, echoes if body.echo else ())
     except WeftError as error:

@@ -23,7 +23,7 @@ class CompletionWriter(ChoicesWriter):
     def __init__(self, job: Job, body: CompletionBody, echoes: Sequence[str]) -> None:
         super().__init__(job, body)
         self._body, self._echoes = body, echoes
-        num_choices = len(job.prepared) * job.num_each
+        num_choices = len(job.requests) * job.num_each
         self._texts = [""] * num_choices
         self._counted = [0] * num_choices
         self._offsets = [self._tokens.offsets() for _ in range(num_choices)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.client.following import Came
-from weft.client.responses import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client.responses import Response, ResponseDelta
 from weft.client.unread import merged
 from weft.core import Output, OutputStats, TokenLogprob
+from weft.engine.sequence import Sequence
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import api_error
@@ -36,15 +38,15 @@ class Answers:
     def __init__(
         self,
         served: ServedModel,
-        handles: Sequence[RequestHandle],
+        responses: abc.Sequence[Response],
         num_each: int,
         pause_s: Callable[[], float] | None = None,
     ) -> None:
-        self.served, self.handles = served, handles
+        self.served, self.responses = served, responses
         self._num_each = num_each
-        self._texts: dict[AnswerSequence, _SequenceText] = {}
-        self._first = {handle.id: place * num_each for place, handle in enumerate(self.handles)}
-        self._following = served.client.following(self.handles, pause_s)
+        self._texts: dict[Sequence, _SequenceText] = {}
+        self._first = {response.id: place * num_each for place, response in enumerate(self.responses)}
+        self._following = served.client.following(self.responses, pause_s)
 
     async def next(self) -> list[Increment]:
         """What came, once something did; nothing at the end. Raises `ApiError`."""
@@ -62,27 +64,27 @@ class Answers:
 
     async def _read(self, came: Came) -> list[Increment]:
         found: list[Increment] = []
-        for handle, deltas in came:
-            if handle.error is not None:
-                raise handle.error
-            beamed = handle.request.beam is not None
+        for response, deltas in came:
+            if response.error is not None:
+                raise response.error
+            beamed = response.request.beam is not None
             for delta in merged(deltas) if len(deltas) > 1 else deltas:
-                found += self._of_beams(handle, delta) if beamed else [self._increment(handle, delta)]
+                found += self._of_beams(response, delta) if beamed else [self._increment(response, delta)]
         for increment in found:
             if increment.output is not None:
                 await self._judge(increment)
         return found
 
-    def _increment(self, handle: RequestHandle, delta: ResponseDelta) -> Increment:
+    def _increment(self, response: Response, delta: ResponseDelta) -> Increment:
         sequence = delta.sequence
         assert sequence is not None  # a request that never began has an error
         answer, start, end = sequence.output, delta.start, delta.end
         tokens = answer.token_ids[start:end]
         text = self._texts.get(sequence)
         if text is None:
-            text = self._texts[sequence] = _SequenceText(self.served, handle, sequence)
+            text = self._texts[sequence] = _SequenceText(self.served, response, sequence)
         return Increment(
-            self._first[handle.id] + sequence.index,
+            self._first[response.id] + sequence.index,
             text.last(answer) if delta.is_finished else text.more(tokens),
             tokens,
             answer.origins[start:end],
@@ -91,12 +93,12 @@ class Answers:
             answer.stats,
         )
 
-    def _of_beams(self, handle: RequestHandle, delta: ResponseDelta) -> list[Increment]:
+    def _of_beams(self, response: Response, delta: ResponseDelta) -> list[Increment]:
         """The answers that a search found: beams are not streamed."""
         if not delta.is_final:
             return []
-        outputs = self.served.detokenizer.output(handle).outputs[: self._num_each]
-        first = self._first[handle.id]
+        outputs = self.served.detokenizer.output(response).outputs[: self._num_each]
+        first = self._first[response.id]
         return [
             Increment(
                 first + place,
@@ -112,21 +114,21 @@ class Answers:
 
     async def _judge(self, increment: Increment) -> None:
         """Ask whether an answer obeys a guide that was not enforced whole, beside everything else."""
-        handle, output = self.handles[increment.choice // self._num_each], increment.output
-        guide = handle.request.guide
+        response, output = self.responses[increment.choice // self._num_each], increment.output
+        guide = response.request.guide
         if output is not None and isinstance(guide, Guide) and not guide.strict:
-            await asyncio.to_thread(self.served.detokenizer.judge, output, handle)
+            await asyncio.to_thread(self.served.detokenizer.judge, output, response)
 
 
 class _SequenceText:
     """The text of a sequence: what can't become a stop word and ends on whole characters."""
 
-    def __init__(self, served: ServedModel, handle: RequestHandle, sequence: AnswerSequence) -> None:
-        self._detokenizer, self._handle = served.detokenizer, handle
+    def __init__(self, served: ServedModel, response: Response, sequence: Sequence) -> None:
+        self._detokenizer, self._response = served.detokenizer, response
         self._running = served.detokenizer.running(sequence)
         self._num_shown = 0
 
-    def more(self, tokens: Sequence[int]) -> str:
+    def more(self, tokens: abc.Sequence[int]) -> str:
         """What these tokens settle."""
         running, shown = self._running, self._num_shown
         for token in tokens:
@@ -136,5 +138,5 @@ class _SequenceText:
 
     def last(self, answer: Output) -> str:
         """The rest."""
-        answer.text = self._detokenizer.text(answer, self._handle)
+        answer.text = self._detokenizer.text(answer, self._response)
         return answer.text[self._num_shown :]

@@ -121,7 +121,7 @@ class ResponsesWriter:
         return response
 
     def _response(self, status: str) -> dict[str, Any]:
-        body, sampling = self._body, self._job.prepared[0].request.sampling
+        body, sampling = self._body, self._job.requests[0].sampling
         return {
             "id": self._job.request_id,
             "object": "response",

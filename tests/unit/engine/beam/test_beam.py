@@ -295,7 +295,7 @@ def test_scores_are_numbers_however_large_the_penalty() -> None:
 )
 def test_what_beams_cannot_do_is_refused(sampling: SamplingParams, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        check_search(engine_request([1], sampling, 0, beam=BeamParams(2)))
+        check_search(engine_request([1], sampling, 0, beam=BeamParams(2)).request)
 
 
 def test_a_watcher_of_one_text_only_is_refused() -> None:
@@ -304,7 +304,9 @@ def test_a_watcher_of_one_text_only_is_refused() -> None:
             return None
 
     with pytest.raises(InputError, match="give one with fork"):
-        check_search(engine_request([1], SamplingParams(), 0, stop_words=Single(), beam=BeamParams(2)))
+        check_search(
+            engine_request([1], SamplingParams(), 0, stop_words=Single(), beam=BeamParams(2)).request
+        )
 
 
 def test_an_engine_that_speculates_or_is_too_small_has_no_beams() -> None:

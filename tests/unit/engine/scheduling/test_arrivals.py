@@ -8,22 +8,22 @@ from support.engine.requests import engine_request
 from weft.core import SamplingParams
 from weft.engine.scheduling.deadlines import MOST_STALE, Deadlines
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 
 
-def make(**fields: float) -> Request:
+def make(**fields: float) -> Sequence:
     return engine_request([1], SamplingParams(), seed=0, **fields)  # type: ignore[arg-type]
 
 
-def deadline_of(request: Request) -> float:
-    return request.queueing.deadline or 0
+def deadline_of(request: Sequence) -> float:
+    return request.deadline or 0
 
 
 def test_the_queue_is_in_order() -> None:
     """Also where requests of two sources have the same number and priority."""
     rng = random.Random(0)
     turns = FairTurns()
-    queue, waiting = WaitingQueue(turns), list[Request]()
+    queue, waiting = WaitingQueue(turns), list[Sequence]()
     for _ in range(500):
         if waiting and rng.random() < 0.4:
             gone = waiting.pop(rng.randrange(len(waiting)))
@@ -42,7 +42,7 @@ def test_the_queue_is_in_order() -> None:
 
 def test_deadlines_come_in_their_order() -> None:
     rng = random.Random(0)
-    deadlines, live, now = Deadlines(), list[Request](), 0.0
+    deadlines, live, now = Deadlines(), list[Sequence](), 0.0
     for _ in range(2000):
         now += rng.random()
         late = deadlines.late(now)

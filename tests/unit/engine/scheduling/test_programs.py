@@ -15,7 +15,7 @@ from weft.core.beam_params import BeamParams
 from weft.engine.scheduling.policy import FairTurns
 from weft.engine.scheduling.programs import Programs
 from weft.engine.scheduling.waiting import Waiting
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 from weft.grammar.base import CompiledGuide, Matcher, Opening
 from weft.grammar.starts import OpensAhead, StartedGuide, Starts
 
@@ -85,7 +85,7 @@ class ByHand(Starts):
 _numbers = iter(range(1, 10**9))
 
 
-def siblings(program: Program, count: int = 1, priority: float = 0.5) -> list[Request]:
+def siblings(program: Program, count: int = 1, priority: float = 0.5) -> list[Sequence]:
     guide = StartedGuide(cast(OpensAhead, program), Opening([1]))
     made = []
     for _ in range(count):
@@ -103,13 +103,13 @@ class Rig:
         self.starts = ByHand()
         self.programs = Programs(self.starts, ahead, max_bytes, FairTurns())
         self.ahead, self.max_bytes, self.slots = ahead, max_bytes, slots
-        self.ready: list[Request] = []
-        self.active: list[Request] = []
-        self.failed: list[tuple[Request, BaseException]] = []
+        self.ready: list[Sequence] = []
+        self.active: list[Sequence] = []
+        self.failed: list[tuple[Sequence, BaseException]] = []
         self.ended = 0
         self.kinds: list[Program] = []
 
-    def add(self, program: Program, count: int = 1, priority: float = 0.5) -> list[Request]:
+    def add(self, program: Program, count: int = 1, priority: float = 0.5) -> list[Sequence]:
         self.kinds.append(program)
         made = siblings(program, count, priority)
         for request in made:
@@ -130,7 +130,7 @@ class Rig:
             self.starts.run()
         self.check()
 
-    def end(self, request: Request) -> None:
+    def end(self, request: Sequence) -> None:
         self.programs.forget(request)
         for held in (self.ready, self.active):
             if request in held:
@@ -290,7 +290,7 @@ def test_nobody_is_stuck(seed: int) -> None:
     rng = random.Random(seed)
     rig = Rig(ahead=rng.choice([1, 2, 5]), max_bytes=rng.choice([40, 100]), slots=rng.choice([1, 3]))
     sizes = rng.choice([[20], [5, 20], [1, 7, 13, 20]])
-    requests: list[Request] = []
+    requests: list[Sequence] = []
     for _ in range(rng.randint(3, 25)):
         failing = ValueError("planted") if rng.random() < 0.1 else None
         program = Program(rng.choice(sizes), failing)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import cast
 
 import pytest
 
@@ -12,9 +11,8 @@ from support.engine.requests import engine_request
 from weft import SamplingParams
 from weft.engine.kv.cache import KvSequence
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
-from weft.engine.scheduling.running import Running
 from weft.engine.scheduling.shares import next_to_run, who_yields
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence, Stage
 
 ADA, BOB, EVE = 1, 2, 3
 
@@ -28,9 +26,9 @@ class Floor:
         self.slots = slots
         self.turns = FairTurns()
         self.queue = WaitingQueue(self.turns)
-        self.running: list[Running] = []
+        self.running: list[Sequence] = []
 
-    def come(self, client: int, count: int = 1, priority: float = 0.5) -> list[Request]:
+    def come(self, client: int, count: int = 1, priority: float = 0.5) -> list[Sequence]:
         made = [
             engine_request([1], SamplingParams(), 0, client=client, priority=priority, id=next(_numbers))
             for _ in range(count)
@@ -40,38 +38,27 @@ class Floor:
             self.queue.add(request)
         return made
 
-    def admit(self) -> list[Request]:
+    def admit(self) -> list[Sequence]:
         admitted = []
         while len(self.queue) and len(self.running) < self.slots:
             request = next_to_run(self.queue, self.turns, self.running, self.slots)
             self.queue.remove(request)
             self.turns.admit(request)
-            got = Running(
-                request,
-                (0,),
-                cast(KvSequence, None),
-                len(request.output.token_ids),
-                100,
-                1,
-                1,
-                True,
-                False,
-                False,
-            )
-            self.running.append(got)
+            request.admit((0,), KvSequence([], 0, [], 1, None, []), 100)
+            self.running.append(request)
             admitted.append(request)
         return admitted
 
     def decode(self) -> None:
         for each in self.running:
-            each.request.output.token_ids.append(1)
+            each.output.token_ids.append(1)
 
     def end(self, client: int, count: int = 1) -> None:
-        for each in [one for one in self.running if one.request.queueing.client == client][:count]:
+        for each in [one for one in self.running if one.request.client_id == client][:count]:
             self.running.remove(each)
-            self.turns.forget(each.request)
+            self.turns.forget(each)
 
-    def yielding(self) -> list[Request]:
+    def yielding(self) -> list[Sequence]:
         """Those that yield to the first that waits; they wait then."""
         if not len(self.queue) or len(self.running) < self.slots:
             return []
@@ -79,15 +66,16 @@ class Floor:
         gone = who_yields(newcomer, self.queue, self.turns, self.running, self.slots)
         for each in gone:
             self.running.remove(each)
-            self.queue.add(each.request)
-        return [each.request for each in gone]
+            each.move(Stage.QUEUED)
+            self.queue.add(each)
+        return gone
 
     @property
     def held(self) -> Counter[int | None]:
-        return Counter(each.request.queueing.client for each in self.running)
+        return Counter(each.request.client_id for each in self.running)
 
 
-def flooded(slots: int = 8, waiting: int = 50) -> tuple[Floor, list[Request]]:
+def flooded(slots: int = 8, waiting: int = 50) -> tuple[Floor, list[Sequence]]:
     """All slots are Ada's, and more of her requests wait."""
     floor = Floor(slots)
     floor.come(ADA, slots + waiting)
@@ -131,7 +119,7 @@ def test_who_has_most_yields() -> None:
     floor.decode()
     assert floor.held == {ADA: 6, BOB: 3}
     floor.come(EVE, 9)
-    assert {request.queueing.client for request in floor.yielding()} == {ADA}
+    assert {request.request.client_id for request in floor.yielding()} == {ADA}
     floor.admit()
     assert floor.held == {ADA: 3, BOB: 3, EVE: 3}
 
@@ -152,9 +140,9 @@ def test_freed_slots_go_to_who_has_less_than_its_share() -> None:
     floor.yielding()
     floor.admit()
     floor.end(ADA, 2)
-    assert {request.queueing.client for request in floor.admit()} == {ADA}
+    assert {request.request.client_id for request in floor.admit()} == {ADA}
     floor.end(BOB, 2)
-    assert {request.queueing.client for request in floor.admit()} == {BOB}
+    assert {request.request.client_id for request in floor.admit()} == {BOB}
 
 
 @pytest.mark.parametrize(("bobs", "yields"), [(0.9, True), (0.5, True), (0.4, False)])

@@ -9,7 +9,7 @@ import pytest
 from support.engine.requests import engine_request
 from weft import SamplingParams
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
-from weft.engine.sequence import Request
+from weft.engine.sequence import Sequence
 
 _numbers = iter(range(1, 10**9))
 
@@ -21,7 +21,7 @@ class Line:
         self.turns = FairTurns()
         self.queue = WaitingQueue(self.turns)
 
-    def come(self, client: int | None, count: int = 1, priority: float = 0.5) -> list[Request]:
+    def come(self, client: int | None, count: int = 1, priority: float = 0.5) -> list[Sequence]:
         made = [
             engine_request([1], SamplingParams(), 0, client=client, priority=priority, id=next(_numbers))
             for _ in range(count)
@@ -31,7 +31,7 @@ class Line:
             self.queue.add(request)
         return made
 
-    def serve(self, count: int = 1) -> list[Request]:
+    def serve(self, count: int = 1) -> list[Sequence]:
         served = []
         for _ in range(count):
             request = self.queue.first
@@ -40,20 +40,20 @@ class Line:
             served.append(request)
         return served
 
-    def leave(self, request: Request) -> None:
+    def leave(self, request: Sequence) -> None:
         self.queue.remove(request)
         self.turns.forget(request)
 
 
-def clients(requests: list[Request]) -> list[int | None]:
-    return [request.queueing.client for request in requests]
+def clients(requests: list[Sequence]) -> list[int | None]:
+    return [request.request.client_id for request in requests]
 
 
 @pytest.mark.parametrize("client", [None, 7])
 def test_one_client_is_served_in_the_order_of_arrival(client: int | None) -> None:
     rng, line = random.Random(1), Line()
-    came: list[Request] = []
-    served: list[Request] = []
+    came: list[Sequence] = []
+    served: list[Sequence] = []
     for _ in range(300):
         came += line.come(client, rng.randint(0, 3))
         if len(line.queue):
