@@ -199,7 +199,8 @@ def test_a_requests_own_limit(
         turns = Turns()
         many = requests(llm, prompts, alone, on_progress=turns)
         for request, limit in zip(many, limits, strict=True):
-            request.request = replace(request.request, max_drafts=limit)
+            given = () if limit == 0 else request.request.given
+            request.request = replace(request.request, max_drafts=limit, given=given)
             llm.engine.submit(request)
         state = llm.engine.parts.state
         while not all(request.is_finished for request in many):
@@ -274,7 +275,8 @@ def test_what_can_not_be_is_refused(tiny: Checkpoint, prompts: list[str]) -> Non
 
     with make(tiny) as llm:
         assert "Speculation.given()" in error(llm, given=(5,))
-        assert "max_drafts is -1" in error(llm, max_drafts=-1)
+        with pytest.raises(InputError, match="max_drafts is -1"):
+            error(llm, max_drafts=-1)
     with make(tiny, Speculation.given(Speculation.ngram())) as llm:
         size = llm.engine.parts.model.config.vocab_size
         for token in (-1, size):

@@ -54,7 +54,7 @@ def plain(prompt: list[int], guide: Future[CompiledGuide] | None = None) -> Sequ
 def texts(request: Sequence) -> list[list[int]]:
     return (
         [h.token_ids for h in request.output.hypotheses]
-        if request.beam is not None
+        if request.request.beam is not None
         else [request.output.token_ids]
     )
 
@@ -66,7 +66,7 @@ def run(engine: Engine, requests: list[Sequence]) -> list[set[int]]:
     widths = []
     while engine.has_work:
         engine.step()
-        widths.append({r.beam.width if r.beam is not None else 1 for r in engine.running})
+        widths.append({r.width for r in engine.running})
     for request in requests:
         assert request.output.error is None, request.output.error
     return widths

@@ -119,7 +119,8 @@ def test_a_guide_and_a_bias_that_leave_nothing_together_are_an_error(tiny: Check
 def test_biases_that_leave_nothing_are_an_error_of_the_request(tiny: Checkpoint) -> None:
     beams = Beams(tiny.path)
     one = beam_request([5, 6], BeamParams(2))
-    one.rules = replace(one.rules, bias=torch.full((len(beams.vocabulary.tokens),), -math.inf))
+    rules = replace(one.request.rules, bias=torch.full((len(beams.vocabulary.tokens),), -math.inf))
+    one.request = replace(one.request, rules=rules)
     beams.start(one)
     beams.step()
     assert isinstance(one.output.error, DeadEndError)

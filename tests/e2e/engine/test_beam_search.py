@@ -215,7 +215,7 @@ def test_every_sampling_parameter_acts_on_every_beam(tiny: Checkpoint, guide: Gu
     beams.run([one, plain], [make_guide(guide) if guide is not None else None] * 2)
     compiled = compile_reference(tiny.compiler, guide) if guide is not None else None
     for each, known in ((one, rules), (plain, TokenRules())):  # a request that has ended keeps none
-        model = log_probs_of(tiny, prompt, each.sampling, known, compiled)
+        model = log_probs_of(tiny, prompt, each.request.sampling, known, compiled)
         assert_same(each.output.hypotheses, plain_search(model, params, 9, True, tiny.end_ids))
     assert beam_tokens([one]) != beam_tokens([plain])
     beams.assert_nothing_held()

@@ -86,7 +86,7 @@ def test_everything_equals_transformers(
         ]
         run(llm, requests)
     for request in requests:
-        gather = request.gather
+        gather = request.request.gather
         text = request.prompt + request.output.token_ids
         assert_gathered(request, Expected.of(tiny, text), gather)
     logits = requests[0].output.generation_logits
@@ -106,7 +106,7 @@ def test_each_request_gets_what_it_asked_for(tiny: Checkpoint, prompts: list[str
         run(llm, requests)
     for request in requests:
         text = request.prompt + request.output.token_ids
-        assert_gathered(request, Expected.of(tiny, text), request.gather)
+        assert_gathered(request, Expected.of(tiny, text), request.request.gather)
 
 
 def test_a_prompt_is_read_whole_for_its_outputs(tiny: Checkpoint, prompts: list[str]) -> None:
@@ -120,7 +120,7 @@ def test_a_prompt_is_read_whole_for_its_outputs(tiny: Checkpoint, prompts: list[
             run(llm, [request])
     expected = Expected.of(tiny, requests[0].prompt + requests[0].output.token_ids)
     for request in requests:
-        assert_gathered(request, expected, request.gather)
+        assert_gathered(request, expected, request.request.gather)
     first, whole, found = (request.output.stats.reused_tokens for request in requests)
     assert first == whole == 0 < found
 
@@ -187,7 +187,7 @@ def test_logits_are_raw(tiny: Checkpoint, prompts: list[str]) -> None:
         request = make_request(llm, prompts[0], sampling, gather=Gather(generation_logits=True))
         run(llm, [request])
     output = request.output
-    assert_gathered(request, Expected.of(tiny, request.prompt + output.token_ids), request.gather)
+    assert_gathered(request, Expected.of(tiny, request.prompt + output.token_ids), request.request.gather)
     assert output.logprobs is not None and output.generation_logits is not None
     for i, (token, given) in enumerate(zip(output.token_ids, output.logprobs, strict=True)):
         logprob = output.generation_logits[i].log_softmax(0)[token]

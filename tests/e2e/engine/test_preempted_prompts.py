@@ -23,14 +23,14 @@ def test_what_was_not_read_is_not_found(tiny: Checkpoint, monkeypatch: pytest.Mo
 
     def preempted(scheduler: Scheduler, running: Sequence, record: StepRecord) -> None:
         if running.stage is Stage.CONTEXT:
-            read[running.request] = running.num_read
+            read[running] = running.num_read
         preempt(scheduler, running, record)
 
-    def taken(capacity: Capacity, request: Sequence, num_running: int) -> Sequence | None:
-        running = take(capacity, request, num_running)
-        if running is not None and request in read:
-            found.append((read.pop(request), running.num_read))
-        return running
+    def taken(capacity: Capacity, request: Sequence, num_running: int) -> bool:
+        is_admitted = take(capacity, request, num_running)
+        if is_admitted and request in read:
+            found.append((read.pop(request), request.num_read))
+        return is_admitted
 
     monkeypatch.setattr(Scheduler, "_preempt", preempted)
     monkeypatch.setattr(Capacity, "take", taken)
