@@ -191,9 +191,6 @@ class Sequence:
     gathered: Gathered = field(init=False)
     processor: RequestProcessor | None = field(init=False)
     num_published: int = field(default=0, init=False)
-    # Whether only end tokens, the grammar and the length end it, and it gives nothing but tokens.
-    is_plain: bool = field(init=False)
-    is_guided: bool = field(init=False)
 
     # Set by `admit`.
     slots: tuple[int, ...] = field(default=(), init=False)
@@ -203,6 +200,8 @@ class Sequence:
     num_read: int = field(default=0, init=False)  # read or under way
     resumed_at: int = field(default=0, init=False)
     max_new_tokens: int = field(default=0, init=False)
+    is_plain: bool = field(default=False, init=False)  # only end tokens, the grammar and its length end it
+    is_guided: bool = field(default=False, init=False)
     has_program: bool = field(default=False, init=False)
     in_flight: int = field(default=0, init=False)  # batches in flight that name it
     num_promised: int = field(default=0, init=False)  # tokens that these add at least
@@ -223,15 +222,6 @@ class Sequence:
         stats.prompt_tokens, stats.submitted_at = len(self.prompt), time.perf_counter()
         if sampling.logprobs is not None:
             self.output.logprobs = []
-        self.is_guided = self.guide is not None
-        self.is_plain = (
-            self.stop_words is None
-            and not (request.only_given and request.given)
-            and not sampling.stop_token_ids
-            and sampling.logprobs is None
-            and request.gather is NOTHING
-            and request.processor is None
-        )
         if self.guide is not None:
             self.guide.open_with(Opening(self.prompt, sampling.max_tokens), sampling.on_length == "close")
             if self.guide.compiled is None:
@@ -290,6 +280,16 @@ class Sequence:
         self.slots, self.slot, self.kv = slots, slots[0], kv
         self.num_context, self.num_read = self.num_tokens, kv.num_reused
         self.resumed_at, self.max_new_tokens = len(self.output.token_ids), max_new_tokens
+        request = self.request
+        self.is_plain = (
+            self.stop_words is None
+            and not (request.only_given and request.given)
+            and not request.sampling.stop_token_ids
+            and request.sampling.logprobs is None
+            and request.gather is NOTHING
+            and request.processor is None
+        )
+        self.is_guided = self.guide is not None
         self.has_program = self.guide is not None and isinstance(self.guide.compiled, StartedGuide)
         self.num_promised = self.next_cache_at = 0
         self.is_spliced = self.has_left = False
