@@ -103,7 +103,7 @@ def test_every_width_waits_for_the_others_and_gives_its_own_answers(
     assert [width for i, width in enumerate(order) if i == 0 or order[i - 1] != width] == [1, 3, 2, 1]
     alone = Beams(tiny.path, page_size=8, max_seq_len=256)
     for request, again in zip(requests, mixed(llm, prompts), strict=True):
-        if again.beam is not None:
+        if again.request.beam is not None:
             guide = Guide.choice(CHOICE) if again.guide is not None else None
             again = engine_request(again.prompt, again.sampling, 0, beam=again.beam)
             alone.run([again], [guide])
