@@ -73,7 +73,7 @@ PYTHON_LEAVES = {
     "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto cli",
     "grammar/llguidance": "grammar/auto cli",
     "grammar/auto": "",
-    "engine/beam": "engine/build client/inputs",
+    "engine/beam": "engine/build",
     "engine/flight_recorder": "client/flight_recorder __init__",
     "guided/flight": "guided/recording engine/flight_recorder replay",
     "guided/recording": "engine/flight_recorder replay cli/replay",

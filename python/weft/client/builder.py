@@ -14,7 +14,7 @@ from weft.client.kv_memory import sized_by_memory
 from weft.client.model_text import ModelText
 from weft.config import EngineConfig, Speculation, model_directory
 from weft.core.files import read_json
-from weft.engine.admission import advice
+from weft.engine.admission import can_grow
 from weft.engine.build import build_engine
 from weft.engine.device.state import caches_of
 from weft.engine.engine import Engine
@@ -167,7 +167,7 @@ class BuiltEngine:
         )
         text = source.text(target.config.vocab_size, config.max_seq_len)
         vocabulary = source.guide_vocabulary(text)
-        text = replace(text, advised=advice(target.config, config.max_seq_len))
+        text = replace(text, can_grow=can_grow(target.config, config.max_seq_len))
         context = DrafterContext(
             speculation,
             source.path,

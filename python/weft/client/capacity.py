@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from weft.client.memory import request_bytes
-from weft.core.request import Request
-from weft.errors import CapacityError
+from weft.core.request import OWN_NAMES, FieldNames, Request
+from weft.errors import CapacityError, InputError
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,36 @@ def queue_size(request: Request) -> QueueSize:
     return QueueSize(request.num_sequences, request_bytes(request))
 
 
-def check_room(limits: ClientLimits, waiting: int, pending_bytes: int, sizes: Iterable[QueueSize]) -> None:
+def check_sequences(request: Request, limits: ClientLimits) -> None:
+    """Raise `InputError` for a request of more sequences than one may have."""
+    limit, names = limits.max_sequences, request.names
+    if request.num_sequences > limit:
+        advice = names.or_raise("max_sequences") if "max_sequences" in names.settings else ""
+        raise InputError(
+            f"{names.answers} is {request.num_sequences}, but {names.label('max_sequences')} is {limit}: a request has "
+            f"{limit} sequences at most; lower it{advice}"
+        )
+
+
+def check_room(
+    limits: ClientLimits,
+    waiting: int,
+    pending_bytes: int,
+    sizes: Iterable[QueueSize],
+    names: FieldNames = OWN_NAMES,
+) -> None:
     """Raise `CapacityError` where sequences that wait, or bytes that requests hold, would be beyond their bounds."""
     sizes = list(sizes)
     more, most = sum(size.num_sequences for size in sizes), limits.max_queue_size
     if most is not None and waiting + more > most:
         raise CapacityError(
             f"the queue is full: {waiting} sequences wait, {more} more would be above max_queue_size, {most}; "
-            "try again when requests were begun or have ended, or raise ExecutorConfig.max_queue_size"
+            f"try again when requests were begun or have ended{names.or_raise('max_queue_size')}"
         )
     held, most = sum(size.num_bytes for size in sizes), limits.max_pending_bytes
     if most is not None and pending_bytes + held > most:
         raise CapacityError(
             f"the queue is full: requests that have not ended hold {pending_bytes} bytes, {held} more would be above "
-            f"max_pending_bytes, {most}; try again when requests have ended, or raise "
-            "ExecutorConfig.max_pending_bytes"
+            f"max_pending_bytes, {most}; try again when requests have "
+            f"ended{names.or_raise('max_pending_bytes')}"
         )

@@ -10,14 +10,14 @@ from functools import partial
 from typing import TypeVar
 
 from weft.client.builder import BuiltEngine, ModelSource
-from weft.client.capacity import NO_LIMITS, ClientLimits, check_room, queue_size
+from weft.client.capacity import NO_LIMITS, ClientLimits, check_room, check_sequences, queue_size
 from weft.client.engine_thread import EngineThread
 from weft.client.following import Following
 from weft.client.inputs import InputProcessor
 from weft.client.response_queue import Listener, ResponseQueue
 from weft.client.responses import Response, ResponseDelta
 from weft.config import EngineConfig, Speculation
-from weft.core.request import Request
+from weft.core.request import OWN_NAMES, Request
 from weft.engine.engine import Engine
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
@@ -100,7 +100,7 @@ class EngineClient:
         """Read and check requests, of which nothing begins. Raises `InputError` or `CapacityError` for the first that
         can't be served."""
         for request in requests:
-            self._check_sequences(request)
+            check_sequences(request, self.limits)
         return self.inputs.prepare(requests)
 
     def submit(self, requests: abc.Sequence[Request], listener: Listener | None = None) -> list[Response]:
@@ -110,7 +110,8 @@ class EngineClient:
         self.check()
         sizes = [queue_size(request) for request in requests]
         with self._queue:
-            check_room(self.limits, self.num_waiting, self.responses.pending_bytes, sizes)
+            names = requests[0].names if requests else OWN_NAMES
+            check_room(self.limits, self.num_waiting, self.responses.pending_bytes, sizes, names)
             responses = [
                 self.responses.open(request, size.num_bytes, listener)
                 for request, size in zip(requests, sizes, strict=True)
@@ -180,11 +181,6 @@ class EngineClient:
         self._release()
 
     # -- beneath
-
-    def _check_sequences(self, request: Request) -> None:
-        most = self.limits.max_sequences
-        if request.num_sequences > most:
-            raise InputError(f"n is {request.num_sequences}; a request has {most} sequences at most")
 
     def _begin(self, response: Response) -> None:
         try:

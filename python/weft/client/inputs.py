@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import abc
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -12,16 +11,12 @@ from weft.client.model_text import ModelText
 from weft.client.word_rules import WatcherFactory, WordRules
 from weft.config import EngineConfig, Speculation
 from weft.core.request import Request, TokenRules
-from weft.engine.beam.checks import check_search
-from weft.engine.scheduling.draft_limits import check_ahead
+from weft.engine.admission import check_options
 from weft.engine.sequence import Sequence, sequences_of
 from weft.errors import InputError
 from weft.grammar.base import CompiledGuide, Opening
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
-from weft.guided.proposals import NO_GIVEN_TEXT
-
-GIVEN = "the given text (of an executor's request: external_draft_tokens_config)"
 
 Shared = dict[tuple[Any, ...], tuple[TokenRules, WatcherFactory]]
 
@@ -56,8 +51,7 @@ class InputProcessor:
         return sequences_of(request, number, self._guide(request))
 
     def _prepare(self, request: Request, shared: Shared) -> Request:
-        prompt = self.text.prompt(request.prompt, request.names.prompt)
-        self._check(request)
+        prompt = self.text.prompt(request.prompt, request.names)
         end_ids = request.end_ids
         if request.guide is not None and end_ids is None:
             end_ids = self._guide_ends  # the end tokens of its grammar
@@ -66,7 +60,7 @@ class InputProcessor:
             shared[key] = self._read(request, end_ids)
         rules, watch_stop_words = shared[key]
         given = self.text.expected(request.given, request.names.given) if request.given else ()
-        self.text.check(GIVEN, given)
+        self.text.check(request.names.given, given)
         prepared = replace(
             request,
             prompt=prompt,
@@ -76,48 +70,13 @@ class InputProcessor:
             watch_stop_words=watch_stop_words,
             is_prepared=True,
         )
-        check_search(prepared)
+        check_options(prepared, self._config, self._speculation)
         return prepared
 
     def _read(self, request: Request, end_ids: frozenset[int] | None) -> tuple[TokenRules, WatcherFactory]:
         sampling, words = request.sampling, request.watched_words
-        stop_words = self.words.stop_words(request.names.stop_words, words)
-        return self.words.rules(sampling, end_ids, request.bias, request.penalties), stop_words
-
-    def _check(self, request: Request) -> None:
-        """What depends on how the engine was made."""
-        if request.beam is not None and request.beam.width > self._config.max_beam_width:
-            raise InputError(
-                f"beam_width is {request.beam.width}, but the engine's max_beam_width is "
-                f"{self._config.max_beam_width}; lower it, or make the engine with "
-                f"EngineConfig(max_beam_width={request.beam.width})"
-            )
-        if request.given and "given" not in self._speculation.drafters:
-            raise InputError(NO_GIVEN_TEXT)
-        if request.ahead is not None:
-            check_ahead(request.ahead, self._speculation)
-        gather = request.gather
-        if gather.generation_logits and not self._config.gather_generation_logits:
-            raise InputError(
-                "return_generation_logits needs an engine with memory for them; make it with "
-                "EngineConfig(gather_generation_logits=True)"
-            )
-        self._check_outputs(gather.names, gather.context_names)
-
-    def _check_outputs(self, names: abc.Sequence[str], context_names: abc.Sequence[str]) -> None:
-        known = dict(self._config.additional_outputs)
-        for name in names:
-            if name not in known:
-                raise InputError(
-                    f"additional_outputs asks for {name!r}; the engine gathers {', '.join(known) or 'none'}: make it "
-                    f"with EngineConfig(additional_outputs=(({name!r}, False),))"
-                )
-        for name in context_names:
-            if not known.get(name):
-                raise InputError(
-                    f"additional_outputs asks for {name!r} of the prompt; make the engine with "
-                    f"EngineConfig(additional_outputs=(({name!r}, True),))"
-                )
+        stop_words = self.words.stop_words(words, request.names)
+        return self.words.rules(sampling, end_ids, request.bias, request.penalties, request.names), stop_words
 
     def _guide(self, request: Request) -> Future[CompiledGuide] | None:
         guide, client = request.guide, request.client_id

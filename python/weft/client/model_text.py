@@ -8,7 +8,8 @@ from functools import cached_property
 
 from weft.core import read_token_ids
 from weft.core.prompts import Prompt
-from weft.engine.admission import RAISE, check_length
+from weft.core.request import OWN_NAMES, FieldNames
+from weft.engine.admission import check_length, check_token_ids, shorten
 from weft.errors import CapacityError, InputError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.tokenizer import ChatTemplate, Tokenizer
@@ -21,8 +22,8 @@ LONGEST_TOKEN = 16
 class ModelText:
     """What a model's vocabulary and tokenizer, where there are such, make of texts.
 
-    `end_ids` end an answer. Prompts have at most `max_seq_len` tokens (None: any number); `advised` is what errors say
-    to do about longer ones. Without a tokenizer texts are refused (`InputError`); without a vocabulary, guides.
+    `end_ids` end an answer. Prompts have at most `max_seq_len` tokens (None: any number); `can_grow`: an
+    engine could take longer ones. Without a tokenizer texts are refused (`InputError`); without a vocabulary, guides.
     """
 
     vocab_size: int
@@ -30,19 +31,19 @@ class ModelText:
     vocabulary: Vocabulary | None = None
     tokenizer: Tokenizer | None = None
     max_seq_len: int | None = None
-    advised: str = RAISE
+    can_grow: bool = True
 
-    def prompt(self, prompt: Prompt, name: str = "the prompt") -> tuple[int, ...]:
+    def prompt(self, prompt: Prompt, names: FieldNames = OWN_NAMES) -> tuple[int, ...]:
         """The token ids of a prompt, whose length is looked at before anything else. Raises `CapacityError` where it
         leaves no room for an answer, and `InputError`."""
         if isinstance(prompt, str):
-            self.check_text(prompt)
-            tokens = tuple(self.tokenizer_for(name).encode(prompt))
+            self.check_text(prompt, names)
+            tokens = tuple(self.tokenizer_for(names.prompt).encode(prompt))
         else:
             if hasattr(prompt, "__len__"):
-                self._check_length(len(prompt))
-            tokens = read_ids(name, prompt)
-        self.check(name, tokens)
+                self._check_length(len(prompt), names)
+            tokens = read_ids(names.prompt, prompt)
+        self.check(names.prompt, tokens)
         return tokens
 
     def expected(self, text: Prompt, name: str = "given") -> tuple[int, ...]:
@@ -54,22 +55,19 @@ class ModelText:
             return tuple(tokens[: self.max_seq_len])
         return read_ids(name, text[: self.max_seq_len])
 
-    def check_text(self, prompt: str) -> None:
+    def check_text(self, prompt: str, names: FieldNames = OWN_NAMES) -> None:
         """Raise `CapacityError` for a text of so many bytes that no tokens of this model that fit can hold it, and
         `InputError` for one that is none."""
-        self._check_bytes(len(prompt))  # there are at least as many
+        self._check_bytes(len(prompt), names)  # there are at least as many
         try:
             size = len(prompt.encode())
         except UnicodeEncodeError as error:
             raise InputError(f"the prompt is not text that UTF-8 can hold: {error.reason}") from None
-        self._check_bytes(size)
+        self._check_bytes(size, names)
 
     def check(self, name: str, tokens: Sequence[int]) -> None:
         """Raise `InputError` unless all are ids of this model."""
-        if not tokens or (min(tokens) >= 0 and max(tokens) < self.vocab_size):
-            return
-        bad = next(t for t in tokens if not 0 <= t < self.vocab_size)
-        raise InputError(f"{name} holds token id {bad}; ids of this model are 0 to {self.vocab_size - 1}")
+        check_token_ids(name, tokens, self.vocab_size)
 
     def tokenizer_for(self, what: str) -> Tokenizer:
         """The tokenizer. Raises `InputError` where there is none, so that `what` can't be a text."""
@@ -95,17 +93,18 @@ class ModelText:
         # Tokenizers may drop or merge some characters, never most of a text.
         return max(LONGEST_TOKEN, *map(len, vocabulary.tokens), *names)
 
-    def _check_bytes(self, size: int) -> None:
+    def _check_bytes(self, size: int, names: FieldNames) -> None:
         if self.max_seq_len is None or size <= self.max_seq_len * self.longest:
             return
         raise CapacityError(
-            f"the prompt has {size} bytes or more, but max_seq_len is {self.max_seq_len} tokens (prompt and answer), "
-            f"and no token of this model holds more than {self.longest} bytes; {self.advised}"
+            f"the prompt has {size} bytes or more, but {names.label('max_seq_len')} is {self.max_seq_len} tokens "
+            f"(prompt and answer), and no token of this model holds more than {self.longest} bytes; "
+            f"{shorten(self.can_grow, names)}"
         )
 
-    def _check_length(self, num_tokens: int) -> None:
+    def _check_length(self, num_tokens: int, names: FieldNames) -> None:
         if self.max_seq_len is not None:
-            check_length(num_tokens, self.max_seq_len, self.advised)
+            check_length(num_tokens, self.max_seq_len, self.can_grow, names)
 
 
 def read_ids(name: str, tokens: Sequence[int]) -> tuple[int, ...]:

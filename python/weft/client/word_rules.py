@@ -11,7 +11,14 @@ from torch import Tensor
 from weft.client.model_text import ModelText
 from weft.config import EngineConfig
 from weft.core import SamplingParams
-from weft.core.request import MAX_BAD_WORD_TOKENS, OWN_PENALTIES, PenaltyRule, TokenRules
+from weft.core.request import (
+    MAX_BAD_WORD_TOKENS,
+    OWN_NAMES,
+    OWN_PENALTIES,
+    FieldNames,
+    PenaltyRule,
+    TokenRules,
+)
 from weft.errors import InputError
 from weft.tokenizer.spelling import Speller
 from weft.tokenizer.stop_words import StopSequences, StopTexts, StopTokens
@@ -36,17 +43,18 @@ class WordRules:
         end_ids: Iterable[int] | None = None,
         bias: Tensor | None = None,
         penalties: PenaltyRule = OWN_PENALTIES,
+        names: FieldNames = OWN_NAMES,
     ) -> TokenRules:
         """What sampling parameters say in token ids. `end_ids` end the answer (default: the model's); `bias` [V] is
         added to the logits; `penalties` says how they act."""
         text = self.text
         if bias is not None and bias.shape[0] != text.vocab_size:
             raise InputError(
-                f"embedding bias shape is not as expected: embedding_bias has {bias.shape[0]} entries; this model's "
+                f"embedding bias shape is not as expected: {names.bias} has {bias.shape[0]} entries; this model's "
                 f"vocabulary has {text.vocab_size}"
             )
-        self._check_words("bad_words", sampling.bad_words)
-        self._check_words("stop_token_ids", sampling.stop_token_ids)
+        self._check_words("bad_words", sampling.bad_words, names)
+        self._check_words("stop_token_ids", sampling.stop_token_ids, names)
         words = self._bad_words(sampling.bad_words)
         text.check("bad_words", [token for word in words for token in word])
         text.check("stop_token_ids", sampling.stop_token_ids)
@@ -57,14 +65,16 @@ class WordRules:
         ends = dict.fromkeys((*own, *sampling.stop_token_ids)) if sampling.min_tokens else ()
         return TokenRules(tuple(sorted(words)), tuple(ends), bias, penalties)
 
-    def stop_words(self, name: str, words: Sequence[str | Sequence[int]]) -> WatcherFactory:
+    def stop_words(
+        self, words: Sequence[str | Sequence[int]], names: FieldNames = OWN_NAMES
+    ) -> WatcherFactory:
         """What makes the watchers for stop words."""
         if not words:
             return lambda: None
-        self._check_words(name, words)
+        self._check_words(names.stop_words, words, names)
         sequences = [word for word in words if not isinstance(word, str)]
         for sequence in sequences:
-            self.text.check(name, sequence)
+            self.text.check(names.stop_words, sequence)
         texts = StopTexts([word for word in words if isinstance(word, str)])
         make = partial(RunningText, self.text.tokenizer_for("stop words"), texts) if texts else None
         if not sequences:
@@ -72,18 +82,18 @@ class WordRules:
         found = StopSequences(sequences)
         return lambda: StopTokens(found, make() if make is not None else None)
 
-    def _check_words(self, name: str, words: Sequence[str | Sequence[int] | int]) -> None:
+    def _check_words(self, name: str, words: Sequence[str | Sequence[int] | int], names: FieldNames) -> None:
         """Raise `InputError` for more words than may be, or longer ones."""
         if len(words) > self.max_words:
             raise InputError(
-                f"{name} has {len(words)} entries; a request may have {self.max_words} (EngineConfig.max_words; of an "
-                "executor: ExecutorConfig.max_words)"
+                f"{name} has {len(words)} entries; a request may have {self.max_words}: give "
+                f"fewer{names.or_raise('max_words')}"
             )
         size = sum(num_bytes(word) for word in words)
         if size > self.max_word_bytes:
             raise InputError(
-                f"{name} holds {size} bytes, a token id counting for four; a request may have {self.max_word_bytes} "
-                "(EngineConfig.max_word_bytes; of an executor: ExecutorConfig.max_word_bytes)"
+                f"{name} holds {size} bytes, a token id counting for four; a request may have "
+                f"{self.max_word_bytes}: give fewer{names.or_raise('max_word_bytes')}"
             )
 
     def _bad_words(self, words: Sequence[str | Sequence[int]]) -> set[tuple[int, ...]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -115,11 +115,39 @@ NO_RULES = TokenRules()
 
 @dataclass(frozen=True)
 class FieldNames:
-    """What error messages call a request's fields: each front has words of its own."""
+    """What error messages call a request's fields, and the settings that limit them: each front has words of its own.
+
+    `no_beams` says how to do without beams. `config` is the class whose fields the caller can set ("": a caller who
+    cannot change the engine); `settings` are its names for fields of `EngineConfig` and `ClientLimits` that it calls
+    otherwise.
+    """
 
     prompt: str = "the prompt"
     stop_words: str = "stop"
     given: str = "given"
+    answers: str = "n"
+    outputs: str = "additional_outputs"
+    bias: str = "embedding_bias"
+    no_beams: str = "use a beam width of 1"
+    config: str = "EngineConfig"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def label(self, field: str) -> str:
+        """The name of a setting."""
+        return self.settings.get(field, field).rpartition(".")[2]
+
+    def or_raise(self, field: str) -> str:
+        """The end of an advice, ", or raise" a setting; nothing for a caller who cannot."""
+        if not self.config:
+            return ""
+        name = self.settings.get(field, field)
+        return f", or raise {name if '.' in name else f'{self.config}.{name}'}"
+
+    def or_set(self, field: str, value: object = True) -> str:
+        """The end of a sentence, "; make the engine with" a setting; nothing for a caller who cannot."""
+        if not self.config:
+            return ""
+        return f"; make the engine with {self.config}({self.label(field)}={value!r})"
 
 
 OWN_NAMES = FieldNames()
@@ -130,6 +158,17 @@ class StopWords(Protocol):
 
     def feed(self, token: int) -> str | None:
         """Take the next token; the stop word that the text now holds, if it does."""
+
+
+@runtime_checkable
+class BeamWords(Protocol):
+    """Watches the text of one beam for the words that end it."""
+
+    def feed(self, token: int) -> str | None:
+        """Take the next token; the stop word that the text now holds, if it does."""
+
+    def fork(self) -> BeamWords:
+        """Another one that has seen the same tokens."""
 
 
 def no_stop_words() -> None:
@@ -216,9 +255,11 @@ class Request:
                 f"ahead is {self.ahead!r}; it must be a Lookahead, or None for the engine's sizes"
             )
         if self.given and limit == 0:
-            raise InputError("given text is drafted, but max_drafts is 0; leave one of the two out")
+            raise InputError(f"{self.names.given} is drafted, but max_drafts is 0; leave one of the two out")
         if self.beam is not None and (self.given or limit or self.ahead):
-            raise InputError("beams are not drafted; leave out given text and max_drafts, or the beams")
+            raise InputError(
+                f"beams are not drafted; leave out {self.names.given} and max_drafts, or the beams"
+            )
 
     @property
     def num_sequences(self) -> int:

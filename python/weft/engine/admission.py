@@ -1,70 +1,147 @@
-"""What of a request an engine can't serve, told before it is queued."""
+"""Checks of requests against the engine that is to serve them: each fault is found here, in the words of the front."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import abc
 
-from weft.config import EngineConfig, Speculation
-from weft.core.request import Request
+from weft.config import EngineConfig, Lookahead, Speculation
+from weft.core.request import MAX_END_TOKENS, OWN_NAMES, BeamWords, FieldNames, Gather, Request
 from weft.engine.device.state import DecodeParts
 from weft.engine.scheduling.capacity import Capacity
-from weft.engine.scheduling.draft_limits import check_drafts
 from weft.engine.sequence import Sequence
 from weft.errors import CapacityError, InputError
 from weft.models.config import ModelConfig
 
-CheckSearch = Callable[[Request], None]
-
-
-RAISE = "shorten the prompt or raise max_seq_len (of an executor: ExecutorConfig.max_seq_len)"
-
-
-def advice(model: ModelConfig, max_seq_len: int) -> str:
-    """What to do about a prompt that is too long for an engine: `max_seq_len` is no larger than the model is long."""
-    if max_seq_len < model.max_position_embeddings:
-        return RAISE
-    return "shorten the prompt: the model has no more positions"
-
-
-def check_length(num_tokens: int, max_seq_len: int, advised: str = RAISE) -> None:
-    """Raise `CapacityError` for a prompt that leaves no room for an answer."""
-    if num_tokens + 1 > max_seq_len:
-        raise CapacityError(
-            f"the prompt has {num_tokens} tokens, but max_seq_len is {max_seq_len} (prompt and answer); {advised}"
-        )
-
 
 class Admission:
-    """Checks requests against what an engine was made for."""
+    """Checks sequences against an engine before they are queued."""
 
     def __init__(
-        self,
-        config: EngineConfig,
-        speculation: Speculation,
-        parts: DecodeParts,
-        capacity: Capacity,
-        check_search: CheckSearch,
+        self, config: EngineConfig, speculation: Speculation, parts: DecodeParts, capacity: Capacity
     ) -> None:
-        self._config, self._speculation, self._parts = config, speculation, parts
-        self._capacity, self._check_search = capacity, check_search
+        self._config, self._speculation, self._capacity = config, speculation, capacity
+        self._model = parts.model.config
 
     def check(self, sequence: Sequence) -> None:
-        """Raise `InputError` or `CapacityError` for a request that can never be served."""
-        check_drafts(sequence, self._speculation, self._parts.model.config.vocab_size)
-        if sequence.request.sampling.on_length == "close" and sequence.guide is None:
+        """Raise `InputError` or `CapacityError` for a sequence that can never be served."""
+        request, config = sequence.request, self._config
+        check_options(request, config, self._speculation)
+        check_token_ids(request.names.given, request.given_ids, self._model.vocab_size)
+        if request.sampling.on_length == "close" and sequence.guide is None:
             raise InputError('on_length is "close", which needs a guide: without one no answer has an end')
-        self._parts.outputs.check(sequence.request.gather)
-        if sequence.request.beam is not None:
-            self._check_search(sequence.request)
-        assert self._config.max_seq_len is not None
+        assert config.max_seq_len is not None
         if not sequence.prompt:
             raise InputError("the prompt is empty; give at least one token")
-        longest = self._config.max_seq_len
-        check_length(len(sequence.prompt), longest, advice(self._parts.model.config, longest))
+        longest = config.max_seq_len
+        check_length(len(sequence.prompt), longest, can_grow(self._model, longest), request.names)
         num_pages, pages = self._capacity.kv.num_pages - 1, self._capacity.pages_needed(sequence)
         if pages > num_pages:
             raise CapacityError(
-                f"the request needs {pages} pages, but there are {num_pages}; lower max_tokens or raise "
-                "EngineConfig.num_pages (of an executor: KvCacheConfig.max_tokens, to "
-                f"{pages * self._config.page_size})"
+                f"the request needs {pages} pages of {config.page_size} tokens, but there are {num_pages}; lower "
+                f"max_tokens{request.names.or_raise('num_pages')}"
             )
+
+
+def check_options(request: Request, config: EngineConfig, speculation: Speculation) -> None:
+    """Raise `InputError` for options of a prepared request that an engine was not made for."""
+    names = request.names
+    if request.beam is not None:
+        width, limit = request.beam.width, config.max_beam_width
+        if width > limit:
+            raise InputError(
+                f"beam_width is {width}, but {names.label('max_beam_width')} is {limit}; lower "
+                f"it{names.or_raise('max_beam_width')}"
+            )
+        check_search(request)
+    if request.given and "given" not in speculation.drafters:
+        advice = "; make it with Speculation.given(), or Speculation.given(then) before another drafter"
+        raise InputError(
+            f"{names.given} is text to draft, but this engine drafts none of it{advice if names.config else ''}"
+        )
+    if request.ahead is not None:
+        check_ahead(request.ahead, speculation)
+    check_gather(request.gather, config, names)
+
+
+def check_search(request: Request) -> None:
+    """Raise `InputError` for what a search by beams can't do."""
+    sampling, words = request.sampling, request.watch_stop_words()
+    for name, neutral in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("top_p_decay", 1)):
+        if getattr(sampling, name) != neutral:
+            raise InputError(
+                f"{name} is {getattr(sampling, name)}; beams are not drawn, they follow the likeliest tokens: "
+                f"leave it out, or {request.names.no_beams}"
+            )
+    if len(sampling.stop_token_ids) > MAX_END_TOKENS:
+        raise InputError(
+            f"stop_token_ids has {len(sampling.stop_token_ids)} entries; beams, which must offer a continuation more "
+            f"for each, take {MAX_END_TOKENS}"
+        )
+    if words is not None and not isinstance(words, BeamWords):
+        raise InputError(
+            f"{type(words).__name__} can't watch several beams for stop words: give one with fork()"
+        )
+
+
+def check_ahead(sizes: Lookahead, speculation: Speculation) -> None:
+    """Raise `InputError` for sizes of lookahead decoding beyond those of an engine that drafts by `speculation`."""
+    limits = speculation.sizes_ahead
+    if limits is None:
+        raise InputError(
+            "the request has sizes of lookahead decoding, but this engine does not draft so; make it with "
+            "Speculation.lookahead()"
+        )
+    sizes.check_within(limits)
+
+
+def check_gather(gather: Gather, config: EngineConfig, names: FieldNames) -> None:
+    """Raise `InputError` for tensors that an engine does not gather."""
+    if gather.generation_logits and not config.gather_generation_logits:
+        raise InputError(
+            "return_generation_logits needs an engine with memory for them"
+            f"{names.or_set('gather_generation_logits')}"
+        )
+    known = dict(config.additional_outputs)
+    advice = f": name it in {names.config}.{names.label('additional_outputs')}" if names.config else ""
+    for name in gather.names:
+        if name not in known:
+            raise InputError(
+                f"{names.outputs} asks for {name!r}; the engine gathers {', '.join(known) or 'none'}{advice}"
+            )
+    for name in gather.context_names:
+        if not known.get(name):
+            raise InputError(
+                f"{names.outputs} asks for {name!r} of the prompt, which the engine does not gather{advice}, with its "
+                "context"
+            )
+
+
+def check_token_ids(name: str, tokens: abc.Sequence[int], vocab_size: int) -> None:
+    """Raise `InputError` unless all are ids of the model."""
+    if not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size):
+        return
+    bad = next(t for t in tokens if not 0 <= t < vocab_size)
+    raise InputError(f"{name} holds token id {bad}; ids of this model are 0 to {vocab_size - 1}")
+
+
+def can_grow(model: ModelConfig, max_seq_len: int) -> bool:
+    """Whether an engine could take longer texts: the model has more positions."""
+    return max_seq_len < model.max_position_embeddings
+
+
+def check_length(
+    num_tokens: int, max_seq_len: int, can_grow: bool = True, names: FieldNames = OWN_NAMES
+) -> None:
+    """Raise `CapacityError` for a prompt that leaves no room for an answer."""
+    if num_tokens + 1 > max_seq_len:
+        raise CapacityError(
+            f"the prompt has {num_tokens} tokens, but {names.label('max_seq_len')} is {max_seq_len} (prompt and "
+            f"answer); {shorten(can_grow, names)}"
+        )
+
+
+def shorten(can_grow: bool, names: FieldNames) -> str:
+    """The advice about a prompt that is too long."""
+    if not can_grow:
+        return "shorten the prompt: the model has no more positions"
+    return f"shorten the prompt{names.or_raise('max_seq_len')}"

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.config import EngineConfig, Speculation
-from weft.core.request import Request
 from weft.engine.admission import Admission
-from weft.engine.beam.checks import check_beam_width, check_search, check_width
 from weft.engine.beam.run import BeamRun, commit_search
 from weft.engine.device.host_pages import HostPages
 from weft.engine.device.state import DecodeParts, SlotState
@@ -78,13 +76,25 @@ def build_engine(
     output.commit_search = commit_search
     output.drafted_by = drafted_by(speculation, lane)
 
-    def check(request: Request) -> None:
-        check_width(request, config.max_beam_width)
-        check_search(request)
-
-    admission = Admission(config, speculation, parts, capacity, check)
+    admission = Admission(config, speculation, parts, capacity)
     runtime.publish()  # weights, keys and values, states and buffers
     return Engine(decoder, speculation, scheduler, runner, output, admission)
+
+
+def check_beam_width(max_beam_width: int, speculation: Speculation, config: EngineConfig) -> None:
+    """Raise `InputError` unless an engine can be made for beam searches as wide as `max_beam_width`."""
+    if max_beam_width < 1:
+        raise InputError(f"the beam width is {max_beam_width}; it must be 1 (no beams) or more")
+    if max_beam_width > config.max_batch:
+        raise InputError(
+            f"max_beam_width is {max_beam_width}, but {config.max_batch} sequences are decoded at once; raise "
+            "max_batch (of an executor: max_batch_size), or lower the width"
+        )
+    if max_beam_width > 1 and speculation.drafters:
+        raise InputError(
+            f"beam search does not work with speculation ({speculation.name}): use Speculation.none(), or a "
+            "max_beam_width of 1"
+        )
 
 
 def keeping(config: EngineConfig, parts: DecodeParts) -> Keeping:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from weft.client.capacity import check_sequences
 from weft.client.model_text import ModelText
 from weft.config import Lookahead
 from weft.core import SamplingParams
@@ -15,12 +16,25 @@ from weft.core.request import NOTHING, FieldNames, Gather, PenaltyRule, Request
 from weft.core.retention import Retention, RetentionRange
 from weft.errors import InputError, RequestError
 from weft.executor.guides import Guides
-from weft.executor.settings import lookahead
+from weft.executor.settings import client_limits, lookahead
 from weft.executor.types import ExecutorConfig, KvCacheRetentionConfig, OutputConfig, SamplingConfig
 from weft.executor.types import Request as ExecutorRequest
 from weft.executor.types.served import check_served
 
-NAMES = FieldNames("input_token_ids", "stop_words", "external_draft_tokens_config.tokens")
+NAMES = FieldNames(
+    prompt="input_token_ids",
+    stop_words="stop_words",
+    given="external_draft_tokens_config.tokens",
+    answers="num_return_sequences",
+    outputs="additional_model_outputs",
+    config="ExecutorConfig",
+    settings={
+        "additional_outputs": "additional_model_outputs",
+        "max_program_bytes": "GuidedDecodingConfig.max_program_bytes",
+        "max_sequences": "max_return_sequences",
+        "num_pages": "KvCacheConfig.max_tokens",
+    },
+)
 OWN_PROCESSOR = "logits_post_processor"
 """What errors call a request's own function."""
 
@@ -36,8 +50,10 @@ class Translator:
     def translated(self, request: ExecutorRequest) -> Request:
         """The same request; what this executor can't do is its `refusal`."""
         try:
-            self._check(request)
-            return self._request(request)
+            check_served(request)
+            made = self._request(request)
+            check_sequences(made, client_limits(self.config))  # before it counts for the queue
+            return made
         except (InputError, RequestError) as error:
             return Request((), tag=request, refusal=error)
 
@@ -120,39 +136,6 @@ class Translator:
             function, is_batched = known[name], False
         assert function is not None
         return LogitsProcessor(name or OWN_PROCESSOR, function, is_batched)
-
-    def _check(self, request: ExecutorRequest) -> None:
-        """Raise `InputError` for what depends on how the executor was made."""
-        check_served(request)
-        sequences, most = request.sampling.num_requests, self.config.max_return_sequences
-        if sequences > most:
-            raise InputError(
-                f"num_return_sequences is {sequences}, but the executor's max_return_sequences is {most}; lower it, or "
-                "raise ExecutorConfig.max_return_sequences"
-            )
-        width, widest = request.sampling.beam_width, self.config.max_beam_width
-        if width > widest:
-            raise InputError(
-                f"beam_width is {width}, but the executor's max_beam_width is {widest}; lower it, or raise "
-                "ExecutorConfig.max_beam_width"
-            )
-        wanted = request.output_config
-        if wanted.return_generation_logits and not self.config.gather_generation_logits:
-            raise InputError(
-                "return_generation_logits needs an executor with ExecutorConfig(gather_generation_logits=True)"
-            )
-        known = {output.name: output for output in self.config.additional_model_outputs or ()}
-        for output in wanted.additional_model_outputs or ():
-            if output.name not in known:
-                raise InputError(
-                    f"additional_model_outputs asks for {output.name!r}; this executor has "
-                    f"{', '.join(known) or 'none'}: name it in ExecutorConfig.additional_model_outputs"
-                )
-            if output.gather_context and not known[output.name].gather_context:
-                raise InputError(
-                    f"additional_model_outputs asks for {output.name!r} of the prompt; give gather_context=True in "
-                    "ExecutorConfig.additional_model_outputs too"
-                )
 
 
 def beam_params(config: SamplingConfig) -> BeamParams | None:

@@ -5,25 +5,18 @@ from __future__ import annotations
 
 import re
 
-_OF_EXECUTOR = r"\(of an executor: [^()]*\)"
 _WORDS = [
     (re.compile(pattern), words)
     for pattern, words in (
-        (r", or raise ExecutorConfig\.\w+", ""),
         (r" \((?:EngineConfig|CompileLimits)\.\w+(?:; of an executor: [\w.]+)?\)", ""),
         (r" of trial, half of CompileLimits\.\w+", ""),
         (r"more than the (\d+ MiB) of CompileLimits\.\w+", r"more than \1"),
-        (rf",? or raise (?:EngineConfig\.)?\w+ {_OF_EXECUTOR}", ""),
         (r"lower WasmLimits\.memory_bytes or undo_bytes", "give it less memory"),
         (r"(?:, or|:) raise WasmLimits\.\w+(?: \(at most CompileLimits\.\w+\))?", ""),
         (
             r"give strict=False \(--no-strict\), which",
             "give strict: false (in response_format.json_schema, in guide or in a function), which",
         ),
-        (r"^(?:the )?given text(?: \(of an executor's request: \w+\))?", "prediction"),
-        (r"leave out given text", "leave out prediction"),
-        (r"(?<=or )use a beam width of 1", "leave out use_beam_search"),
-        (r"\bembedding_bias\b", "allowed_token_ids"),
         (r"\bmax_seq_len\b", "max_model_len"),
         (r"\bGuide\.(?=[a-z])", "guide."),
         (r"(?<=\bor )None\b", "null"),

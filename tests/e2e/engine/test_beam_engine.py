@@ -105,7 +105,7 @@ def test_every_width_waits_for_the_others_and_gives_its_own_answers(
     for request, again in zip(requests, mixed(llm, prompts), strict=True):
         if again.request.beam is not None:
             guide = Guide.choice(CHOICE) if again.guide is not None else None
-            again = engine_request(again.prompt, again.sampling, 0, beam=again.beam)
+            again = engine_request(again.prompt, again.request.sampling, 0, beam=again.request.beam)
             alone.run([again], [guide])
         else:
             run(llm.engine, [again])

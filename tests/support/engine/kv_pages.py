@@ -38,7 +38,7 @@ def leave(manager: KvManager, tokens: list[int], retention: Retention | None = N
 
 def num_found(manager: KvManager, tokens: list[int]) -> int:
     """How many tokens of a text are cached; all stays as it is."""
-    found = find(manager._pool.root, SIZE, [*tokens, -1], 0, (), True)
+    found = find(manager._pool.root, SIZE, [*tokens, -1], 0, 0, True)
     return len(found.shared) * SIZE + found.part
 
 

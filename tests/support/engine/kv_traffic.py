@@ -174,15 +174,14 @@ class Traffic:
 
     def pages(self) -> dict[tuple[str | None, Text], CachedPage]:
         """Every page that can be found, by its salt and the text that it ends."""
-        from weft.engine.kv.cache import _salted
+        from weft.engine.kv.cache import number_of_salt
 
-        salts = {_salted(salt): salt for salt in SALTS}
+        salts = {number_of_salt(salt): salt for salt in SALTS}
         root = self.manager._pool.root
         found: dict[CachedPage, tuple[str | None, Text]] = {}
         for page in root.descendants():
             if page.parent is root:
-                marks = page.tokens[: page.tokens[0] < 0]
-                found[page] = (salts[marks], page.tokens[len(marks) :])
+                found[page] = (salts[page.salt], page.tokens)
             else:
                 assert page.parent is not None
                 salt, text = found[page.parent]

@@ -16,7 +16,8 @@ from torch import Tensor
 from support.engine.random_model import random_model
 from weft import _core
 from weft.config import package_model_path
-from weft.engine.admission import advice
+from weft.core.request import OWN_NAMES
+from weft.engine.admission import can_grow, shorten
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, Rope, parse_decoder
@@ -256,8 +257,8 @@ def test_an_index_that_names_the_wrong_shard(checkpoint: Path) -> None:
 
 def test_a_prompt_that_is_too_long_has_advice_that_helps() -> None:
     plain = parse_decoder({**CONFIG, "max_position_embeddings": 4096}, "c")
-    assert advice(plain, 1024).endswith("ExecutorConfig.max_seq_len)")
-    assert advice(plain, 4096) == "shorten the prompt: the model has no more positions"
+    assert shorten(can_grow(plain, 1024), OWN_NAMES).endswith("or raise EngineConfig.max_seq_len")
+    assert shorten(can_grow(plain, 4096), OWN_NAMES) == "shorten the prompt: the model has no more positions"
 
 
 def test_rope_is_read_as_both_generations_of_transformers_write_it() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, abc
 
 from weft.core import SAMPLED, FinishReason, Hypothesis
+from weft.core.request import BeamWords
 from weft.engine.beam.pages import BeamPages
-from weft.engine.beam.search import BeamEnds, BeamSearch, BeamWords, Continuation
+from weft.engine.beam.search import BeamEnds, BeamSearch, Continuation
 from weft.engine.beam.trace import Trace
 from weft.engine.device.results import StepResults
 from weft.engine.sequence import Branching, BranchRow, Sequence

@@ -11,24 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from weft.core import BeamTrace, FinishReason, Hypothesis
 from weft.core.beam_params import BeamParams
+from weft.core.request import BeamWords
 
 Continuation = tuple[int, float]
 """A token and the logarithm of its probability after a beam."""
-
-
-@runtime_checkable
-class BeamWords(Protocol):
-    """Watches the text of one beam for the words that end it."""
-
-    def feed(self, token: int) -> str | None:
-        """Take the next token; the stop word that the text now holds, if it does."""
-
-    def fork(self) -> BeamWords:
-        """Another one that has seen the same tokens."""
 
 
 @dataclass(frozen=True)

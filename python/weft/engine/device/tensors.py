@@ -74,27 +74,6 @@ class OutputBuffers:
         }
         return cls(by_slot, frozenset({LOGITS, *(n for n, context in wanted.items() if context)}), marked)
 
-    def check(self, gather: Gather) -> None:
-        """Raise `InputError` for what this engine does not gather."""
-        if gather.generation_logits and LOGITS not in self.by_slot:
-            raise InputError(
-                "the request wants generation logits, for which the engine has no memory; set "
-                "gather_generation_logits=True in its config"
-            )
-        known = sorted(set(self.by_slot) - {LOGITS})
-        for name in gather.names:
-            if name not in known:
-                raise InputError(
-                    f"the request wants output {name!r}; the engine gathers {', '.join(known) or 'none'}: name it in "
-                    "additional_outputs of its config"
-                )
-        for name in gather.context_names:
-            if name not in self.context or name == LOGITS:
-                raise InputError(
-                    f"the request wants output {name!r} of its prompt, which the engine does not gather; name it in "
-                    "additional_outputs of its config, with its context"
-                )
-
     def context_tensors(self, runtime: Runtime, gather: Gather, length: int) -> dict[str, Tensor]:
         """Pinned memory [length, ...] of each output of the prompt that a request wants."""
         marked = ((name, self.marked[name]) for name in gather.context)

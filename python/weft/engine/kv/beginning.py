@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from weft.engine.kv.moves import Move, MoveKind
 from weft.engine.kv.pool import PagePool
-from weft.engine.kv.prefix_tree import CachedPage, Tokens
+from weft.engine.kv.prefix_tree import CachedPage
 
 
 class Found(NamedTuple):
@@ -41,25 +41,23 @@ class Taken(NamedTuple):
     counts: PageCounts
 
 
-def find(
-    root: CachedPage, size: int, tokens: Sequence[int], margin: int, salt: Tokens, partial: bool
-) -> Found:
+def find(root: CachedPage, size: int, tokens: Sequence[int], margin: int, salt: int, partial: bool) -> Found:
     """The cached pages, of `size` positions, that `tokens` begin with, up to `margin` positions less than that; at
     least the last token is left to be read. `partial`: whether part of a page is of use."""
     text, pages, last = tuple(tokens), list[CachedPage](), root
     for start in range(0, len(text) - size + 1, size):
-        page = last.child(salt + text[start : start + size])
+        page = last.child(text[start : start + size], salt)
         if page is None:
             break
         pages.append(page)
-        last, salt = page, ()
+        last, salt = page, 0
     matched, has_ended = len(pages) * size, False
     if partial:
-        near, common = last.nearest(salt + text[matched : matched + size])
-        if near is not None and common > len(salt):
+        near, common = last.nearest(text[matched : matched + size], salt)
+        if near is not None:
             pages.append(near)
-            matched += common - len(salt)
-            has_ended = common == len(near.tokens) < len(salt) + size
+            matched += common
+            has_ended = common == len(near.tokens) < size
     num_shared, part = divmod(max(min(matched, len(text) - 1) - margin, 0), size)
     if not part or not partial:
         return Found(pages[:num_shared])

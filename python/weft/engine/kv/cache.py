@@ -47,7 +47,7 @@ class KvSequence:
     num_prompt: int
     retention: Retention | None
     chain: list[CachedPage] = field(repr=False)  # of `pages`, the first ones: those that can be found
-    salt: Tokens = ()
+    salt: int = 0
     counts: PageCounts = field(default_factory=PageCounts)
     is_lost: bool = False
 
@@ -117,10 +117,10 @@ class KvManager:
         `salt` find each other.
         """
         assert 0 < len(tokens) <= num_positions
-        size, salted, looked = self.page_size, _salted(salt), reuse and self._reuse
+        size, salt_number, looked = self.page_size, number_of_salt(salt), reuse and self._reuse
         found = Found([])
         if looked:
-            found = find(self._pool.root, size, tokens, margin, salted, self._partial_reuse)
+            found = find(self._pool.root, size, tokens, margin, salt_number, self._partial_reuse)
         count, num_read = self.pages_needed(num_positions), self.pages_needed(len(tokens))
         taken = take(self._pool, found, count, num_read, self._copies)
         if taken is None:
@@ -131,7 +131,7 @@ class KvManager:
         self._num_missed += counts.missed
         prompt = len(tokens) if num_prompt is None else num_prompt
         sequence = KvSequence(
-            taken.pages, num_reused, taken.copies, prompt, retention, found.shared, salted, counts
+            taken.pages, num_reused, taken.copies, prompt, retention, found.shared, salt_number, counts
         )
         self._sequences.add(sequence)
         for place in range(len(found.shared) if retention is not None else 0):
@@ -236,11 +236,10 @@ class KvManager:
         for place in range(len(chain), num_valid // size):
             parent = chain[-1] if chain else self._pool.root
             text = tuple(tokens[place * size : (place + 1) * size])
-            if not place:
-                text = sequence.salt + text
-            page = parent.child(text)
+            salt = 0 if place else sequence.salt
+            page = parent.child(text, salt)
             if page is None:
-                page = self._add(parent, text, sequence.pages[place])
+                page = self._add(parent, text, sequence.pages[place], salt)
                 new.append(page)
             else:
                 self._share(page, sequence.pages[place])
@@ -254,27 +253,25 @@ class KvManager:
         text = tuple(tokens[place * size : num_valid])
         if not text:
             return None
-        if not place:
-            text = sequence.salt + text
+        salt = 0 if place else sequence.salt
         parent = sequence.chain[-1] if place else self._pool.root
-        if parent.nearest(text)[1] == len(text):
+        if parent.nearest(text, salt)[1] == len(text):
             return None
-        page = self._add(parent, text, sequence.pages[place])
+        page = self._add(parent, text, sequence.pages[place], salt)
         if sequence.retention is not None:
             self._ask(page, sequence, place)
         return page
 
-    def _add(self, parent: CachedPage, text: Tokens, number: int) -> CachedPage:
+    def _add(self, parent: CachedPage, text: Tokens, number: int, salt: int) -> CachedPage:
         """A page that can be found now, and that its writer holds."""
-        shorter = parent.beginning(text)
+        shorter = parent.beginning(text, salt)
         if shorter is not None:
             self._pool.give_up(shorter)
-        page = parent.add(number, text)
+        page = parent.add(number, text, salt)
         page.holders = 1
         if self._log is not None:
-            is_salted = text[0] < 0
             parent_hash = ROOT_HASH if parent is self._pool.root else parent.hash
-            page.hash = page_hash(parent_hash, text[is_salted:], -1 - text[0] if is_salted else 0)
+            page.hash = page_hash(parent_hash, text, salt)
         return page
 
     def _share(self, page: CachedPage, own: int) -> None:
@@ -317,14 +314,11 @@ class KvManager:
             return
         parent = pages[0].parent
         parent_hash = None if parent is None or parent is self._pool.root else parent.hash
-        stored = [
-            StoredPage(page.hash, page.tokens[page.tokens[0] < 0 :], DEVICE_LEVEL, page.priority)
-            for page in pages
-        ]
+        stored = [StoredPage(page.hash, page.tokens, DEVICE_LEVEL, page.priority) for page in pages]
         self._log.note(PagesStored(parent_hash, tuple(stored)))
 
 
-def _salted(salt: str | None) -> Tokens:
-    """What goes before the tokens of a salted text: a number of its own, which is no token. Each page keeps its tokens
-    and compares them, so that it has one length however long the salt is."""
-    return () if salt is None else (-1 - int.from_bytes(sha256(salt.encode()).digest()),)
+def number_of_salt(salt: str | None) -> int:
+    """The number of a salt, above 0; 0 for none. Each page keeps it, so that it has one length however long the salt
+    is."""
+    return 0 if salt is None else int.from_bytes(sha256(salt.encode()).digest())

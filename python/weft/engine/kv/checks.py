@@ -21,7 +21,7 @@ def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tu
         assert len(chain) <= len(pages)
         parent = pool.root
         for page, number in zip(chain, pages, strict=False):
-            is_found = page.parent is parent and parent.child(page.tokens) is page
+            is_found = page.parent is parent and parent.child(page.tokens, page.salt) is page
             assert is_found or page.parent is None, "a held page can't be found"
             assert not page.is_on_host, "a held page is on the host"
             parent = page
@@ -56,12 +56,15 @@ def _check_page(page: CachedPage, root: CachedPage, size: int) -> None:
     parent = page.parent
     assert parent is not None
     assert (page.released == 0) == (page.holders > 0)
-    is_salted = parent is root and page.tokens[0] < 0
-    length = len(page.tokens) - is_salted
+    length = len(page.tokens)
+    assert parent is root or not page.salt
     assert 0 < length <= size and page.keys == sorted(page.keys)
     assert length == size or not (page.holders or page.children), "a text has ended, and goes on"
     assert page.num_on_device == sum(not child.is_on_host for child in page.children)
     assert not page.is_on_host or not page.num_on_device, "on the device after a page on the host"
     assert page.holders or not any(child.holders for child in page.children), "held without its parent"
     for one, other in zip(page.keys, page.keys[1:], strict=False):
-        assert one != other[: len(one)], "a page is the beginning of another beside it"
+        same_salt = one[0] == other[0]
+        assert not same_salt or one[1] != other[1][: len(one[1])], (
+            "a page is the beginning of another beside it"
+        )

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from weft.core.retention import DEFAULT_PRIORITY
 
 Tokens = tuple[int, ...]
-"""A page's tokens. Of the first page of a salted text the salt goes before them, as a negative number: such a page is
-found by the same salt alone, and so is what comes after it."""
+Key = tuple[int, Tokens]
+"""What finds a page under its parent: the salt of the text, on its first page alone, and the page's tokens. A salt is a
+number above 0, and 0 stands for none. What comes after a first page is found by its salt alone, too."""
 
 
 class CachedPage:
@@ -28,7 +29,7 @@ class CachedPage:
     that holds a page, or a double of it, holds its parents too: of a page that nobody holds, nobody holds a child.
     Who is held is on the device, and so are the parents of what is there; `num_on_device` children are.
     `released` is a stamp of when its last holder gave it back, 0 while it is held; at `expires`, if its priority is for
-    `duration_s` only, it has the default one. `hash` names it in events.
+    `duration_s` only, it has the default one. `hash` names it in events. `salt` is that of a text's first page.
     """
 
     __slots__ = (
@@ -45,14 +46,16 @@ class CachedPage:
         "parent",
         "priority",
         "released",
+        "salt",
         "tokens",
     )
 
-    def __init__(self, number: int, tokens: Tokens, parent: CachedPage | None) -> None:
+    def __init__(self, number: int, tokens: Tokens, parent: CachedPage | None, salt: int = 0) -> None:
         self.number = number
         self.tokens = tokens
+        self.salt = salt
         self.parent = parent
-        self.keys: list[Tokens] = []
+        self.keys: list[Key] = []
         self.children: list[CachedPage] = []
         self.holders = 0
         self.doubles: list[int] = []
@@ -69,42 +72,45 @@ class CachedPage:
         """Whether nothing is cached after it where it is: what is there could not be found without it."""
         return not self.children if self.is_on_host else not self.num_on_device
 
-    def child(self, tokens: Tokens) -> CachedPage | None:
+    def child(self, tokens: Tokens, salt: int = 0) -> CachedPage | None:
         """The child of exactly these tokens."""
-        place = bisect_left(self.keys, tokens)
-        return self.children[place] if place < len(self.keys) and self.keys[place] == tokens else None
+        key = salt, tokens
+        place = bisect_left(self.keys, key)
+        return self.children[place] if place < len(self.keys) and self.keys[place] == key else None
 
-    def nearest(self, tokens: Tokens) -> tuple[CachedPage | None, int]:
+    def nearest(self, tokens: Tokens, salt: int = 0) -> tuple[CachedPage | None, int]:
         """A child that begins like `tokens` for as long as any does, and for how many tokens; None and 0 if none
         does."""
         best, longest = None, 0
-        place = bisect_left(self.keys, tokens)
+        place = bisect_left(self.keys, (salt, tokens))
         for near in range(max(place - 1, 0), min(place + 1, len(self.keys))):
-            common = num_common(self.keys[near], tokens)
+            other_salt, others = self.keys[near]
+            common = num_common(others, tokens) if other_salt == salt else 0
             if common > longest:
                 best, longest = self.children[near], common
         return best, longest
 
-    def beginning(self, tokens: Tokens) -> CachedPage | None:
+    def beginning(self, tokens: Tokens, salt: int = 0) -> CachedPage | None:
         """The child whose tokens `tokens` begin with, and go on after. There is one at most, and it stands right before
         the place where `tokens` would stand."""
-        place = bisect_left(self.keys, tokens)
-        if not place or self.keys[place - 1] != tokens[: len(self.keys[place - 1])]:
+        place = bisect_left(self.keys, (salt, tokens))
+        if not place:
             return None
-        return self.children[place - 1]
+        before, shorter = self.keys[place - 1]
+        return self.children[place - 1] if before == salt and shorter == tokens[: len(shorter)] else None
 
-    def add(self, number: int, tokens: Tokens) -> CachedPage:
+    def add(self, number: int, tokens: Tokens, salt: int = 0) -> CachedPage:
         """A new child, on the device."""
-        page = CachedPage(number, tokens, self)
-        place = bisect_left(self.keys, tokens)
-        self.keys.insert(place, tokens)
+        page = CachedPage(number, tokens, self, salt)
+        place = bisect_left(self.keys, (salt, tokens))
+        self.keys.insert(place, (salt, tokens))
         self.children.insert(place, page)
         self.num_on_device += 1
         return page
 
     def remove(self, page: CachedPage) -> None:
         """Forget a child."""
-        place = bisect_left(self.keys, page.tokens)
+        place = bisect_left(self.keys, (page.salt, page.tokens))
         assert self.children[place] is page
         del self.keys[place], self.children[place]
         self.num_on_device -= not page.is_on_host

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
+from weft.core.request import FieldNames
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
 from weft.engine.sequence import Sequence
 from weft.errors import CapacityError
@@ -167,7 +168,7 @@ class Programs:
                 continue
             own, kept = self._needs(sequence, siblings)
             if own + kept > self._max_bytes:
-                failed.append((sequence, self._too_large(own + kept)))
+                failed.append((sequence, self._too_large(own + kept, sequence.request.names)))
                 continue
             more = own + kept - siblings.kept_bytes
             if self.held_bytes + more > self._max_bytes or not (is_open or siblings.kept_bytes):
@@ -208,11 +209,11 @@ class Programs:
     def _tell(self, _: object) -> None:
         self.on_started()
 
-    def _too_large(self, needed: int) -> CapacityError:
+    def _too_large(self, needed: int, names: FieldNames) -> CapacityError:
         return CapacityError(
             f"the request's program may hold {needed} bytes, of itself, copies and what is kept to take tokens back, "
-            f"but max_program_bytes is {self._max_bytes}; lower WasmLimits.memory_bytes or undo_bytes, or raise "
-            "EngineConfig.max_program_bytes (of an executor: GuidedDecodingConfig.max_program_bytes)"
+            f"but max_program_bytes is {self._max_bytes}; lower WasmLimits.memory_bytes or "
+            f"undo_bytes{names.or_raise('max_program_bytes')}"
         )
 
 

@@ -17,7 +17,6 @@ from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.logits_processors import CapturedProcessor
 from weft.engine.processors.captured import CapturedProcessors
 from weft.engine.recording import Recorder
-from weft.engine.scheduling.draft_limits import draft_limit
 from weft.engine.sequence import Sequence
 from weft.engine.step.lookahead import write_windows
 from weft.guided.lane import GrammarLane
@@ -119,7 +118,9 @@ class SlotOpener:
                 sequence.processor.captured = None
 
     def _sampling(self, sequence: Sequence) -> SamplingRow:
-        limit, is_searched = draft_limit(sequence, self._parts.max_drafts), sequence.search is not None
+        limit, is_searched = sequence.request.max_drafts, sequence.search is not None
+        if limit is not None and limit >= self._parts.max_drafts:
+            limit = None
         sampling = SlotSampling(
             sequence.request.sampling, sequence.seed, sequence.request.rules, limit, is_searched
         )

@@ -10,13 +10,22 @@ import torch
 
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.core.request import NOTHING, Gather, Request
+from weft.core.request import NOTHING, FieldNames, Gather, Request
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import ApiError, api_error, quoted
 from weft.server.protocol.sampling import SamplingFields
 from weft.server.reading.guides import guide_field
 from weft.server.served import ServedModel
+
+NAMES = FieldNames(
+    given="prediction",
+    bias="allowed_token_ids",
+    no_beams="leave out use_beam_search",
+    config="",
+    settings={"max_seq_len": "max_model_len"},
+)
+"""A client over HTTP reads names of JSON fields, and no advice that only the owner of the server can follow."""
 
 MAX_PROMPT_LOGITS = 256 << 20
 """Bytes of logits that a prompt's log-probabilities may need."""
@@ -123,6 +132,7 @@ def _requests(
             end_ids=frozenset() if body.ignore_eos else None,
             bias=bias,
             streams=body.stream,
+            names=NAMES,
         )
         for prompt in prompts
     ]

@@ -20,9 +20,10 @@ from support.engine.requests import engine_request
 from weft.config import EngineConfig, Speculation
 from weft.core import Hypothesis, SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.engine.beam.checks import check_beam_width, check_search
+from weft.engine.admission import check_search
 from weft.engine.beam.search import BeamEnds, BeamSearch
 from weft.engine.beam.trace import Trace
+from weft.engine.build import check_beam_width
 from weft.errors import InputError
 
 END = 0
