@@ -99,7 +99,6 @@ def shown(prompts: Sequence[NamedPrompt], outputs: Sequence[Output]) -> Iterator
 def note_room(llm: LLM, prompts: Sequence[NamedPrompt], run: Run) -> None:
     """Say so where an answer can't be as long as was asked for."""
     longest = llm.config.max_seq_len
-    assert longest is not None
     for prompt in prompts:
         room = longest - len(run.tokens(prompt.text))
         if 0 < room < run.sampling.max_tokens:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weft.client.kv_memory import sized_by_memory
 from weft.client.model_text import ModelText
-from weft.config import EngineConfig, Speculation, model_directory
+from weft.config import EngineConfig, ResolvedConfig, Speculation, model_directory
 from weft.core.files import read_json
 from weft.engine.admission import can_grow
 from weft.engine.build import build_engine
@@ -139,7 +139,7 @@ class BuiltEngine:
     path: Path
     runtime: Runtime
     speculation: Speculation
-    config: EngineConfig
+    config: ResolvedConfig
     text: ModelText
     compiler: GuideCompiler | None
     engine: Engine
@@ -152,16 +152,15 @@ class BuiltEngine:
 
     @classmethod
     def build(
-        cls, source: ModelSource, device: str, dtype: str, speculation: Speculation, config: EngineConfig
+        cls, source: ModelSource, device: str, dtype: str, speculation: Speculation, settings: EngineConfig
     ) -> BuiltEngine:
         """Load and wire everything. Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit."""
         runtime = get_runtime(device)
         target = source.load(runtime, dtype)
         limit, num_drafts = target.config.max_position_embeddings, speculation.max_draft_tokens
-        given, config = config.num_pages, config.resolved(limit, num_drafts, runtime.device.type)
+        config = settings.resolved(limit, num_drafts, runtime.device.type)
         # Where memory decides, it does so once all weights are there.
         num_pages = 1 if config.is_sized_by_memory else config.num_pages
-        assert num_pages is not None and config.max_seq_len is not None
         windows = layer_windows(
             target.config, config.attention_windows, config.sink_tokens, config.max_seq_len
         )
@@ -181,7 +180,8 @@ class BuiltEngine:
         drafting = Drafting.load(context)
         kv = PagedKV.for_model(target, num_pages, config.page_size, windows)
         if config.is_sized_by_memory:
-            config = sized_by_memory(runtime, caches_of(kv, drafting.drafter), config, given, num_drafts)
+            caches = caches_of(kv, drafting.drafter)
+            config = sized_by_memory(runtime, caches, config, settings.num_pages, num_drafts)
         engine = build_engine(runtime, target, kv, drafting, list(text.end_ids), config)
         _log.info(
             "engine built: %s (%s) on %s, %d slots, %d pages of %d tokens",

@@ -1,13 +1,18 @@
-"""Settings: frozen dataclasses that say what is wrong with a value when it is given, and where models are."""
+"""Settings, as frozen dataclasses that check their values; the catalogue of models; and where their files are."""
 
 from weft.config.catalog import CATALOG, PACKAGE_MODEL, CatalogModel
 from weft.config.engine import (
+    CacheConfig,
     Chunking,
     EngineConfig,
+    ExecutionConfig,
     Graphs,
+    GuideConfig,
     HostTasks,
     Logprobs,
     Policy,
+    ResolvedConfig,
+    SchedulerConfig,
     positions_ahead,
 )
 from weft.config.environ import cache_directory, is_debug, kernel_variant, named_commit
@@ -18,16 +23,21 @@ __all__ = [
     "CATALOG",
     "MAX_DRAFT_TOKENS",
     "PACKAGE_MODEL",
+    "CacheConfig",
     "CatalogModel",
     "Chunking",
     "DraftTokens",
     "EngineConfig",
+    "ExecutionConfig",
     "Graphs",
+    "GuideConfig",
     "GuideDrafts",
     "HostTasks",
     "Logprobs",
     "Lookahead",
     "Policy",
+    "ResolvedConfig",
+    "SchedulerConfig",
     "Speculation",
     "cache_directory",
     "cached_model_path",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from weft.core.values import check_fields, whole
 from weft.errors import InputError
 
 GuideDrafts = Literal["auto"] | bool
@@ -17,32 +18,29 @@ MAX_DRAFT_TOKENS = 8
 
 @dataclass(frozen=True)
 class Lookahead:
-    """The sizes of lookahead decoding: `window` tokens beside the text, whose chains make n-grams of `ngram` tokens; of
-    one first token the last `verification` different ones are kept. An n-gram is the text's last token and `ngram` - 1
-    drafts. Raises `InputError` for sizes that make no sense."""
+    """The sizes of lookahead decoding. Raises `InputError` for a size out of range."""
 
-    window: int = 4
-    ngram: int = 3
-    verification: int = 4
+    window: Annotated[int, whole(1, 16, "1 to 16")] = 4
+    """Tokens of a request's window, which a forward reads besides its text, and whose chains become n-grams."""
+
+    ngram: Annotated[int, whole(2, MAX_DRAFT_TOKENS + 1, f"2 to {MAX_DRAFT_TOKENS + 1}")] = 3
+    """Tokens of an n-gram: the last token of the text, and `ngram` - 1 drafts."""
+
+    verification: Annotated[int, whole(1, 32, "1 to 32")] = 4
+    """N-grams kept for each first token: the most recent different ones."""
 
     def __post_init__(self) -> None:
-        for name, (lowest, most) in LOOKAHEAD_BOUNDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= most:
-                raise InputError(f"lookahead's {name} is {value!r}; it must be {lowest} to {most}")
+        check_fields(self, "lookahead's ")
 
-    def check_within(self, most: Lookahead) -> None:
-        """Raise `InputError` unless each size is at most that of `most`, the engine's."""
-        for name in LOOKAHEAD_BOUNDS:
-            own, limit = getattr(self, name), getattr(most, name)
-            if own > limit:
+    def check_within(self, limits: Lookahead) -> None:
+        """Raise `InputError` unless each size is at most that of `limits`, the engine's."""
+        for field in fields(self):
+            size, limit = getattr(self, field.name), getattr(limits, field.name)
+            if size > limit:
                 raise InputError(
-                    f"lookahead's {name} is {own}, but the engine's is {limit}; lower it, or make the engine with "
-                    f"Speculation.lookahead({name}={own})"
+                    f"lookahead's {field.name} is {size}, but the engine's is {limit}; lower it, or make the engine "
+                    f"with Speculation.lookahead({field.name}={size})"
                 )
-
-
-LOOKAHEAD_BOUNDS = {"window": (1, 16), "ngram": (2, MAX_DRAFT_TOKENS + 1), "verification": (1, 32)}
 
 
 @dataclass(frozen=True)

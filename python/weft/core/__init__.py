@@ -10,19 +10,11 @@ from weft.core.output import (
     Piece,
     TokenLogprob,
 )
-from weft.core.sampling import (
-    BOUNDS,
-    MAX_LOGIT,
-    MAX_LOGPROBS,
-    OnLength,
-    SamplingParams,
-    check_on_length,
-)
+from weft.core.sampling import MAX_LOGIT, MAX_LOGPROBS, OnLength, SamplingParams
 from weft.core.stats import OutputStats
 from weft.core.values import Kind, check_entries, check_words, is_encodable, read_token_ids
 
 __all__ = [
-    "BOUNDS",
     "MAX_LOGIT",
     "MAX_LOGPROBS",
     "SAMPLED",
@@ -38,7 +30,6 @@ __all__ = [
     "SamplingParams",
     "TokenLogprob",
     "check_entries",
-    "check_on_length",
     "check_words",
     "is_encodable",
     "read_token_ids",

@@ -3,107 +3,151 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import abc
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from weft.core.names import SAMPLING_ELSEWHERE, explaining
-from weft.core.values import Kind, check_entries, check_words
+from weft.core.values import Checked, Kind, check_entries, check_words, number, whole
 from weft.errors import InputError
 
 OnLength = Literal["cut", "close"]
 
-ON_LENGTH: tuple[OnLength, ...] = ("cut", "close")
-
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1000
 MAX_LOGIT = 1e4
-"""What is added to logits, or divides them, is at most this: sums over a whole answer stay finite in float32."""
-SMALLEST = 2.0**-126
-"""The smallest positive normal number of float32."""
+"""The largest number that is added to logits or divides them: sums over a whole answer stay finite in float32."""
+
+_MAX_INT = 2**31 - 1
+_SMALLEST = 2.0**-126  # the smallest positive normal number of float32
+_SHARE = "above 0 (from 2**-126 on) and at most 1"
+_PENALTY = number(-MAX_LOGIT, MAX_LOGIT, "-10000 to 10000 (0: none)")
+
+
+def _check_bias(name: str, bias: Any) -> None:
+    if not isinstance(bias, abc.Mapping):
+        raise InputError(f"{name} is {bias!r}; it must map token ids to numbers")
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise InputError(f"{name} names {len(bias)} tokens; it may name {MAX_LOGIT_BIAS}")
+    for token, value in bias.items():
+        if not Kind.INTEGER.holds(token):
+            raise InputError(f"{name} names token {token!r}; token ids are whole numbers")
+        if not (Kind.NUMBER.holds(value) and (value == -math.inf or abs(value) <= MAX_LOGIT)):
+            raise InputError(
+                f"{name} of token {token} is {value!r}; it must be a number, -10000 to 10000, or -inf"
+            )
+
+
+def _check_stop(name: str, stop: Any) -> None:
+    if not isinstance(stop, str):
+        check_entries(name, stop, Kind.TEXT)
+    check_words(name, (stop,) if isinstance(stop, str) else stop)
+
+
+def _check_ids(name: str, ids: object) -> None:
+    check_entries(name, ids, Kind.INTEGER)
 
 
 @explaining(SAMPLING_ELSEWHERE)
 @dataclass(frozen=True)
-class SamplingParams:
-    """How one request samples. Every parameter works with every guide and drafter, and mixes freely in a batch.
+class SamplingParams(Checked):
+    """How one request samples. Every parameter works with every guide and drafter, and requests with different
+    parameters share a batch.
 
-    In the order in which they act on the logits of a position:
+    The logits of a position pass through these rules, in this order:
 
-    - `repetition_penalty` (0.001 to 1,000; 1: none) divides positive and multiplies negative logits of tokens in the
-      prompt or the answer; `presence_penalty` and `frequency_penalty` (-10,000 to 10,000; 0: none) are subtracted from
-      those in the answer, once or once for each time. `logit_bias` is added to the logits of the token ids it names,
-      at most 1,000 (-10,000 to 10,000; -inf forbids). `bad_words` holds lists of token ids, whose last token is never
-      drawn after the others, and texts. A text stands for such lists: as the tokenizer spells it, by itself and after
-      a space, and, as long as there is room, as other tokens of the vocabulary spell the two, up to 32 each, the
-      fewest tokens first. Not blocked is a text whose first token begins, or whose last token ends, outside it. With
-      `no_repeat_ngram_size` (0 or None: off) no so many tokens that follow each other in the prompt or the answer are
-      drawn in that order again.
-    - The guide's mask. Until `min_tokens` are out no end token and no stop token id is drawn, unless the guide allows
-      nothing else; stop words that are complete before do not count.
-    - `temperature`, at most 10,000: 0 is greedy, and so is what is below 0.00001. Otherwise, of softmax(logits /
-      temperature), `top_k` (0: all) keeps the k most likely tokens, `top_p` (1: all) of those the fewest whose share
-      reaches it, `min_p` (0: all) those at least so many times as likely as the likeliest. Every token of the answer
-      makes `top_p` that times `top_p_decay` (above 0 to 1; 1: none), `top_p_min` (above 0 to 1) at least; after the
-      token `top_p_reset_ids` it is what it was first. At 1 and 1e-6, the defaults, it stays.
+    1. `repetition_penalty`, `presence_penalty`, `frequency_penalty`, `logit_bias`, `bad_words` and
+       `no_repeat_ngram_size`.
+    2. The guide's mask, and `min_tokens`.
+    3. `temperature`, `top_k`, `top_p` and `min_p`.
 
-    `seed` (64 bits, with or without a sign; drawn afresh if None) decides the text completely: the same seed gives the
-    same text alone or in any batch, with any drafter. The answer ends after `max_tokens`, at the model's end tokens, at
-    one of `stop_token_ids`, or with one of the texts `stop`, which is not part of the answer's text. At `max_tokens` an
-    answer is cut; with `on_length="close"` a guided one is whole by then: when the room that is left comes near the
-    shortest end known, only what leads there is drawn. Where none is known, or it does not fit, the request fails with
-    a `GuideError` before it begins. `logprobs` asks for the logarithm of each token's probability and those of the
-    `logprobs` likeliest (0 to 20), as the model has them: before all of the above (`EngineConfig.logprobs` may say
-    otherwise).
-
-    `n` sequences answer the prompt, sequence i with the seed `seed + i` (None: 1, or as many as a beam search is wide).
-
-    Raises `InputError` for a value of another type or outside its bounds, `TypeError` for a parameter that there is
-    not, with what it is called here.
+    Raises `InputError` for a value of another type or out of bounds, and `TypeError` for an unknown parameter, with the
+    name that weft has for it.
     """
 
-    max_tokens: int = 256
-    min_tokens: int = 0
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] | None = None
-    bad_words: Sequence[str | Sequence[int]] = ()
-    stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    seed: int | None = None
-    logprobs: int | None = None
+    max_tokens: Annotated[int, whole(1, _MAX_INT, "at least 1 (and below 2**31)")] = 256
+    """Tokens of the answer at most."""
+
+    min_tokens: Annotated[int, whole(0, _MAX_INT, "0 to max_tokens")] = 0
+    """Tokens of the answer at least. Before them, no end token and no stop token is drawn, unless the guide allows
+    nothing else, and complete stop words do not count."""
+
+    temperature: Annotated[float, number(0, MAX_LOGIT, "0 (greedy) to 10000")] = 0.0
+    """Divides the logits before the softmax. 0, and all below 0.00001, is greedy."""
+
+    top_k: Annotated[int, whole(0, _MAX_INT, "0 (all) or a positive number of tokens (below 2**31)")] = 0
+    """Keeps the k most likely tokens. 0: all."""
+
+    top_p: Annotated[float, number(_SMALLEST, 1, f"{_SHARE} (all)")] = 1.0
+    """Of the tokens that `top_k` keeps, keeps the fewest whose probabilities add up to this share. 1: all."""
+
+    min_p: Annotated[float, number(0, 1, "0 (all) to 1")] = 0.0
+    """Keeps the tokens that are at least this many times as likely as the likeliest. 0: all."""
+
+    repetition_penalty: Annotated[float, number(1e-3, 1e3, "0.001 to 1000 (1: none)")] = 1.0
+    """Divides positive logits of tokens in the prompt or the answer, and multiplies negative ones. 1: none."""
+
+    presence_penalty: Annotated[float, _PENALTY] = 0.0
+    """Is subtracted from the logits of tokens in the answer."""
+
+    frequency_penalty: Annotated[float, _PENALTY] = 0.0
+    """Is subtracted from the logit of a token once for each time that the answer has it."""
+
+    logit_bias: Annotated[abc.Mapping[int, float], _check_bias] | None = None
+    """Is added to the logits of the token ids that it names, at most 1,000: -10,000 to 10,000 each, or -inf, which
+    forbids the token."""
+
+    bad_words: Annotated[abc.Sequence[str | abc.Sequence[int]], check_words] = ()
+    """Texts and lists of token ids that the answer must not contain. The last token of a list is never drawn after the
+    others. A text stands for several lists: the tokenizer's spelling of the text by itself and after a space, and up to
+    32 other spellings of each, the shortest first, while there is room. A text is not blocked if its first token begins
+    before it, or its last token ends after it."""
+
+    stop: Annotated[str | abc.Sequence[str], _check_stop] = ()
+    """Texts that end the answer. The one that ends it is not part of the answer's text."""
+
+    stop_token_ids: Annotated[abc.Sequence[int], _check_ids] = ()
+    """Tokens that end the answer, besides the model's own end tokens."""
+
+    seed: (
+        Annotated[int, whole(-(2**63), 2**64 - 1, "64 bits, signed or unsigned (or None: drawn afresh)")]
+        | None
+    ) = None
+    """Decides the text completely: the same seed gives the same text in any batch and with any drafter. It has 64 bits,
+    with or without a sign. None: a random one."""
+
+    logprobs: Annotated[int, whole(0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS} (or None: none)")] | None = None
+    """Asks for the log-probability of each token and of this many of the likeliest. They are the model's own, before
+    all of the rules above, unless `EngineConfig.logprobs` says otherwise. None: none."""
+
     on_length: OnLength = "cut"
-    n: int | None = None
-    no_repeat_ngram_size: int | None = 0
-    top_p_decay: float = 1.0
-    top_p_min: float = 1e-6
-    top_p_reset_ids: int | None = None
+    """How an answer ends at `max_tokens`. `"cut"`: anywhere. `"close"`: a guided answer is complete by then. When the
+    room left comes close to the shortest known end, only tokens that lead to that end are drawn. If no end is known, or
+    none fits, the request fails with a `GuideError` before it begins."""
+
+    n: Annotated[int, whole(1, _MAX_INT, "1 or more sequences (or None: 1)")] | None = None
+    """Sequences that answer the prompt; sequence i has the seed `seed + i`. None: 1, or the width of a beam search."""
+
+    no_repeat_ngram_size: (
+        Annotated[int, whole(0, _MAX_INT, "0 (off) or a number of tokens (below 2**31)")] | None
+    ) = 0
+    """No n-gram of this length occurs twice in prompt and answer. 0 or None: off."""
+
+    top_p_decay: Annotated[float, number(_SMALLEST, 1, f"{_SHARE} (none)")] = 1.0
+    """Multiplies `top_p` after each token of the answer. 1: `top_p` does not change."""
+
+    top_p_min: Annotated[float, number(_SMALLEST, 1, _SHARE)] = 1e-6
+    """`top_p` is at least this after the first token."""
+
+    top_p_reset_ids: Annotated[int, whole(0, _MAX_INT, "a token id (or None: none)")] | None = None
+    """The token after which `top_p` has its first value again."""
 
     def __post_init__(self) -> None:
-        for name, (kind, lowest, highest, valid) in BOUNDS.items():
-            value = getattr(self, name)
-            if value is None and name in OPTIONAL:
-                continue
-            if not kind.holds(value):
-                raise InputError(f"{name} is {value!r}; it must be {kind.value}: {valid}")
-            if not lowest <= value <= highest:
-                raise InputError(f"{name} is {value}; it must be {valid}")
+        super().__post_init__()
         if self.min_tokens > self.max_tokens:
             raise InputError(
                 f"min_tokens is {self.min_tokens}; it must be 0 to max_tokens, {self.max_tokens}"
             )
-        check_on_length(self.on_length)
-        if not isinstance(self.stop, str):
-            check_entries("stop", self.stop, Kind.TEXT)
-        check_words("stop", self.stop_words)
-        check_entries("stop_token_ids", self.stop_token_ids, Kind.INTEGER)
-        check_words("bad_words", self.bad_words)
-        self._check_bias()
 
     @property
     def changes_top_p(self) -> bool:
@@ -114,47 +158,3 @@ class SamplingParams:
     def stop_words(self) -> tuple[str, ...]:
         """`stop` as a tuple."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-
-    def _check_bias(self) -> None:
-        bias = self.logit_bias if self.logit_bias is not None else {}
-        if not isinstance(bias, Mapping):
-            raise InputError(f"logit_bias is {bias!r}; it must map token ids to numbers")
-        if len(bias) > MAX_LOGIT_BIAS:
-            raise InputError(f"logit_bias names {len(bias)} tokens; it may name {MAX_LOGIT_BIAS}")
-        for token, value in bias.items():
-            if not Kind.INTEGER.holds(token):
-                raise InputError(f"logit_bias names token {token!r}; token ids are whole numbers")
-            allowed = Kind.NUMBER.holds(value) and (value == -math.inf or abs(value) <= MAX_LOGIT)
-            if not allowed:
-                raise InputError(
-                    f"logit_bias of token {token} is {value!r}; it must be a number, -10000 to 10000, or -inf"
-                )
-
-
-BOUNDS: dict[str, tuple[Kind, float, float, str]] = {
-    "max_tokens": (Kind.INTEGER, 1, 2**31 - 1, "at least 1 (and below 2**31)"),
-    "min_tokens": (Kind.INTEGER, 0, 2**31 - 1, "0 to max_tokens"),
-    "temperature": (Kind.NUMBER, 0, MAX_LOGIT, "0 (greedy) to 10000"),
-    "top_k": (Kind.INTEGER, 0, 2**31 - 1, "0 (all) or a positive number of tokens (below 2**31)"),
-    "top_p": (Kind.NUMBER, SMALLEST, 1, "above 0 (from 2**-126 on) and at most 1 (all)"),
-    "min_p": (Kind.NUMBER, 0, 1, "0 (all) to 1"),
-    "repetition_penalty": (Kind.NUMBER, 1e-3, 1e3, "0.001 to 1000 (1: none)"),
-    "presence_penalty": (Kind.NUMBER, -MAX_LOGIT, MAX_LOGIT, "-10000 to 10000 (0: none)"),
-    "frequency_penalty": (Kind.NUMBER, -MAX_LOGIT, MAX_LOGIT, "-10000 to 10000 (0: none)"),
-    "seed": (Kind.INTEGER, -(2**63), 2**64 - 1, "64 bits, signed or unsigned (or None: drawn afresh)"),
-    "logprobs": (Kind.INTEGER, 0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS} (or None: none)"),
-    "n": (Kind.INTEGER, 1, 2**31 - 1, "1 or more sequences (or None: 1)"),
-    "no_repeat_ngram_size": (Kind.INTEGER, 0, 2**31 - 1, "0 (off) or a number of tokens (below 2**31)"),
-    "top_p_decay": (Kind.NUMBER, SMALLEST, 1, "above 0 (from 2**-126 on) and at most 1 (none)"),
-    "top_p_min": (Kind.NUMBER, SMALLEST, 1, "above 0 (from 2**-126 on) and at most 1"),
-    "top_p_reset_ids": (Kind.INTEGER, 0, 2**31 - 1, "a token id (or None: none)"),
-}
-"""Kind, lowest, highest, and how messages say the two, of each parameter that is one number."""
-
-OPTIONAL = {"seed", "logprobs", "n", "no_repeat_ngram_size", "top_p_reset_ids"}
-
-
-def check_on_length(value: object) -> None:
-    """Raise `InputError` for what is no way to end at the limit."""
-    if value not in ON_LENGTH:
-        raise InputError(f'on_length is {value!r}; it must be "cut" or "close"')

@@ -1,29 +1,37 @@
-"""What a value that users give may be: numbers, texts, lists of them."""
+"""Checks of values that users give: numbers, texts, lists of them, and dataclasses whose annotations say what fits."""
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Sequence
+from collections import abc
+from dataclasses import dataclass, fields
 from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from weft.errors import InputError
 
+Check = abc.Callable[[str, Any], object]
+"""Raises `InputError` for a value that does not fit; its first argument is the name that the message uses."""
+
 _CHUNK = 1 << 14
-"""Entries of a long list that are looked at without letting other threads run."""
+"""Entries of a long list that are checked in one call of C code, during which no other thread runs."""
 
 MAX_WORDS = 1 << 16
-"""A list of words may have so many, of an engine that allows it."""
+"""Words in a list at most, whatever the engine allows."""
 
 
 class Kind(Enum):
-    """What a parameter may be; the value is how messages say it."""
+    """The kind of a value, with its words in messages."""
 
     INTEGER = "a whole number"
     NUMBER = "a number"
     TEXT = "a text"
 
     def holds(self, value: object) -> bool:
-        """Whether `value` is of this kind. True and False are no numbers."""
+        """Whether `value` is of this kind. True and False are not numbers."""
         if self is Kind.TEXT:
             return isinstance(value, str)
         if isinstance(value, bool):
@@ -43,9 +51,124 @@ _TYPES: dict[Kind, frozenset[type]] = {
 }
 
 
+@dataclass(frozen=True)
+class Range:
+    """Numbers of a kind from `lowest` to `highest`, both included. `valid` describes them in messages."""
+
+    kind: Kind
+    lowest: float
+    highest: float
+    valid: str
+
+    def __call__(self, name: str, value: Any) -> None:
+        """Raise `InputError` unless `value` is one of them."""
+        if type(value) is not int and not self.kind.holds(value):
+            raise InputError(f"{name} is {value!r}; it must be {self.kind.value}: {self.valid}")
+        if not self.lowest <= value <= self.highest:  # also false for NaN
+            raise InputError(f"{name} is {value}; it must be {self.valid}")
+
+
+def whole(lowest: int, highest: float = math.inf, valid: str = "") -> Range:
+    """Whole numbers from `lowest` to `highest`."""
+    return Range(Kind.INTEGER, lowest, highest, valid or f"at least {lowest}")
+
+
+def number(lowest: float, highest: float, valid: str) -> Range:
+    """Numbers from `lowest` to `highest`."""
+    return Range(Kind.NUMBER, lowest, highest, valid)
+
+
+Count = Annotated[int, whole(1)]
+"""A whole number, at least 1."""
+
+
+class Checked:
+    """Base of dataclasses whose fields are checked when one is made, by their annotations:
+
+    - `bool` and `Literal[...]`, and unions of them, allow the values that they name.
+    - `Annotated[T, check, ...]` calls each `Check`, such as a `Range`.
+    - With `| None`, None fits too. Other annotations are not checked.
+
+    A subclass checks what several fields must be together in its own `__post_init__`, after this one.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def check_fields(settings: Any, prefix: str = "") -> None:
+    """Raise `InputError` for the first field of a dataclass whose value its annotation does not allow. Messages put
+    `prefix` before the field's name."""
+    cls: Any = type(settings)
+    for name, check in _checks(cls):
+        check(prefix + name, getattr(settings, name))
+
+
+@cache
+def ranges(cls: Any) -> dict[str, Range]:
+    """The range of each field of a dataclass that is one number."""
+    return {
+        name: check
+        for name, hint in _hints(cls)
+        for arm in _arms(hint)
+        for check in getattr(arm, "__metadata__", ())
+        if isinstance(check, Range)
+    }
+
+
+@cache
+def _checks(cls: Any) -> tuple[tuple[str, Check], ...]:
+    return tuple((name, check) for name, hint in _hints(cls) for check in _checks_of(hint))
+
+
+def _hints(cls: Any) -> list[tuple[str, Any]]:
+    hints = get_type_hints(cls, include_extras=True)
+    return [(field.name, hints[field.name]) for field in fields(cls)]
+
+
+def _arms(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the one type."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _checks_of(hint: Any) -> list[Check]:
+    arms = [arm for arm in _arms(hint) if arm is not NoneType]
+    checks = [check for arm in arms for check in getattr(arm, "__metadata__", ())]
+    choices = [choice for arm in arms for choice in _choices(arm)]
+    if choices and all(map(_choices, arms)):
+        checks.append(OneOf(choices))
+    return [_or_none(check) for check in checks] if NoneType in _arms(hint) else checks
+
+
+def _choices(arm: Any) -> tuple[object, ...]:
+    if arm is bool:
+        return True, False
+    return get_args(arm) if get_origin(arm) is Literal else ()
+
+
+class OneOf:
+    """The check that a value is one of `choices`."""
+
+    def __init__(self, choices: abc.Iterable[object]) -> None:
+        self._choices = tuple(choices)
+
+    def __call__(self, name: str, value: object) -> None:
+        if value not in self._choices:
+            *others, last = (f'"{each}"' if isinstance(each, str) else repr(each) for each in self._choices)
+            raise InputError(f"{name} is {value!r}; it must be {', '.join(others)} or {last}")
+
+
+def _or_none(check: Check) -> Check:
+    def optional(name: str, value: Any) -> None:
+        if value is not None:
+            check(name, value)
+
+    return optional
+
+
 def check_entries(name: str, values: object, kind: Kind) -> None:
-    """Raise `InputError` unless `values` is a sequence (no text, no bytes) whose entries are all of `kind`."""
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+    """Raise `InputError` unless `values` is a sequence, neither text nor bytes, whose entries are all of `kind`."""
+    if not isinstance(values, abc.Sequence) or isinstance(values, str | bytes):
         raise InputError(f"{name} is {values!r}; it must be a list, each entry {kind.value}")
     for start in range(0, len(values), _CHUNK):
         chunk = values[start : start + _CHUNK]
@@ -56,7 +179,7 @@ def check_entries(name: str, values: object, kind: Kind) -> None:
                 raise InputError(f"{name} holds {value!r}; each entry must be {kind.value}")
 
 
-def read_token_ids(name: str, values: Sequence[int]) -> tuple[int, ...]:
+def read_token_ids(name: str, values: abc.Sequence[int]) -> tuple[int, ...]:
     """The entries of a list of token ids. Raises `InputError` unless they are whole numbers, 0 or more."""
     check_entries(name, values, Kind.INTEGER)
     for start in range(0, len(values), _CHUNK):
@@ -67,7 +190,7 @@ def read_token_ids(name: str, values: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether UTF-8 can hold it: it has no half of a surrogate pair."""
+    """Whether UTF-8 can hold the text: it has no half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -79,7 +202,7 @@ def check_words(name: str, words: object) -> None:
     """Raise `InputError` unless `words` are texts or lists of token ids, none of them empty."""
     if isinstance(words, str):
         raise InputError(f"{name} is a text; give a list: [{words!r}]")
-    if not isinstance(words, Sequence) or isinstance(words, bytes):
+    if not isinstance(words, abc.Sequence) or isinstance(words, bytes):
         raise InputError(f"{name} is {words!r}; it must be a list of texts or of lists of token ids")
     if len(words) > MAX_WORDS:
         raise InputError(f"{name} has {len(words)} entries; it may have {MAX_WORDS}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 
-from weft.config import EngineConfig, Lookahead, Speculation
+from weft.config import EngineConfig, ExecutionConfig, Lookahead, ResolvedConfig, Speculation
 from weft.core.request import MAX_END_TOKENS, OWN_NAMES, BeamWords, FieldNames, Gather, Request
 from weft.engine.device.state import DecodeParts
 from weft.engine.scheduling.capacity import Capacity
@@ -17,7 +17,7 @@ class Admission:
     """Checks sequences against an engine before they are queued."""
 
     def __init__(
-        self, config: EngineConfig, speculation: Speculation, parts: DecodeParts, capacity: Capacity
+        self, config: ResolvedConfig, speculation: Speculation, parts: DecodeParts, capacity: Capacity
     ) -> None:
         self._config, self._speculation, self._capacity = config, speculation, capacity
         self._model = parts.model.config
@@ -29,7 +29,6 @@ class Admission:
         check_token_ids(request.names.given, request.given_ids, self._model.vocab_size)
         if request.sampling.on_length == "close" and sequence.guide is None:
             raise InputError('on_length is "close", which needs a guide: without one no answer has an end')
-        assert config.max_seq_len is not None
         if not sequence.prompt:
             raise InputError("the prompt is empty; give at least one token")
         longest = config.max_seq_len
@@ -94,7 +93,7 @@ def check_ahead(sizes: Lookahead, speculation: Speculation) -> None:
     sizes.check_within(limits)
 
 
-def check_gather(gather: Gather, config: EngineConfig, names: FieldNames) -> None:
+def check_gather(gather: Gather, config: ExecutionConfig, names: FieldNames) -> None:
     """Raise `InputError` for tensors that an engine does not gather."""
     if gather.generation_logits and not config.gather_generation_logits:
         raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.config import EngineConfig, Speculation
+from weft.config import ResolvedConfig, SchedulerConfig, Speculation
 from weft.engine.admission import Admission
 from weft.engine.beam.run import BeamRun, commit_search
 from weft.engine.device.host_pages import HostPages
@@ -42,9 +42,9 @@ def build_engine(
     kv: PagedKV,
     drafting: Drafting,
     end_token_ids: list[int],
-    config: EngineConfig,
+    config: ResolvedConfig,
 ) -> Engine:
-    """An engine that decodes with `model`; `config` is resolved (`EngineConfig.resolved`)."""
+    """An engine that decodes with `model`."""
     check_beam_width(config.max_beam_width, drafting.speculation, config)
     if drafting.speculation.sizes_ahead is not None and config.additional_outputs:
         raise InputError(
@@ -54,7 +54,6 @@ def build_engine(
     decoder = build_decoder(runtime, model, kv, drafting, end_token_ids, config)
     parts, lane, speculation = decoder.parts, decoder.lane, drafting.speculation
     ends = frozenset(end_token_ids)
-    mask_limit = config.mask_time_limit_s or 0.0
     drafter = parts.drafter
     needs = DrafterNeeds(parts.max_drafts)
     if drafter is not None:
@@ -62,12 +61,10 @@ def build_engine(
     capacity = Capacity(config, needs, keeping(config, parts), Sight.of(kv.windows))
 
     def begin_search(sequence: Sequence) -> BeamRun:
-        return BeamRun(sequence, lane.state, config.page_size, ends, mask_limit)
+        return BeamRun(sequence, lane.state, config.page_size, ends, config.mask_time_limit_s)
 
     turns = FairTurns()
-    assert config.programs_ahead is not None and config.max_program_bytes is not None
-    ahead, most_bytes = config.programs_ahead, config.max_program_bytes
-    programs = Programs(Starts(), ahead, most_bytes, turns, config.shares_slots)
+    programs = Programs(Starts(), config.programs_ahead, config.max_program_bytes, turns, config.shares_slots)
     waiting = Waiting(config.max_idle_s, turns, programs)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
     runner = ModelRunner(decoder, DraftGuidance(speculation.guide_drafts))
@@ -81,7 +78,7 @@ def build_engine(
     return Engine(decoder, speculation, scheduler, runner, output, admission)
 
 
-def check_beam_width(max_beam_width: int, speculation: Speculation, config: EngineConfig) -> None:
+def check_beam_width(max_beam_width: int, speculation: Speculation, config: SchedulerConfig) -> None:
     """Raise `InputError` unless an engine can be made for beam searches as wide as `max_beam_width`."""
     if max_beam_width < 1:
         raise InputError(f"the beam width is {max_beam_width}; it must be 1 (no beams) or more")
@@ -97,9 +94,8 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Engi
         )
 
 
-def keeping(config: EngineConfig, parts: DecodeParts) -> Keeping:
+def keeping(config: ResolvedConfig, parts: DecodeParts) -> Keeping:
     """How the config has cached pages kept, of which some may go to the host's memory that the parts have."""
-    assert config.max_seq_len is not None
     events = config.kv_event_buffer
     log = KvEventLog(events, config.max_seq_len) if events else None
     num_pages = parts.host.num_pages if parts.host is not None else 0
@@ -127,10 +123,9 @@ def build_decoder(
     kv: PagedKV,
     drafting: Drafting,
     end_token_ids: list[int],
-    config: EngineConfig,
+    config: ResolvedConfig,
 ) -> Decoder:
     """The device's side of an engine."""
-    assert config.max_seq_len is not None and config.mask_time_limit_s is not None
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
     make_proposals = drafting.proposals_maker(runtime)
     shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from weft.config import EngineConfig, Speculation
+from weft.config import ResolvedConfig, Speculation
 from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.admission import Admission
@@ -79,7 +79,7 @@ class Engine:
     # -- what there is
 
     @property
-    def config(self) -> EngineConfig:
+    def config(self) -> ResolvedConfig:
         """The resolved config."""
         return self._decoder.config
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from weft.client.capacity import ClientLimits
-from weft.config import EngineConfig, Lookahead, Speculation
+from weft.config import EngineConfig, Lookahead, ResolvedConfig, Speculation
 from weft.errors import InputError
 from weft.executor.types import (
     CapacitySchedulerPolicy,
@@ -81,10 +81,9 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
     )
 
 
-def check_room(config: ExecutorConfig, made: EngineConfig, num_draft_tokens: int) -> None:
+def check_room(config: ExecutorConfig, made: ResolvedConfig, num_draft_tokens: int) -> None:
     """Raise `InputError` where the executor is to fail at once if its cache has no room for a text of the greatest
     length, and the cache that was `made` has none. Otherwise only such a request is an error."""
-    assert made.max_seq_len is not None and made.num_pages is not None
     needed = made.pages_for(made.max_seq_len, num_draft_tokens)
     if config.fail_fast_on_attention_window_too_large and needed > made.num_pages - 1:
         raise InputError(

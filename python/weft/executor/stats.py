@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from weft.client.client import EngineClient
 from weft.client.response_queue import ResponseQueue
-from weft.config import EngineConfig
+from weft.config import ResolvedConfig
 from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import KvUsage, Limits, StepRecord
 from weft.executor.types import (
@@ -64,7 +64,7 @@ class History:
     """The last turns of an engine, until they are asked for; of older ones than are kept nothing is known."""
 
     def __init__(
-        self, config: EngineConfig, max_iterations: int, max_request_iterations: int, gauges: Gauges
+        self, config: ResolvedConfig, max_iterations: int, max_request_iterations: int, gauges: Gauges
     ) -> None:
         self._config = config
         self._gauges = gauges
@@ -123,10 +123,10 @@ class History:
         return taken
 
 
-def iteration_stats(noted: Noted, config: EngineConfig) -> IterationStats:
+def iteration_stats(noted: Noted, config: ResolvedConfig) -> IterationStats:
     """A turn in the API's words."""
     record = noted.record
-    limits = record.limits or Limits(config.max_batch, config.max_num_tokens or 0)
+    limits = record.limits or Limits(config.max_batch, config.max_num_tokens)
     stats = IterationStats(
         timestamp=noted.ended.strftime("%m-%d-%Y %H:%M:%S.%f"),
         iter=record.number,

@@ -56,9 +56,7 @@ class ServedModel:
     @property
     def max_model_len(self) -> int:
         """Tokens of prompt and answer."""
-        length = self.client.built.config.max_seq_len
-        assert length is not None
-        return length
+        return self.client.built.config.max_seq_len
 
     @cached_property
     def detokenizer(self) -> Detokenizer:

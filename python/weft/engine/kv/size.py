@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.config import EngineConfig
+from weft.config import CacheConfig, ResolvedConfig
 from weft.errors import InputError
 
 
@@ -17,9 +17,9 @@ class DeviceMemory:
 
 
 def pages_in_memory(
-    config: EngineConfig, given: int | None, page_bytes: int, memory: DeviceMemory, num_draft_tokens: int
+    config: ResolvedConfig, given: int | None, page_bytes: int, memory: DeviceMemory, num_draft_tokens: int
 ) -> int:
-    """How many pages of `page_bytes` bytes a resolved config makes; `given` is the `num_pages` that its caller wrote.
+    """How many pages of `page_bytes` bytes a config makes; `given` is the `num_pages` that its caller wrote.
     Page 0, which only pads, counts.
 
     That is the least of what `kv_memory_fraction` and `kv_max_bytes` are room for, and of `given`. With neither a
@@ -27,7 +27,6 @@ def pages_in_memory(
     memory that is shared, no more than twice that (as much again for texts that have ended): the rest is others'.
     Raises `InputError` where a request of `max_seq_len` tokens does not fit into what memory leaves.
     """
-    assert config.max_seq_len is not None and config.num_pages is not None
     rooms: dict[str, int] = {}
     if config.kv_memory_fraction is not None:
         rooms["kv_memory_fraction"] = int(memory.free_bytes * config.kv_memory_fraction)
@@ -50,7 +49,7 @@ def pages_in_memory(
     return min(pages, 2 * config.num_pages) if memory.is_shared else pages
 
 
-def host_pages(config: EngineConfig, page_bytes: int) -> int:
+def host_pages(config: CacheConfig, page_bytes: int) -> int:
     """How many pages `host_cache_bytes` are; none where nothing is kept to be found. Raises `InputError` where they are
     too few for one."""
     if not (config.host_cache_bytes and config.reuse):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.config import EngineConfig, positions_ahead
+from weft.config import ResolvedConfig, positions_ahead
 from weft.core.beam_params import beam_pages_needed
 from weft.engine.kv.cache import Keeping, KvManager
 from weft.engine.kv.sight import Sight
@@ -27,12 +27,11 @@ class Capacity:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         needs: DrafterNeeds,
         keeping: Keeping = Keeping(),  # noqa: B008
         sight: Sight | None = None,
     ) -> None:
-        assert config.num_pages is not None and config.max_seq_len is not None
         self.kv = KvManager(
             config.num_pages,
             config.page_size,

@@ -10,7 +10,7 @@ import time
 from collections import abc
 from collections.abc import Callable
 
-from weft.config import EngineConfig, Speculation
+from weft.config import ResolvedConfig, Speculation
 from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.policy import share_tokens
 from weft.engine.scheduling.schedule import Released, Schedule
@@ -27,13 +27,12 @@ class Scheduler:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         speculation: Speculation,
         waiting: Waiting,
         capacity: Capacity,
         begin_search: Callable[[Sequence], Search] | None = None,
     ) -> None:
-        assert config.max_num_tokens is not None
         self.waiting = waiting
         self.capacity = capacity
         self.running: list[Sequence] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from weft.config import EngineConfig
+from weft.config import ResolvedConfig
 from weft.engine.stats import Limits
 
 BATCH_SIZES = ((144, 128), (336, 256), (672, 512), (832, 768), (1280, 1024), (1664, 1536))
@@ -23,8 +23,7 @@ class BatchTuner:
     `num_pages` hold the cache, `max_drafts` are drafted at most.
     """
 
-    def __init__(self, config: EngineConfig, num_pages: int, max_drafts: int) -> None:
-        assert config.max_num_tokens is not None
+    def __init__(self, config: ResolvedConfig, num_pages: int, max_drafts: int) -> None:
         self._config, self._num_pages = config, num_pages
         self._least = config.max_batch * (max_drafts + 1) + config.page_size
         self._prompts: deque[int] = deque(maxlen=config.tuning_window)
@@ -54,7 +53,6 @@ class BatchTuner:
     @property
     def limits_made(self) -> Limits:
         """What the engine was made for."""
-        assert self._config.max_num_tokens is not None
         return Limits(self._config.max_batch, self._config.max_num_tokens)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.config import EngineConfig
+from weft.config import ResolvedConfig
 from weft.engine.device.log_probs import note_logprobs
 from weft.engine.device.offers import OfferBuffers, note_offers
 from weft.engine.device.results import ResultRings
@@ -50,7 +50,7 @@ class Decoder:
     lane: GrammarLane
     parts: DecodeParts
     graphs: StepGraphs
-    config: EngineConfig
+    config: ResolvedConfig
 
 
 class ModelRunner:
@@ -68,7 +68,6 @@ class ModelRunner:
         self._attachments = Attachments(self._lane)
         self._offers: dict[int, OfferBuffers] = {}
         self._tap: StepTap | None = None
-        assert decoder.config.prefill_chunk is not None
         buffers = ReadingBuffers(self._parts, decoder.config.prefill_chunk, self._max_batch)
         self.prefill = Prefill(self._runtime, self.stream, self._lane, self._parts, buffers)
         self._reader = PromptReader(

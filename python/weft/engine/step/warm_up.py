@@ -27,7 +27,6 @@ def warm_up(decoder: Decoder, runner: ModelRunner, speculation: Speculation) -> 
     The prompts are of the slot that only pads, whose pages are nobody's: nothing of them is left.
     """
     config = decoder.config
-    assert config.prefill_chunk is not None
     runner.drop_snapshots()
     _read_nothing(decoder, runner.prefill, [SHORT_PROMPT], Guides.TARGET)
     _read_nothing(decoder, runner.prefill, [config.prefill_chunk], Guides.NONE)
@@ -54,7 +53,6 @@ def ordinary_plans(runner: ModelRunner, speculation: Speculation, max_batch: int
 def _read_nothing(decoder: Decoder, prefill: Prefill, lengths: Sequence[int], guides: Guides) -> None:
     """Read prompts together, in the slot that only pads, and sample after them. Waits for it."""
     runtime, parts, config = decoder.runtime, decoder.parts, decoder.config
-    assert config.max_seq_len is not None
     vocab_size = parts.model.config.vocab_size
     rows = []
     for length in lengths:

@@ -21,7 +21,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from weft.core import BOUNDS, Kind, check_words, read_token_ids
+from weft.core import Kind, SamplingParams, check_words, read_token_ids
+from weft.core.values import Range, ranges
 from weft.errors import InputError
 
 T = TypeVar("T")
@@ -44,14 +45,8 @@ class Wanted:
         return core_schema.json_or_python_schema(schema, given)
 
 
-@dataclass(frozen=True)
-class Within:
-    """A number of this kind within bounds, `valid` in words."""
-
-    kind: Kind
-    lowest: float
-    highest: float
-    valid: str
+class Within(Range):
+    """A `Range` as pydantic's type of a field."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.parse)
@@ -71,8 +66,9 @@ def count_from(lowest: int) -> Within:
 
 
 def shared(name: str) -> Within:
-    """The bounds that `weft.SamplingParams` has for a number of this name."""
-    return Within(*BOUNDS[name])
+    """The range that `weft.SamplingParams` has for a number of this name."""
+    bounds = ranges(SamplingParams)[name]
+    return Within(bounds.kind, bounds.lowest, bounds.highest, bounds.valid)
 
 
 Count = Annotated[int, count_from(1)]

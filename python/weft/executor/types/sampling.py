@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
-from weft.core import BOUNDS, Kind, OnLength
+from weft.core import Kind, OnLength
 from weft.errors import InputError
 from weft.executor.types.fields import Count, NotNegative, Several, Share, Within, shared
 from weft.executor.types.settings import Settings
 
-_KIND, _LOWEST, _HIGHEST, _VALID = BOUNDS["top_p"]
-_SHARE = Within(_KIND, _LOWEST, _HIGHEST, f"0 (not asked for), or {_VALID}")
+_TOP_P = shared("top_p")
+_SHARE = Within(_TOP_P.kind, _TOP_P.lowest, _TOP_P.highest, f"0 (not asked for), or {_TOP_P.valid}")
 MAX_BEAM_WIDTH_ARRAY = 8
 """So many widths TensorRT-LLM takes."""
 
