@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.docs.reader import ROOT
 from test_public_api import PUBLIC
+from weft import EngineConfig, SamplingParams
 
 pytest.importorskip("mkdocs")
 pytestmark = pytest.mark.process
@@ -38,6 +41,13 @@ def test_the_reference_has_every_public_name(site: Path, package: str) -> None:
     page = (site / "reference" / f"{package}.html").read_text()
     names = importlib.import_module(package).__all__
     assert [name for name in names if f'id="{package}.{name}"' not in page] == []
+
+
+@pytest.mark.parametrize("settings", [EngineConfig, SamplingParams])
+def test_the_reference_has_every_setting(site: Path, settings: Any) -> None:
+    page = (site / "reference" / "weft.html").read_text()
+    names = [field.name for field in dataclasses.fields(settings)]
+    assert [name for name in names if f'id="weft.{settings.__name__}.{name}"' not in page] == []
 
 
 def test_the_page_of_names_leads_to_the_reference(site: Path) -> None:

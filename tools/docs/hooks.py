@@ -17,6 +17,9 @@ from mkdocs.structure.pages import Page
 NAMES = "api.md"
 PACKAGE = re.compile(r"^## `([\w.]+)`$", re.MULTILINE)
 NAME = re.compile(r"^- `(\w+)`(?=: )", re.MULTILINE)
+INHERITING = ("EngineConfig",)
+"""Classes whose fields belong to their bases."""
+SHOW_INHERITED = "\n    options:\n      inherited_members: true"
 OUTWARD = re.compile(r"(!?)\[([^]]*)\]\(\.\./[^)]*\)")
 
 
@@ -44,7 +47,8 @@ def packages(text: str) -> list[tuple[str, list[str]]]:
 
 def reference(package: str, names: list[str]) -> str:
     """The page of a package, as mkdocstrings reads it."""
-    return "\n\n".join([f"# {package}", *(f"::: {package}.{name}" for name in names)]) + "\n"
+    parts = [f"::: {package}.{name}" + (SHOW_INHERITED if name in INHERITING else "") for name in names]
+    return "\n\n".join([f"# {package}", *parts]) + "\n"
 
 
 def linked(text: str) -> str:

@@ -270,7 +270,8 @@ class EngineConfig(
 ):  # fields of the last come first
     """The settings of an engine, each with a default. None stands for a default that depends on the model or device.
 
-    A function that needs some of them takes the part that has them. Raises `InputError` for a value that does not fit.
+    A `Count` is a whole number, at least 1. A function that needs some of the settings takes the part that has them.
+    Raises `InputError` for a value that does not fit.
     """
 
     def resolved(
