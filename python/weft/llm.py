@@ -26,7 +26,7 @@ from weft.client.options import RequestOptions, requests_of
 from weft.client.responses import Response
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
-from weft.core.names import MODEL_ELSEWHERE, explaining
+from weft.core.names import MODEL_HINTS, with_hints
 from weft.core.prompts import Prompt, is_prompt, progress, single, spread
 from weft.core.request import Request
 from weft.engine.engine import Engine
@@ -40,7 +40,7 @@ LEAST_FED, FED_BATCHES = 64, 4
 """Of a list of prompts as many are with the engine at a time, or as many batches, if that is more."""
 
 
-@explaining(MODEL_ELSEWHERE)
+@with_hints(MODEL_HINTS)
 class LLM:
     """A model that answers prompts, under guides and with speculation.
 

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, cast
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
-from weft.core.names import SAMPLING_ELSEWHERE, meant
+from weft.core.names import OPTION_HINTS, SAMPLING_HINTS, hint
 from weft.core.prompts import Prompt, is_prompt, spread
 from weft.core.request import DEFAULT_SAMPLING, NOTHING, Gather, Request
 from weft.errors import InputError
@@ -62,17 +62,6 @@ BEAM = ("length_penalty", "early_stopping", "diversity_rate")
 TEXTS = ("given",)
 """Options that are prompts themselves."""
 SAMPLING = {field.name for field in fields(SamplingParams)}
-ELSEWHERE = {
-    "sampling_params": "it is called sampling",
-    "guided_options_request": "it is called guide",
-    "enable_thinking": "of a chat: chat_template_kwargs={'enable_thinking': ...}",
-    "stream": "stream and chat_stream answer piece by piece",
-    "tools": "chat takes tools; what an answer may call is Guide.tools(...)",
-    "prompt": "the prompt, or a list of them, comes first, without a name",
-    "use_tqdm": "a list of prompts has a bar on a terminal",
-    "lora_request": "there are no adapters; merge one into its model",
-}
-"""Options that other libraries have."""
 GATHERED = ("return_context_logits", "return_generation_logits", "additional_outputs")
 
 
@@ -117,9 +106,9 @@ def _unknown(name: str) -> str:
             f"there is no option {name!r}: it is a sampling parameter; give "
             f"sampling=SamplingParams({name}=...)"
         )
-    if name in SAMPLING_ELSEWHERE:
-        return f"there is no option {name!r}: of sampling=SamplingParams(...) {SAMPLING_ELSEWHERE[name]}"
-    return f"there is no option {name!r}; {meant(name, list(RequestOptions.__annotations__), ELSEWHERE)}"
+    if name in SAMPLING_HINTS:
+        return f"there is no option {name!r}: of sampling=SamplingParams(...) {SAMPLING_HINTS[name]}"
+    return f"there is no option {name!r}; {hint(name, list(RequestOptions.__annotations__), OPTION_HINTS)}"
 
 
 def _is_one_text(value: object) -> bool:

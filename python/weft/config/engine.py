@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from weft import registry
+from weft.core.names import ENGINE_HINTS, with_hints
 from weft.core.values import Checked, Count, Kind, OneOf, number, whole
 from weft.errors import InputError
 
@@ -264,6 +265,7 @@ class GuideConfig(Checked):
     """Bytes of a request's stop words at most, and of its bad words: of a text in UTF-8, and 4 for each token id."""
 
 
+@with_hints(ENGINE_HINTS)
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(
     GuideConfig, ExecutionConfig, CacheConfig, SchedulerConfig

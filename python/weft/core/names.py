@@ -1,4 +1,4 @@
-"""What a wrong name was meant to be: other libraries call the same things otherwise."""
+"""Hints for unknown names: what other libraries call by that name, or the most similar name of weft's."""
 
 from __future__ import annotations
 
@@ -10,55 +10,59 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+# -- other libraries' names for what weft has under another name; also for fields of HTTP bodies
 
-def meant(name: str, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
-    """The hint for a name that nobody knows: what it is called here, where it is a thing of another library's
-    (`elsewhere`), or the name most like it; or all of them."""
-    if name in elsewhere:
-        return elsewhere[name]
-    close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+SAMPLING_NAMES = {
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "num_predict": "max_tokens",
+    "n_predict": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "num_return_sequences": "n",
+    "num_answers": "n",
+    "random_seed": "seed",
+    "repeat_penalty": "repetition_penalty",
+    "stop_words": "stop",
+    "stop_sequences": "stop",
+    "stop_strings": "stop",
+}
+"""Of sampling parameters: transformers', OpenAI's, Anthropic's, Ollama's and llama.cpp's."""
+
+GUIDE_NAMES = {
+    "json": "json_schema",
+    "schema": "json_schema",
+    "pattern": "regex",
+    "grammar": "ebnf",
+    "gbnf": "ebnf",
+    "enum": "choice",
+    "choices": "choice",
+    "program": "wasm",
+}
+"""Of kinds of guides: vLLM's, SGLang's, llama.cpp's, and natural guesses."""
+
+ENGINE_NAMES = {
+    "max_model_len": "max_seq_len",
+    "max_num_seqs": "max_batch",
+    "max_batch_size": "max_batch",
+    "block_size": "page_size",
+    "num_blocks": "num_pages",
+}
+"""Of settings of an engine: vLLM's and TensorRT-LLM's."""
+
+# -- hints, by the unknown name
 
 
-def explaining(elsewhere: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
-    """A class whose constructor says of a name that it does not know which one was meant. It raises `TypeError`, as
-    constructors do."""
-
-    def explained(cls: type[T]) -> type[T]:
-        made: Any = cls.__init__
-        known = [name for name in signature(made).parameters if name != "self"]
-
-        @wraps(made)
-        def init(self: T, *arguments: Any, **named: Any) -> None:
-            for name in named:
-                if name not in known:
-                    hint = meant(name, known, elsewhere)
-                    raise TypeError(f"{cls.__name__} has no parameter {name!r}; {hint}")
-            made(self, *arguments, **named)
-
-        setattr(cls, "__init__", init)  # noqa: B010  # mypy forbids to assign it
-        return cls
-
-    return explained
+def _called(names: Mapping[str, str]) -> dict[str, str]:
+    return {other: f"it is called {name}" for other, name in names.items()}
 
 
-GUIDE = "it is the guide of a request: generate(..., guide=Guide.json_schema(...)) and the like"
-MAX_TOKENS = "it is called max_tokens"
-STOP = "it is called stop"
-SAMPLING_ELSEWHERE = {
-    "max_new_tokens": MAX_TOKENS,
-    "max_completion_tokens": MAX_TOKENS,
-    "max_length": MAX_TOKENS,
-    "min_new_tokens": "it is called min_tokens",
-    "num_return_sequences": "it is called n",
-    "num_answers": "it is called n",
-    "random_seed": "it is called seed",
-    "do_sample": "temperature=0 is greedy, and anything above samples",
-    "stop_words": STOP,
-    "stop_sequences": STOP,
-    "stop_strings": STOP,
+SAMPLING_HINTS = {
+    **_called(SAMPLING_NAMES),
     "eos_token_id": "it is called stop_token_ids",
     "top_logprobs": "it is called logprobs",
+    "do_sample": "temperature=0 is greedy, and anything above samples",
     "best_of": "ask for n answers and take the best by cumulative_logprob",
     "beam_width": "it is an option of a request: generate(..., beam_width=...)",
     "use_beam_search": "beams are an option of a request: generate(..., beam_width=...)",
@@ -73,26 +77,20 @@ SAMPLING_ELSEWHERE = {
             "guided_regex",
             "grammar",
         ),
-        GUIDE,
+        "it is the guide of a request: generate(..., guide=Guide.json_schema(...)) and the like",
     ),
 }
-"""Parameters of vLLM, OpenAI, transformers and llama.cpp that are called otherwise, or are elsewhere."""
+"""For parameters of `SamplingParams`."""
 
-_OF_ENGINES = {
-    "max_model_len": "max_seq_len",
-    "max_num_seqs": "max_batch",
-    "max_batch_size": "max_batch",
-    "block_size": "page_size",
-    "num_blocks": "num_pages",
-}
-_OWN = ("max_batch", "max_seq_len", "num_pages", "page_size", "graphs", "overlap", "policy")
+ENGINE_HINTS = _called(ENGINE_NAMES)
+"""For fields of `EngineConfig`."""
 
-ENGINE_ELSEWHERE = {name: f"it is called {own}" for name, own in _OF_ENGINES.items()}
-"""The same of an engine's configuration."""
-MODEL_ELSEWHERE = {
+_ENGINE_FIELDS = ("max_batch", "max_seq_len", "num_pages", "page_size", "graphs", "overlap", "policy")
+
+MODEL_HINTS = {
     **{
-        name: f"it is {own} of engine=EngineConfig({own}=...)"
-        for name, own in {**_OF_ENGINES, **dict(zip(_OWN, _OWN, strict=True))}.items()
+        other: f"it is {name} of engine=EngineConfig({name}=...)"
+        for other, name in (*ENGINE_NAMES.items(), *zip(_ENGINE_FIELDS, _ENGINE_FIELDS, strict=True))
     },
     "speculative_config": "give speculation=Speculation.eagle3(...) or another",
     "tensor_parallel_size": "one device runs a model",
@@ -106,4 +104,44 @@ MODEL_ELSEWHERE = {
     "seed": "it is a parameter of each request: SamplingParams(seed=...)",
     "enable_prefix_caching": "prefixes are cached always",
 }
-"""The same of a model that is loaded."""
+"""For parameters of `LLM`."""
+
+OPTION_HINTS = {
+    "sampling_params": "it is called sampling",
+    "guided_options_request": "it is called guide",
+    "enable_thinking": "of a chat: chat_template_kwargs={'enable_thinking': ...}",
+    "stream": "stream and chat_stream answer piece by piece",
+    "tools": "chat takes tools; what an answer may call is Guide.tools(...)",
+    "prompt": "the prompt, or a list of them, comes first, without a name",
+    "use_tqdm": "a list of prompts has a bar on a terminal",
+    "lora_request": "there are no adapters; merge one into its model",
+}
+"""For options of `LLM.generate`."""
+
+
+def hint(name: str, known: Collection[str], hints: Mapping[str, str]) -> str:
+    """How to go on from an unknown name: its own hint, the most similar of the `known` names, or all of these."""
+    if name in hints:
+        return hints[name]
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+
+
+def with_hints(hints: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
+    """A decorator of a class: the `TypeError` for an unknown argument of its constructor has a hint."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        make: Any = cls.__init__
+        known = [name for name in signature(make).parameters if name != "self"]
+
+        @wraps(make)
+        def init(self: T, *arguments: Any, **named: Any) -> None:
+            for name in named:
+                if name not in known:
+                    raise TypeError(f"{cls.__name__} has no parameter {name!r}; {hint(name, known, hints)}")
+            make(self, *arguments, **named)
+
+        setattr(cls, "__init__", init)  # noqa: B010  # mypy forbids to assign it
+        return cls
+
+    return decorate

@@ -7,7 +7,7 @@ from collections import abc
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from weft.core.names import SAMPLING_ELSEWHERE, explaining
+from weft.core.names import SAMPLING_HINTS, with_hints
 from weft.core.values import Checked, Kind, check_entries, check_words, number, whole
 from weft.errors import InputError
 
@@ -48,7 +48,7 @@ def _check_ids(name: str, ids: object) -> None:
     check_entries(name, ids, Kind.INTEGER)
 
 
-@explaining(SAMPLING_ELSEWHERE)
+@with_hints(SAMPLING_HINTS)
 @dataclass(frozen=True)
 class SamplingParams(Checked):
     """How one request samples. Every parameter works with every guide and drafter, and requests with different

@@ -1,61 +1,34 @@
-"""What fields are called elsewhere: by other APIs, servers and libraries, or by another route of this one. The error of
-a request that has such a name tells weft's."""
+"""Other names of fields: those of other APIs and libraries, and of another route of this server. The error of a request
+with such a name says weft's."""
 
 from __future__ import annotations
 
+from weft.core.names import GUIDE_NAMES, SAMPLING_NAMES
+
+# -- names of a body's fields
+
+_KINDS = ("json_schema", "json_object", "regex", "choice", "ebnf", "lark", "structural_tag")
+
 GUIDES = {
-    "json_schema": "guide.json_schema",
-    "schema": "guide.json_schema",
-    "json": "guide.json_schema",
-    "json_object": "guide.json_object",
-    "regex": "guide.regex",
-    "choice": "guide.choice",
-    "choices": "guide.choice",
-    "grammar": "guide.ebnf",
-    "ebnf": "guide.ebnf",
-    "gbnf": "guide.ebnf",
-    "lark": "guide.lark",
-    "structural_tag": "guide.structural_tag",
+    **{other: f"guide.{kind}" for other, kind in (*GUIDE_NAMES.items(), *zip(_KINDS, _KINDS, strict=True))},
     "guided_decoding": "guide",
     "guided_options": "guide",
 }
-"""SGLang's, llama.cpp's, and what is natural to try."""
-
-SAMPLING = {
-    **GUIDES,
-    "format": "response_format",
-    "do_sample": "temperature",
-    "random_seed": "seed",
-    "stop_words": "stop",
-    "stop_strings": "stop",
-    "stop_sequences": "stop",
-    "repeat_penalty": "repetition_penalty",
-    "num_return_sequences": "n",
-    "max_new_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "max_length": "max_tokens",
-    "num_predict": "max_tokens",
-    "n_predict": "max_tokens",
-}
-"""transformers', Anthropic's, Ollama's and llama.cpp's."""
-
+SAMPLING = {**GUIDES, **SAMPLING_NAMES, "format": "response_format", "do_sample": "temperature"}
 CHAT = {
-    **SAMPLING,
+    **{other: name for other, name in SAMPLING.items() if other != "max_completion_tokens"},
     "input": "messages",
     "prompt": "messages",
     "enable_thinking": "chat_template_kwargs.enable_thinking",
 }
-COMPLETIONS = {
-    **SAMPLING,
-    "messages": "prompt",
-    "input": "prompt",
-    "max_completion_tokens": "max_tokens",
-}
+COMPLETIONS = {**SAMPLING, "messages": "prompt", "input": "prompt"}
 RESPONSES = {
-    **{name: own for name, own in SAMPLING.items() if own not in ("n", "max_tokens")},
-    **{name: "max_output_tokens" for name, own in SAMPLING.items() if own == "max_tokens"},
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
+    **{other: name for other, name in SAMPLING.items() if name not in ("n", "max_tokens")},
+    **{
+        other: "max_output_tokens"
+        for other, name in {**SAMPLING, "max_tokens": "max_tokens"}.items()
+        if name == "max_tokens" and other != "max_output_tokens"
+    },
     "messages": "input",
     "format": "text.format",
     "json_schema": "text.format",
@@ -65,21 +38,12 @@ RESPONSES = {
     "system_prompt": "instructions",
     "enable_thinking": "chat_template_kwargs.enable_thinking",
 }
-RESPONSES.pop("max_output_tokens")
-
 TOKENIZE = {"input": "prompt", "text": "prompt", "content": "prompt"}
 DETOKENIZE = {"ids": "tokens", "token_ids": "tokens", "input_ids": "tokens", "prompt": "tokens"}
 
-GUIDE = {
-    "json": "json_schema",
-    "schema": "json_schema",
-    "pattern": "regex",
-    "grammar": "ebnf",
-    "gbnf": "ebnf",
-    "enum": "choice",
-    "program": "wasm",
-}
-"""Those below are of members of a field."""
+# -- names of a field's members
+
+GUIDE = GUIDE_NAMES
 STRUCTURED_OUTPUTS = {
     "json_schema": "json",
     "schema": "json",
