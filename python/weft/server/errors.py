@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from weft.core.pydantic_errors import JSON_KINDS, OF_A_KEY, expected
 from weft.errors import (
     CapacityError,
     DeadEndError,
@@ -57,6 +58,27 @@ def kind_of(value: object) -> str:
     if isinstance(value, dict):
         return "an object"
     return "a list" if isinstance(value, list) else quoted(value)
+
+
+def in_words(error: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
+    """What is wrong with a value, by pydantic's error; `others` are its errors as another type that it may have."""
+    kind, context, value = error["type"], error.get("ctx", {}), error.get("input")
+    if kind == "missing":
+        return "is missing"
+    if kind == "too_short":
+        count, lowest = context["actual_length"], context["min_length"]
+        size = f"has {count}" if count else "is empty"
+        return f"{size}; it must have at least {'one' if lowest == 1 else lowest}"
+    if kind in ("string_too_long", "string_too_short"):
+        bound = "at most" if kind == "string_too_long" else "at least"
+        limit = context.get("max_length", context.get("min_length"))
+        return f"has {len(value or '')} characters; it must have {bound} {limit}"
+    wanted = expected(JSON_KINDS, error, *others) if kind in JSON_KINDS else None
+    if wanted is None:
+        return str(error["msg"]).removeprefix("Value error, ")
+    if error["loc"] and error["loc"][-1] == OF_A_KEY:
+        return f"this name must be {wanted}"
+    return f"must be {wanted}, not {kind_of(value)}"
 
 
 MAX_MESSAGE = 1000

@@ -1,17 +1,19 @@
-"""Dataclasses as plain data and back."""
+"""Dataclasses as plain data and back, and what is wrong with their fields, in weft's words."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from weft.core.pydantic_errors import PYTHON_KINDS, expected
 from weft.errors import InputError
-from weft.executor.types.wrong import input_error
+from weft.executor.types.refused import OLDER_NAMES
 
 
 class Plain:
@@ -70,3 +72,57 @@ def _reader(cls: Any) -> TypeAdapter[Any]:
 def _writer(cls: Any) -> TypeAdapter[Any]:
     """A type beside the class, since pydantic takes no settings with a class alone: how infinity is said is one."""
     return TypeAdapter(cls | None, config=cls.__pydantic_config__)
+
+
+_MESSAGES = {
+    "json_invalid": "a {cls} can't be read from text that is not JSON: {error}",
+    "missing": "{owner} needs {name}; give it",
+    "no_such_attribute": "{owner} has no field {name!r}; it has {fields}",
+    "unexpected_keyword_argument": "{owner} has no field {name!r}; it has {fields}",
+    "unexpected_positional_argument": "{owner} takes {name} values by position; give the others by their names",
+}
+"""Whole messages, by the type of pydantic's error."""
+
+
+def input_error(cls: type, raised: ValidationError) -> InputError:
+    """The first thing wrong with the fields of a `cls`: the field, its value, and what the value must be."""
+    errors = raised.errors(include_url=False)
+    error = next((each for each in errors if each["type"] == "unexpected_keyword_argument"), errors[0])
+    kind, context = error["type"], error.get("ctx", {})
+    if isinstance(cause := context.get("error"), InputError):
+        return cause
+    path = _named(cls, error["loc"]) if kind != "unexpected_positional_argument" else error["loc"]
+    owner, name = _owner(cls, path), str(path[-1]) if path else f"a {cls.__name__}"
+    if kind == "no_such_attribute" and hasattr(owner, name):
+        return InputError(f"{owner.__name__}.{name} follows from the fields; assign those")
+    if kind in ("no_such_attribute", "unexpected_keyword_argument") and (
+        newer := OLDER_NAMES.get(f"{owner.__name__}.{name}")
+    ):
+        return InputError(f"{owner.__name__}.{name} has a newer name: {newer}")
+    if message := _MESSAGES.get(kind):
+        names = ", ".join(sorted(field.name for field in fields(owner)))
+        context |= {"cls": cls.__name__, "owner": owner.__name__, "name": name, "fields": names}
+        return InputError(message.format(**context))
+    wanted = expected(PYTHON_KINDS, error) or error["msg"].removeprefix("Input should be ")
+    return InputError(f"{_place(path) or name} is {error['input']!r}; it must be {wanted}")
+
+
+def _named(cls: Any, path: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The path with the name of the field that an argument by position is for."""
+    if not path or not isinstance(path[0], int):
+        return path
+    return (fields(cls)[path[0]].name, *path[1:])
+
+
+def _owner(cls: type, path: tuple[int | str, ...]) -> type:
+    """The class that has the field at the end of the path."""
+    for part in path[:-1]:
+        hint = get_type_hints(cls).get(str(part))
+        cls = next(
+            (arm for arm in (hint, *get_args(hint)) if isinstance(arm, type) and is_dataclass(arm)), cls
+        )
+    return cls
+
+
+def _place(path: tuple[int | str, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")

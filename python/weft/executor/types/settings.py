@@ -13,9 +13,8 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticSerializationError, SchemaValidator
 
 from weft.errors import InputError
-from weft.executor.types.plain import Plain
+from weft.executor.types.plain import Plain, input_error
 from weft.executor.types.refused import REFUSED
-from weft.executor.types.wrong import input_error
 
 
 @dataclass_transform(eq_default=False)
