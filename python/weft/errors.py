@@ -5,61 +5,80 @@ WeftError
 ├── GraphError             a graph was captured or replayed against the rules (also RuntimeError)
 ├── HostFuncError          a host function can't be launched or was freed too early (also RuntimeError)
 ├── InterfaceError         an installed package is not the one weft can call (also RuntimeError)
-├── InputError             something a caller gave is wrong (also ValueError)
-│   ├── GuideError         a guide that does not compile, or can't be met
-│   ├── TokenizerError     a tokenizer that can't be read or does not fit the model
-│   └── ModelError         a model directory with missing, wrong or unknown parts
-├── ExecutorError          an executor that was shut down, or whose loop failed (also RuntimeError)
-└── RequestError           one request failed; its neighbours did not
+├── InputError             an argument or input is wrong (also ValueError)
+│   ├── GuideError         a guide does not compile, or nothing satisfies it
+│   ├── TokenizerError     a tokenizer can't be read or does not fit the model
+│   └── ModelError         a model directory has missing, wrong or unknown parts
+├── ExecutorError          an executor was shut down, or its loop failed (also RuntimeError)
+└── RequestError           one request failed; others go on
     ├── GuideStateError    the grammar refused a token, reached a dead end, or its matcher failed
     ├── DeadEndError       the request's bad words or biases forbid every token
     └── CapacityError      the request does not fit the engine's limits
-        └── UnavailableError   not now: the same request may be served later
+        └── UnavailableError   not now; the same request may be served later
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "CapacityError",
+    "DeadEndError",
+    "DriverError",
+    "ExecutorError",
+    "GraphError",
+    "GuideError",
+    "GuideStateError",
+    "HostFuncError",
+    "InputError",
+    "InterfaceError",
+    "ModelError",
+    "RequestError",
+    "TokenizerError",
+    "UnavailableError",
+    "WeftError",
+]
+
 MAX_MESSAGE = 4000
-"""Letters of an error's text, which may quote what a client sent."""
+"""Characters of an error's text at most, which may quote a client's input."""
 
 
-def shortened(text: str, most: int = MAX_MESSAGE) -> str:
-    """A text of at most `most` letters, and what says how many were left out of its middle."""
-    if len(text) <= most:
+def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
+    """The text, if it is not longer than `limit` characters; otherwise without its middle, and with a note of how many
+    characters are left out."""
+    if len(text) <= limit:
         return text
-    tail = most // 4
-    head = most - tail
-    return f"{text[:head]} [... {len(text) - most} letters are left out ...] {text[-tail:]}"
+    tail = limit // 4
+    head = limit - tail
+    return f"{text[:head]} [... {len(text) - limit} letters are left out ...] {text[-tail:]}"
 
 
 def escaped(text: str) -> str:
-    """A text of anybody's as one line that a terminal or a log may be given: control characters, line ends, invisible
-    and bidirectional marks stand there as Python writes them in a literal."""
+    """Untrusted text as one line that is safe for a terminal or a log: control characters, line ends, invisible and
+    bidirectional marks are escaped as in a Python literal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def readable(text: str) -> str:
-    """A text that may quote anybody, as one line that is short enough to keep: at most some 2 * `MAX_MESSAGE`."""
+    """Untrusted text as one line of at most some 2 * `MAX_MESSAGE` characters."""
     line = escaped(shortened(text))
-    return line if len(line) <= 2 * MAX_MESSAGE else shortened(line)  # of what is escaped, mostly
+    return line if len(line) <= 2 * MAX_MESSAGE else shortened(line)  # mostly escapes, which are longer
 
 
-def brief(text: object, most: int = 200) -> str:
-    """What may quote anybody, as one line of at most `most` letters: for logs."""
-    line = escaped(str(text)[:most])
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+def brief(text: object, limit: int = 200) -> str:
+    """Untrusted text as one line of at most `limit` characters, for logs."""
+    line = escaped(str(text)[:limit])
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 class WeftError(Exception):
-    """Base of all errors that weft raises on purpose. Their texts quote what strangers sent, so that each is escaped to
-    one line, and shortened in its middle where it is too long to keep."""
+    """Base of all errors that weft raises on purpose. A message may quote a client's input. It is therefore escaped to
+    one line, and shortened in its middle if it is long."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(readable(one) if isinstance(one, str) else one for one in args))
+        super().__init__(*(readable(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class DriverError(WeftError, RuntimeError):
@@ -84,30 +103,30 @@ class InterfaceError(WeftError, RuntimeError):
 
 
 class InputError(WeftError, ValueError):
-    """Something a caller gave is wrong; the message says what would be right."""
+    """An argument or input is wrong; the message says what would be right."""
 
 
 class GuideError(InputError):
-    """A guide that does not compile, or that nothing can satisfy."""
+    """A guide does not compile, or nothing satisfies it."""
 
 
 class TokenizerError(InputError):
-    """A tokenizer that can't be read, or that does not fit the model."""
+    """A tokenizer can't be read, or does not fit the model."""
 
 
 class ModelError(InputError):
-    """A model directory with missing, wrong or unknown parts; names the file and the key."""
+    """A model directory has missing, wrong or unknown parts; the message names the file and the key."""
 
 
 class ExecutorError(WeftError, RuntimeError):
-    """An executor takes no more calls: it was shut down, or its loop failed (then the cause is chained)."""
+    """An executor takes no more calls: it was shut down, or its loop failed, and then the cause is chained."""
 
 
 class RequestError(WeftError):
-    """One request failed; its neighbours did not. Where `LLM.generate` or `LLM.stream` raises it, `output` is the
-    `weft.Output` as far as it came."""
+    """One request failed; others go on."""
 
     output: Any = None
+    """The `weft.Output` so far, if `LLM.generate` or `LLM.stream` raises the error."""
 
 
 class GuideStateError(RequestError):
@@ -115,7 +134,7 @@ class GuideStateError(RequestError):
 
 
 class DeadEndError(RequestError):
-    """The bad words or biases that a request asks for forbid every token."""
+    """The bad words or biases of a request forbid every token."""
 
 
 class CapacityError(RequestError):
@@ -123,4 +142,4 @@ class CapacityError(RequestError):
 
 
 class UnavailableError(CapacityError):
-    """What the request needs is not to be had now, through no fault of its own; the same one may be served later."""
+    """The request can't be served now, through no fault of its own; the same request may be served later."""

@@ -1,24 +1,25 @@
-"""Packages that import what they export when it is asked for (PEP 562): who needs one name waits for no other."""
+"""Packages that import an exported name when it is first used (PEP 562), so that a user of one waits for no other."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def exports(
-    package: str, homes: Mapping[str, str], shown: Iterable[str] | None = None
+    package: str, homes: Mapping[str, Collection[str]], shown: Collection[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package: its names, by the modules that have them, and those of them that it
-    shows (default: all)."""
+    """`__getattr__` and `__dir__` of a package. `homes` has the names by the module that defines them; `dir` lists the
+    names `shown`."""
+    home_of = {name: module for module, names in homes.items() for name in names}
 
-    def find(name: str) -> Any:
-        if name not in homes:
+    def get(name: str) -> Any:
+        if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(homes[name]), name)
-        setattr(sys.modules[package], name, found)
-        return found
+        value = getattr(import_module(home_of[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
-    return find, lambda: sorted(shown or homes)
+    return get, lambda: sorted(shown)

@@ -33,21 +33,16 @@ __all__ = [
     "wrap_matcher",
 ]
 
-_HOMES = {
-    "Backend": "weft.grammar.base",
-    "CompileLimits": "weft.grammar.limits",
-    "CompiledGuide": "weft.grammar.base",
-    "Guide": "weft.grammar.guide",
-    "GuideCompiler": "weft.grammar.compile.compiler",
-    "Matcher": "weft.grammar.base",
-    "Opening": "weft.grammar.base",
-    "PythonMatcher": "weft.grammar.interfaces",
-    "Recognizer": "weft.grammar.interfaces",
-    "Vocabulary": "weft.grammar.vocabulary.tokenizer",
-    "VocabularyMaterials": "weft.grammar.vocabulary.materials",
-    "tool_style_of": "weft.grammar.kinds.tool_style",
-    "tool_styles": "weft.grammar.kinds.tools",
-    "wrap_matcher": "weft.grammar.base",
-}
 if not TYPE_CHECKING:
+    _HOMES = {
+        "weft.grammar.base": ("Backend", "CompiledGuide", "Matcher", "Opening", "wrap_matcher"),
+        "weft.grammar.compile.compiler": ("GuideCompiler",),
+        "weft.grammar.guide": ("Guide",),
+        "weft.grammar.interfaces": ("PythonMatcher", "Recognizer"),
+        "weft.grammar.kinds.tool_style": ("tool_style_of",),
+        "weft.grammar.kinds.tools": ("tool_styles",),
+        "weft.grammar.limits": ("CompileLimits",),
+        "weft.grammar.vocabulary.materials": ("VocabularyMaterials",),
+        "weft.grammar.vocabulary.tokenizer": ("Vocabulary",),
+    }
     __getattr__, __dir__ = exports(__name__, _HOMES, __all__)
