@@ -1,5 +1,6 @@
-"""What is found by name: `name -> "module:attribute"` in a table for each kind, imported on use. Adding one is one line
-here. So what is chosen, and what few need, is known to nobody who does not use it.
+"""Implementations that are chosen by name: a table `name -> "module:attribute"` for each kind, imported on use.
+
+A new grammar library, kind of guide, drafter or model is one line here. No other module needs to import it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ GRAMMARS = {
     "llguidance": "weft.grammar.llguidance.backend:LLGuidanceBackend",
 }
 
-# Kinds of guides that no grammar library compiles: `function(guide, parts) -> CompiledGuide` for each, with the
-# `CompileParts` of `weft.grammar.base`.
+# Kinds of guides that no grammar library compiles: a `function(guide, parts) -> CompiledGuide` each, where `parts` are
+# the `CompileParts` of `weft.grammar.base`.
 GUIDES = {
     "after": "weft.grammar.kinds.after:compile_after",
     "matcher": "weft.grammar.kinds.matcher:compile_factory",
@@ -89,7 +90,7 @@ def names(kind: str) -> list[str]:
 
 
 def load(kind: str, name: str) -> Any:
-    """What a table calls `name`: a class or a function. Raises `InputError`, naming the valid ones."""
+    """The class or function that a table has under `name`. Raises an `InputError` that lists the valid names."""
     table = TABLES[kind]
     if name not in table:
         raise InputError(f"{name!r} is not one of the {kind}: {', '.join(sorted(table))}")

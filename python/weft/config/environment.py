@@ -1,4 +1,4 @@
-"""The machine and the versions that run, as reports and bug reports name them."""
+"""The machine and the versions in use, for benchmark results and bug reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGES = (
 
 
 def environment() -> dict[str, Any]:
-    """Machine, versions, commit and date. Names no path and no host."""
+    """Machine, versions, commit and date, without paths and host names."""
     return {
         "machine": {
             "processor": processor(),
@@ -44,14 +44,14 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that matter and are installed."""
-    found = {}
+    """Versions of the `PACKAGES` that are installed."""
+    installed = {}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def processor() -> str:
@@ -64,9 +64,7 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The commit of the working tree that runs, "+" where it has changes, or "unknown". For an installed wheel,
-    which has none, the environment's WEFT_COMMIT.
-    """
+    """The commit of the working tree, with "+" if it has changes; for an installed wheel, WEFT_COMMIT; or "unknown"."""
     if named := named_commit():
         return named
     here = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Where models are: by path, or by a name that weft knows."""
+"""Directories of models, by path or by a name that weft knows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def package_model_path() -> Path:
 
 
 def cached_model_path(name: str) -> Path:
-    """Where a model of the catalogue is once `weft models get` has got it."""
+    """The directory that `weft models get` downloads a model of the catalogue to."""
     return cache_directory() / "models" / name
 
 
 def model_directory(model: str | Path | None) -> Path:
     """The directory of a model, by its path or by a name that weft knows; None is the model inside the package. A
-    directory of that name in the working directory comes first. Raises `ModelError` where there is none, which says how
-    to get it.
+    directory of that name in the working directory comes first. If there is none, the `ModelError` says how to get the
+    model.
     """
     path = package_model_path() if model is None else Path(model)
     if path.is_dir():
@@ -45,7 +45,7 @@ def model_directory(model: str | Path | None) -> Path:
 
 
 def _missing(path: Path, name: str) -> str:
-    """What is said of a directory that is not there."""
+    """The message for a directory that is not there."""
     names = [PACKAGE_MODEL, *CATALOG]
     if path.suffix == ".gguf" and path.is_file():
         return f"{path}: is a GGUF file; make a directory of it with: weft convert {path} DIR"

@@ -1,4 +1,4 @@
-"""How tokens are drafted, as users say it."""
+"""How tokens are drafted: the user's settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from weft.core.values import check_fields, whole
+from weft.core.values import Checked, check_fields, whole
 from weft.errors import InputError
 
 GuideDrafts = Literal["auto"] | bool
@@ -43,44 +43,57 @@ class Lookahead:
                 )
 
 
+def _check_drafters(name: str, drafters: object) -> None:
+    if not isinstance(drafters, tuple) or not all(isinstance(each, str) for each in drafters):
+        raise InputError(
+            f"{name} is {drafters!r}; make a Speculation with eagle3(), mtp(), draft_model(), ngram(), lookahead(), "
+            "forced() or given()"
+        )
+
+
 @dataclass(frozen=True)
-class Speculation:
+class Speculation(Checked):
     """How tokens are drafted. Make one with `none()`, `eagle3()`, `mtp()`, `draft_model()`, `ngram()`, `lookahead()`,
-    `forced()` or `given()`.
+    `forced()` or `given()`."""
 
-    `num_draft_tokens` is the number of tokens drafted and verified in an iteration, 1 to 8; or a mapping from the
-    batch size from which a number holds, such as `{1: 5, 4: 3, 16: 0}`: below the first none are drafted, and a 0
-    drafts none under load. `guide_drafts` says whether the grammar masks the drafts of guided requests too: a draft
-    that the grammar refuses is never accepted. `"auto"` measures whether that pays, and decides while it runs; the
-    tokens that come out are the same. `drafters` are the registry's names; each continues after what the one before it
-    drafted. `ahead` are the sizes of lookahead decoding (None: its defaults, with n-grams for `num_draft_tokens`).
-    """
+    drafters: Annotated[tuple[str, ...], _check_drafters] = ()
+    """Drafters by their names in the registry. Each continues after the drafts of the one before it."""
 
-    drafters: tuple[str, ...] = ()
     num_draft_tokens: DraftTokens = 0
+    """Tokens drafted and verified in an iteration, 1 to 8. Or a number by the smallest batch size that it is for, such
+    as `{1: 5, 4: 3, 16: 0}`: 0 drafts nothing under load, and batches below the smallest size have no drafts."""
+
     path: str | None = None
+    """The directory of the drafter's weights. Default: a place within the model's directory."""
+
     guide_drafts: GuideDrafts = "auto"
+    """Whether the grammar also masks the drafts of guided requests, since it never accepts a draft that it forbids.
+    `"auto"` measures continuously whether that pays. The tokens are the same."""
+
     ahead: Lookahead | None = None
+    """The sizes of lookahead decoding. Default: those of `Lookahead`, with n-grams for `num_draft_tokens`."""
 
     def __post_init__(self) -> None:
-        if not (self.guide_drafts == "auto" or isinstance(self.guide_drafts, bool)):
-            raise InputError(f'guide_drafts is {self.guide_drafts!r}; it must be "auto", True or False')
-        if not isinstance(self.drafters, tuple) or not all(isinstance(name, str) for name in self.drafters):
+        super().__post_init__()
+        if self.drafters:
+            self._check_schedule()
+        elif self.max_draft_tokens:
+            raise InputError("num_draft_tokens needs a drafter; Speculation.none() drafts nothing")
+        if self.ahead is not None and not (
+            isinstance(self.ahead, Lookahead) and "lookahead" in self.drafters
+        ):
             raise InputError(
-                f"drafters is {self.drafters!r}; make a Speculation with eagle3(), mtp(), draft_model(), ngram(), "
-                "lookahead(), forced() or given()"
+                f"ahead is {self.ahead!r}; it must be a Lookahead, for the drafter lookahead, or None"
             )
-        if not self.drafters:
-            if self.max_draft_tokens:
-                raise InputError("num_draft_tokens needs a drafter; Speculation.none() drafts nothing")
-            return
-        for number in (n for pair in self._schedule for n in pair):
+
+    def _check_schedule(self) -> None:
+        for number in (number for entry in self._schedule for number in entry):
             if not isinstance(number, int) or isinstance(number, bool):
                 raise InputError(
                     f"num_draft_tokens is {self.num_draft_tokens!r}; give a whole number, or a mapping of whole numbers"
                 )
+        lowest = 0 if isinstance(self.num_draft_tokens, Mapping) else 1
         for batch, count in self._schedule:
-            lowest = 0 if isinstance(self.num_draft_tokens, Mapping) else 1
             if not lowest <= count <= MAX_DRAFT_TOKENS:
                 raise InputError(
                     f"num_draft_tokens is {count}; it must be {lowest} to {MAX_DRAFT_TOKENS} "
@@ -90,21 +103,15 @@ class Speculation:
                 raise InputError(f"num_draft_tokens begins at batch size {batch}; the smallest is 1")
         if not self.max_draft_tokens:
             raise InputError("num_draft_tokens drafts nothing at any batch size; use Speculation.none()")
-        if self.ahead is not None and not (
-            isinstance(self.ahead, Lookahead) and "lookahead" in self.drafters
-        ):
-            raise InputError(
-                f"ahead is {self.ahead!r}; it must be a Lookahead, for the drafter lookahead, or None"
-            )
 
     @property
     def name(self) -> str:
-        """The drafters, as in "forced+eagle3"; "none" without any."""
+        """The names of the drafters, such as "forced+eagle3"; "none" without any."""
         return "+".join(self.drafters) or "none"
 
     @property
     def max_draft_tokens(self) -> int:
-        """The largest number of drafts of an iteration."""
+        """Drafts of an iteration at most, at any batch size."""
         return max((count for _, count in self._schedule), default=0)
 
     def draft_tokens(self, batch: int) -> int:
@@ -125,8 +132,8 @@ class Speculation:
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
     ) -> Speculation:
-        """Drafts of the drafter that the registry has under `name`; `path` is the directory of its weights, if it has
-        some elsewhere than in the model directory."""
+        """Drafts of the drafter `name` of the registry; `path` is the directory of its weights, if they are not in the
+        model's directory."""
         return cls((name,), num_draft_tokens, _path(path), guide_drafts)
 
     @classmethod
@@ -142,7 +149,7 @@ class Speculation:
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
     ) -> Speculation:
-        """Drafts of an EAGLE3 head: the directory of a published head, or the model directory's own `eagle3/`."""
+        """Drafts of an EAGLE3 head at `path`, the directory of a published head, or in the model's `eagle3/`."""
         return cls(("eagle3",), num_draft_tokens, _path(path), guide_drafts)
 
     @classmethod
@@ -153,9 +160,9 @@ class Speculation:
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
     ) -> Speculation:
-        """Drafts of the model's multi-token-prediction layers: in the checkpoint itself, in its `mtp/`, or at `path`.
+        """Drafts of the model's multi-token-prediction layers: in the checkpoint, in its `mtp/`, or at `path`.
 
-        One layer drafts every token, reading its own output; of several, layer k makes draft k.
+        A single layer makes every draft, each from its own last output; of several layers, layer k makes draft k.
         """
         return cls(("mtp",), num_draft_tokens, _path(path), guide_drafts)
 
@@ -167,29 +174,29 @@ class Speculation:
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
     ) -> Speculation:
-        """Drafts of a small model with the same tokenizer: its directory, or the model directory's own `draft/`."""
+        """Drafts of a small model with the same tokenizer, at `path` or in the model's `draft/`."""
         return cls(("draft_model",), num_draft_tokens, _path(path), guide_drafts)
 
     @classmethod
     def ngram(cls, *, num_draft_tokens: DraftTokens = 3, guide_drafts: GuideDrafts = "auto") -> Speculation:
-        """Drafts are what followed the last tokens when they stood in the prompt or the answer before."""
+        """Drafts are copied from the text: the tokens that followed an earlier occurrence of its last tokens."""
         return cls(("ngram",), num_draft_tokens, None, guide_drafts)
 
     @classmethod
     def lookahead(
         cls, window: int = 4, ngram: int = 3, verification: int = 4, *, guide_drafts: GuideDrafts = "auto"
     ) -> Speculation:
-        """Drafts are n-grams that the model itself makes beside the text: lookahead decoding. The sizes are those of
-        `Lookahead`; `ngram` - 1 tokens are drafted.
+        """Lookahead decoding: drafts are n-grams that the model itself generates besides the text, `ngram` - 1 tokens
+        each. `Lookahead` describes the sizes.
 
-        Every forward reads `window` more tokens of each request, so it pays where these cost little: small batches.
+        Each forward reads `window` more tokens of each request. That pays for small batches, where they cost little.
         """
         ahead = Lookahead(window, ngram, verification)
         return cls(("lookahead",), ngram - 1, None, guide_drafts, ahead)
 
     @property
     def sizes_ahead(self) -> Lookahead | None:
-        """The sizes of lookahead decoding; None where it does not draft."""
+        """The sizes of lookahead decoding; None without it."""
         if "lookahead" not in self.drafters:
             return None
         return self.ahead or Lookahead(ngram=self.max_draft_tokens + 1)
@@ -198,9 +205,9 @@ class Speculation:
     def forced(
         cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
     ) -> Speculation:
-        """Drafts are the text that the grammar forces; `then` another drafter continues after it.
+        """Drafts are the text that the grammar forces; the drafter of `then` continues after it.
 
-        `num_draft_tokens` is 3 by itself, and the other drafter's with one.
+        `num_draft_tokens` is that of `then`, and by default 3 without it.
         """
         return cls._first("forced", then, num_draft_tokens, alone=3)
 
@@ -208,10 +215,10 @@ class Speculation:
     def given(
         cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
     ) -> Speculation:
-        """Drafts are text that a request brings along as what its answer may be; `then` another drafter, forced text
-        too, continues after it and drafts for requests that bring none.
+        """Drafts are the answer that a request expects, its `given` text. The drafters of `then` continue after it, and
+        draft for requests without such text.
 
-        `num_draft_tokens` is 8 by itself, and the other drafter's with one.
+        `num_draft_tokens` is that of `then`, and by default 8 without it.
         """
         return cls._first("given", then, num_draft_tokens, alone=MAX_DRAFT_TOKENS)
 
@@ -219,7 +226,7 @@ class Speculation:
     def _first(
         cls, name: str, then: Speculation | None, num_draft_tokens: DraftTokens | None, alone: int
     ) -> Speculation:
-        """Drafter `name` before those of `then`; by itself it drafts `alone` tokens where no number is given."""
+        """Drafter `name` before those of `then`; without `then` it drafts `alone` tokens by default."""
         if then is None:
             return cls((name,), alone if num_draft_tokens is None else num_draft_tokens)
         if not isinstance(then, Speculation):

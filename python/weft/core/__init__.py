@@ -1,4 +1,4 @@
-"""The nouns that users and the engine share: sampling parameters, outputs and their statistics."""
+"""Types that users and the engine share: sampling parameters, outputs and their statistics."""
 
 from weft.core.output import (
     SAMPLED,

@@ -1,5 +1,5 @@
-"""The time in which this process runs (`csrc/support/awake.h`): where it is stopped for a while, stopwatches stand and
-timers do not ring."""
+"""Stopwatches and timers that count only time in which this process runs (`csrc/support/awake.h`), so that a stopped
+process does not time out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from weft._core import AwakeWatch
 
 __all__ = ["AwakeTimer", "AwakeWatch"]
 
-LEAST_S = 0.01
-"""The clock's tick."""
+TICK_S = 0.01
+"""The resolution of the clock, and the shortest wait."""
 
 
 class AwakeTimer(threading.Thread):
-    """Calls `ring` on a thread of its own once the process has run for `seconds`, unless it is cancelled before, as the
-    end of `with` does."""
+    """Calls `ring` on a thread of its own once the process has run for `seconds`, unless it is cancelled before, as it
+    is by the end of its `with` block."""
 
     def __init__(self, seconds: float, ring: Callable[[], object]) -> None:
         super().__init__(name="weft-timer", daemon=True)
@@ -25,14 +25,14 @@ class AwakeTimer(threading.Thread):
         self._is_over = threading.Event()
 
     def cancel(self) -> None:
-        """Do not ring."""
+        """Never call `ring`, unless that has begun."""
         self._is_over.set()
 
     def run(self) -> None:
-        """Wait, and ring."""
+        """Wait, then call `ring`."""
         watch = AwakeWatch()
         while (left := self._seconds - watch.seconds) > 0:
-            if self._is_over.wait(max(left, LEAST_S)):
+            if self._is_over.wait(max(left, TICK_S)):
                 return
         if not self._is_over.is_set():
             self._ring()

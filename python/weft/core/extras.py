@@ -1,4 +1,4 @@
-"""Packages that only some of weft needs, and how to get them."""
+"""Optional dependencies and how to install them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ REQUIREMENT = re.compile(r"""(?P<package>[^;]+?)\s*;\s*extra\s*==\s*['"](?P<extr
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs what an extra of weft's needs. It names the packages, since weft's own name on PyPI
-    belongs to another project."""
+    """The command that installs the packages of one of weft's extras."""
     try:
-        found = [REQUIREMENT.fullmatch(line) for line in requires("weft") or ()]
+        matches = [REQUIREMENT.fullmatch(line) for line in requires("weft") or ()]
     except PackageNotFoundError:
-        found = []
-    packages = [f'"{one["package"]}"' for one in found if one is not None and one["extra"] == extra]
+        matches = []
+    # Not "weft[extra]": the name on PyPI belongs to another project.
+    packages = [f'"{match["package"]}"' for match in matches if match is not None and match["extra"] == extra]
     return " ".join(["pip install", *packages]) if packages else f"install what weft's extra {extra!r} names"

@@ -1,4 +1,4 @@
-"""Files that others left or will read: read whole and within bounds, written whole or not at all."""
+"""Files shared with other programs: read within bounds, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 from weft.errors import ModelError
 
-MOST_JSON_BYTES = 256 << 20
-"""No JSON file of a model directory is longer; the index of a model of thousands of shards has a few MiB."""
+MAX_JSON_BYTES = 256 << 20
+"""Bytes of a JSON file at most. The index of a model of thousands of shards has a few MiB."""
 
 STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
-"""Folders of what is open: /dev/stdout may lead to a file, which is written on and not replaced."""
+"""Folders of open files. /dev/stdout may lead to a regular file, which is appended to and not replaced."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model directory. Raises `ModelError` where there is none."""
+    """The object in a JSON file of a model directory. Raises `ModelError` if there is none."""
     if not path.exists():
         packed = next(path.parent.glob("*.gguf"), None)
         hint = "a model directory has config.json and safetensors"
@@ -26,8 +26,8 @@ def read_json(path: Path) -> dict[str, Any]:
             hint += f"; weft convert {packed} DIR makes one of the GGUF file"
         raise ModelError(f"{path}: there is no such file; {hint}")
     try:
-        if not path.is_file() or path.stat().st_size > MOST_JSON_BYTES:
-            raise ModelError(f"{path}: is no file, or longer than {MOST_JSON_BYTES >> 20} MiB")
+        if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
+            raise ModelError(f"{path}: is no file, or longer than {MAX_JSON_BYTES >> 20} MiB")
         data = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise ModelError(f"{path}: can't be read as JSON: its brackets nest too deep") from None
@@ -41,9 +41,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def inside(directory: Path, name: object, where: Path) -> Path:
-    """The path of a file that `where`, a file of the directory, names. Raises `ModelError` for one that leads out of
-    the directory. Links are followed: caches of checkpoints are made of them.
+    """The path of a file of the directory that the file `where` names. Raises `ModelError` if the name leads out of the
+    directory.
     """
+    # Links are followed: caches of checkpoints consist of them.
     relative = PurePosixPath(name) if isinstance(name, str) and "\0" not in name else None
     if relative is None or relative.is_absolute() or ".." in relative.parts or not relative.parts:
         raise ModelError(f"{where}: names the file {name!r}; give one inside the directory")
@@ -51,9 +52,9 @@ def inside(directory: Path, name: object, where: Path) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file. Raises `OSError` where that fails, and then leaves what was there before, and nothing else."""
+    """Write a file. If that fails, raises `OSError`, and the old file is left as it was."""
     if path.parent in STREAMS or (path.exists() and not path.is_file()):
-        with path.open("ab") as stream:  # whatever it leads to: what is there stays
+        with path.open("ab") as stream:  # a pipe, a device or an open file: keep its content
             stream.write(data)
         return
     path = Path(os.path.realpath(path))

@@ -1,4 +1,4 @@
-"""What comes of a request: its answer, whole or in pieces."""
+"""The answer to a request, whole or in pieces."""
 
 from __future__ import annotations
 
@@ -13,33 +13,39 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SAMPLED, SPLICED = "sampled", "spliced"
-"""Origins of tokens that nobody drafted: drawn from the model's distribution, and put by a program."""
+"""Origins of tokens that were not drafted: drawn from the model's distribution, or written by a program."""
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """The log-probability of a token of the answer, and those of the likeliest tokens at its place, likeliest first: as
-    the model has them, or as the engine was made to give them (`EngineConfig.logprobs`). `num_allowed` tokens could be
-    drawn there; guide, bad words and the like forbade the others, among them those of `top` in `forbidden`. None of a
-    search by beams, nor of a token that a program put. `unnormalized` is the token's own of the whole vocabulary, where
-    `logprob` may be of the `top_k` likeliest alone."""
+    """The log-probabilities at one token of an answer, from the distribution that `EngineConfig.logprobs` names."""
 
     logprob: float
+    """That of the token."""
+
     top: dict[int, float]
+    """Those of the likeliest tokens at its position by token id, likeliest first."""
+
     num_allowed: int | None = None
+    """How many tokens could be drawn here; guide, bad words and other rules forbade the rest. None for beams, and for a
+    token that a program wrote."""
+
     forbidden: tuple[int, ...] = ()
+    """Tokens of `top` that could not be drawn."""
+
     unnormalized: float | None = None
+    """The log-probability of the token within the whole vocabulary, if `logprob` is within the `top_k` likeliest."""
 
 
 class BeamTrace(Protocol):
-    """What was before the beams of a search, step by step, that its answers find by their paths: `path[i]` is the
-    number of the beam that token i continued."""
+    """What a beam search has recorded at each step. An answer finds its own by its path: `path[i]` is the number of the
+    beam that token i continued."""
 
     @property
     def num_bytes(self) -> int:
-        """What it holds, about."""
+        """The approximate size of the record."""
 
     def generation_logits(self, path: Sequence[int]) -> Tensor | None:
         """See `Hypothesis`."""
@@ -53,84 +59,95 @@ class BeamTrace(Protocol):
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """An answer of a search by beams, or the beginning of one (`finish_reason` None). `log_probs[i]` is token i's, of
-    the distribution that the search ranked: penalised, masked and tempered. `stopped_by` is the stop word or stop
-    token that ended it. `path[i]` is the number of the beam, among those that lived, that token i continued."""
+    """An answer of a beam search, or the beginning of one."""
 
     token_ids: list[int]
     log_probs: list[float]
+    """Those of the tokens, from the distribution that the search ranks: after penalties, mask and temperature."""
+
     cum_log_prob: float
     score: float
     finish_reason: FinishReason | None = None
+    """None while the search goes on."""
+
     stopped_by: str | int | None = None
+    """The stop word or stop token that ended it."""
+
     path: list[int] = field(default_factory=list, repr=False, compare=False)
+    """For each token, the number of the beam that it continued, among the beams that were alive."""
+
     trace: BeamTrace | None = field(default=None, repr=False, compare=False)
 
     @property
     def generation_logits(self) -> Tensor | None:
-        """The model's raw logits [tokens, V], in its dtype, on the host: row i those that token i was chosen from,
-        after this answer's own text, whichever beams that was. Put together at each call. None where they were not
-        asked for."""
+        """The model's raw logits [tokens, V], in the model's dtype, on the host; token i was chosen from row i. Each
+        call collects the rows from the beams that the answer was part of. None unless the request gathers them."""
         return None if self.trace is None else self.trace.generation_logits(self.path)
 
     @property
     def additional(self) -> dict[str, Tensor]:
-        """Outputs of the model by name, [tokens, ...] alike."""
+        """Marked outputs of the model by name, [tokens, ...] each."""
         return {} if self.trace is None else self.trace.additional(self.path)
 
     @property
     def token_logprobs(self) -> list[TokenLogprob]:
-        """The log-probabilities of its tokens, with the likeliest where they were asked for."""
+        """The log-probabilities of its tokens, with the likeliest tokens if the request wants them."""
         tops = self.top_log_probs or [{} for _ in self.log_probs]
         return [TokenLogprob(value, top) for value, top in zip(self.log_probs, tops, strict=True)]
 
     @property
     def top_log_probs(self) -> list[dict[int, float]] | None:
-        """At each token the likeliest ones, likeliest first, with their log-probabilities, of the distribution of
-        `log_probs`. Tokens that could not be chosen are left out. None where they were not asked for."""
+        """For each token the likeliest tokens at its position with their log-probabilities, likeliest first, from the
+        distribution of `log_probs`. Tokens that could not be chosen are left out. None if the request wants none."""
         return None if self.trace is None else self.trace.top_log_probs(self.path)
 
 
 @dataclass(slots=True, repr=False)
 class Output:
-    """The answer to one prompt. `origins[i]` says how token i came: "sampled"; drafted and accepted, by the name of
-    what drafted it ("eagle3", "forced", ...); or "spliced", put by a program.
-
-    `stopped_by` is the stop word or stop token id that ended it, where one did; `logprobs[i]` is there for each token
-    if asked for. `guide_notes` tell what of its guide was not enforced, as `CompiledGuide.notes` do: nothing, unless
-    the guide was made with `strict=False`.
-
-    Tensors are the model's, raw, on the host, for requests that gather them: `generation_logits` [tokens, V], row i
-    those that token i was sampled from, `context_logits` [prompt, V] those after each token of the prompt, and
-    `additional` outputs by name, [tokens, ...] alike; of the prompt, [prompt, ...], as "context_" and the name.
-
-    Of a guide that is a program, once the answer has ended, also with an error: `program_log`, what its steps for these
-    tokens wrote, the last `WasmLimits.log_bytes` bytes of it; and `program_variables`, what the request's sequences
-    share, `max_variables` and `variable_bytes` at most. None of any other guide, where the program had not begun, and
-    of a search by beams, whose best answers so far are `hypotheses`, best first. Once it has ended, tensors of the
-    answer are those of the best, and the likeliest tokens in `logprobs` are of the distribution that was ranked.
-
-    Where several sequences were asked for, `outputs` are all of them, and this is the first; of a beam search they are
-    the answers found, best first.
-    """
+    """The answer to one prompt. With several sequences, this is the first of `outputs`; of a beam search, the best."""
 
     prompt_token_ids: list[int]
     token_ids: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
+    """How each token came about: "sampled"; drafted and accepted, by the name of the drafter ("eagle3", "forced", ...);
+    or "spliced", written by a program."""
+
     text: str = ""
     finish_reason: FinishReason | None = None
     stopped_by: str | int | None = None
+    """The stop word or the id of the stop token that ended the answer, if one did."""
+
     logprobs: list[TokenLogprob] | None = None
+    """For each token, if the request wants them. After a beam search, `top` is from the distribution that it ranks."""
+
     generation_logits: Tensor | None = None
+    """The model's raw logits [tokens, V] on the host, if the request gathers them; token i was sampled from row i."""
+
     context_logits: Tensor | None = None
+    """The model's raw logits [prompt, V] on the host after each token of the prompt, if the request gathers them."""
+
     additional: dict[str, Tensor] = field(default_factory=dict)
+    """Marked outputs of the model that the request gathers, by name: [tokens, ...] each; those of the prompt,
+    [prompt, ...], under "context_" and the name."""
+
     program_log: str | None = None
+    """What the steps of a WebAssembly program wrote for these tokens: the last `WasmLimits.log_bytes` bytes, once the
+    answer has ended, also with an error. None without a program, before it has begun, and for beams."""
+
     program_variables: dict[str, bytes] | None = None
+    """The variables that a request's sequences share, under the same conditions: at most `max_variables` and
+    `variable_bytes` of `WasmLimits`."""
+
     error: RequestError | InputError | None = None
     guide_notes: tuple[str, ...] = ()
+    """Parts of the guide that are not enforced (`CompiledGuide.notes`). Empty unless the guide has `strict=False`."""
+
     stats: OutputStats = field(default_factory=OutputStats)
     hypotheses: list[Hypothesis] = field(default_factory=list)
+    """The best answers of a beam search so far, best first."""
+
     others: list[Output] = field(default_factory=list)
+    """The sequences besides this one."""
 
     def __repr__(self) -> str:
         others = f", and {len(self.others)} others" if self.others else ""
@@ -149,25 +166,29 @@ class Output:
 
     @property
     def outputs(self) -> list[Output]:
-        """Every sequence of the answer, this one first."""
+        """All sequences of the answer, this one first; of a beam search the answers found, best first."""
         return [self, *self.others]
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """The sum of the tokens' log-probabilities; None where they were not asked for."""
+        """The sum of the tokens' log-probabilities; None if the request wants none."""
         return None if self.logprobs is None else sum(entry.logprob for entry in self.logprobs)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one iteration added to a streamed answer, to its sequence `index` where there are several. The last piece
-    carries the whole `output`. `origins` are as in `Output`."""
+    """The part of a streamed answer that one iteration added."""
 
     text: str
     token_ids: list[int]
     origins: list[str]
+    """As in `Output`."""
+
     output: Output | None = None
+    """The whole answer, with its last piece."""
+
     index: int = 0
+    """The number of the sequence that the piece belongs to."""
 
     @property
     def drafted(self) -> list[bool]:
@@ -176,5 +197,5 @@ class Piece:
 
 
 def were_drafted(origins: list[str]) -> list[bool]:
-    """Which of these tokens were drafted."""
+    """Whether each of the tokens was drafted."""
     return [origin not in (SAMPLED, SPLICED) for origin in origins]

@@ -1,4 +1,4 @@
-"""What `LLM.generate` takes: one prompt or several, and a guide and sampling parameters for each."""
+"""Arguments of `LLM.generate`, for one prompt or for a list of prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def is_prompt(prompts: object) -> TypeGuard[Prompt]:
-    """Whether this is one prompt: a text, or a sequence of ids."""
+    """Whether this is one prompt, a text or a sequence of ids. False for a sequence of prompts."""
     if isinstance(prompts, str):
         return True
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
@@ -22,14 +22,14 @@ def is_prompt(prompts: object) -> TypeGuard[Prompt]:
 
 
 def single(value: T | Sequence[T], name: str) -> T:
-    """The value for a single prompt."""
+    """The value for a single prompt. Raises `InputError` for a list."""
     if isinstance(value, list | tuple):
         raise InputError(f"{name} is a list, but there is one prompt; give one {name}, or a list of prompts")
     return cast("T", value)
 
 
 def spread(value: T | Sequence[T], count: int, name: str) -> list[T]:
-    """One value for each of `count` prompts."""
+    """A value for each of `count` prompts, from one for all or a list of as many."""
     if isinstance(value, list | tuple):
         if len(value) != count:
             raise InputError(
@@ -41,7 +41,7 @@ def spread(value: T | Sequence[T], count: int, name: str) -> list[T]:
 
 @contextmanager
 def progress(total: int, enabled: bool) -> Iterator[Callable[[int], object]]:
-    """Show a bar of `total` requests on stderr, if `enabled`; gives the function that advances it."""
+    """Show a progress bar of `total` requests on stderr, if `enabled`. Yields the function that advances it."""
     if not enabled:
         yield lambda count: None
         return

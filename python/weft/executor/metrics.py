@@ -36,7 +36,7 @@ def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> Requ
         stats.reused_pages / asked if asked else 0.0,
     )
     last = delta.step if delta.is_finished else None
-    return RequestPerfMetrics(timing, blocks, _drafting(request, output), stats.first_turn, last, delta.step)
+    return RequestPerfMetrics(timing, blocks, _drafting(request, output), stats.first_step, last, delta.step)
 
 
 def moment(seconds: float | None) -> timedelta:
