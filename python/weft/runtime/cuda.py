@@ -170,6 +170,7 @@ class CudaRuntime:
     def __init__(self, device: torch.device | None = None) -> None:
         torch.cuda.init()
         index = torch.cuda.current_device() if device is None or device.index is None else device.index
+        self._index = index
         self.device = torch.device("cuda", index)
         self._polls = False
         _core.use_device(index)
@@ -180,8 +181,7 @@ class CudaRuntime:
 
     def event(self) -> CudaEvent:
         """A new event."""
-        assert self.device.index is not None
-        _attach(self.device.index)
+        _attach(self._index)
         return CudaEvent()
 
     @contextmanager
@@ -215,16 +215,14 @@ class CudaRuntime:
     def prepare_polling(self) -> str | None:
         """Make room for native tasks that are polled, from now on before every capture; None, or why the device or its
         driver has none."""
-        assert self.device.index is not None
-        _attach(self.device.index)
+        _attach(self._index)
         missing = _core.prepare_polling(CUDA)
         self._polls = missing is None
         return missing
 
     def publish(self) -> None:
         """Wait for what this thread's current torch stream has, without the GIL."""
-        assert self.device.index is not None
-        _attach(self.device.index)
+        _attach(self._index)
         _core.stream_synchronize(CUDA, torch.cuda.current_stream(self.device).cuda_stream)
 
     def memory(self) -> tuple[int, int]:
@@ -240,8 +238,7 @@ class CudaRuntime:
 
     def synchronize(self) -> None:
         """Wait for everything, without the GIL, then raise what a callback raised."""
-        assert self.device.index is not None
-        _attach(self.device.index)
+        _attach(self._index)
         _core.ctx_synchronize(CUDA)
         settle(CUDA)
 
