@@ -43,7 +43,7 @@ demo: $(VENV)/.weft-built
 PYTEST = $(BIN)/python -m pytest -q
 # After a crash the others end: pytest-xdist waits for ever for what a new process would have to do.
 PARALLEL = -n $(JOBS) --dist loadfile --max-worker-restart 0
-QUICK = not (slow or statistics or soak or big_vocab or process or full or serial)
+QUICK = not (slow or full or serial)
 
 test: cpp-test py-test
 

@@ -15,7 +15,7 @@ from support.docs.reader import ROOT
 from test_public_api import PUBLIC
 
 pytest.importorskip("mkdocs")
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 
 LOADED = re.compile(r"""<(?:link|script|img|iframe)\b[^>]*?\b(?:href|src)=["']?([^"' >]+)""")
 

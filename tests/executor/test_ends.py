@@ -304,7 +304,7 @@ print("over")
 """
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("then", ["executor.await_responses()", "raise SystemExit(0)"])
 def test_a_program_may_end_at_any_time(then: str) -> None:
     """With requests under way, and nothing shut down."""

@@ -72,7 +72,7 @@ def test_a_head_that_does_not_end_is_refused(strict: Running, start: bytes) -> N
     assert not received or start.startswith(b"GET")
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_a_pause_of_the_server_makes_nobody_slow(models: dict[str, ServedModel], part: str) -> None:
     """What was to come within a second comes after three, in which the process was stopped."""

@@ -17,7 +17,7 @@ pytest.importorskip("playwright", reason="needs chromium: pip install playwright
 from support.server.site import CHROMIUM, KEY, Tab, chromium, site
 
 pytestmark = [
-    pytest.mark.process,
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium"),
 ]
 

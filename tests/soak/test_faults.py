@@ -32,7 +32,7 @@ from weft.executor import (
     SamplingConfig,
 )
 
-pytestmark = [pytest.mark.soak, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
 REQUESTS = 60
 WAYS = {

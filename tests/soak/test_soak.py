@@ -22,7 +22,7 @@ from support.soak.workload import draw
 from weft.executor import Executor, FinishReason, IterationStats
 from weft.runtime import cpu
 
-pytestmark = [pytest.mark.soak, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
 REQUESTS = 100
 """Of each of WAYS."""

@@ -11,7 +11,7 @@ from support.statistics.exact_outputs import codes, distribution
 from support.statistics.many_requests import ManyRequests, seeds_of
 from support.statistics.small_world import MAX_TOKENS, VOCAB, case, good_draft_model
 
-pytestmark = pytest.mark.statistics
+pytestmark = pytest.mark.slow
 
 PER_CASE, TURNS = 500, 200
 

@@ -17,7 +17,7 @@ from support.statistics.small_world import Case, case, good_draft_model, poor_dr
 from weft.guided.proposals import NgramSettings, Sources
 from weft.spec.base import Drafter
 
-pytestmark = pytest.mark.statistics
+pytestmark = pytest.mark.slow
 
 SAMPLES = 100_000
 PER_CASE = 400

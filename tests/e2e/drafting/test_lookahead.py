@@ -8,6 +8,7 @@ import pytest
 
 from support.engine.lookahead_oracle import decode
 from support.engine.references import Checkpoint
+from support.products import each_value
 from weft import LLM, EngineConfig, InputError, SamplingParams, Speculation
 from weft.client import Request
 from weft.config import Lookahead
@@ -30,7 +31,7 @@ def asked(llm: LLM, prompts: list[str], **options: Any) -> list[Output]:
     return outputs
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("sizes", [(1, 2, 1), (4, 3, 4), (7, 5, 2), (16, 9, 8)])
 @pytest.mark.parametrize(
     "engine", [{"overlap": True}, {"overlap": False}, {"graphs": "split"}, {"graphs": "none"}], ids=str

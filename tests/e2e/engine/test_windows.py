@@ -16,6 +16,7 @@ from support.engine.oracle import Reference, assert_same
 from support.engine.references import Checkpoint, load
 from support.engine.ways import WAYS
 from support.engine.windowed import windowed, windowed_model
+from support.products import each_value, pairwise
 from weft import LLM, EngineConfig, InputError, Output, SamplingParams, Speculation
 from weft.engine.kv.cache import KvSequence
 from weft.engine.stats import StepRecord
@@ -82,7 +83,7 @@ def test_the_windows_matter(tiny: Checkpoint, prompts: list[str], long_answers: 
     assert min(len(tiny.tokenizer.encode(prompt)) for prompt in prompts[:4]) > 32
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
 @pytest.mark.parametrize("batch", [1, 3, 12])
@@ -110,7 +111,7 @@ def test_every_drafter_gives_the_tokens_of_the_plain_loop(
         assert sum(output.stats.reused_tokens for output in again) > len(ROWS)
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_way_changes_no_token(

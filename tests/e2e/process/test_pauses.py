@@ -10,7 +10,7 @@ from support.pauses.pausing import pause_at_random
 PAUSES = 12
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["guides", "tools"])
 def test_a_pause_ends_no_answer(kind: str) -> None:
     paused = pause_at_random(kind, PAUSES, seed=len(kind))

@@ -168,7 +168,7 @@ def workers() -> list[int]:
     ]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("compile_s", [1, 3600])
 def test_a_modules_compiler_ends_with_its_request(compile_s: float) -> None:
     """More modules at once than may be abandoned: each is ended, none counts as such, and guides of others compile."""
@@ -185,7 +185,7 @@ def test_a_modules_compiler_ends_with_its_request(compile_s: float) -> None:
         compiler.submit(Guide.regex("a+")).result(timeout=30)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_module_that_was_refused_is_refused_at_once_with_another_argument() -> None:
     limits = CompileLimits(time_s=60)
     with GuideCompiler(small_vocabulary(), limits=limits) as compiler:
@@ -198,7 +198,7 @@ def test_a_module_that_was_refused_is_refused_at_once_with_another_argument() ->
         assert os.times().children_user == start, "no process compiled it again"
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
 def test_a_modules_compiler_that_is_lost(number: signal.Signals) -> None:
     """Stopped, it is killed with its request, and it is not the module's fault."""
@@ -222,7 +222,7 @@ def test_a_module_that_needs_much_memory_to_compile() -> None:
         compile._compiled_apart(module, limits, 60.0)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_worker_takes_nothing_else_for_a_module() -> None:
     command = [
         sys.executable,

@@ -156,7 +156,7 @@ def test_notes() -> None:
         check(note)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_command_says_it_in_one_line() -> None:
     command = [
         sys.executable,

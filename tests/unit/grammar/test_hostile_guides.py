@@ -103,7 +103,7 @@ def test_a_strangers_guide(
     wait_for_no_children(helper(compiler))
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llguidance", "auto"])
 def test_the_other_backends_keep_the_limits(name: str) -> None:
     """What one of them takes another may refuse; none takes long, or fails with anything else."""
@@ -182,7 +182,7 @@ def test_a_helper_that_does_not_start_says_so_and_leaves_no_file(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_helper_that_is_lost_is_replaced_and_close_ends_what_it_tries(trial: Trial) -> None:
     lost = trial.pid
     os.kill(lost, signal.SIGKILL)
@@ -209,7 +209,7 @@ def test_a_helper_that_is_lost_is_replaced_and_close_ends_what_it_tries(trial: T
     wait_until_ended(child)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_nothing_outlives_a_process_that_is_killed() -> None:
     program = f"""
         import sys
@@ -260,7 +260,7 @@ def rule_chain(length: int) -> str:
     return f'start: a0\n{rules}\na{length}: "a"\n'
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["llguidance", "auto"])
 def test_what_overflows_a_librarys_stack_ends_its_trial_alone(backend: str) -> None:
     with GuideCompiler(
@@ -272,7 +272,7 @@ def test_what_overflows_a_librarys_stack_ends_its_trial_alone(backend: str) -> N
         compiler.compile(Guide.lark('start: "goes on"'))
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_library_that_a_trial_settles_for_builds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLGuidance's parser is soon full; the trial finds that, and the other library is what is used."""
     asked: list[str] = []
@@ -300,7 +300,7 @@ def auto() -> Iterator[GuideCompiler]:
         yield made
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPLODING)
 def test_a_guide_that_explodes_costs_its_client_alone(auto: GuideCompiler, name: str) -> None:
     """It is compiled or refused within its time, with nothing left of it; another client's guide goes beside it."""

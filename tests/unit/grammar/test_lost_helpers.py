@@ -16,6 +16,7 @@ import pytest
 
 from support.grammar.grammars import small_vocabulary
 from support.grammar.hostile import tower
+from support.products import each_value
 from weft.aici.compile import cpu_seconds
 from weft.errors import CapacityError, GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
@@ -23,7 +24,7 @@ from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import trial as trials
 from weft.grammar.compile.trial import Trial
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 
 WAIT_S, BEGIN_S = 12.0, 1.0
 SLOW = Guide.json_schema(tower(14))
@@ -87,7 +88,7 @@ def wait_for_none_abandoned(compiler: GuideCompiler) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGSEGV])
 @pytest.mark.parametrize("when", ["starting", "idle", "idle, and again", "idle, many guides"])
 def test_a_guide_that_meets_a_lost_helper_is_compiled_or_unavailable(

@@ -37,7 +37,7 @@ def run(name: str, *command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in SETS[:-1]])
 def test_fewer_instructions_give_the_same_values(name: str) -> None:
     assert run(name, "-c", "from weft import _core; print(_core.instruction_set())").strip() == name
@@ -46,7 +46,7 @@ def test_fewer_instructions_give_the_same_values(name: str) -> None:
     assert " passed" in run(name, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not process", *tests)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_wrong_name_ends_the_import() -> None:
     with pytest.raises(
         AssertionError, match="WEFT_INSTRUCTION_SET is 'sse'; it can be plain, avx2 or avx512"
@@ -54,7 +54,7 @@ def test_a_wrong_name_ends_the_import() -> None:
         run("sse", "-c", "import weft._core")
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in SETS[1:]])
 def test_more_instructions_are_faster(name: str) -> None:

@@ -19,7 +19,7 @@ DUMMY = ROOT / "tests" / "support" / "peers" / "dummy_side.py"
 GUIDED, FREE = Prompt([1, 2, 3], {"const": "x"}), Prompt([4])
 REQUEST = Request([GUIDED, FREE], 7, exact=False)
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 Start = Callable[..., SideProcess]
 
 

@@ -140,7 +140,7 @@ def test_a_closed_compiler_takes_nothing(slow: None) -> None:
         compiler.submit(guide_of("more"))
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_end_of_the_program_does_not_wait_for_a_compile() -> None:
     """A schema that compiles for many seconds: the program ends, and quietly."""
     program = """
@@ -163,7 +163,7 @@ def test_the_end_of_the_program_does_not_wait_for_a_compile() -> None:
     assert done.stdout.split() == ["GuideError", "1", "closed"]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_end_of_the_program_survives_compiles_that_end_with_it() -> None:
     """Threads that come back from XGrammar when the interpreter has gone: CPython ends them, in C++ frames."""
     program = """

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from support.pairwise import meetings, representatives
+from support.products import meetings, representatives
 
 CASES = [
     dict(zip(("drafter", "graphs", "batch"), values, strict=True))

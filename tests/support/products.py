@@ -1,25 +1,44 @@
-"""Few runs in which every two values of different settings meet."""
+"""Few cases of a product of parameters: those in which every two values meet, or in which each value comes once.
+
+`make test` and CI run these of a test under `@pairwise` or `@each_value`. `tests/conftest.py` marks the others `full`.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 Run = dict[str, Any]
 
 
+Test = TypeVar("Test", bound=Callable[..., Any])
+MEETING = "values_that_meet"
+
+
+def pairwise(test: Test) -> Test:
+    """Every two values of the test's parameters meet in the cases that are not `full`."""
+    setattr(test, MEETING, 2)
+    return test
+
+
+def each_value(test: Test) -> Test:
+    """Each value of the test's parameters comes once in the cases that are not `full`."""
+    setattr(test, MEETING, 1)
+    return test
+
+
 def meetings(run: Mapping[str, Any], count: int) -> set[Any]:
-    """What meets in a run: so many values of as many settings."""
+    """The combinations of `count` values in a run, each of another setting."""
     return set(itertools.combinations(sorted(run.items()), count))
 
 
 def covering(settings: Mapping[str, Sequence[Any]], can_be: Callable[[Run], bool]) -> list[Run]:
-    """Runs that cover every pair of values which can be; always the same ones.
+    """Runs that cover every pair of values that `can_be`. The result depends on nothing else.
 
-    The values of the first two settings meet once each, and the rest is chosen so that most pairs are new, and then
-    most triples; at last comes what is still missing.
+    Each pair of the first two settings' values gets one run, the one with the most new pairs, then the most new
+    triples. Runs for the missing pairs follow.
     """
     runs = [
         run
@@ -45,9 +64,9 @@ def covering(settings: Mapping[str, Sequence[Any]], can_be: Callable[[Run], bool
 
 
 def representatives(cases: Sequence[Mapping[str, Any]], count: int) -> set[int]:
-    """Numbers of few cases in which so many values of different settings meet as in all; always the same ones.
+    """The indices of few cases that hold every combination of `count` values that all cases hold.
 
-    Each next case has the most that is new. Of equals, the one whose values were had least comes first.
+    Each next case adds the most new combinations. A tie goes to the case whose values were used least.
     """
     count = min(count, len(cases[0]))
     found = [meetings(case, count) for case in cases]
