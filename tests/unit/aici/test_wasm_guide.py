@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from support.grammar.grammars import small_vocabulary
-from support.wasm.hostile_parts import step
+from support.wasm.hostile import step
 from weft import Guide, GuideError, UnavailableError
 from weft.aici import WasmLimits, compile, worker
 from weft.aici.audit import audit
