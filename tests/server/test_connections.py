@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from support.pauses.here import pause_here
+from support.pausing import pause_here
 from support.server.asking import ENDLESS, ask
 from support.server.running import Running, running
 from support.server.sockets import chat, connected, rest, wait_for

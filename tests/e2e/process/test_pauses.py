@@ -1,11 +1,11 @@
 """A process that is paused for seconds, again and again, answers as one that is not: a pause is no guide's time. With
-many more of them: `python -m support.pauses`, in `tests`."""
+many more of them: `tools/pauses.py`."""
 
 from __future__ import annotations
 
 import pytest
 
-from support.pauses.pausing import pause_at_random
+from pauses import pause_at_random
 
 PAUSES = 12
 

@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import Future
 
-from support.pauses.here import pause_here
+from support.pausing import pause_here
 from weft.core.awake import AwakeTimer, AwakeWatch
 from weft.grammar import Guide
 from weft.grammar.base import CompiledGuide

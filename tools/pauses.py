@@ -1,20 +1,34 @@
-"""What the paused process does: the same guided requests again and again, by several engines. Their answers are those
-of the first, which decodes one at a time and drafts nothing."""
+"""Pauses a process at random while it answers guided requests: no answer may differ from an unpaused one.
+
+.venv/bin/python tools/pauses.py [guides|tools] [--pauses 200]
+"""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
+import os
+import random
+import signal
+import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.grammar.tool_guides import TOOLS
 from support.wasm.digits import digits
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
+
+# -- the paused process: several engines answer the same requests again and again, as the first did unpaused
 
 PROMPT = "Text: Ada is a painter. Age 31.\nSchema: "
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
@@ -135,7 +149,7 @@ def tell(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-def main(name: str) -> None:
+def work(name: str) -> None:
     """Answer until the standard input ends."""
     kind = KINDS[name]()
     with LLM(device="cpu", engine=EngineConfig(graphs="none", **{**CPU, "max_batch": 1})) as plain:
@@ -165,5 +179,94 @@ def main(name: str) -> None:
         llm.close()
 
 
+# -- the process that pauses it
+
+TESTS = Path(__file__).parents[1] / "tests"
+SHORTEST_S, LONGEST_S = 1.0, 4.0
+MOST_BETWEEN_S = 1.0
+
+
+@dataclass
+class Paused:
+    """What a paused process has answered. `wrong` are answers that differ, or ended with an error."""
+
+    num_pauses: int = 0
+    paused_s: float = 0.0
+    num_answers: int = 0
+    wrong: list[Any] = field(default_factory=list)
+
+    def take(self, line: str) -> None:
+        """What it told."""
+        told = json.loads(line)
+        self.num_answers += told.get("answers", 0)
+        self.wrong += told.get("wrong", [])
+
+
+def pause_at_random(kind: str, pauses: int, seed: int) -> Paused:
+    """Starts a process that does its `kind` of work, and stops it `pauses` times for one to four seconds: it alone, or
+    its helpers too. Raises `RuntimeError` if the process ends with an error."""
+    rng, paused = random.Random(seed), Paused()
+    process = subprocess.Popen(
+        [sys.executable, __file__, kind, "--work"],
+        env={**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    with process:
+        try:
+            if process.stdout.readline():
+                reader = threading.Thread(target=lambda: [paused.take(line) for line in process.stdout or ()])
+                reader.start()
+                for _ in range(pauses):
+                    time.sleep(rng.uniform(0, MOST_BETWEEN_S))
+                    if process.poll() is not None:
+                        break
+                    _pause(process.pid, rng.uniform(SHORTEST_S, LONGEST_S), rng.random() < 0.5, paused)
+                process.stdin.close()
+                reader.join()
+            status = process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if status != 0:
+        raise RuntimeError(f"the process ended with status {status}")
+    return paused
+
+
+def _pause(pid: int, seconds: float, with_helpers: bool, paused: Paused) -> None:
+    send = os.killpg if with_helpers else os.kill
+    began = time.monotonic()
+    send(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    send(pid, signal.SIGCONT)
+    paused.num_pauses += 1
+    paused.paused_s += time.monotonic() - began
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="Pause a process at random while it answers guided requests."
+    )
+    parser.add_argument("kind", nargs="?", choices=list(KINDS), default="guides")
+    parser.add_argument("--pauses", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.kind)
+        return 0
+    paused = pause_at_random(arguments.kind, arguments.pauses, arguments.seed)
+    for each in paused.wrong:
+        print(each)
+    print(
+        f"{paused.num_pauses} pauses, {paused.paused_s:.0f} s in all: {paused.num_answers} answers, "
+        f"{len(paused.wrong)} of them wrong or ended"
+    )
+    return int(bool(paused.wrong))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main())

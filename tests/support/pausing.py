@@ -1,4 +1,4 @@
-"""Pauses of this very process."""
+"""A pause of this very process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import subprocess
 
 
 def pause_here(seconds: float) -> None:
-    """Stop this process for so long."""
+    """Stops this process, which another continues after `seconds`."""
     me = os.getpid()
     subprocess.run(["/bin/sh", "-c", f"kill -STOP {me}; sleep {seconds}; kill -CONT {me}"], check=True)

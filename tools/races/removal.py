@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-from support.races.sites import ROOT, Site
+from races.sites import ROOT, Site
 from weft import _core
 
 UNWAITED = "_weft_test_unwaited"

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from support.soak.pool import CountedMatcher
+from soak.questions import CountedMatcher
 from weft import hostfunc_handles
 from weft.client import Response
 from weft.engine.engine import Engine

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from races.parts import ahead
+from races.runs import TEXT
 from support.engine.beams import Beams
 from support.engine.requests import engine_request, make_request, run
 from support.planting import at_every_run
-from support.races.parts import ahead
-from support.races.runs import TEXT
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import package_model_path
 from weft.core.beam_params import BeamParams

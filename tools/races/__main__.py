@@ -1,4 +1,6 @@
-"""Remove each wait and each record in turn, and say what noticed it: `python -m support.races [part of a site's name]`.
+"""Removes each wait and each record in turn, and says what noticed it.
+
+    PYTHONPATH=tools:tests .venv/bin/python -m races [part of a site's name]
 
 A fresh process, since a fork of one in which engines ran has none of their threads.
 """
@@ -13,12 +15,12 @@ from functools import partial
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from support.races.faults import FAULTS
-from support.races.harness import Run, notice_all
-from support.races.parts import PARTS, recording
-from support.races.removal import remove
-from support.races.runs import RUNS, beams, captured_loop, given_split, plain, processors, split
-from support.races.sites import NOT_HERE, Site, sites
+from races.faults import FAULTS
+from races.harness import Run, notice_all
+from races.parts import PARTS, recording
+from races.removal import remove
+from races.runs import RUNS, beams, captured_loop, given_split, plain, processors, split
+from races.sites import NOT_HERE, Site, sites
 
 for module in ("transformers", "xgrammar", "llguidance"):  # once, for all forks
     importlib.import_module(module)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from soak.questions import MAX_SEQ_LEN
+from soak.workload import CONFIG
 from support.engine.drafters import BEHIND_GIVEN, DRAFTERS
-from support.soak.pool import MAX_SEQ_LEN
-from support.soak.processors import CONFIG
 from weft import Speculation
 from weft.executor import (
     CapacitySchedulerPolicy,
