@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.engine.processors import GREEDY, Steer, answers, one, steer, wander, wander_batched
+from support.engine.processors import GREEDY, Steer, answers, one, steer, wander
 from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from support.engine.told import Told, settle, told
@@ -22,6 +22,19 @@ from weft.engine.processors.captured import MAX_CAPTURED
 from weft.engine.sequence import Sequence
 from weft.errors import CapacityError
 from weft.runtime import cpu
+
+
+def wander_batched(
+    request_ids: list[int], logits: list[Tensor], tokens: list[list[list[int]]], stream: object, clients: Any
+) -> list[Tensor | None]:
+    """The same; every other position by a tensor of its own."""
+    results: list[Tensor | None] = []
+    for i, (each, text) in enumerate(zip(logits, tokens, strict=True)):
+        mine = each.clone() if i % 2 else each
+        wander(request_ids[i], mine, text, stream, clients[i])
+        results.append(mine if i % 2 else None)
+    return results
+
 
 KINDS = ("eagle3", "mtp", "draft_model", "ngram", "forced+eagle3", "random eagle3")
 WAYS = [

@@ -3,6 +3,8 @@ schedule, captured and eager. Pages that no layer sees any more are given back."
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,18 @@ from support.engine.drafting_requests import ROWS, check, references, run
 from support.engine.oracle import Reference, assert_same
 from support.engine.references import Checkpoint, load
 from support.engine.ways import WAYS
-from support.engine.windowed import windowed, windowed_model
+from support.engine.windowed import windowed_model
 from support.products import each_value, pairwise
 from weft import LLM, EngineConfig, InputError, Output, SamplingParams, Speculation
 from weft.engine.kv.cache import KvSequence
 from weft.engine.stats import StepRecord
 from weft.ops.attention import NO_WINDOW
+
+
+def windowed(checkpoint: Checkpoint, windows: Sequence[int], sinks: int) -> Checkpoint:
+    """The same checkpoint under windows, as the reference decodes it."""
+    return replace(checkpoint, model=windowed_model(checkpoint.path, windows, sinks))
+
 
 WINDOWS: dict[str, tuple[tuple[int, ...], int]] = {
     "8": ((8,), 0),

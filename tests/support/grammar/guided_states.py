@@ -84,12 +84,3 @@ class Raises(CountdownMatcher):
         if self.method == "rollback":
             raise RuntimeError("planted in rollback")
         super().rollback(count)
-
-
-class Slow(CountdownMatcher):
-    """Takes long for the mask behind its first token."""
-
-    def fill(self, row: np.ndarray) -> None:
-        if self.taken:
-            work_for(0.15)
-        super().fill(row)

@@ -63,30 +63,15 @@ def begin(body: str, extra: str = "", start: str = "") -> str:
     return program("(call $sample)", SAMPLE + extra, create, MORE + IMPORTS)
 
 
-def answers(text: str, extra: str = "") -> str:
-    """A program whose second answer is `text`."""
-    size = len(text.encode())
-    return step(
-        f"(call $result (i32.const 70000) (i32.const {size})) (return)",
-        f'(data (i32.const 70000) "{quoted(text)}") {extra}',
-    )
-
-
 def module(head: str, exports: str = EXPORTS) -> str:
     """A whole program with something of its own."""
     return f"(module {head} {exports})"
-
-
-def expect(value: int, call: str) -> str:
-    """Goes on only if a call gives `value`."""
-    return f"(if (i32.ne (i32.const {value}) {call}) (then unreachable))"
 
 
 RESULT = '(import "env" "aici_host_return_process_result" (func $result (param i32 i32)))'
 READ = """(import "env" "aici_host_read_blob" (func $read (param i32 i32 i32) (result i32)))
  (import "env" "aici_host_process_arg" (func $process_arg (result i32)))"""
 MEMORY = '(memory (export "memory") 2)'
-BASE = f"{RESULT} {READ} {MEMORY}"
 
 
 def hostile(name: str, text: str | bytes, when: When, error: str, **limits: Any) -> Hostile:
