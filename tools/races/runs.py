@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support.engine.beams import Beams
-from support.engine.requests import engine_request, make_request, run
-from support.engine.told import settle, told
+from support.engine.requests import engine_request, make_request, run, settle, told
 from support.engine.toy import CapturedLoop, EagerLoop, Tables
 from support.grammar.grammars import some_guides
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation

@@ -16,8 +16,7 @@ from support.engine.drafters import BEHIND_GIVEN, DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import GUIDED
 from support.engine.flight_recorder import record
 from support.engine.references import Checkpoint, make_guide
-from support.engine.requests import make_request
-from support.engine.told import Counted
+from support.engine.requests import Counted, make_request
 from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord

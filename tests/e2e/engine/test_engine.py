@@ -11,7 +11,7 @@ from torch import Tensor
 
 from support.engine.oracle import assert_same
 from support.engine.references import MAX_TOKENS, Cached, Checkpoint, make_guide
-from support.engine.told import Told, settle, told
+from support.engine.requests import Told, settle, told
 from support.grammar.guides import GUIDES
 from support.products import each_value, pairwise
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from support.engine.processors import GREEDY, Steer, answers, one, steer, wander
 from support.engine.references import Checkpoint
-from support.engine.requests import make_request, run
-from support.engine.told import Told, settle, told
+from support.engine.requests import Told, make_request, run, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.core.logits_processors import ProcessorRows
 from weft.core.request import Gather

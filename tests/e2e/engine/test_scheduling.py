@@ -12,7 +12,7 @@ import pytest
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.oracle import assert_same
 from support.engine.references import Cached, Checkpoint, make_guide
-from support.engine.ways import WAYS
+from support.engine.requests import WAYS
 from support.grammar.guides import GUIDES
 from support.products import each_value
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation

@@ -16,7 +16,7 @@ from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import ROWS, check, references, run
 from support.engine.oracle import Reference, assert_same
 from support.engine.references import Checkpoint, load
-from support.engine.ways import WAYS
+from support.engine.requests import WAYS
 from support.engine.windowed import windowed_model
 from support.products import each_value, pairwise
 from weft import LLM, EngineConfig, InputError, Output, SamplingParams, Speculation

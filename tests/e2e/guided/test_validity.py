@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.engine.drafters import DRAFTERS
-from support.engine.questions import is_valid, questions
+from support.engine.guide_rows import is_valid, questions
 from support.engine.references import Checkpoint, make_guide
 from support.products import each_value
 from weft import LLM, EngineConfig, SamplingParams
