@@ -170,7 +170,7 @@ class Serving:
     def end(self, seconds: float = 30) -> int:
         """Its exit status, once it has ended."""
         status = self.process.wait(seconds)
-        self._reading.join(10)
+        self._reading.join(60)
         return status
 
     def _read(self) -> None:

@@ -56,7 +56,7 @@ def site(folder: Path) -> Iterator[str]:
             assert process.poll() is None, f"the server has ended:\n{log.read_text()}"
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def _port(process: subprocess.Popen[bytes], log: Path) -> int:
@@ -328,7 +328,7 @@ def test_stop_cancels_on_the_server(tab: Tab, url: str) -> None:
     tab.run()
     assert "Stopped." in tab.text("#turns")
     assert 0 < tab.tokens().count() < 600
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 60
     while _figure(url, "vllm:num_requests_running") > 0:
         assert time.monotonic() < limit
         time.sleep(0.05)

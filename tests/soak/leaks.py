@@ -46,14 +46,14 @@ class Held:
     def _left(self, expected: Counter[str]) -> Counter[str]:
         """What there is beyond that and `expected`. A collection does nothing while another thread is at one, and a
         thread may be on its way out of a function, so what is there only for a moment does not count."""
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while (left := alive() - self.objects - expected) and time.monotonic() < until:
             time.sleep(0.01)
         return left
 
     def check_idle(self, executor: Executor) -> None:
         """All requests have ended and all their responses were taken: an executor that serves holds nothing of them."""
-        engine, until = executor.client.engine, time.monotonic() + 30
+        engine, until = executor.client.engine, time.monotonic() + 60
         while executor.client.call(lambda: engine.has_work):
             assert time.monotonic() < until, "the engine does not come to rest"
             time.sleep(0.01)
@@ -69,7 +69,7 @@ class Held:
         assert not left, f"left behind: {dict(left)}"
         assert len(CountedMatcher.alive) == self.matchers
         assert hostfunc_handles() == self.handles
-        until = time.monotonic() + 10  # a compile's timer ends by itself
+        until = time.monotonic() + 60  # a compile's timer ends by itself
         while more := set(threading.enumerate()) - self.threads:
             assert time.monotonic() < until, f"threads left behind: {more}"
             time.sleep(0.01)

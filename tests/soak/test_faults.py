@@ -271,7 +271,7 @@ def test_split_iterations_go_on_behind_one_that_failed(pool: Pool, number: int) 
     request = Request(case.prompt, 12, logits_post_processor=lambda *_: None)
 
     def ask(executor: Executor) -> str | list[list[int]]:
-        (response,) = executor.await_responses(executor.enqueue_request(request), timeout=30)
+        (response,) = executor.await_responses(executor.enqueue_request(request), timeout=60)
         return response.error_msg if response.has_error() else response.result.output_token_ids
 
     with Executor(pool.checkpoint.path, device="cpu") as executor:
@@ -300,7 +300,7 @@ def test_a_failed_iteration_is_not_taken_for_the_fault_of_a_prompt(pool: Pool, g
     with Executor(pool.checkpoint.path, config, device="cpu") as executor:
 
         def ask() -> list[str | list[list[int]]]:
-            answers = executor.await_responses(executor.enqueue_requests(requests), timeout=30)
+            answers = executor.await_responses(executor.enqueue_requests(requests), timeout=60)
             return [r.error_msg if r.has_error() else r.result.output_token_ids for (r,) in answers]
 
         failing = FailingForward(executor, random.Random(0), 0.0)
@@ -327,7 +327,7 @@ def test_a_prompt_that_failed_does_not_spoil_what_it_shares(pool: Pool) -> None:
         engine = executor.client.engine
 
         def ask(request: Request) -> Response:
-            return executor.await_responses(executor.enqueue_request(request), timeout=30)[0]
+            return executor.await_responses(executor.enqueue_request(request), timeout=60)[0]
 
         ask(long)
         ask(short)  # leaves its slot in the middle of the other's first page

@@ -161,7 +161,7 @@ def test_a_part_that_hangs_is_ended_with_all_its_processes(go: dict[str, Any], t
     go["GRACE"] = 1
     begin = time.monotonic()
     row = go["run"](go["Part"]("hangs", 3, (sys.executable, "-c", child)))
-    assert row["status"] is None and time.monotonic() - begin < 10
+    assert row["status"] is None and time.monotonic() - begin < 50
     said = (tmp_path / "summary.txt").read_text()
     assert "ENDED AT ITS LIMIT" in said and "| deaf" in said
     row = go["run"](go["Part"]("is not there", 3, ("no-such-program",)))
