@@ -30,10 +30,10 @@ CPP_FILES := $(filter %.h %.cpp %.cu %.cuh,$(SOURCES) $(CPP_TESTS) tools/gpu/par
 
 .PHONY: demo test test-full test-every test-clients lint format docs stubs bench gpu-carry gpu-first no-cuda clean help
 .PHONY: wheel test-wheel
-.PHONY: py-test cpp-test cpp-test-thread cpp-test-address
+.PHONY: coverage py-test cpp-test cpp-test-thread cpp-test-address
 
 help:
-	@echo "make demo | test | test-full | test-every | test-clients | lint | docs | bench | wheel | test-wheel | clean"
+	@echo "make demo | test | test-full | test-every | test-clients | coverage | lint | docs | bench | wheel | test-wheel | clean"
 	@echo "make gpu-carry | gpu-first"
 
 demo: $(VENV)/.weft-built
@@ -43,7 +43,7 @@ demo: $(VENV)/.weft-built
 PYTEST = $(BIN)/python -m pytest -q
 # After a crash the others end: pytest-xdist waits for ever for what a new process would have to do.
 PARALLEL = -n $(JOBS) --dist loadfile --max-worker-restart 0
-QUICK = not (slow or statistics or soak or big_vocab or process or full or serial)
+QUICK = not (slow or full or serial)
 
 test: cpp-test py-test
 
@@ -58,6 +58,11 @@ test-full: $(VENV)/.weft-built cpp-test-thread cpp-test-address
 # All there is: besides, the other cases of those products, and the C++ tests plainly. Before a release.
 test-every: test-full cpp-test
 	$(PYTEST) $(PARALLEL) -m full
+
+# The package's coverage under the tests of `make test`: a table, and pages in build/coverage. Needs network for pytest-cov.
+coverage: $(VENV)/.weft-built
+	$(PIP) install -q -c constraints.txt pytest-cov
+	$(PYTEST) $(PARALLEL) -m "$(QUICK)" --cov --cov-report=html --cov-report=term:skip-covered $(TESTS)
 
 # Other projects' clients against the server, each in an environment of its own. Needs network.
 test-clients: $(VENV)/.weft-built

@@ -14,7 +14,7 @@ from support.grammar.matcher_contract import Contract
 from weft import registry
 from weft.grammar import Backend, Guide, Matcher
 
-SIZES = [300, 32_000, pytest.param(131_072, marks=pytest.mark.big_vocab)]
+SIZES = [300, 32_000, pytest.param(131_072, marks=pytest.mark.slow)]
 STEPS = 5
 GUIDES: list[tuple[str, Any]] = [
     ("json", None),

@@ -23,7 +23,7 @@ from weft.grammar import Guide, GuideCompiler, Matcher, Opening, wrap_matcher
 from weft.grammar.guide import Kind
 from weft.grammar.kinds.closing import closing_matcher
 
-SIZES = [300, 32_000, pytest.param(131_072, marks=pytest.mark.big_vocab)]
+SIZES = [300, 32_000, pytest.param(131_072, marks=pytest.mark.slow)]
 ROOM = 24
 # Whole at the limit: guides that would go on for ever.
 CLOSING: dict[str, Callable[[], Guide]] = {

@@ -214,7 +214,7 @@ if child:
 """
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_fork_polls_for_itself() -> None:
     # From 3.12 on Python warns of every fork with threads, which is what this is about.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS]

@@ -18,7 +18,7 @@ from test_public_api import PUBLIC
 from weft import EngineConfig, SamplingParams
 
 pytest.importorskip("mkdocs")
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 
 LOADED = re.compile(r"""<(?:link|script|img|iframe)\b[^>]*?\b(?:href|src)=["']?([^"' >]+)""")
 

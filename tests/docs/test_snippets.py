@@ -10,7 +10,7 @@ import pytest
 from support.docs.fences import RUN, fences_of
 from support.docs.reader import ROOT, Reader
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if fences_of(page)]
 

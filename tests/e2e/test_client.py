@@ -62,7 +62,7 @@ def test_a_request_is_followed_by_its_handle(client: EngineClient) -> None:
     detokenizer = Detokenizer(text.tokenizer, text.vocabulary)
     pieces, said, last = Pieces(detokenizer, listened), "", None
     while last is None:
-        for delta in client.responses.take_now(told.get(timeout=30)) or ():
+        for delta in client.responses.take_now(told.get(timeout=60)) or ():
             piece = pieces.piece(delta)
             said, last = said + piece.text, piece.output
     assert last.token_ids == expected and last.text == said
@@ -131,5 +131,5 @@ def test_a_dropped_client_ends_its_thread() -> None:
     del client
     gc.collect()
     assert dropped() is None
-    threads[-1].join(timeout=10)
+    threads[-1].join(timeout=60)
     assert not threads[-1].is_alive()

@@ -128,7 +128,7 @@ def test_a_terminal_has_colours_unless_they_are_not_wanted(monkeypatch: pytest.M
     assert COLOUR.sub("", shown[False]) == COLOUR.sub("", shown[True])
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_command_writes_to_a_pipe(tmp_path: Path) -> None:
     environment = {**os.environ, "COLUMNS": str(WIDTH)}
     command = [sys.executable, "-m", "weft.cli", "demo", "--out", str(tmp_path)]

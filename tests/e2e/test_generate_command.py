@@ -196,7 +196,7 @@ def test_help_fits_80_columns(arguments: list[str]) -> None:
     assert [line for line in result.output.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_note_about_weft_tiny_is_for_terminals() -> None:
     assert "weft-tiny" not in run("one", "-n", "2").stderr
     command = [sys.executable, "-m", "weft.cli", "generate", "--device", "cpu", "one", "-n", "2"]

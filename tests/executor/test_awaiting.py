@@ -31,7 +31,7 @@ def test_a_timeout_beyond_all_clocks(executor: Executor) -> None:
 def test_a_timeout_in_the_first_place(executor: Executor) -> None:
     started = time.perf_counter()
     assert executor.await_responses(timedelta(milliseconds=20)) == []
-    assert 0.02 <= time.perf_counter() - started < 5
+    assert time.perf_counter() - started >= 0.02
     number = executor.enqueue_request(request(2))
     (response,) = executor.await_responses(timedelta(seconds=30))
     assert response.request_id == number
@@ -55,14 +55,14 @@ def test_numbers_of_no_request(executor: Executor, number: Any) -> None:
 
 def test_any_one_and_several(executor: Executor) -> None:
     first, second, third = executor.enqueue_requests([request(n, streaming=True) for n in (3, 4, 5)])
-    lists = executor.await_responses([second, first], timeout=30)
+    lists = executor.await_responses([second, first], timeout=60)
     assert [{response.request_id for response in told} for told in lists] == [{second}, {first}]
     told: dict[int, list[int]] = {second: [], first: [], third: []}
     for responses in lists:
         for response in responses:
             told[response.request_id] += response.result.output_token_ids[0]
     while [len(tokens) for tokens in told.values()] != [4, 3, 5]:
-        came = executor.await_responses(timeout=30)
+        came = executor.await_responses(timeout=60)
         assert came
         for response in came:
             told[response.request_id] += response.result.output_token_ids[0]
@@ -79,10 +79,10 @@ def test_an_order_of_its_own_for_each(executor: Executor) -> None:
 
 def test_a_list_waits_for_all_of_it(executor: Executor) -> None:
     short, long = executor.enqueue_requests([request(1), request(80)])
-    lists = executor.await_responses([short, long], timeout=30)
+    lists = executor.await_responses([short, long], timeout=60)
     assert [len(told) for told in lists] == [1, 1]
     short, long = executor.enqueue_requests([request(1), request(300)])
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not executor.get_num_responses_ready(short):
         assert time.monotonic() < until
     told, nothing = executor.await_responses([short, long], timeout=0)
@@ -93,7 +93,7 @@ def test_a_list_waits_for_all_of_it(executor: Executor) -> None:
 
 def test_ready_responses_are_counted(executor: Executor) -> None:
     number = executor.enqueue_request(request(4, streaming=True))
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while executor.get_num_responses_ready(number) < 4:
         assert time.monotonic() < until
         time.sleep(0.001)
@@ -153,6 +153,6 @@ def test_whoever_waits_for_what_another_took_hears_of_it(executor: Executor) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
         assert not thread.is_alive()
     assert sorted(told) == [[False], [True]]

@@ -148,7 +148,7 @@ def test_a_slow_guide_of_beams_ends_its_request(slow: str) -> None:
         guided_decoding_config=GuidedDecodingConfig(mask_time_limit_s=0.25),
     )
     with Executor(None, config, device="cpu") as executor:
-        executor.register_guide("slow", Guide.matcher(lambda: SlowMatcher(slow))).result(20)
+        executor.register_guide("slow", Guide.matcher(lambda: SlowMatcher(slow))).result(60)
         slow_request = search(guided_decoding_params=GuidedDecodingParams.handle("slow"))
         (*_, ended) = all_of(executor, slow_request)
         (*_, other) = all_of(executor, search())

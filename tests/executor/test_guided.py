@@ -153,7 +153,7 @@ def test_what_is_wrong_with_a_guides_text_comes_by_the_future(make: Callable[...
     for index, params in enumerate(WRONG_TEXTS):
         future = executor.register_guide(str(index), params)
         with pytest.raises(GuideError) as caught:
-            future.result(30)
+            future.result(60)
         assert caught.value.__cause__ is None and (
             caught.value.__suppress_context__ or caught.value.__context__ is None
         )

@@ -42,7 +42,7 @@ def test_too_many_sequences_are_an_error_response(make: Callable[..., Executor],
     """At once, and with no room taken from others."""
     executor = make(max_return_sequences=8, max_queue_size=8)
     number = executor.enqueue_request(request(2, sampling_config=sequences(count)))
-    (response,) = executor.await_responses(number, timeout=10)
+    (response,) = executor.await_responses(number, timeout=60)
     assert f"num_return_sequences is {count}" in response.error_msg
     assert "max_return_sequences is 8" in response.error_msg
     numbers = executor.enqueue_requests([request(2, sampling_config=sequences(8))])

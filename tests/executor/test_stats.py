@@ -25,7 +25,7 @@ from weft.executor.stats import kv_stats
 def settled(executor: Executor) -> list[IterationStats]:
     """Those of everything so far, with the iteration that tells that nothing is left."""
     taken: list[IterationStats] = []
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not taken or taken[-1].num_active_requests:
         assert time.monotonic() < until
         taken += executor.get_latest_iteration_stats()

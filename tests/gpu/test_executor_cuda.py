@@ -14,7 +14,7 @@ from support.engine.drafters import DRAFTERS
 from support.engine.drafting_requests import check, run
 from support.engine.oracle import Reference
 from support.engine.references import Checkpoint
-from support.engine.ways import WAYS
+from support.engine.requests import WAYS
 from weft import LLM, EngineConfig, Guide, Speculation
 from weft.engine.engine import Engine
 from weft.executor import (

@@ -64,7 +64,7 @@ def test_what_cannot_be_read(capsys: pytest.CaptureFixture[str], wrong: Path, tm
     assert said["findings"] == [] and len(said["errors"]) == 1
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_it_is_a_program() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "weft.migration", str(PROGRAMS / "ours.py")],

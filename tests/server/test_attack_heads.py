@@ -12,11 +12,21 @@ from collections.abc import Iterator
 import pytest
 
 from support.server.asking import ask
-from support.server.attacks import BO, CHUNKED, COMPLETIONS, MIB, UNFINISHED, check_neighbour, get, post
+from support.server.attacks import BO, COMPLETIONS, MIB, UNFINISHED, check_neighbour, get
 from support.server.running import Running, running
 from support.server.sockets import connected, rest, wait_for
 from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
+
+CHUNKED = b"Transfer-Encoding: chunked"
+
+
+def post(body: bytes = b'{"prompt": "x", "max_tokens": 1}', *lines: bytes, path: str = COMPLETIONS) -> bytes:
+    """A request whose head has these lines, too. Its length is told where no line tells it."""
+    told = any(b"content-length" in line.lower() or b"transfer-encoding" in line.lower() for line in lines)
+    own = () if told else (b"Content-Length: %d" % len(body),)
+    head = (b"POST %s HTTP/1.1" % path.encode(), b"Host: 127.0.0.1", b"Connection: close", *own, *lines)
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
 
 
 @pytest.fixture(scope="module")

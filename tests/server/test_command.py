@@ -170,7 +170,7 @@ class Serving:
     def end(self, seconds: float = 30) -> int:
         """Its exit status, once it has ended."""
         status = self.process.wait(seconds)
-        self._reading.join(10)
+        self._reading.join(60)
         return status
 
     def _read(self) -> None:
@@ -190,7 +190,7 @@ def serving(*options: str) -> Iterator[Serving]:
             started.end()
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_it_serves_and_drains_on_sigterm() -> None:
     """What is under way is answered whole, nothing new is taken, and the status is 0."""
     with serving("--log-format", "json", "--trust-guides", "--drain-s", "20") as server:
@@ -215,7 +215,7 @@ def test_it_serves_and_drains_on_sigterm() -> None:
     assert any(entry.get("path") == "/v1/completions" and entry.get("status") == 200 for entry in accessed)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once() -> None:
     with serving("--api-key", "ada=one", "--api-key", "two") as server:
         assert ask(f"{server.url}/v1/models")[0] == 401
@@ -242,7 +242,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
     assert not any("Traceback" in line for line in server.lines)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_who_is_not_answered_in_time_is_told() -> None:
     """What takes longer than the server waits for ends with an error, whole or streamed."""
     with serving("--drain-s", "0") as server:
@@ -266,7 +266,7 @@ def test_who_is_not_answered_in_time_is_told() -> None:
     assert not any("Traceback" in line for line in server.lines)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -282,7 +282,7 @@ def test_what_can_not_be_served_is_one_line(options: tuple[str, ...], said: str)
     told(options, said)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [

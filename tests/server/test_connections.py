@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from support.pauses.here import pause_here
+from support.pausing import pause_here
 from support.server.asking import ENDLESS, ask
 from support.server.running import Running, running
 from support.server.sockets import chat, connected, rest, wait_for
@@ -21,7 +21,7 @@ from weft.server.settings import ServerConfig
 
 @pytest.fixture(scope="module")
 def strict(models: dict[str, ServedModel]) -> Iterator[Running]:
-    config = ServerConfig(slow_reader_s=1.0, max_head_s=1.0, max_head_bytes=8_000, max_body_bytes=300_000)
+    config = ServerConfig(slow_reader_s=2.0, max_head_s=1.0, max_head_bytes=8_000, max_body_bytes=300_000)
     with running(models, config) as started:
         yield started
 
@@ -52,8 +52,8 @@ def test_who_reads_slowly_gets_all(strict: Running) -> None:
         began = time.monotonic()
         while len(received) < length:
             received += connection.recv(65536)
-            time.sleep(0.001)
-    assert length > 3_000_000 and b'"usage"' in received and time.monotonic() - began > 1.5
+            time.sleep(0.003)
+    assert length > 3_000_000 and b'"usage"' in received and time.monotonic() - began > 2.0
 
 
 @pytest.mark.parametrize("start", [b"", b"\r\n", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nA: "])
@@ -63,23 +63,23 @@ def test_a_head_that_does_not_end_is_refused(strict: Running, start: bytes) -> N
     with connected(strict) as connection:
         connection.sendall(start)
         for _ in range(5):
-            time.sleep(0.1)
+            time.sleep(0.02)
             if start:
                 connection.sendall(b"\r\n" if start == b"\r\n" else b"x")
         received = rest(connection)
-    assert 0.9 < time.monotonic() - before < 10
+    assert time.monotonic() - before > 0.9
     assert received.startswith(b"HTTP/1.1 408") == start.startswith(b"GET")
     assert not received or start.startswith(b"GET")
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_a_pause_of_the_server_makes_nobody_slow(models: dict[str, ServedModel], part: str) -> None:
-    """What was to come within a second comes after three, in which the process was stopped."""
+    """The rest comes after three seconds in which the process was stopped; two are allowed."""
     request = chat({"max_tokens": 2})
     end = request.index(b"\r\n\r\n") + 4
     first = end - 6 if part == "head" else end + 5
-    config = ServerConfig(max_head_s=1.0, max_body_s=1.0)
+    config = ServerConfig(max_head_s=2.0, max_body_s=2.0)
     with running(models, config) as started, connected(started) as connection:
         connection.sendall(request[:first])
         time.sleep(0.2)

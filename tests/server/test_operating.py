@@ -240,11 +240,11 @@ def test_tokens_within_the_interval_are_one_event(models: dict[str, ServedModel]
         "max_drafts": 0,
     }
     texts, numbers = [], []
-    for interval in (0, 10_000):
+    for interval in (0, 60_000):
         with running(models, ServerConfig(stream_interval_ms=interval)) as started:
             began = time.monotonic()
             chunks = events(ask(f"{started.url}/v1/chat/completions", asked)[1])
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - began < 50  # the end does not wait for the interval
         texts.append("".join(one["choices"][0]["delta"].get("content", "") for one in chunks))
         numbers.append(len(chunks))
         assert sum(len(one["choices"][0].get("token_origins", ())) for one in chunks) == 200

@@ -27,7 +27,7 @@ def posted(server: Running, guide: dict[str, Any], **fields: Any) -> tuple[int, 
     return answer.status, answer.headers["retry-after"], said
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_helper_that_is_not_there_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(ModelConfig(name="tiny", engine=EngineConfig(untrusted_guides=True)))
     compiler = model.client.compiler

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from soak.questions import Pool
 from support.engine.drafters import save_random_drafters
 from support.engine.references import load
-from support.soak.pool import Pool
 from weft.config import package_model_path
 from weft.runtime import cpu
 

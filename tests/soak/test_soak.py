@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from soak.clients import Account, register, serve
+from soak.leaks import Held, resident_bytes
+from soak.questions import Pool
+from soak.server_configs import UTILIZATION, WAYS, Way
+from soak.workload import draw
 from support.engine.drafters import BEHIND_GIVEN, DRAFTERS
-from support.soak.checks import Account
-from support.soak.clients import register, serve
-from support.soak.leaks import Held, resident_bytes
-from support.soak.pool import Pool
-from support.soak.server_configs import UTILIZATION, WAYS, Way
-from support.soak.workload import draw
 from weft.executor import Executor, FinishReason, IterationStats
 from weft.runtime import cpu
 
-pytestmark = [pytest.mark.soak, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
 REQUESTS = 100
 """Of each of WAYS."""

@@ -6,12 +6,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.statistics.chi_square import CHANCE, independence_p_value, p_value, survival
+from support.statistics.chi_square import CHANCE, SMALLEST, p_value, survival
 from support.statistics.exact_outputs import codes, distribution
 from support.statistics.many_requests import ManyRequests, seeds_of
 from support.statistics.small_world import MAX_TOKENS, VOCAB, case, good_draft_model
 
-pytestmark = pytest.mark.statistics
+
+def independence_p_value(pairs: Tensor) -> float:
+    """Of counts [n, m] of two things that happen together: how likely they are if neither knows of the other."""
+    pairs = pairs[pairs.sum(1) > 0][:, pairs.sum(0) > 0].double()
+    expected = pairs.sum(1)[:, None] * pairs.sum(0)[None] / pairs.sum()
+    assert float(expected.min()) >= SMALLEST, "too few samples, or things too rare, for a test of pairs"
+    statistic = ((pairs - expected) ** 2 / expected).sum()
+    return survival(float(statistic), (pairs.shape[0] - 1) * (pairs.shape[1] - 1))
+
+
+pytestmark = pytest.mark.slow
 
 PER_CASE, TURNS = 500, 200
 

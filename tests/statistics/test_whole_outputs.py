@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.engine.checkpoints import save_eagle3
+from support.engine.random_model import random_model
 from support.statistics.chi_square import CHANCE, least_p_value
 from support.statistics.exact_outputs import distribution
 from support.statistics.many_requests import ManyRequests
-from support.statistics.small_world import Case, case, good_draft_model, poor_draft_model, random_eagle3
+from support.statistics.small_world import CONFIG, PAGE_SIZE, VOCAB, Case, case, good_draft_model, target
 from weft.guided.proposals import NgramSettings, Sources
+from weft.models.base import PagedKV
+from weft.models.eagle3_head import Eagle3Head
 from weft.spec.base import Drafter
+from weft.spec.draft_model import DraftModel
+from weft.spec.eagle3 import Eagle3
 
-pytestmark = pytest.mark.statistics
+
+def poor_draft_model(num_pages: int) -> Drafter:
+    """Other weights, and no last token: its vocabulary is shorter."""
+    model = random_model(replace(CONFIG, vocab_size=VOCAB - 1), seed=6)
+    return DraftModel(model, PagedKV.for_model(model, num_pages, PAGE_SIZE), VOCAB)
+
+
+def random_eagle3(path: Path, num_pages: int) -> Drafter:
+    """A head of random weights saved at `path`, which can say five of the eight tokens."""
+    save_eagle3(path, VOCAB, CONFIG.hidden_size, CONFIG.num_layers, draft_vocab=5)
+    head = Eagle3Head.load(path, target())
+    return Eagle3(head, head.allocate_kv(num_pages, PAGE_SIZE))
+
+
+pytestmark = pytest.mark.slow
 
 SAMPLES = 100_000
 PER_CASE = 400

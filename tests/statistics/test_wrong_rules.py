@@ -19,7 +19,7 @@ from weft.engine.device.state import SlotState, StepBuffers, Verify, verify_coup
 from weft.engine.step import step
 from weft.ops.slots import SlotParams, advance_slots_, sample_slots_
 
-pytestmark = pytest.mark.statistics
+pytestmark = pytest.mark.slow
 
 SAMPLES = 40_000
 SLOTS = 800

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import weft.runtime.cpu as cpu
-from weft import _core
 from weft.runtime.graph_memory import Arena
 
 
@@ -27,16 +26,3 @@ class Captured:
         """Once, to its end."""
         self.graph.launch_on(self.stream.handle)
         self.stream.synchronize()
-
-
-def labels(*functions: Callable[[], object]) -> list[str]:
-    """Of the nodes of a graph of them."""
-    stream, graph = cpu.Stream(), cpu.CUDAGraph()
-    with cpu.stream(stream):
-        graph.capture_begin()
-        for fn in functions:
-            stream.launch(fn)
-        raw = graph.end_capture()
-    found = [label for _, _, label in _core.graph_nodes(0, raw)]
-    _core.graph_destroy(0, raw)
-    return found

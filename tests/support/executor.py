@@ -23,7 +23,7 @@ def until_final(executor: Executor, request_id: int) -> list[Response]:
     """All responses of a request."""
     taken: list[Response] = []
     while not (taken and (taken[-1].has_error() or taken[-1].result.is_final)):
-        came = executor.await_responses(request_id, timeout=30)
+        came = executor.await_responses(request_id, timeout=60)
         assert came, "nothing came for 30 s"
         taken += came
     return taken

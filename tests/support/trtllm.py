@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
 import time
@@ -85,23 +84,6 @@ def the_tokens(executor: Any, request: Any) -> list[int]:
     return tokens
 
 
-def the_error(executor: Any, number: int) -> str:
-    """The text of a request's error response."""
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        for response in executor.await_responses(number, WAIT):
-            assert response.has_error(), "a result where an error was to come"
-            return str(response.error_msg)
-    raise AssertionError("nothing came")
-
-
-def on_stream(stream_ptr: int) -> contextlib.AbstractContextManager[Any]:
-    """The stream that a logits post-processor is given: torch's on a GPU, nothing to enter on the CPU."""
-    if not torch.cuda.is_available():
-        return contextlib.nullcontext()
-    return torch.cuda.stream(torch.cuda.ExternalStream(stream_ptr))
-
-
 # -- fields
 
 
@@ -120,14 +102,6 @@ def reads(thing: Any, **expected: Any) -> None:
 def copied(thing: Any) -> Any:
     """What pickle makes of it."""
     return pickle.loads(pickle.dumps(thing))
-
-
-def survives(thing: Any, *names: str) -> Any:
-    """A pickled copy, of which these attributes are the same."""
-    copy = copied(thing)
-    assert type(copy) is type(thing)
-    reads(copy, **{name: getattr(thing, name) for name in names})
-    return copy
 
 
 # -- whole objects, as several tests want them
@@ -197,28 +171,6 @@ def full_executor_config() -> dict[str, Any]:
         "gather_generation_logits": True,
         "mm_embedding_offloading": True,
         "enable_trt_overlap": True,
-    }
-
-
-def full_request(**fields: Any) -> dict[str, Any]:
-    """Arguments for `Request`: those of its older fields that can be compared or looked into."""
-    return {
-        "input_token_ids": [1, 2, 3],
-        "max_tokens": 1,
-        "streaming": False,
-        "sampling_config": trtllm.SamplingConfig(),
-        "output_config": trtllm.OutputConfig(),
-        "end_id": -1,
-        "pad_id": -2,
-        "bad_words": [[4, 5, 6]],
-        "stop_words": [[7, 8, 9]],
-        "embedding_bias": torch.ones(1),
-        "external_draft_tokens_config": trtllm.ExternalDraftTokensConfig([1, 2, 3]),
-        "prompt_tuning_config": trtllm.PromptTuningConfig(torch.ones(100, 64)),
-        "lora_config": trtllm.LoraConfig(1),
-        "logits_post_processor_name": "my_logits_pp",
-        "client_id": 1234,
-        **fields,
     }
 
 

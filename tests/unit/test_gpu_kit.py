@@ -30,7 +30,7 @@ MOST_PRINTED = 12_000
 """Characters that the kit may print: of a longer output the beginning can be lost."""
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_first_tier_has_something_of_every_test_and_few_engines() -> None:
     command = [sys.executable, "-m", "pytest", "tests/gpu", "--collect-only", "-q", "-m", "gpu_smoke"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240).stdout
@@ -87,7 +87,7 @@ def make_wheel(folder: Path, name: str, version: str, code: str = "", needs: tup
 PICKY = "import pydantic_core\nif pydantic_core.version != '2.50.4': raise SystemError('another core')\n"
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_what_packages_need_of_each_other_is_carried_in_versions_that_go_together(tmp_path: Path) -> None:
     """A package that takes one version alone of another, of which the index has newer ones; and one that needs torch,
     which is on the machine."""
@@ -113,7 +113,7 @@ def test_what_packages_need_of_each_other_is_carried_in_versions_that_go_togethe
         CARRY["fetch"](out, ["no-such-package"], constraints, options)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_wheels_that_refuse_each_other_are_not_carried(tmp_path: Path) -> None:
     make_wheel(tmp_path, "pydantic", "2.14.3", PICKY)
     make_wheel(tmp_path, "pydantic_core", "2.50.5", "version = '2.50.5'")
@@ -152,7 +152,7 @@ def test_the_first_call_cannot_take_longer_than_a_command_may(go: dict[str, Any]
     assert {"runtime", "smoke", "step", "products", "mask"} <= set(go["PARTS"])
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_part_that_hangs_is_ended_with_all_its_processes(go: dict[str, Any], tmp_path: Path) -> None:
     deaf = (
         "import signal, subprocess, sys, time; signal.signal(2, signal.SIG_IGN); print('deaf', flush=True);"
@@ -161,7 +161,7 @@ def test_a_part_that_hangs_is_ended_with_all_its_processes(go: dict[str, Any], t
     go["GRACE"] = 1
     begin = time.monotonic()
     row = go["run"](go["Part"]("hangs", 3, (sys.executable, "-c", child)))
-    assert row["status"] is None and time.monotonic() - begin < 10
+    assert row["status"] is None and time.monotonic() - begin < 50
     said = (tmp_path / "summary.txt").read_text()
     assert "ENDED AT ITS LIMIT" in said and "| deaf" in said
     row = go["run"](go["Part"]("is not there", 3, ("no-such-program",)))
@@ -185,7 +185,6 @@ def test_failures_of_tests_are_listed_where_the_run_did_not_end(go: dict[str, An
 
 @needs_triton
 @pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 def test_a_packed_triton_cache_has_every_kernel_at_another_path(tmp_path: Path, go: dict[str, Any]) -> None:
     pack = runpy.run_path(str(KIT / "pack.py"))
@@ -214,7 +213,6 @@ def test_a_packed_triton_cache_has_every_kernel_at_another_path(tmp_path: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.timeout(900)
 def test_the_kit_is_packed_and_rehearsed_without_a_gpu(tmp_path: Path) -> None:
     """From a folder that has `.gpu` and no checkout, with the weft that is installed here in the place of wheels."""

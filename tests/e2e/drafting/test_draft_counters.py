@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ import pytest
 
 from support.engine.drafters import BEHIND_GIVEN, DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import GUIDED
-from support.engine.flight_recorder import count_drafts, record
+from support.engine.flight_recorder import record
 from support.engine.references import Checkpoint, make_guide
-from support.engine.requests import make_request
-from support.engine.told import Counted
+from support.engine.requests import Counted, make_request
 from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
@@ -26,8 +26,49 @@ from weft.executor import (
     ExternalDraftTokensConfig,
     OutputConfig,
 )
-from weft.executor import Sequence as ExecutorRequest
+from weft.executor import Request as ExecutorRequest
+from weft.guided.recording import Recording
 from weft.runtime import cpu
+
+
+def count_drafts(recording: Recording) -> dict[int, Counted]:
+    """Anew, from what the grammar saw of each guided request, by its id: the drafts that it was asked about, what was
+    verified, and of that what is in the answer. The recording is whole, and no program wrote a text anew.
+    """
+    counted: dict[int, Counted] = {}
+    behind: dict[int, list[int]] = {r.id: list(r.tokens) for r in recording.requests}
+    attached: set[int] = set()
+    drafts: dict[int, dict[int, int]] = {}
+    for operation in recording.operations:
+        if operation.name == "fetch":
+            attached |= {slot for slot, comes in operation.attached.items() if comes}
+        elif operation.name == "extend_through":
+            for entry in operation.entries:
+                drafts.setdefault(entry.slot, {}).update(enumerate(entry.inputs, 1))
+        elif operation.name == "commit":
+            for entry in operation.entries:
+                places = drafts.pop(entry.slot, {})
+                is_prompt = entry.slot in attached
+                attached.discard(entry.slot)
+                request = recording.request_of(entry.matcher)
+                if request is None or not behind[request.id]:  # it had ended; this was launched ahead
+                    continue
+                rest, (accepted, *tokens) = behind[request.id], entry.inputs
+                kept = tokens[: len(rest)]
+                assert kept == rest[: len(kept)]
+                behind[request.id] = rest[len(kept) :]
+                one = counted.setdefault(request.id, Counted())
+                if is_prompt:
+                    continue
+                one.iterations += 1
+                proposed = next(j for j in count(0) if places.get(j + 1, -1) < 0)
+                if proposed:
+                    one.drafted_iterations += 1
+                    one.drafted_tokens += len(kept)
+                    one.proposed_drafts += proposed if behind[request.id] else min(proposed, len(kept))
+                    one.accepted_drafts += min(accepted, len(kept))
+    return counted
+
 
 ENGINES: dict[str, dict[str, Any]] = {
     "overlap": {"overlap": True},

@@ -13,6 +13,7 @@ from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import check, references, run
 from support.engine.oracle import Reference
 from support.engine.references import Checkpoint
+from support.products import pairwise
 from weft import LLM, EngineConfig, Speculation
 
 
@@ -26,7 +27,7 @@ def expected(tiny: Checkpoint, prompts: list[str]) -> list[Reference]:
     return references(tiny, prompts)
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("num_drafts", [1, 3, 8])
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("graphs", ["one", "split"])

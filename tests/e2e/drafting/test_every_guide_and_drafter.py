@@ -15,8 +15,8 @@ import pytest
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.guide_rows import END, ROWS, VOCABULARY, answers, rows_of
 from support.engine.references import Checkpoint
-from support.engine.told import settle, told
-from support.pairwise import Run, covering
+from support.engine.requests import settle, told
+from support.products import Run, covering
 from weft import LLM, EngineConfig, Speculation
 from weft.grammar.guide import Kind
 from weft.runtime import cpu

@@ -12,8 +12,7 @@ import pytest
 
 from support.engine.drafters import BEHIND_GIVEN
 from support.engine.references import Checkpoint
-from support.engine.requests import make_request, run
-from support.engine.told import Told, settle, told
+from support.engine.requests import Told, make_request, run, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.engine.sequence import Sequence
 from weft.errors import InputError

@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
-from support.engine.lookahead_oracle import decode
+from support.engine.lookahead_oracle import Pool, Told
 from support.engine.references import Checkpoint
+from support.products import each_value
 from weft import LLM, EngineConfig, InputError, SamplingParams, Speculation
 from weft.client import Request
 from weft.config import Lookahead
 from weft.core import Output
+
+
+@torch.inference_mode()
+def decode(
+    model: Any, prompt: Sequence[int], sizes: Lookahead, ends: set[int], max_tokens: int, max_drafts: int = 8
+) -> Told:
+    """Greedy lookahead decoding; `model` is a transformers causal LM."""
+
+    def following(line: Sequence[int]) -> list[int]:
+        found: list[int] = model(torch.tensor([list(line)])).logits[0].argmax(-1).tolist()
+        return found
+
+    pool, told = Pool(sizes, prompt), Told()
+    told.tokens = following(prompt)[-1:]
+    pool.accept(told.tokens)
+    while told.tokens[-1] not in ends and len(told.tokens) < max_tokens:
+        drafts, start = pool.drafts(max_drafts), len(pool.text) - 1
+        said = following([*pool.text, *drafts, *pool.window])[start:]
+        count = 0
+        while count < len(drafts) and drafts[count] == said[count]:
+            count += 1
+        new = said[: count + 1]
+        last = next((i for i, token in enumerate(new, 1) if token in ends), len(new))
+        kept = new[: min(last, max_tokens - len(told.tokens))]
+        told.tokens += kept
+        if drafts:
+            is_over = told.tokens[-1] in ends or len(told.tokens) == max_tokens
+            told.iterations += 1
+            told.proposed += min(len(drafts), len(kept)) if is_over else len(drafts)
+            told.accepted += min(count, len(kept))
+        pool.accept(new)
+        pool.follow(said[len(drafts) + 1 :][: sizes.window])
+    return told
+
 
 GREEDY = SamplingParams(max_tokens=30)
 REPETITIVE = "Text: one red cup, one red cup, one red cup, one red cup\nSchema: {}\nJSON: "
@@ -30,7 +67,7 @@ def asked(llm: LLM, prompts: list[str], **options: Any) -> list[Output]:
     return outputs
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("sizes", [(1, 2, 1), (4, 3, 4), (7, 5, 2), (16, 9, 8)])
 @pytest.mark.parametrize(
     "engine", [{"overlap": True}, {"overlap": False}, {"graphs": "split"}, {"graphs": "none"}], ids=str

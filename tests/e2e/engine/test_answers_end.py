@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from support.engine.checkpoints import save_eagle3
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.references import Checkpoint
-from support.pairwise import Run, covering
+from support.products import Run, covering
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams, Speculation
 
 SCHEMA = {

@@ -13,6 +13,7 @@ from support.engine.beam_oracle import plain_search
 from support.engine.beams import Beams, beam_request, beam_tokens
 from support.engine.processors import one, wanted
 from support.engine.references import Checkpoint
+from support.products import each_value
 from weft import Guide
 from weft.config import Graphs
 from weft.core.beam_params import BeamParams
@@ -87,7 +88,7 @@ def leaning(tiny: Checkpoint, prompt: list[int]) -> Callable[[tuple[int, ...]], 
 @pytest.mark.parametrize("params", PARAMS, ids=str)
 @pytest.mark.parametrize("gives", [False, True], ids=["in place", "given"])
 @pytest.mark.parametrize("make", [watched, batched])
-@pytest.mark.each_value
+@each_value
 def test_it_is_called_once_for_all_beams(
     tiny: Checkpoint,
     prompts: list[str],

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from support.engine.oracle import assert_same
 from support.engine.references import MAX_TOKENS, Cached, Checkpoint, make_guide
-from support.engine.told import Told, settle, told
+from support.engine.requests import Told, settle, told
 from support.grammar.guides import GUIDES
+from support.products import each_value, pairwise
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
 from weft.guided import lane
 from weft.guided.lane import GrammarLane
@@ -69,7 +70,7 @@ def check(outputs: list[Output], rows: list[tuple[int, bool]], references: Cache
         )
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("speculation", ["plain", "eagle3"])
 @pytest.mark.parametrize("batch", [1, 8])
 def test_every_guide_equals_the_reference(
@@ -81,7 +82,7 @@ def test_every_guide_equals_the_reference(
     assert llm.num_graph_replays == llm.num_iterations > 0
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("speculation", sorted(SPECULATIONS))
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("graphs", ["one", "none"])
@@ -99,7 +100,7 @@ def test_mixed_batches_equal_the_reference(
     check(run(llm, prompts, rows), rows, tiny_references)
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("speculation", ["plain", "eagle3"])
 def test_random_checkpoints_equal_the_reference(
     make: Any, random_checkpoint: Checkpoint, prompts: list[str], speculation: str

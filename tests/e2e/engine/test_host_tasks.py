@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.engine.told import settle, told
+from support.engine.requests import settle, told
 from weft import LLM, EngineConfig, Guide, InputError, SamplingParams, Speculation
 from weft.executor import Executor, ExecutorConfig, Request
 from weft.runtime import CpuRuntime

@@ -12,6 +12,7 @@ from torch import Tensor
 from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
 from support.kernels.penalties import trtllm_reference
+from support.products import each_value
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import Logprobs
 from weft.core.request import PenaltyRule, TokenRules
@@ -68,7 +69,7 @@ def expected_logprob(row: Tensor, token: int, kind: Logprobs, sampling: Sampling
     return float(row.log_softmax(0)[token])
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("kind", ["sampled", "normalized"])
 @pytest.mark.parametrize("speculation", sorted(SPECULATIONS))
 @pytest.mark.parametrize("graphs", ["one", "none"])

@@ -15,6 +15,7 @@ from support.engine.oracle import assert_same
 from support.engine.references import Cached, Checkpoint, make_guide
 from support.engine.requests import make_request
 from support.grammar.guides import GUIDES
+from support.products import each_value
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
 from weft.engine.step import moving
 
@@ -48,7 +49,7 @@ def asked(
     return outputs
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("how", [{"overlap": True}, {"graphs": "split"}, {"graphs": "none", "overlap": True}])
 @pytest.mark.parametrize(
     "drafter", ["none", "eagle3", "mtp", "draft_model", "forced+ngram", "random mtp chain"]

@@ -12,6 +12,7 @@ import pytest
 from support.engine.oracle import assert_same
 from support.engine.references import Checkpoint, compile_reference, make_guide
 from support.engine.sampling_oracle import Words, decode
+from support.products import each_value
 from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.core.request import MAX_BAD_WORD_TOKENS
 from weft.errors import InputError, RequestError
@@ -84,7 +85,7 @@ def params(mix: str, seed: int) -> SamplingParams:
     return SamplingParams(max_tokens=24, seed=seed, **MIXES[mix])
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("speculation", sorted(SPECULATIONS))
 @pytest.mark.parametrize(("batch", "graphs"), [(1, "one"), (8, "one"), (3, "split"), (5, "none")])
 def test_every_parameter_equals_the_reference(

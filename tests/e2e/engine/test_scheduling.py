@@ -12,8 +12,9 @@ import pytest
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.oracle import assert_same
 from support.engine.references import Cached, Checkpoint, make_guide
-from support.engine.ways import WAYS
+from support.engine.requests import WAYS
 from support.grammar.guides import GUIDES
+from support.products import each_value
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
 from weft.engine.stats import StepRecord
 
@@ -58,7 +59,7 @@ def check_nothing_is_held(llm: LLM) -> None:
     engine.kv.check()
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("drafter", ["none", "eagle3", "forced+ngram", "random mtp chain"])
 def test_the_way_changes_no_token(

@@ -3,6 +3,8 @@ schedule, captured and eager. Pages that no layer sees any more are given back."
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,19 @@ from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import ROWS, check, references, run
 from support.engine.oracle import Reference, assert_same
 from support.engine.references import Checkpoint, load
-from support.engine.ways import WAYS
-from support.engine.windowed import windowed, windowed_model
+from support.engine.requests import WAYS
+from support.engine.windowed import windowed_model
+from support.products import each_value, pairwise
 from weft import LLM, EngineConfig, InputError, Output, SamplingParams, Speculation
 from weft.engine.kv.cache import KvSequence
 from weft.engine.stats import StepRecord
 from weft.ops.attention import NO_WINDOW
+
+
+def windowed(checkpoint: Checkpoint, windows: Sequence[int], sinks: int) -> Checkpoint:
+    """The same checkpoint under windows, as the reference decodes it."""
+    return replace(checkpoint, model=windowed_model(checkpoint.path, windows, sinks))
+
 
 WINDOWS: dict[str, tuple[tuple[int, ...], int]] = {
     "8": ((8,), 0),
@@ -82,7 +91,7 @@ def test_the_windows_matter(tiny: Checkpoint, prompts: list[str], long_answers: 
     assert min(len(tiny.tokenizer.encode(prompt)) for prompt in prompts[:4]) > 32
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
 @pytest.mark.parametrize("batch", [1, 3, 12])
@@ -110,7 +119,7 @@ def test_every_drafter_gives_the_tokens_of_the_plain_loop(
         assert sum(output.stats.reused_tokens for output in again) > len(ROWS)
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_way_changes_no_token(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from support.engine.drafters import DRAFTERS
 from support.engine.protocol_requests import GUIDES, SAMPLINGS, make_llm
 from support.engine.references import Checkpoint
+from support.products import pairwise
 from weft import LLM, Guide, GuideStateError, Output, RequestError, SamplingParams
 from weft.config import Graphs
 
@@ -44,7 +45,7 @@ class OnlyOnPath:
         return False
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("graphs", ["one", "split"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -96,7 +97,7 @@ def test_dead_ends_behind_the_last_token_are_of_no_account(
                 assert (output.token_ids, output.finish_reason) == (path[:12], "length")
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("by", ["logit_bias", "bad_words"])
 @pytest.mark.parametrize("drafter", DRAFTERS)

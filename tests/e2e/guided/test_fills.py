@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.references import Checkpoint
 from support.engine.requests import make_request
-from support.pairwise import Run, covering
+from support.products import Run, covering
 from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.grammar.base import CompiledGuide
 

@@ -135,7 +135,7 @@ def test_a_name_of_a_variable_that_is_no_utf8_is_refused() -> None:
 def executor() -> Iterator[Executor]:
     config = ExecutorConfig(max_batch_size=4, guided_decoding_config=GuidedDecodingConfig())
     with Executor(None, config, device="cpu") as made:
-        made.register_guide("telling", program(200)).result(20)
+        made.register_guide("telling", program(200)).result(60)
         yield made
 
 

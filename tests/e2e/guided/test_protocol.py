@@ -18,6 +18,7 @@ from support.engine.checkpoints import save_eagle3
 from support.engine.drafters import DRAFTERS
 from support.engine.protocol_requests import GUIDES, SAMPLINGS, SCHEMA, make_llm
 from support.engine.references import Checkpoint
+from support.products import each_value
 from weft import LLM, Guide, GuideStateError, SamplingParams, Speculation
 from weft.client import Request
 from weft.config import Graphs
@@ -191,7 +192,7 @@ def test_a_launch_without_its_snapshot_ends_its_requests(
         assert generate(llm, prompts, 5) == alone
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
 @pytest.mark.parametrize("drafter", [None, *DRAFTERS])
 def test_a_snapshot_without_its_launch_ends_its_requests(

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from support.engine.drafters import DRAFTERS
-from support.engine.questions import is_valid, questions
+from support.engine.guide_rows import is_valid, questions
 from support.engine.references import Checkpoint, make_guide
+from support.products import each_value
 from weft import LLM, EngineConfig, SamplingParams
 
 MAX_TOKENS = 72
@@ -18,7 +19,7 @@ TEMPERATURES = (0.0, 1.0)
 assert len(DRAFTERS) * len(TEMPERATURES) * FINISHED >= 2000
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_answers_are_valid(tiny: Checkpoint, drafters: Path, drafter: str, temperature: float) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from support.engine.guide_rows import SCHEMA
-from support.engine.questions import is_valid, questions
+from support.engine.guide_rows import SCHEMA, is_valid, questions
 from support.engine.references import Checkpoint, make_guide
 from support.executor import until_final
 from support.grammar.guides import GUIDES

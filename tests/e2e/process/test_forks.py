@@ -64,7 +64,7 @@ llm.close()
 """
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_fork_is_told_and_leaves_its_parent_alone() -> None:
     run = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", PROGRAM],

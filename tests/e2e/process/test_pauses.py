@@ -1,16 +1,16 @@
 """A process that is paused for seconds, again and again, answers as one that is not: a pause is no guide's time. With
-many more of them: `python -m support.pauses`, in `tests`."""
+many more of them: `tools/pauses.py`."""
 
 from __future__ import annotations
 
 import pytest
 
-from support.pauses.pausing import pause_at_random
+from pauses import pause_at_random
 
 PAUSES = 12
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["guides", "tools"])
 def test_a_pause_ends_no_answer(kind: str) -> None:
     paused = pause_at_random(kind, PAUSES, seed=len(kind))

@@ -13,8 +13,8 @@ import pytest
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import GUIDED
 from support.engine.references import Checkpoint, make_guide
-from support.engine.told import Told, settle, told
-from support.pairwise import Run, covering
+from support.engine.requests import Told, settle, told
+from support.products import Run, covering
 from weft import LLM, EngineConfig, SamplingParams
 
 SEEDS = 4

@@ -1,5 +1,5 @@
 """Each call that waits, or records what is waited for, is removed in turn: something notices every one of them, so that
-one that is missing in the code is noticed, too. `tests/support/races` has what is removed, and what notices.
+one that is missing in the code is noticed, too. `tools/races` has what is removed, and what notices.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from support.races.sites import BASE, ordering_names, parsed, sites
+from races.sites import BASE, ordering_names, parsed, sites
 
-TESTS = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_removed_wait_is_noticed() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "support.races"],
-        cwd=TESTS,
-        env={**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "races"],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'tools'}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 
 HEAVY = (
     "torch",

@@ -1,6 +1,6 @@
-"""Requests of strangers (`strangers.py`), one after another beside a neighbour: each ends by itself, the neighbour gets
-the answer that it gets alone, and memory comes back. How long the neighbour waits is measured by
-`benchmarks/strangers.py`."""
+"""Requests of strangers, one after another beside a neighbour: each ends by itself, the neighbour gets the answer that
+it gets alone, and memory comes back. `benchmarks/strangers.py` has the requests, and measures the neighbour's waits.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.engine.neighbour import Neighbour, ends, resident_mib
-from support.grammar.strangers import Stranger, everything
+from strangers import Neighbour, Stranger, ends, everything, resident_mib
 from weft.errors import MAX_MESSAGE, WeftError
 from weft.executor import (
     Executor,

@@ -29,7 +29,7 @@ def events_of(executor: Any, manager: Any, prompt: list[int], count: int) -> lis
     (response,) = executor.await_responses(executor.enqueue_request(request))
     assert not response.has_error(), response.error_msg
     events: list[Any] = []
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while len(events) < count and time.monotonic() < until:
         events += manager.get_latest_events(timedelta(milliseconds=100))
     events += manager.get_latest_events(timedelta(milliseconds=100))

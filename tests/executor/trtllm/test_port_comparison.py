@@ -10,6 +10,7 @@ import pytest
 
 import weft.executor as trtllm
 from support.engine.oracle import Reference, assert_same
+from support.products import pairwise
 from support.trtllm import PROMPT, drain, half_memory, joined, the_tokens
 
 VOCAB, PAD, MAX_TOKENS = 1536, 2, 8
@@ -62,7 +63,7 @@ class Shapes:
             assert list(result.generation_logits.shape) in possible
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("return_generation_logits", [False, True])
 @pytest.mark.parametrize("return_context_logits", [False, True])
 @pytest.mark.parametrize("compute_log_probs", [False, True])

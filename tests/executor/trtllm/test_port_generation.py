@@ -16,7 +16,28 @@ import torch
 
 import weft
 import weft.executor as trtllm
-from support.trtllm import PROMPT, Form, answer_length, drain, half_memory, joined, the_error, the_tokens
+from support.trtllm import (
+    PATIENCE_S,
+    PROMPT,
+    WAIT,
+    Form,
+    answer_length,
+    drain,
+    half_memory,
+    joined,
+    the_tokens,
+)
+
+
+def the_error(executor: Any, number: int) -> str:
+    """The text of a request's error response."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        for response in executor.await_responses(number, WAIT):
+            assert response.has_error(), "a result where an error was to come"
+            return str(response.error_msg)
+    raise AssertionError("nothing came")
+
 
 VOCAB = 1536
 """Of weft-tiny."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import weft.executor as trtllm
-from support.trtllm import PROMPT, answer_length, drain, half_memory, joined, on_stream, the_tokens
+from support.trtllm import PROMPT, answer_length, drain, half_memory, joined, the_tokens
+
+
+def on_stream(stream_ptr: int) -> contextlib.AbstractContextManager[Any]:
+    """The stream that a logits post-processor is given: torch's on a GPU, nothing to enter on the CPU."""
+    if not torch.cuda.is_available():
+        return contextlib.nullcontext()
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream_ptr))
+
 
 ONLY, CLIENT = 42, 123
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.engine.oracle import Reference
+from support.products import each_value, pairwise
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROWS = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4], list(range(1, 11))]
@@ -58,7 +59,7 @@ def test_basic(run: Run, model_path: Path, plain: Plain) -> None:
     assert json.loads(line) == [[1, 2, 3, 4, *plain([1, 2, 3, 4], 10).tokens]]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_basic_in_a_process_of_its_own(model_path: Path, plain: Plain) -> None:
     """The executor is not shut down, and the program ends all the same."""
     (line,) = run_apart("basic", "--model_path", model_path)
@@ -81,7 +82,7 @@ def advanced(run: Run, model_path: Path, tmp_path: Path) -> Callable[..., list[l
     return rows
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("exclude", [False, True])
 def test_advanced(
@@ -122,7 +123,7 @@ def test_debug(run: Run, model_path: Path, plain: Plain) -> None:
     assert lengths == ["iteration 0 sequence_length [4]", "iteration 1 sequence_length [5]"]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_debug_with_files(model_path: Path, tmp_path: Path, plain: Plain) -> None:
     said, *written = run_apart("debug", "--model_path", model_path, "--dump_tensors", TMPDIR=str(tmp_path))
     assert json.loads(said) == [[1, 2, 3, 4, *plain([1, 2, 3, 4], 2).tokens]]
@@ -137,7 +138,7 @@ def processed(run: Run, model_path: Path, *options: object) -> list[tuple[int, i
     return [(int(m[1]), int(m[2]), int(m[3]), m[4]) for m in found if m is not None]
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("beam_width", [1, 2])
 def test_logits_processor(batched: bool, beam_width: int, run: Run, model_path: Path) -> None:
@@ -171,7 +172,7 @@ def guided(run: Run, model_path: Path, kind: str, guide: str | None, *options: o
     return reason, "\n".join(lines)
 
 
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("backend", ["XGRAMMAR", "LLGUIDANCE"])
 @pytest.mark.parametrize("kind", ["JSON", "JSON_SCHEMA"])
 def test_guided_json(kind: str, backend: str, run: Run, model_path: Path) -> None:

@@ -9,7 +9,29 @@ import pytest
 import torch
 
 import weft.executor as trtllm
-from support.trtllm import PROMPT, full_request, reads
+from support.trtllm import PROMPT, reads
+
+
+def full_request(**fields: Any) -> dict[str, Any]:
+    """Arguments for `Request`: those of its older fields that can be compared or looked into."""
+    return {
+        "input_token_ids": [1, 2, 3],
+        "max_tokens": 1,
+        "streaming": False,
+        "sampling_config": trtllm.SamplingConfig(),
+        "output_config": trtllm.OutputConfig(),
+        "end_id": -1,
+        "pad_id": -2,
+        "bad_words": [[4, 5, 6]],
+        "stop_words": [[7, 8, 9]],
+        "embedding_bias": torch.ones(1),
+        "external_draft_tokens_config": trtllm.ExternalDraftTokensConfig([1, 2, 3]),
+        "prompt_tuning_config": trtllm.PromptTuningConfig(torch.ones(100, 64)),
+        "lora_config": trtllm.LoraConfig(1),
+        "logits_post_processor_name": "my_logits_pp",
+        "client_id": 1234,
+        **fields,
+    }
 
 
 def test_output_config() -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
-from support.engine.told import Counted
 from weft import LLM
 from weft.engine.flight_recorder import FlightRecorder
 from weft.engine.sequence import Sequence
 from weft.grammar.base import Matcher
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-from weft.guided.recording import Recording
 
 
 def vocabulary_of(llm: LLM) -> Vocabulary:
@@ -51,42 +48,3 @@ def record(llm: LLM, **options: Any) -> FlightRecorder:
 
     lane.push, engine.step = watched_push, watched_step
     return recorder
-
-
-def count_drafts(recording: Recording) -> dict[int, Counted]:
-    """Anew, from what the grammar saw of each guided request, by its id: the drafts that it was asked about, what was
-    verified, and of that what is in the answer. The recording is whole, and no program wrote a text anew.
-    """
-    counted: dict[int, Counted] = {}
-    behind: dict[int, list[int]] = {r.id: list(r.tokens) for r in recording.requests}
-    attached: set[int] = set()
-    drafts: dict[int, dict[int, int]] = {}
-    for operation in recording.operations:
-        if operation.name == "fetch":
-            attached |= {slot for slot, comes in operation.attached.items() if comes}
-        elif operation.name == "extend_through":
-            for entry in operation.entries:
-                drafts.setdefault(entry.slot, {}).update(enumerate(entry.inputs, 1))
-        elif operation.name == "commit":
-            for entry in operation.entries:
-                places = drafts.pop(entry.slot, {})
-                is_prompt = entry.slot in attached
-                attached.discard(entry.slot)
-                request = recording.request_of(entry.matcher)
-                if request is None or not behind[request.id]:  # it had ended; this was launched ahead
-                    continue
-                rest, (accepted, *tokens) = behind[request.id], entry.inputs
-                kept = tokens[: len(rest)]
-                assert kept == rest[: len(kept)]
-                behind[request.id] = rest[len(kept) :]
-                one = counted.setdefault(request.id, Counted())
-                if is_prompt:
-                    continue
-                one.iterations += 1
-                proposed = next(j for j in count(0) if places.get(j + 1, -1) < 0)
-                if proposed:
-                    one.drafted_iterations += 1
-                    one.drafted_tokens += len(kept)
-                    one.proposed_drafts += proposed if behind[request.id] else min(proposed, len(kept))
-                    one.accepted_drafts += min(accepted, len(kept))
-    return counted

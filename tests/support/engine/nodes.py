@@ -14,11 +14,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from support.kernels.launches import Launch, launches
-from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
-from weft.engine.step.step import Guides, Iteration, Plan, decode_step
+from support.kernels.launches import Launch
+from weft.engine.device.state import DecodeParts, SlotState
 from weft.guided.lane import GrammarLane
-from weft.guided.state import GuidedShape
 from weft.models import eagle3_head
 from weft.models.base import PagedKV
 from weft.models.eagle3_head import Eagle3Head
@@ -159,20 +157,3 @@ def _parts(shape: Shape, lane: GrammarLane, num_drafts: int, batch: int) -> Deco
         drafter = RecurrentDrafter(head, head.allocate_kv(pages, 16))
     state = SlotState(lane, 256, 4096)
     return DecodeParts(model, PagedKV.for_model(model, pages, 16), drafter, state, False, num_drafts)
-
-
-def count_nodes(shape: Shape, num_drafts: int, guides: Guides, batch: int = 1) -> tuple[Nodes, Nodes]:
-    """What an iteration of EAGLE3 with so many drafts gives to the model's stream, and what to the grammar's."""
-    with launches() as found:
-        runtime: Any = _Runtime(found)
-        lane = GrammarLane(runtime, GuidedShape(batch, max(num_drafts, 1), shape.vocab, [2]))
-        stream = runtime.stream()
-        parts = _parts(shape, lane, num_drafts, batch)
-        slots_B = torch.zeros(batch, dtype=torch.int64, device="cuda")
-        buffers = StepBuffers.allocate(slots_B, num_drafts + 1, parts.model, parts.state, parts.drafter)
-        iteration = Iteration(Plan(batch, num_drafts, guides), stream, lane, parts, buffers)
-        decode_step(iteration)  # as before a capture
-        stream.nodes = Nodes()
-        lane.stream.nodes = Nodes()  # type: ignore[attr-defined]
-        decode_step(iteration)
-    return stream.nodes, lane.stream.nodes  # type: ignore[attr-defined]

@@ -46,18 +46,6 @@ def wanted(before: int, last: int) -> list[int]:
     return [(before * 31 + last * 17 + step) % 300 + 20 for step in (0, 5, 11)]
 
 
-def wander_batched(
-    request_ids: list[int], logits: list[Tensor], tokens: list[list[list[int]]], stream: object, clients: Any
-) -> list[Tensor | None]:
-    """The same; every other position by a tensor of its own."""
-    results: list[Tensor | None] = []
-    for i, (each, text) in enumerate(zip(logits, tokens, strict=True)):
-        mine = each.clone() if i % 2 else each
-        wander(request_ids[i], mine, text, stream, clients[i])
-        results.append(mine if i % 2 else None)
-    return results
-
-
 class Steer:
     """A captured processor: the token behind each is preferred by the last one's number."""
 

@@ -1,19 +1,99 @@
-"""Requests given to an engine itself, for what `LLM` has no name for."""
+"""Requests given to an engine itself, ways to schedule them, and the parts of an answer that no schedule changes."""
 
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass, fields
 from typing import Any
 
-from weft import LLM, Guide, SamplingParams
+from weft import LLM, Guide, Output, SamplingParams
+from weft.core import OutputStats
 from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
 from weft.core.request import NO_RULES, NOTHING, Gather, Request, StopWords, TokenRules
 from weft.core.retention import Retention
 from weft.engine.sequence import RequestGuide, Sequence
+from weft.engine.step.draft_masking import DraftGuidance
 from weft.grammar.base import CompiledGuide
+from weft.runtime import cpu
+
+# -- parts of an answer that no schedule changes
+#
+# Tokens, and the counts of iterations and drafts. Sampling is coupled: a race among drafts changes the counts alone.
+
+
+@dataclass
+class Counted:
+    """How a request was drafted; the names are those of `OutputStats`."""
+
+    iterations: int = 0
+    drafted_iterations: int = 0
+    drafted_tokens: int = 0
+    proposed_drafts: int = 0
+    accepted_drafts: int = 0
+
+    @classmethod
+    def of(cls, stats: OutputStats) -> Counted:
+        """What the engine counted."""
+        return cls(**{field.name: getattr(stats, field.name) for field in fields(cls)})
+
+
+Told = list[tuple[list[int], Counted]]
+
+
+def told(answers: Iterable[Output | Sequence]) -> Told:
+    """Tokens and counts of each answer, none of which may have failed."""
+    outputs = [answer.output if isinstance(answer, Sequence) else answer for answer in answers]
+    assert [output.error for output in outputs if output.error is not None] == []
+    return [(output.token_ids, Counted.of(output.stats)) for output in outputs]
+
+
+def settle(llm: LLM) -> None:
+    """Wait until the engine is idle, since answers are out before the iteration that was launched ahead is over. Where
+    it would measure whether masking drafts pays, it masks them from now on: that depends on who is served together, and
+    so on when guides are compiled.
+    """
+    while llm.client.call(lambda: llm.engine.has_work):
+        pass
+    cpu.synchronize()
+    if llm.engine.runner.guidance.ways == (True, False):
+        llm.engine.runner.guidance = DraftGuidance(True)
+
+
+# -- ways to schedule
+
+WAYS: dict[str, dict[str, Any]] = {
+    "overlap": {"overlap": True},
+    "overlap eager": {"overlap": True, "graphs": "none"},
+    "split": {"graphs": "split"},
+    "static": {"policy": "static_batch", "overlap": True},
+    "few tokens": {"max_num_tokens": 64, "overlap": True},
+    "equal progress": {"max_num_tokens": 64, "chunking": "equal_progress"},
+    "whole prompts": {"chunked": False},
+    "few pages": {"policy": "max_utilization", "num_pages": 28, "page_size": 8, "overlap": True},
+    "few pages, in turn": {"policy": "max_utilization", "num_pages": 28, "page_size": 8},
+    "few pages, split": {"policy": "max_utilization", "num_pages": 28, "page_size": 8, "graphs": "split"},
+    "no prefixes": {"reuse": False, "overlap": True},
+    "few pages, more on the host": {
+        "policy": "max_utilization",
+        "num_pages": 28,
+        "page_size": 8,
+        "overlap": True,
+        "host_cache_bytes": 1 << 23,
+    },
+    "a few pages on the host": {
+        "num_pages": 90,
+        "page_size": 4,
+        "host_cache_bytes": 1 << 16,
+        "kv_event_buffer": 9,
+    },
+    "no copies": {"copy_on_partial_reuse": False, "page_size": 4},
+}
+
+
+# -- requests
 
 
 def engine_request(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
-
-from support.engine.references import Checkpoint
 
 
 def mask_layers(model: Any, windows: Sequence[int], sinks: int) -> Any:
@@ -42,8 +39,3 @@ def windowed_model(path: Path, windows: Sequence[int], sinks: int) -> Any:
     """The model of a checkpoint under windows."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     return mask_layers(model.eval(), windows, sinks)
-
-
-def windowed(checkpoint: Checkpoint, windows: Sequence[int], sinks: int) -> Checkpoint:
-    """The same checkpoint under windows, as the reference decodes it."""
-    return replace(checkpoint, model=windowed_model(checkpoint.path, windows, sinks))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from support.grammar.grammars import END, CountdownMatcher, allowed, small_vocabulary
+from weft.core.awake import AwakeWatch
 from weft.grammar import Guide, Matcher, wrap_matcher
 from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
 
@@ -74,7 +75,9 @@ class Raises(CountdownMatcher):
         if self.method == "slow" and self.taken:
             work_for(0.15)
         if self.method == "asleep" and self.taken:
-            time.sleep(2.1)
+            watch = AwakeWatch()  # of the process's own time: on a busy machine that passes slowly
+            while watch.seconds < 2.2:
+                time.sleep(0.05)
         if self.method == "padding" and self.taken:
             row[-1] = np.int32(-(2**31))
             return
@@ -84,12 +87,3 @@ class Raises(CountdownMatcher):
         if self.method == "rollback":
             raise RuntimeError("planted in rollback")
         super().rollback(count)
-
-
-class Slow(CountdownMatcher):
-    """Takes long for the mask behind its first token."""
-
-    def fill(self, row: np.ndarray) -> None:
-        if self.taken:
-            work_for(0.15)
-        super().fill(row)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from weft.grammar import Guide
-
 # What is refused, and why: part of the error. None: it is harmless here and compiles.
 Case = tuple[str, Any, str | None]
 
@@ -145,39 +143,3 @@ CASES: list[tuple[str, str, Any, str | None]] = [
 ]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-EXPLODING = {
-    "a lazy tail of a class": Guide.regex("[a-z]*x[a-z]{200}"),
-    "alternatives that begin alike": Guide.regex("|".join("a" * i + "[ab]*b" for i in range(1, 120))),
-    "counts within counts": Guide.regex("((a{1,50}b){1,50}c){1,50}"),
-    "any text between many letters": Guide.regex(".*".join(LETTERS * 6)),
-    "optional letters": Guide.regex("(" + "?".join(LETTERS * 8) + "?){1,9}"),
-    "terminals that overlap": Guide.lark(
-        "start: (" + "|".join(f"T{i}" for i in range(200)) + ")+\n"
-        + "\n".join(f"T{i}: /[a-z]{{1,{i + 1}}}{LETTERS[i % 26]}[a-z]*/" for i in range(200))
-    ),
-    "a terminal of a count of counts": Guide.lark("start: T\nT: /(([a-z]{1,60}-){1,60}[0-9]){1,60}/"),
-    "rules that are all nothing": Guide.lark(
-        "start: r0\n" + "\n".join(f"r{i}: r{i + 1}? r{i + 1}?" for i in range(60)) + '\nr60: "a"?'
-    ),
-    "two ways to right and left": Guide.lark('start: start start | start "a" | "a" start | "a"'),
-    "brackets that may close anything": Guide.ebnf('root ::= "(" root (")" | "]")? root? | [a-z]*'),
-    "rules that double in EBNF": Guide.ebnf(
-        "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(50)) + '\nr50 ::= "a" | ""'
-    ),
-    "optional rules in a row": Guide.ebnf("root ::= " + " ".join(["[a-z]?"] * 2000)),
-    "properties of any order": Guide.json_schema(
-        {"type": "object", "properties": {f"{a}{b}": {"enum": [a, b]} for a in LETTERS for b in LETTERS}},
-        any_order=True,
-    ),
-    "patterns that exclude each other": Guide.json_schema(
-        {"allOf": [{"type": "string", "pattern": f"^[a-z]*{a}[a-z]{{9}}{LETTERS[-i]}"} for i, a in enumerate(LETTERS)]}
-    ),
-    "numbers in bounds, many times": Guide.json_schema(
-        {"items": {"anyOf": [{"type": "number", "minimum": i / 7, "maximum": 10**9 + i / 3} for i in range(300)]}}
-    ),
-    "unions of objects within one another": Guide.json_schema(
-        {"$defs": {"n": {"anyOf": [{"properties": {k: {"$ref": "#/$defs/n"}}} for k in LETTERS * 3]}},
-         "$ref": "#/$defs/n"}
-    ),
-}  # fmt: skip
-"""Guides that cost far more than they say."""

@@ -24,7 +24,6 @@ from weft.errors import GuideStateError
 from weft.grammar import CompiledGuide
 from weft.guided.recording import Recording
 from weft.guided.state import GuidedShape, GuidedState
-from weft.replay import replay
 
 SLOTS, DRAFTS = 4, 3
 SEEDS = range(20)
@@ -116,14 +115,6 @@ class Loop:
                 if idle and self.rng.random() < 0.7:
                     self.open(slot, self.rng.choice(self.guides))
             self.turn()
-
-
-def agrees(recording: Recording, seeds: range = SEEDS) -> None:
-    result = replay(recording, small_vocabulary(), seeds)
-    assert result.difference is None, str(result.difference)
-    assert result.num_entries > 0
-    assert result.num_rows > 0
-    assert result.seeds == list(seeds)
 
 
 def changed(recording: Recording, place: int, slot: int, **fields: Any) -> Recording:

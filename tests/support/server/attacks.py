@@ -10,7 +10,6 @@ ADA, BO = ({"Authorization": f"Bearer key-of-{name}"} for name in ("ada", "bo"))
 INNOCENT = {"prompt": "Text: Ada Berg", "max_tokens": 3, "seed": 7, "temperature": 1}
 MIB = 1 << 20
 
-CHUNKED = b"Transfer-Encoding: chunked"
 UNFINISHED = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer key-of-ada\r\n"
 
 
@@ -22,14 +21,6 @@ def check_neighbour(server: Running, headers: dict[str, str] | None = None) -> N
     """The neighbour asks, and is answered as ever."""
     status, answer = ask(f"{server.url}{COMPLETIONS}", INNOCENT, headers=headers)
     assert status == 200 and answer["choices"][0]["text"] == TEXT.setdefault("", answer["choices"][0]["text"])
-
-
-def post(body: bytes = b'{"prompt": "x", "max_tokens": 1}', *lines: bytes, path: str = COMPLETIONS) -> bytes:
-    """A request whose head has these lines, too. Its length is told where no line tells it."""
-    told = any(b"content-length" in line.lower() or b"transfer-encoding" in line.lower() for line in lines)
-    own = () if told else (b"Content-Length: %d" % len(body),)
-    head = (b"POST %s HTTP/1.1" % path.encode(), b"Host: 127.0.0.1", b"Connection: close", *own, *lines)
-    return b"\r\n".join(head) + b"\r\n\r\n" + body
 
 
 def get(path: bytes = b"/v1/models", *lines: bytes, version: bytes = b"HTTP/1.1") -> bytes:

@@ -35,7 +35,7 @@ def running(models: Mapping[str, ServedModel], config: ServerConfig | None = Non
     server = uvicorn.Server(uvicorn_config(state, port=0))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 60
     while not server.started:
         assert thread.is_alive() and time.monotonic() < limit, "the server does not start"
         time.sleep(0.01)
@@ -44,6 +44,6 @@ def running(models: Mapping[str, ServedModel], config: ServerConfig | None = Non
         yield Running(state, listening.sockets[0].getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         state.workers.close()
         assert not thread.is_alive(), "the server does not end"

@@ -13,7 +13,7 @@ from support.server.asking import MESSAGES
 from support.server.running import Running
 
 
-def wait_for(holds: Any, seconds: float = 20) -> None:
+def wait_for(holds: Any, seconds: float = 60) -> None:
     limit = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < limit
@@ -41,7 +41,7 @@ def connected(server: Running, receive_bytes: int | None = None) -> socket.socke
     connection = socket.socket()
     if receive_bytes is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    connection.settimeout(30)
+    connection.settimeout(120)
     connection.connect(("127.0.0.1", server.port))
     return connection
 

@@ -41,15 +41,6 @@ def least_p_value(counts: Tensor, probabilities: Tensor) -> float:
     return min(p_values)
 
 
-def independence_p_value(pairs: Tensor) -> float:
-    """Of counts [n, m] of two things that happen together: how likely they are if neither knows of the other."""
-    pairs = pairs[pairs.sum(1) > 0][:, pairs.sum(0) > 0].double()
-    expected = pairs.sum(1)[:, None] * pairs.sum(0)[None] / pairs.sum()
-    assert float(expected.min()) >= SMALLEST, "too few samples, or things too rare, for a test of pairs"
-    statistic = ((pairs - expected) ** 2 / expected).sum()
-    return survival(float(statistic), (pairs.shape[0] - 1) * (pairs.shape[1] - 1))
-
-
 def survival(statistic: float, degrees: int) -> float:
     """The probability that a chi-square variate of so many degrees of freedom is at least `statistic`."""
     if degrees == 0:

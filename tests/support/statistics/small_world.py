@@ -7,25 +7,21 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from support.engine.checkpoints import save_eagle3
 from support.engine.random_model import random_model
 from weft import Guide, SamplingParams
 from weft.grammar import CompiledGuide, Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
-from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
 from weft.models.weights import RandomWeights
 from weft.spec.base import Drafter
 from weft.spec.draft_model import DraftModel
-from weft.spec.eagle3 import Eagle3
 
 END = 0
 TOKENS = (b"", b"a", b"b", b"c", b"ab", b"ba", b"bc", b"ca")
@@ -114,16 +110,3 @@ def good_draft_model(num_pages: int) -> Drafter:
     with torch.inference_mode():
         model = Llama(CONFIG, _NoisyHead(CONFIG, seed=5))
     return DraftModel(model, PagedKV.for_model(model, num_pages, PAGE_SIZE), VOCAB)
-
-
-def poor_draft_model(num_pages: int) -> Drafter:
-    """Other weights, and no last token: its vocabulary is shorter."""
-    model = random_model(replace(CONFIG, vocab_size=VOCAB - 1), seed=6)
-    return DraftModel(model, PagedKV.for_model(model, num_pages, PAGE_SIZE), VOCAB)
-
-
-def random_eagle3(path: Path, num_pages: int) -> Drafter:
-    """A head of random weights saved at `path`, which can say five of the eight tokens."""
-    save_eagle3(path, VOCAB, CONFIG.hidden_size, CONFIG.num_layers, draft_vocab=5)
-    head = Eagle3Head.load(path, target())
-    return Eagle3(head, head.allocate_kv(num_pages, PAGE_SIZE))

@@ -181,7 +181,7 @@ class TestLimits:
             load(MIXER, stack_bytes=100)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_library_that_is_none() -> None:
     """In a process of its own, as the first library that binds stays."""
     import subprocess

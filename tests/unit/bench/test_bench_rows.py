@@ -113,7 +113,7 @@ with keeping(Path(sys.argv[1]), 0.5):
 """
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_stall_ends_with_its_stacks_and_what_was_measured(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", STALLS, str(tmp_path)], capture_output=True, text=True, timeout=120
@@ -133,7 +133,7 @@ def test_a_benchmark_that_takes_too_long_is_said_to_have(tmp_path: Path) -> None
     assert written(tmp_path, "mask")["failures"] == [{"error": "it took more than 0.01 s"}]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_benchmarks_exit_is_told(tmp_path: Path) -> None:
     assert run_benchmark(["nothing"], "nothing", tmp_path, 120) == "its process ended with 2"
     assert written(tmp_path, "nothing")["failures"] == [{"error": "its process ended with 2"}]

@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import Future
 
-from support.pauses.here import pause_here
+from support.pausing import pause_here
 from weft.core.awake import AwakeTimer, AwakeWatch
 from weft.grammar import Guide
 from weft.grammar.base import CompiledGuide
@@ -20,25 +20,27 @@ from weft.grammar.limits import CompileLimits
 def test_a_stopwatch_stands_while_the_process_does() -> None:
     watch, began = AwakeWatch(), time.monotonic()
     pause_here(1.5)
-    assert time.monotonic() - began > 1.4
-    assert watch.seconds < 0.9
-    time.sleep(0.3)
-    assert watch.seconds > 0.1
+    passed = time.monotonic() - began
+    assert passed > 1.4
+    at_pause = watch.seconds
+    assert at_pause < passed - 1.0
+    while watch.seconds <= at_pause:  # it goes on
+        time.sleep(0.01)
 
 
 def test_a_timer_rings_when_the_process_has_run_for_so_long() -> None:
-    rung = threading.Event()
+    rung, watch = threading.Event(), AwakeWatch()
     with AwakeTimer(0.8, rung.set):
         pause_here(1.5)
-        assert not rung.is_set()
-        assert rung.wait(30)
+        assert not rung.is_set() or watch.seconds > 0.7  # a slow start of the shell counts
+        assert rung.wait(60)
 
 
 def test_a_timer_that_is_cancelled_does_not_ring() -> None:
     rung = threading.Event()
     with AwakeTimer(0.1, rung.set) as timer:
         pass
-    timer.join(30)
+    timer.join(60)
     assert not timer.is_alive() and not rung.is_set()
 
 
@@ -63,21 +65,25 @@ def test_a_pause_does_not_end_the_process_of_a_trial() -> None:
     assert run_for(30.0, limit=0.3, pause=0.0) == -signal.SIGALRM
 
 
-def compiled_in(limits: CompileLimits, pause_s: float, then_s: float) -> list[Job]:
-    """A compile that is paused, and then takes so long; the jobs that were late."""
+def late_compiles(limits: CompileLimits, pause_s: float) -> list[Job]:
+    """The late jobs of a compile. It ends behind a pause; without one it runs until it is late."""
     lock, late, began, is_done = threading.Condition(), list[Job](), threading.Event(), threading.Event()
 
     def work(job: Job) -> None:
         began.set()
-        is_done.wait(then_s + 30 * (pause_s > 0))
+        is_done.wait(60)
         with lock:
             job.stop_timer()
 
-    workers = Workers(lock, limits, 1, begin=lambda job: None, work=work, late=late.append)
+    def note(job: Job) -> None:
+        late.append(job)
+        is_done.set()
+
+    workers = Workers(lock, limits, 1, begin=lambda job: None, work=work, late=note)
     future: Future[CompiledGuide] = Future()
     with lock:
         workers.add(Job(Guide.json(), future), None)
-    assert began.wait(30)
+    assert began.wait(60)
     if pause_s:
         pause_here(pause_s)
         is_done.set()
@@ -88,8 +94,8 @@ def compiled_in(limits: CompileLimits, pause_s: float, then_s: float) -> list[Jo
 
 
 def test_a_pause_counts_for_no_compile() -> None:
-    assert not compiled_in(CompileLimits(time_s=1.5), pause_s=2.5, then_s=0.0)
+    assert not late_compiles(CompileLimits(time_s=2.5), pause_s=3.5)
 
 
 def test_a_compile_that_runs_on_is_late() -> None:
-    assert len(compiled_in(CompileLimits(time_s=0.2), pause_s=0.0, then_s=0.9)) == 1
+    assert len(late_compiles(CompileLimits(time_s=0.2), pause_s=0.0)) == 1

@@ -82,7 +82,7 @@ def test_a_file_inside_is_one_of_the_directory(tmp_path: Path) -> None:
     assert inside(tmp_path, "shards/one.safetensors", tmp_path) == tmp_path / "shards/one.safetensors"
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_tokenizers_own_code_is_never_run_and_nobody_is_asked(checkpoint: Path) -> None:
     change(
         checkpoint / "tokenizer_config.json",
@@ -120,7 +120,7 @@ def test_a_damaged_tokenizer_is_a_tokenizer_error(checkpoint: Path) -> None:
         load_tokenizer(checkpoint)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new(tmp_path: Path) -> None:
     program = f"""
 import resource, signal

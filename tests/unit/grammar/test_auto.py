@@ -90,9 +90,9 @@ def test_whoever_asks_for_whole_answers_gets_xgrammar() -> None:
     guide = Guide.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}})
     with GuideCompiler(small_vocabulary()) as compiler:
         plain = compiler.submit(guide)
-        whole = compiler.submit_closing(plain).result(20)
-        assert (plain.result(20).backend, whole.backend) == ("llguidance", "xgrammar")
-        assert compiler.submit_closing(compiler.submit(guide)).result(20) is whole, "it is kept, too"
+        whole = compiler.submit_closing(plain).result(60)
+        assert (plain.result(60).backend, whole.backend) == ("llguidance", "xgrammar")
+        assert compiler.submit_closing(compiler.submit(guide)).result(60) is whole, "it is kept, too"
         assert compiler.compile(guide) is plain.result(), "and in nobody's way"
         refused = compiler.submit_closing(
             compiler.submit(Guide.json_schema({"type": "number", "multipleOf": 0.5}))
@@ -100,7 +100,7 @@ def test_whoever_asks_for_whole_answers_gets_xgrammar() -> None:
         with pytest.raises(
             GuideError, match=r"XGrammar does not enforce .*multipleOf is enforced on integers only"
         ):
-            refused.result(20)
+            refused.result(60)
 
 
 def test_lark_is_llguidances_without_a_word(backend: AutoBackend) -> None:

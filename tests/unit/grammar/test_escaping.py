@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.grammar.grammars import small_vocabulary
-from support.wasm.hostile_parts import begin, step
+from support.wasm.hostile import begin, step
 from support.wasm.programs import escaped as in_wat
 from weft import Guide, GuideError, GuideStateError, errors
 from weft.errors import MAX_MESSAGE, WeftError, escaped
@@ -156,7 +156,7 @@ def test_notes() -> None:
         check(note)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_command_says_it_in_one_line() -> None:
     command = [
         sys.executable,

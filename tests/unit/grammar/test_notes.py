@@ -72,7 +72,7 @@ def test_a_long_key_over_many_subschemas_gives_short_notes(
     assert (captured.out, captured.err, recwarn.list) == ("", "", [])
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_long_key_over_many_subschemas_takes_little_memory() -> None:
     """In a process of its own: `tracemalloc.stop` may end one that has native threads."""
     program = """

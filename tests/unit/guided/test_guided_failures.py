@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from support.grammar.grammars import END, CountdownMatcher, compiled, some_guides
-from support.grammar.guided_states import (
-    Raises,
-    Slow,
-    countdown,
-    flags,
-    iterate,
-    row,
-    state_of,
-    verify,
-)
+from support.grammar.guided_states import Raises, countdown, flags, iterate, row, state_of, verify, work_for
 from weft.errors import GraphError
 from weft.grammar import wrap_matcher
 from weft.guided.state import GuidedShape, GuidedState
+
+
+class Slow(CountdownMatcher):
+    """Takes long for the mask behind its first token."""
+
+    def fill(self, row: np.ndarray) -> None:
+        if self.taken:
+            work_for(0.15)
+        super().fill(row)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from support.grammar.grammars import (
     small_vocabulary,
     some_guides,
 )
-from support.grammar.recorded_loop import DRAFTS, SEEDS, SLOTS, Loop, agrees, changed
+from support.grammar.recorded_loop import DRAFTS, SEEDS, SLOTS, Loop, changed
 from weft.core import SamplingParams
 from weft.engine.flight_recorder import FlightRecorder
 from weft.errors import CapacityError, InputError
@@ -34,6 +34,14 @@ from weft.guided.recording import Recording
 from weft.guided.state import GuidedShape, GuidedState
 from weft.replay import replay
 from weft.runtime import cpu
+
+
+def agrees(recording: Recording, seeds: range = SEEDS) -> None:
+    result = replay(recording, small_vocabulary(), seeds)
+    assert result.difference is None, str(result.difference)
+    assert result.num_entries > 0
+    assert result.num_rows > 0
+    assert result.seeds == list(seeds)
 
 
 def unordered(lane: GrammarLane, stream: Any) -> None:

@@ -62,28 +62,28 @@ def found() -> dict[str, Any]:
     return interpreted(__file__)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", FEW + MANY, ids=str)
 def test_triton_attention_matches_the_textbook(case: Case, found: dict[str, Any]) -> None:
     assert found[str(case)] < case.tolerance
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", FEW, ids=str)
 def test_rows_of_few_tokens_may_go_the_way_of_many(case: Case, found: dict[str, Any]) -> None:
     assert found[f"long {case}"] < case.tolerance
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("width", [2, 20])
 def test_triton_rows_do_not_write_beyond_their_table(width: int, found: dict[str, Any]) -> None:
     assert found[f"beyond {width}"] == found["beyond in a window"] == 0.0
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", BITS, ids=str)
 def test_a_querys_bits_are_its_own_in_triton(case: Case, found: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def test_a_querys_bits_are_its_own_in_triton(case: Case, found: dict[str, Any]) 
     assert found[f"bits {case}"] == []
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", EARLY, ids=str)
 def test_old_keys_that_are_read_early_give_the_same_bits(case: Case, found: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ def test_old_keys_that_are_read_early_give_the_same_bits(case: Case, found: dict
     assert found[f"early {case}"]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 def test_positions_are_base_count_and_offset(found: dict[str, Any]) -> None:
     assert found["positions few"] and found["positions long"]

@@ -37,16 +37,16 @@ def run(name: str, *command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in SETS[:-1]])
 def test_fewer_instructions_give_the_same_values(name: str) -> None:
     assert run(name, "-c", "from weft import _core; print(_core.instruction_set())").strip() == name
     here = Path(__file__).parent
     tests = [str(here / f"test_{of}.py") for of in ("linear_native", "attention", "rows")]
-    assert " passed" in run(name, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not process", *tests)
+    assert " passed" in run(name, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_wrong_name_ends_the_import() -> None:
     with pytest.raises(
         AssertionError, match="WEFT_INSTRUCTION_SET is 'sse'; it can be plain, avx2 or avx512"
@@ -54,7 +54,7 @@ def test_a_wrong_name_ends_the_import() -> None:
         run("sse", "-c", "import weft._core")
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in SETS[1:]])
 def test_more_instructions_are_faster(name: str) -> None:
@@ -64,15 +64,15 @@ def test_more_instructions_are_faster(name: str) -> None:
 
 
 def rate() -> float:
-    """Products of 8 rows in a second, on one thread: the best of some."""
+    """Products of 8 rows in a second of one thread: the best of some."""
     torch.set_num_threads(1)
     linear, x = Linear(torch.randn(1024, 256)), torch.randn(8, 256)
     best = 0.0
     for _ in range(10):
-        begin = time.perf_counter()
+        begin = time.process_time()
         for _ in range(50):
             linear(x)
-        best = max(best, 50 / (time.perf_counter() - begin))
+        best = max(best, 50 / (time.process_time() - begin))
     return best
 
 

@@ -41,7 +41,7 @@ def found() -> dict[str, Any]:
     return interpreted(__file__)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("shares", [0, *SHARES])
@@ -50,19 +50,19 @@ def test_products_match_plain_torch(case: Case, shares: int, found: dict[str, An
     assert found[f"{case} {shares}"] < case.tolerance
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 def test_the_residual_may_be_where_the_result_goes(found: dict[str, Any]) -> None:
     assert found["in place"]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 def test_large_values_of_half_precision_do_not_overflow(found: dict[str, Any]) -> None:
     assert found["large"] < 3e-3
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", BITS, ids=str)
 def test_a_rows_bits_are_its_own(case: Case, found: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def test_a_rows_bits_are_its_own(case: Case, found: dict[str, Any]) -> None:
     assert found[f"bits {case}"] == []
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", VARIED, ids=str)
 @pytest.mark.parametrize("name", NAMED)
@@ -81,7 +81,7 @@ def test_variants_give_the_same(name: str, case: Case, found: dict[str, Any]) ->
     assert same or sums_otherwise(NAMED[name])
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 def test_a_copy_of_the_result_is_written_too(found: dict[str, Any]) -> None:
     assert found["also"]

@@ -81,7 +81,7 @@ def found() -> dict[str, Any]:
     return interpreted(__file__)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", SIZES)
@@ -91,7 +91,7 @@ def test_rows_match_plain_torch(size: int, dtype: torch.dtype, found: dict[str, 
     assert max(errors.values()) < 5 * DTYPES[dtype]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @needs_triton
 def test_silu_mul_matches(found: dict[str, Any]) -> None:
     assert found["silu_mul"] < 1e-5

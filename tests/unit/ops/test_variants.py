@@ -41,7 +41,7 @@ def test_a_wrong_name_is_an_error_that_says_which_there_are() -> None:
     assert chosen() == NAMED["default"]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_environment_names_what_a_process_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_KERNELS", "bulk 512")
     said = subprocess.run([sys.executable, "-c", BEGIN], capture_output=True, text=True, check=True)

@@ -11,6 +11,7 @@ from support.grammar.grammars import END, backend
 from support.parsing.reading import read
 from support.parsing.tools import guide_of, tools_of
 from support.parsing.written import written
+from support.products import pairwise
 from weft.grammar import CompiledGuide, tool_styles
 from weft.grammar.kinds.tools import Reasoning
 from weft.parsing import AnswerParser
@@ -23,7 +24,7 @@ def takes(compiled: CompiledGuide, text: str) -> bool:
     return all(matcher.accept(3 + byte) for byte in text.encode()) and matcher.accept(END)
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("reasoning", ["disabled", "enabled", "auto"])
 @pytest.mark.parametrize("required", [False, True, "get", "name"])

@@ -64,7 +64,7 @@ os._exit(0)  # what was launched never runs
 """
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_thread_without_a_context_gets_one(tmp_path: Path) -> None:
     symbols = set(re.findall(r'load\.required\([\w.]+, "(\w+)"\)', TABLE)) | {
         "cuStreamGetCaptureInfo_v3",

@@ -129,7 +129,7 @@ def run(program: str, *args: str, timeout: float = 60) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["inline", "threads", "random"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_ends(name: str, schedule: str) -> None:
@@ -138,12 +138,12 @@ def test_it_ends(name: str, schedule: str) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_program_keeps_its_exit_code() -> None:
     assert run(PROGRAMS["blocked for ever"] + "sys.exit(7)", "threads").returncode == 7
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["inline", "threads", "random"])
 def test_what_nobody_asked_for_is_printed_with_its_traceback(schedule: str) -> None:
     done = run(

@@ -51,7 +51,7 @@ def run(program: str) -> str:
     return done.stderr
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_it_names_the_callback_and_prints_every_stack() -> None:
     report = run(STUCK)
     assert "__main__.grammar_work (cpu driver) has waited" in report
@@ -75,7 +75,7 @@ PAUSED = STUCK.replace("set_watchdog(0.5)", "set_watchdog(2.5)").replace(
 )
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_pause_of_the_process_is_nobodys_wait() -> None:
     assert run(PAUSED) == ""
 
@@ -109,7 +109,7 @@ HELD = STUCK_INSIDE.replace("HOW_LONG", "0.2").replace("HOLD", "ctypes.PyDLL(Non
 FREE = STUCK_INSIDE.replace("HOW_LONG", "3").replace("HOLD", "time.sleep(3)")
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_it_names_a_callback_that_waits_to_get_the_gil_back() -> None:
     report = run(HELD)
     assert "__main__.grammar_work (cpu driver) is inside Python, and the GIL has not been free for" in report
@@ -117,12 +117,12 @@ def test_it_names_a_callback_that_waits_to_get_the_gil_back() -> None:
     assert "in grammar_work" in report
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_callback_that_takes_long_is_not_reported_while_others_get_the_gil() -> None:
     assert run(FREE) == ""
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [STUCK, HELD], ids=["to begin", "to go on"])
 def test_none_switches_it_off(program: str) -> None:
     assert run(program.replace("set_watchdog(0.5)", "set_watchdog(None)")) == ""

@@ -11,6 +11,7 @@ import torch
 from support.engine.lookahead_oracle import Pool
 from support.engine.proposing import FORCED, Iterations, X, Y, Z
 from support.grammar.grammars import compiled
+from support.products import pairwise
 from weft import LLM, Speculation
 from weft.config import Lookahead
 from weft.errors import InputError
@@ -28,7 +29,7 @@ def say(it: Iterations, slot: int, window: Sequence[int], position: int) -> None
     it.proposals.window_host[slot] = torch.tensor([*window, position])
 
 
-@pytest.mark.pairwise
+@pairwise
 @pytest.mark.parametrize("window", [1, 4, 16])
 @pytest.mark.parametrize("ngram", [2, 3, 5])
 @pytest.mark.parametrize("verification", [1, 3])

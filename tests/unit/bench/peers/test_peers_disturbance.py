@@ -25,7 +25,7 @@ def test_what_a_process_computes_is_its_own() -> None:
     assert busy_s() - all_before >= 0.2
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_another_process_is_a_disturbance() -> None:
     watched = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     disturbance = Disturbance(watched.pid)

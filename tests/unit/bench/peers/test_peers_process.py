@@ -19,7 +19,7 @@ DUMMY = ROOT / "tests" / "support" / "peers" / "dummy_side.py"
 GUIDED, FREE = Prompt([1, 2, 3], {"const": "x"}), Prompt([4])
 REQUEST = Request([GUIDED, FREE], 7, exact=False)
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 Start = Callable[..., SideProcess]
 
 
@@ -67,7 +67,7 @@ def test_what_libraries_print_is_no_reply(start: Start, tmp_path: Path) -> None:
 def test_a_side_is_stopped_while_nobody_asks(start: Start) -> None:
     side = start()
     side.open(config())
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while state(side) != "T" and time.monotonic() < end:
         time.sleep(0.01)
     assert state(side) == "T"
@@ -114,7 +114,7 @@ def test_a_stopped_side_ends_with_its_runner(tmp_path: Path) -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
     run = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)
-    process, end = Path(f"/proc/{int(run.stdout)}"), time.monotonic() + 10
+    process, end = Path(f"/proc/{int(run.stdout)}"), time.monotonic() + 60
     while _runs(process) and time.monotonic() < end:
         time.sleep(0.01)
     assert not _runs(process)

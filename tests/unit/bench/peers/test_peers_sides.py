@@ -69,7 +69,6 @@ def test_the_lineup_has_every_engine_and_heads_where_they_are() -> None:
     assert [e.name for e in lineup(TINY, ["vLLM"], drafts=False)] == ["vLLM"]
 
 
-@pytest.mark.process
 @pytest.mark.slow
 def test_a_run_makes_a_report_and_a_figure(tmp_path: Path) -> None:
     """Of two engines; of the third there is no Python, which is a failure of its own."""

@@ -131,12 +131,12 @@ def test_events_can_be_waited_for() -> None:
     log.note(PagesCreated((1, 0)))
     assert not taken, "it was not flushed"
     log.flush()
-    reader.join(10)
+    reader.join(60)
     assert [event.id for event in taken[0]] == [0]
     reader = threading.Thread(target=lambda: taken.append(log.get_latest_events()))
     reader.start()
     log.close()
-    reader.join(10)
+    reader.join(60)
     assert taken[1] == [] == log.get_latest_events()
 
 

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from support.engine.nodes import Nodes, count_nodes
+from support.engine.nodes import Nodes, _parts, _Runtime
 from support.kernels.interpreter import needs_triton
-from weft.engine.step.step import Guides
-from weft_bench.engine.models import SHAPES
+from support.kernels.launches import launches
+from weft.engine.device.state import StepBuffers
+from weft.engine.step.step import Guides, Iteration, Plan, decode_step
+from weft.guided.lane import GrammarLane
+from weft.guided.state import GuidedShape
+from weft_bench.engine.models import SHAPES, Shape
+
+
+def count_nodes(shape: Shape, num_drafts: int, guides: Guides, batch: int = 1) -> tuple[Nodes, Nodes]:
+    """What an iteration of EAGLE3 with so many drafts gives to the model's stream, and what to the grammar's."""
+    with launches() as found:
+        runtime: Any = _Runtime(found)
+        lane = GrammarLane(runtime, GuidedShape(batch, max(num_drafts, 1), shape.vocab, [2]))
+        stream = runtime.stream()
+        parts = _parts(shape, lane, num_drafts, batch)
+        slots_B = torch.zeros(batch, dtype=torch.int64, device="cuda")
+        buffers = StepBuffers.allocate(slots_B, num_drafts + 1, parts.model, parts.state, parts.drafter)
+        iteration = Iteration(Plan(batch, num_drafts, guides), stream, lane, parts, buffers)
+        decode_step(iteration)  # as before a capture
+        stream.nodes = Nodes()
+        lane.stream.nodes = Nodes()  # type: ignore[attr-defined]
+        decode_step(iteration)
+    return stream.nodes, lane.stream.nodes  # type: ignore[attr-defined]
+
 
 SHAPE = SHAPES["llama-8b-eagle3"]
 OF_A_LAYER = 5

@@ -100,7 +100,7 @@ class Held:
     def compile(self, guide: Guide) -> Any:
         self.begun.append(guide.source)
         self.has_begun.release()
-        assert self.may_end.acquire(timeout=20)
+        assert self.may_end.acquire(timeout=60)
         raise GuideError("refused")
 
 
@@ -119,21 +119,21 @@ def test_eight_guides_of_one_client_delay_anothers_by_one(held: tuple[GuideCompi
     for i in range(10):
         futures.append(compiler.submit(Guide.regex(f"a{i}"), client=1))
         if i < 2:
-            assert backend.has_begun.acquire(timeout=20)
+            assert backend.has_begun.acquire(timeout=60)
     futures.append(compiler.submit(Guide.regex("innocent"), client=2))
     futures.append(compiler.submit(Guide.regex("a9"), client=3))  # another's waits for it no longer, either
     with pytest.raises(CapacityError, match=r"8 guides of this client wait .*CompileLimits\.max_waiting"):
-        compiler.submit(Guide.regex("a10"), client=1).result(timeout=20)
+        compiler.submit(Guide.regex("a10"), client=1).result(timeout=60)
     for _ in range(3):
         backend.may_end.release()
-        assert backend.has_begun.acquire(timeout=20)
+        assert backend.has_begun.acquire(timeout=60)
     assert set(backend.begun[:2]) == {"a0", "a1"}
     assert backend.begun[2] == "innocent"
     assert "a9" in backend.begun[3:5]  # before a2 to a8
     backend.may_end.release(20)
     for future in futures:
         with pytest.raises(GuideError, match="refused"):
-            future.result(timeout=20)
+            future.result(timeout=60)
 
 
 def test_a_refused_guide_is_not_compiled_again(held: tuple[GuideCompiler, Held]) -> None:
@@ -141,7 +141,7 @@ def test_a_refused_guide_is_not_compiled_again(held: tuple[GuideCompiler, Held])
     backend.may_end.release(5)
     for client in (1, 1, 2):
         with pytest.raises(GuideError, match="refused"):
-            compiler.submit(Guide.regex("bad"), client).result(timeout=20)
+            compiler.submit(Guide.regex("bad"), client).result(timeout=60)
     assert backend.begun == ["bad"]
 
 
@@ -152,17 +152,17 @@ def test_a_clients_compiles_past_their_time_stop_that_client_alone(monkeypatch: 
     with GuideCompiler(small_vocabulary(), limits=limits) as compiler:
         for i in range(2):
             with pytest.raises(GuideError, match=r"did not compile in 0\.1 s"):
-                compiler.submit(Guide.regex(f"slow{i}"), client=1).result(timeout=20)
+                compiler.submit(Guide.regex(f"slow{i}"), client=1).result(timeout=60)
         with pytest.raises(UnavailableError, match="2 compiles are past their time limit"):
-            compiler.submit(Guide.regex("more"), client=1).result(timeout=20)
+            compiler.submit(Guide.regex("more"), client=1).result(timeout=60)
         with pytest.raises(
             GuideError, match=r"did not compile in 0\.1 s"
         ):  # remembered, and nobody else's fault
-            compiler.submit(Guide.regex("slow0"), client=2).result(timeout=20)
+            compiler.submit(Guide.regex("slow0"), client=2).result(timeout=60)
         other = compiler.submit(Guide.regex("other"), client=2)
         for _ in range(3):
-            assert backend.has_begun.acquire(timeout=20)
+            assert backend.has_begun.acquire(timeout=60)
         assert "other" in backend.begun
         backend.may_end.release(100)
         with pytest.raises(GuideError):
-            other.result(timeout=20)
+            other.result(timeout=60)

@@ -291,30 +291,30 @@ def test_guides_whose_ends_are_not_known(guide: Guide, message: str) -> None:
     with GuideCompiler(VOCABULARY) as compiler:
         future = compiler.submit_closing(compiler.submit(guide))
         with pytest.raises(GuideError, match=f"can't be known: {message}"):
-            future.result(20)
+            future.result(60)
 
 
 def test_a_library_that_tells_no_ends_is_named() -> None:
     with GuideCompiler(VOCABULARY, backend="llguidance") as compiler:
         future = compiler.submit_closing(compiler.submit(Guide.regex("[0-9]+")))
         with pytest.raises(GuideError, match="can't be known: llguidance compiled it"):
-            future.result(20)
+            future.result(60)
 
 
 def test_the_compiler_works_ends_out_behind_the_guide() -> None:
     with GuideCompiler(VOCABULARY) as compiler:
         guide = Guide.ebnf('root ::= "[" [0-9]* "]"')
         future = compiler.submit(guide)
-        before, text = future.result(20).memory_bytes, sys.getsizeof(guide.source)
+        before, text = future.result(60).memory_bytes, sys.getsizeof(guide.source)
         closing = compiler.submit_closing(future)
-        assert closing.result(20) is future.result()
+        assert closing.result(60) is future.result()
         assert compiler.cache.num_bytes - text == future.result().memory_bytes > before
         failed = compiler.submit_closing(compiler.submit(Guide.ebnf('root ::= "a" missing')))
         with pytest.raises(GuideError, match="missing"):
-            failed.result(20)
+            failed.result(60)
         late = compiler.submit(guide)
     with pytest.raises(GuideError, match="closed"):
-        compiler.submit_closing(late).result(20)
+        compiler.submit_closing(late).result(60)
 
 
 def test_errors_have_a_text() -> None:

@@ -53,9 +53,9 @@ def test_a_complement_is_found_where_its_pattern_is_not(pattern: str) -> None:
     "pattern", ["", "x?", "(^a)b", r"\bx", "(?=a)", r"(a)\1", "[a-z]{300}", "(a|b)*a(a|b){9}$", "("]
 )
 def test_some_have_none(pattern: str) -> None:
-    begin = time.process_time()
+    begin = time.thread_time()
     assert patterns.inverse(pattern) is None
-    assert time.process_time() - begin < 1
+    assert time.thread_time() - begin < 10  # an automaton that explodes takes minutes
 
 
 def test_a_complement_is_taken_by_the_rewriting() -> None:

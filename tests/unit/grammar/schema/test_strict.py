@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.grammar.grammars import END, allowed, new_row, small_vocabulary
+from support.products import each_value
 from weft.errors import GuideError
 from weft.grammar import CompiledGuide, Guide, Matcher
 from weft.grammar.auto import AutoBackend
@@ -87,7 +88,7 @@ def test_what_is_accepted_is_valid_or_has_a_note(open_objects: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.each_value
+@each_value
 @pytest.mark.parametrize("first", range(1000, 3000, 500))
 @pytest.mark.parametrize("open_objects", [False, True])
 def test_what_is_accepted_is_valid_or_has_a_note_at_length(open_objects: bool, first: int) -> None:

@@ -1,0 +1,74 @@
+"""Removes each wait and each record in turn, and says what noticed it.
+
+    PYTHONPATH=tools:tests .venv/bin/python -m races [part of a site's name]
+
+A fresh process, since a fork of one in which engines ran has none of their threads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from functools import partial
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from races.faults import FAULTS
+from races.harness import Run, notice_all
+from races.parts import PARTS, recording
+from races.removal import remove
+from races.runs import RUNS, beams, captured_loop, given_split, plain, processors, split
+from races.sites import NOT_HERE, Site, sites
+
+for module in ("transformers", "xgrammar", "llguidance"):  # once, for all forks
+    importlib.import_module(module)
+
+FIRST: dict[str, list[Run]] = {
+    "engine/flight_recorder.py": [recording],
+    "engine/step/branching.py": [beams],
+    "engine/processors/host.py": [processors],
+    "engine/device/results.py": [plain],
+    "engine/step/graphs.py": FAULTS,
+    "engine/step/prompt_reader.py": FAULTS,
+    "engine/step/runner.py": FAULTS,
+    "engine/engine.py": FAULTS,
+    "engine/output/processor.py": FAULTS,
+    "engine/device/tensors.py": FAULTS,
+    "guided/state.py": [recording],
+    "guided/lane.py": [captured_loop, split, given_split],
+}
+"""What is likely to notice a call of a file; all the others are asked after it."""
+
+QUICK = [run for run in PARTS if run is not recording]
+EVERY: list[Run] = [*QUICK, *RUNS, *FAULTS, recording]
+
+
+def order(path: str) -> list[Run]:
+    """Every run, the likely ones first."""
+    first = [*QUICK, *FIRST.get(path, [])]
+    return [*first, *(run for run in EVERY if run not in first)]
+
+
+def main(part: str = "") -> int:
+    began, missed, found = time.monotonic(), list[str](), 0
+    chosen = [site for site in sites() if part in str(site)]
+    changes = [(str(site), partial(remove, site), order(site.path)) for site in chosen]
+    changes.append(("nothing", lambda: None, EVERY))
+    for name, noticed in notice_all(EVERY, changes, os.cpu_count() or 1):
+        print(f"{noticed.seconds:6.1f} s  {name}: {noticed.run} {noticed.how[:160]}", flush=True)
+        found += name != "nothing" and noticed.run is not None
+        if (noticed.run is None) != (name == "nothing"):
+            missed.append(name)
+    for path, why in NOT_HERE.items():
+        print(f"not here: {path}, which {why}")
+    print(f"{found} of {len(chosen)} removed calls were noticed in {time.monotonic() - began:.0f} s")
+    for name in missed:
+        print(f"WRONG: {name}", file=sys.stderr)
+    return len(missed)
+
+
+if __name__ == "__main__":
+    assert Site  # the word for what is removed
+    sys.exit(min(main(*sys.argv[1:]), 1))
