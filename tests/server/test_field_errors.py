@@ -16,7 +16,7 @@ from support.server.asking import ask
 from support.server.bodies import ASKED
 from support.server.running import Running
 from weft.server.errors import ApiError
-from weft.server.protocol.base import Body
+from weft.server.protocol.body import Body
 from weft.server.protocol.chat import ChatBody
 from weft.server.protocol.completions import CompletionBody
 from weft.server.protocol.responses import ResponsesBody

@@ -11,7 +11,7 @@ import pytest
 
 from weft.server.models import ModelConfig
 from weft.server.programs import ProgramLimits
-from weft.server.protocol.base import Body
+from weft.server.protocol.body import Body
 from weft.server.protocol.chat import ChatBody
 from weft.server.protocol.completions import CompletionBody
 from weft.server.protocol.responses import ResponsesBody

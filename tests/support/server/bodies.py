@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from support.server.asking import MESSAGES
-from weft.server.protocol.base import Body
+from weft.server.protocol.body import Body
 from weft.server.protocol.chat import ChatBody
 from weft.server.protocol.completions import CompletionBody
 from weft.server.protocol.responses import ResponsesBody

@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field
 
 from weft.server.errors import ApiError, quoted
 from weft.server.protocol import other_names
-from weft.server.protocol.base import MOST_COUNTED, Few, Object
-from weft.server.protocol.sampling import SamplingFields
+from weft.server.protocol.body import MOST_COUNTED, Few, Object
+from weft.server.protocol.generation import SamplingFields
 from weft.server.protocol.template import TemplateFields
 
 

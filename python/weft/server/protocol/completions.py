@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from weft.server.errors import ApiError
 from weft.server.protocol import other_names
-from weft.server.protocol.sampling import SamplingFields
+from weft.server.protocol.generation import SamplingFields
 
 MAX_PROMPTS = 1024
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from weft.server.protocol import other_names
-from weft.server.protocol.base import MOST_COUNTED, Body, Few, Object
+from weft.server.protocol.body import MOST_COUNTED, Body, Few, Object
 
 Schema = dict[str, Any] | bool | str
 

@@ -10,11 +10,11 @@ from pydantic import AfterValidator, Field
 
 from weft.server.errors import ApiError, kind_of, quoted
 from weft.server.protocol import other_names
-from weft.server.protocol.base import Body, Few, Object
+from weft.server.protocol.body import Body, Few, Object
 from weft.server.protocol.chat import ChatBody
 from weft.server.protocol.guides import GuideFields
-from weft.server.protocol.items import messages_of
-from weft.server.protocol.sampling import Metadata
+from weft.server.reading.responses import messages_of
+from weft.server.protocol.generation import Metadata
 from weft.server.protocol.template import Effort
 
 SAME = (

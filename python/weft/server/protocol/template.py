@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from weft.server.errors import ApiError
-from weft.server.protocol.base import Body, Few, Object
+from weft.server.protocol.body import Body, Few, Object
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 

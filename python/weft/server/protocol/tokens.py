@@ -9,7 +9,7 @@ from pydantic import FailFast
 
 from weft.server.errors import ApiError
 from weft.server.protocol import other_names
-from weft.server.protocol.base import Body, Few, Object
+from weft.server.protocol.body import Body, Few, Object
 from weft.server.protocol.template import TemplateFields
 
 

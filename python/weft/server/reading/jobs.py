@@ -14,7 +14,7 @@ from weft.core.request import NOTHING, FieldNames, Gather, Request
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import ApiError, api_error, quoted
-from weft.server.protocol.sampling import SamplingFields
+from weft.server.protocol.generation import SamplingFields
 from weft.server.reading.guides import guide_field
 from weft.server.served import ServedModel
 

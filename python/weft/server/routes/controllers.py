@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 
 from weft.errors import WeftError
 from weft.server.errors import ApiError, api_error
-from weft.server.protocol.base import Body, Few
+from weft.server.protocol.body import Body, Few
 from weft.server.routes.bodies import beside, json_body, raw_body, state_of, tenant_of
 
 router = APIRouter()

@@ -12,7 +12,7 @@ from weft.server.protocol.chat import ChatBody
 from weft.server.protocol.completions import CompletionBody
 from weft.server.responding import AnswerResponse
 from weft.server.routes.bodies import beside, json_body, state_of, tenant_of
-from weft.server.routes.chat import chat_request
+from weft.server.reading.chat import chat_request
 from weft.server.routes.completions import completion_request
 
 

@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from weft.server.errors import ApiError
 from weft.server.kept import Kept
-from weft.server.protocol.items import input_items, page
+from weft.server.reading.responses import input_items, page
 from weft.server.protocol.responses import ResponsesBody, in_own_names
 from weft.server.responding import AnswerResponse
 from weft.server.routes.bodies import beside, json_body, state_of, tenant_of
-from weft.server.routes.chat import chat_request
+from weft.server.reading.chat import chat_request
 from weft.server.state import ServerState
 from weft.server.tenants import Tenant
 from weft.server.writing.responses import ResponsesWriter

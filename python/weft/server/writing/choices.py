@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from weft.core import Output
 from weft.server.errors import ApiError
-from weft.server.protocol.sampling import SamplingFields
+from weft.server.protocol.generation import SamplingFields
 from weft.server.reading.jobs import Job
 from weft.server.writing.common import DONE, TokenJson, event, extras, failed, usage, usage_of
 from weft.server.writing.increments import Increment

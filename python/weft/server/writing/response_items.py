@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.parsing import CallArguments, CallBegin, CallEnd, Content, Part, Reasoning
 from weft.server.ids import new_hex
-from weft.server.protocol.items import new_item_id
+from weft.server.reading.responses import new_item_id
 
 Events = list[dict[str, Any]]
 

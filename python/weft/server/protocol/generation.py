@@ -14,7 +14,7 @@ from weft.core import SamplingParams
 from weft.core.sampling import MAX_LOGIT_BIAS
 from weft.server.errors import ApiError
 from weft.server.protocol import other_names
-from weft.server.protocol.base import Body, Few
+from weft.server.protocol.body import Body, Few
 from weft.server.protocol.guides import GuideFields
 
 LOWEST_PRIORITY = 30
