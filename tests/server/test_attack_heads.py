@@ -15,7 +15,7 @@ from support.server.asking import ask
 from support.server.attacks import BO, CHUNKED, COMPLETIONS, MIB, UNFINISHED, check_neighbour, get, post
 from support.server.running import Running, running
 from support.server.sockets import connected, rest, wait_for
-from weft.server.served import ServedModel
+from weft.server.models import ServedModel
 from weft.server.settings import ServerConfig
 
 

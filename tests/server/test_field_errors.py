@@ -17,10 +17,9 @@ from support.server.bodies import ASKED
 from support.server.running import Running
 from weft.server.errors import ApiError
 from weft.server.protocol.body import Body
-from weft.server.protocol.chat import ChatBody
-from weft.server.protocol.completions import CompletionBody
+from weft.server.protocol.generation import ChatBody, CompletionBody
 from weft.server.protocol.responses import ResponsesBody
-from weft.server.protocol.tokens import DetokenizeBody, TokenizeBody
+from weft.server.routes.tokens import DetokenizeBody, TokenizeBody
 
 
 def told(body: type[Body], data: Any) -> ApiError:

@@ -1,26 +1,24 @@
-"""What comes of submitted requests: increments of text, on the server's event loop."""
+"""Follows submitted requests on the event loop, and decodes their deltas into increments of text."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.client.following import Came
-from weft.client.responses import Response, ResponseDelta
+from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
 from weft.client.unread import merged
 from weft.core import Output, OutputStats, TokenLogprob
-from weft.engine.sequence import Sequence
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import api_error
-from weft.server.served import ServedModel
+from weft.server.models import ServedModel
 
 
 @dataclass(slots=True)
 class Increment:
-    """What came of one choice: text that is settled, the tokens that came with it, and at its end its whole output."""
+    """New tokens of one choice and the text that they settle. `output` is the whole answer, once it has ended."""
 
     choice: int
     text: str
@@ -32,60 +30,66 @@ class Increment:
 
 
 class Answers:
-    """The answers to requests that were submitted: choice p * n + i is sequence i of prompt p. Increments come at
-    least `pause_s()` seconds apart, and at the end. `close` when done: what has not ended is cancelled."""
+    """The answers to submitted requests: choice p * `num_each` + i is sequence i of prompt p.
+
+    Increments arrive at least `pause_s()` seconds apart; the end of an answer is not delayed. Call `close` when done:
+    it cancels requests that have not ended.
+    """
 
     def __init__(
         self,
         served: ServedModel,
-        responses: abc.Sequence[Response],
+        handles: Sequence[RequestHandle],
         num_each: int,
         pause_s: Callable[[], float] | None = None,
     ) -> None:
-        self.served, self.responses = served, responses
+        self.served, self.handles = served, handles
         self._num_each = num_each
-        self._texts: dict[Sequence, _SequenceText] = {}
-        self._first = {response.id: place * num_each for place, response in enumerate(self.responses)}
-        self._following = served.client.following(self.responses, pause_s)
+        self._texts: dict[AnswerSequence, _SequenceText] = {}
+        self._first_choice = {handle.id: place * num_each for place, handle in enumerate(self.handles)}
+        self._following = served.client.following(self.handles, pause_s)
 
     async def next(self) -> list[Increment]:
-        """What came, once something did; nothing at the end. Raises `ApiError`."""
+        """Wait for the next increments; an empty list at the end. Raises `ApiError`."""
         try:
-            while came := await self._following.next():
-                if found := await self._read(came):
-                    return found
+            while news := await self._following.next():
+                if increments := await self._increments(news):
+                    return increments
         except WeftError as error:
             raise api_error(error) from error
         return []
 
     def close(self) -> None:
-        """Let go of them."""
+        """Stop following the requests."""
         self._following.close()
 
-    async def _read(self, came: Came) -> list[Increment]:
-        found: list[Increment] = []
-        for response, deltas in came:
-            if response.error is not None:
-                raise response.error
-            beamed = response.request.beam is not None
+    async def _increments(self, news: Came) -> list[Increment]:
+        increments: list[Increment] = []
+        for handle, deltas in news:
+            if handle.error is not None:
+                raise handle.error
+            has_beams = handle.request.beam is not None
             for delta in merged(deltas) if len(deltas) > 1 else deltas:
-                found += self._of_beams(response, delta) if beamed else [self._increment(response, delta)]
-        for increment in found:
+                if has_beams:
+                    increments += self._of_beams(handle, delta)
+                else:
+                    increments.append(self._of_delta(handle, delta))
+        for increment in increments:
             if increment.output is not None:
                 await self._judge(increment)
-        return found
+        return increments
 
-    def _increment(self, response: Response, delta: ResponseDelta) -> Increment:
+    def _of_delta(self, handle: RequestHandle, delta: ResponseDelta) -> Increment:
         sequence = delta.sequence
-        assert sequence is not None  # a request that never began has an error
+        assert sequence is not None  # only a request with an error has no sequence
         answer, start, end = sequence.output, delta.start, delta.end
         tokens = answer.token_ids[start:end]
         text = self._texts.get(sequence)
         if text is None:
-            text = self._texts[sequence] = _SequenceText(self.served, response, sequence)
+            text = self._texts[sequence] = _SequenceText(self.served, handle, sequence)
         return Increment(
-            self._first[response.id] + sequence.index,
-            text.last(answer) if delta.is_finished else text.more(tokens),
+            self._first_choice[handle.id] + sequence.index,
+            text.rest(answer) if delta.is_finished else text.add(tokens),
             tokens,
             answer.origins[start:end],
             answer.logprobs[start:end] if answer.logprobs is not None else None,
@@ -93,12 +97,12 @@ class Answers:
             answer.stats,
         )
 
-    def _of_beams(self, response: Response, delta: ResponseDelta) -> list[Increment]:
-        """The answers that a search found: beams are not streamed."""
+    def _of_beams(self, handle: RequestHandle, delta: ResponseDelta) -> list[Increment]:
+        # Beams may change until the search ends, so that only the last delta makes increments.
         if not delta.is_final:
             return []
-        outputs = self.served.detokenizer.output(response).outputs[: self._num_each]
-        first = self._first[response.id]
+        outputs = self.served.detokenizer.output(handle).outputs[: self._num_each]
+        first = self._first_choice[handle.id]
         return [
             Increment(
                 first + place,
@@ -113,30 +117,31 @@ class Answers:
         ]
 
     async def _judge(self, increment: Increment) -> None:
-        """Ask whether an answer obeys a guide that was not enforced whole, beside everything else."""
-        response, output = self.responses[increment.choice // self._num_each], increment.output
-        guide = response.request.guide
+        """Check whether an answer obeys a guide that was only partly enforced."""
+        handle, output = self.handles[increment.choice // self._num_each], increment.output
+        guide = handle.request.guide
         if output is not None and isinstance(guide, Guide) and not guide.strict:
-            await asyncio.to_thread(self.served.detokenizer.judge, output, response)
+            # Another process checks, which may take long; a thread waits for it in place of the event loop.
+            await asyncio.to_thread(self.served.detokenizer.judge, output, handle)
 
 
 class _SequenceText:
-    """The text of a sequence: what can't become a stop word and ends on whole characters."""
+    """The settled text of a sequence: without text that may yet become a stop word, and without cut characters."""
 
-    def __init__(self, served: ServedModel, response: Response, sequence: Sequence) -> None:
-        self._detokenizer, self._response = served.detokenizer, response
+    def __init__(self, served: ServedModel, handle: RequestHandle, sequence: AnswerSequence) -> None:
+        self._detokenizer, self._handle = served.detokenizer, handle
         self._running = served.detokenizer.running(sequence)
         self._num_shown = 0
 
-    def more(self, tokens: abc.Sequence[int]) -> str:
-        """What these tokens settle."""
+    def add(self, tokens: Sequence[int]) -> str:
+        """The text that these tokens settle."""
         running, shown = self._running, self._num_shown
         for token in tokens:
             running.feed(token)
         self._num_shown = max(shown, running.num_shown)
         return running.text[shown : self._num_shown]
 
-    def last(self, answer: Output) -> str:
-        """The rest."""
-        answer.text = self._detokenizer.text(answer, self._response)
+    def rest(self, answer: Output) -> str:
+        """The rest of the text, at the end of the answer. Sets `answer.text`."""
+        answer.text = self._detokenizer.text(answer, self._handle)
         return answer.text[self._num_shown :]
