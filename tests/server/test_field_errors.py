@@ -168,7 +168,7 @@ def test_no_message_is_pydantics(body: type[Body]) -> None:
 def test_limits_that_are_given_once_or_alike() -> None:
     alike = ChatBody.read({**ASKED[ChatBody], "max_tokens": 5, "max_completion_tokens": 5})
     alike.check_together()
-    assert alike.most_tokens == 5
+    assert alike.answer_tokens == 5
     with pytest.raises(ApiError, match="max_tokens is 5 and max_completion_tokens 6; give one"):
         ChatBody.read({**ASKED[ChatBody], "max_tokens": 5, "max_completion_tokens": 6}).check_together()
     with pytest.raises(ApiError, match="best_of is 3; it must equal n, which is 1"):
