@@ -54,12 +54,7 @@ def test_models_settings_are_told_of() -> None:
 
 
 def test_every_route_is_told_of() -> None:
-    routers = [one.router.routes for one in (responses, tokens, operating, controllers)]
-    found = {
-        re.sub(r"{\w+(:path)?}", "{id}", one.path)
-        for one in [*ROUTES, *(r for some in routers for r in some)]
-    }  # type: ignore[attr-defined]
-    assert (
-        len(found) > 12
-        and [path for path in sorted(found) if path not in PAGE.replace("{id or tag}", "{id}")] == []
-    )
+    listed = [*ROUTES, *(r for one in (responses, tokens, operating, controllers) for r in one.router.routes)]
+    found = {re.sub(r"{\w+(:path)?}", "{id}", one.path) for one in listed}  # type: ignore[attr-defined]
+    told = PAGE.replace("{id or tag}", "{id}")
+    assert len(found) > 12 and [path for path in sorted(found) if path not in told] == []

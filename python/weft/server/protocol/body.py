@@ -142,21 +142,22 @@ class _FirstOnly(FailFast):
 Few = Annotated[list[T], _FirstOnly(), BeforeValidator(_bounded)]
 """A list of bounded length. Validation stops at the first wrong entry: a body has room for millions."""
 Object = Annotated[dict[str, Any], BeforeValidator(_bounded)]
+Refused = Mapping[str, tuple[str, tuple[Any, ...]]]
+"""Fields by name, each with the reason for its refusal and the values that ask for nothing, which are accepted."""
 
 
 class Body(BaseModel):
     """A body, or an object within one.
 
-    `REFUSED` names fields that other servers accept and weft does not honour. Each has a reason, and the values that
-    ask for nothing, which are accepted. `OTHER_NAMES` maps other libraries' names for a field to weft's, for hints in
-    errors. A null field counts as absent, unless null is a value of its own.
+    `REFUSED` names fields that other servers accept and weft does not honour. `OTHER_NAMES` maps other libraries' names
+    for a field to weft's, for hints in errors. A null field counts as absent, unless null is a value of its own.
 
     Values must have the type of their field: "5" is no number, and 1 is not true. But 5.0 is 5.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {}
+    REFUSED: ClassVar[Refused] = {}
     OTHER_NAMES: ClassVar[Mapping[str, str]] = {}
     _null_is_absent: ClassVar[frozenset[str]] = frozenset()
     """Fields for which null means the default."""

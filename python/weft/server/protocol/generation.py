@@ -18,7 +18,7 @@ from weft.core import SamplingParams
 from weft.core.sampling import MAX_LOGIT_BIAS
 from weft.server.errors import ApiError, quoted
 from weft.server.protocol import other_names
-from weft.server.protocol.body import MAX_COUNT, Body, Few, Object
+from weft.server.protocol.body import MAX_COUNT, Body, Few, Object, Refused
 
 # -- guides
 
@@ -61,7 +61,7 @@ class StructuredOutputs(Body):
     disable_additional_properties: bool = False
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.STRUCTURED_OUTPUTS
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    REFUSED: ClassVar[Refused] = {
         "whitespace_pattern": ("blanks are bounded, or none with disable_any_whitespace", ()),
     }
 
@@ -100,7 +100,7 @@ class GuideFields(Body):
     guided_grammar: str | None = None
     guide: OwnGuide | None = None
 
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    REFUSED: ClassVar[Refused] = {
         "guided_decoding_backend": (
             "the server chooses the library that enforces more of a guide",
             ("auto",),
@@ -145,12 +145,12 @@ Metadata = Annotated[dict[str, Any], BeforeValidator(_bounded_metadata)]
 
 
 class StreamOptions(Body):
-    """`stream_options`: a chunk with the usage at the end, and with each."""
+    """`stream_options`: usage in a last chunk, and in every chunk."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    REFUSED: ClassVar[Refused] = {
         "include_obfuscation": ("chunks are as long as their text", (False,)),
     }
 
@@ -202,7 +202,7 @@ class SamplingFields(GuideFields):
     prompt_cache_key: str | None = None
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.SAMPLING
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    REFUSED: ClassVar[Refused] = {
         **GuideFields.REFUSED,
         "skip_special_tokens": ("text has no special tokens; ask for return_token_ids", (True,)),
         "spaces_between_special_tokens": ("text has no special tokens", (True,)),
@@ -260,9 +260,8 @@ class SamplingFields(GuideFields):
         if self.stream and self.prompt_logprobs is not None:
             raise ApiError("prompt_logprobs are not streamed; leave out stream", param="prompt_logprobs")
 
-    def sampling(self, defaults: SamplingParams, max_tokens: int, logprobs: int | None) -> SamplingParams:
-        """The sampling parameters. Fields that the body leaves out come from `defaults`; `logprobs` is the number of
-        most likely tokens to report, None for no log-probabilities. Raises `InputError`."""
+    def sampling(self, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
+        """The sampling parameters. Fields that the body leaves out come from `defaults`. Raises `InputError`."""
 
         def chosen(name: str) -> Any:
             value = getattr(self, name)
@@ -284,9 +283,9 @@ class SamplingFields(GuideFields):
             stop=() if self.stop is None else self.stop,
             stop_token_ids=self.stop_token_ids or (),
             seed=self.seed,
-            logprobs=logprobs,
+            logprobs=self.num_logprobs,
             n=None if self.n == 1 else self.n,
-            on_length=self.on_length,  # type: ignore[arg-type]  # SamplingParams says what it may be
+            on_length=self.on_length,  # type: ignore[arg-type]  # SamplingParams checks it
         )
 
 
@@ -354,7 +353,7 @@ class ChatBody(SamplingFields, TemplateFields):
     include_reasoning: bool = True
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.CHAT
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    REFUSED: ClassVar[Refused] = {
         **SamplingFields.REFUSED,
         "echo": ("a conversation is not repeated; use /v1/completions", (False,)),
         "audio": ("models here write text", ()),

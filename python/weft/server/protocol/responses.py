@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from weft.server.errors import kind_of, quoted
 from weft.server.protocol import other_names
-from weft.server.protocol.body import Body, Few, Object
+from weft.server.protocol.body import Body, Few, Object, Refused
 from weft.server.protocol.generation import Effort, GuideFields, Metadata
 
 TOOL_FORM = 'a tool here is {"type": "function", "name": ..., "parameters": ...}'
@@ -38,7 +38,7 @@ class TextSettings(Body):
 
     format: Object | None = None
 
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    REFUSED: ClassVar[Refused] = {
         "verbosity": ("models here have no such setting", ("medium",)),
     }
 
@@ -48,7 +48,7 @@ class ReasoningSettings(Body):
 
     effort: Effort | None = None
 
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    REFUSED: ClassVar[Refused] = {
         "summary": ("reasoning is given as it is", ("auto",)),
         "generate_summary": ("reasoning is given as it is", ("auto",)),
     }
@@ -57,7 +57,7 @@ class ReasoningSettings(Body):
 class StreamSettings(Body):
     """`stream_options`."""
 
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    REFUSED: ClassVar[Refused] = {
         "include_obfuscation": ("events are as long as their text", (False,)),
     }
 
@@ -106,7 +106,7 @@ class ResponsesBody(GuideFields):
     prompt_cache_key: str | None = None
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.RESPONSES
-    REFUSED: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    REFUSED: ClassVar[Refused] = {
         **GuideFields.REFUSED,
         "background": ("answers are waited for", (False,)),
         "conversation": ("give previous_response_id", ()),

@@ -117,7 +117,7 @@ def job_of(
     # Requests with equal parameters share one object, which the engine then converts only once.
     @cache
     def sampling(max_tokens: int) -> SamplingParams:
-        return body.sampling(served.defaults, max_tokens, body.num_logprobs)
+        return body.sampling(served.defaults, max_tokens)
 
     requests = [
         GenerationRequest(
