@@ -126,7 +126,7 @@ def test_heads(door: Running, name: str) -> None:
     if status >= 400:
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
     tenants = door.state.tenants
-    wait_for(lambda: not door.state.connections.open and not tenants.num_inside and not tenants.num_coming)
+    wait_for(lambda: not door.state.connections.open and not tenants.num_inside and not tenants.num_arriving)
     check_neighbour(door)
 
 

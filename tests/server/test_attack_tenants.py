@@ -86,12 +86,12 @@ def test_bodies_that_do_not_come(two_keys: Running) -> None:
         for _ in range(6):
             one = opened.enter_context(connected(two_keys))
             one.sendall(UNFINISHED + b"Content-Length: 100\r\n\r\n{")
-        wait_for(lambda: tenants.num_coming == 4)
+        wait_for(lambda: tenants.num_arriving == 4)
         assert not tenants.num_requests
         check_neighbour(two_keys, BO)
         status, answer = ask(f"{two_keys.url}{COMPLETIONS}", INNOCENT, headers=ADA)
         assert status == 429 and "have not come" in answer["error"]["message"]
-    wait_for(lambda: not tenants.num_coming)
+    wait_for(lambda: not tenants.num_arriving)
     check_neighbour(two_keys, ADA)
 
 

@@ -156,7 +156,7 @@ def test_bodies_that_are_not_whole_count(models: dict[str, ServedModel]) -> None
             assert ask(f"{server.url}/tokenize", {"prompt": "x"}, headers=ask_as["b"])[0] == 200
             status, answer = ask(f"{server.url}/tokenize", {"prompt": "x" * 15_000}, headers=ask_as["b"])
             assert status == 503 and answer["error"]["code"] == "bodies_full"
-        wait_for(lambda: not server.state.tenants.num_coming)
+        wait_for(lambda: not server.state.tenants.num_arriving)
         assert server.state.tenants.num_body_bytes == 0
 
 

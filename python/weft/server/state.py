@@ -1,6 +1,6 @@
 """The parts of a running server, and the first steps of every route: its state, its tenant, and its body.
 
-Work that would hold up the event loop is done on a reading thread (`beside`), where tenants take turns.
+Work that would hold up the event loop is done on a reading thread (`off_loop`), where tenants take turns.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any,
     raw = await raw_body(request)
     max_entries = state_of(request).config.max_body_entries
     if len(raw) > body_json.SMALL:
-        data = await beside(request, len(raw), lambda: read_json(raw, max_entries))
+        data = await off_loop(request, len(raw), lambda: read_json(raw, max_entries))
     else:
         data = read_json(raw, max_entries)
     if is_of_model and isinstance(data, dict):
@@ -137,7 +137,7 @@ async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any,
     return data, len(raw)
 
 
-async def beside(request: Request, size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
+async def off_loop(request: Request, size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
     """The result of `work`. For a large body, or with `is_heavy`, a reading thread does it."""
     if size <= SMALL_BODY and not is_heavy:
         return work()

@@ -31,7 +31,7 @@ class Tenant:
     name: str
     number: int
     has_key: bool = True
-    num_coming: int = 0
+    num_arriving: int = 0
     num_requests: int = 0
     num_sequences: int = 0
     num_body_bytes: int = 0
@@ -48,8 +48,8 @@ class Tenant:
 class Tenants:
     """The tenants of a server, and the totals of their counts.
 
-    `num_coming` counts requests whose body is still arriving, `num_requests` those under way, `num_inside` all requests
-    in the server, and `num_body_bytes` the bytes of all bodies.
+    `num_arriving` counts requests whose body is still arriving, `num_requests` those under way, `num_inside` all
+    requests in the server, and `num_body_bytes` the bytes of all bodies.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -60,7 +60,7 @@ class Tenants:
         ]
         self._anybody = Tenant(ANYBODY, 0, has_key=False)
         self._connections: dict[Hashable, Tenant] = {}
-        self.num_coming = 0
+        self.num_arriving = 0
         self.num_requests = 0
         self.num_inside = 0
         self.num_body_bytes = 0
@@ -108,21 +108,21 @@ class Tenants:
             tenant.num_sequences -= num_sequences
 
     @contextmanager
-    def coming(self, tenant: Tenant) -> Iterator[None]:
+    def arriving(self, tenant: Tenant) -> Iterator[None]:
         """Count a request whose body arrives. Raises `ApiError` if there are too many, or if the request would not be
         admitted afterwards."""
         self._check(tenant)
-        if self.num_coming >= self._config.max_requests:
-            raise _full(f"the bodies of {self.num_coming} requests have not come")
-        if tenant.num_coming >= self._config.requests_per_key:
-            raise _too_many(f"the bodies of {tenant.num_coming} requests of this key have not come")
-        tenant.num_coming += 1
-        self.num_coming += 1
+        if self.num_arriving >= self._config.max_requests:
+            raise _full(f"the bodies of {self.num_arriving} requests have not come")
+        if tenant.num_arriving >= self._config.requests_per_key:
+            raise _too_many(f"the bodies of {tenant.num_arriving} requests of this key have not come")
+        tenant.num_arriving += 1
+        self.num_arriving += 1
         try:
             yield
         finally:
-            tenant.num_coming -= 1
-            self.num_coming -= 1
+            tenant.num_arriving -= 1
+            self.num_arriving -= 1
 
     @contextmanager
     def admitted(self, tenant: Tenant) -> Iterator[None]:
@@ -191,18 +191,18 @@ class Tenants:
 
 
 class Admission:
-    """Counts a request of a tenant within `with`: as coming while its body arrives, then as under way.
+    """Counts a request of a tenant within `with`: as arriving while its body arrives, then as under way.
 
     The two are counted apart, so that clients who never finish their bodies do not keep out those who have.
     """
 
     def __init__(self, tenants: Tenants, tenant: Tenant) -> None:
         self._tenants, self._tenant = tenants, tenant
-        self._num_bytes, self._is_coming = 0, True
+        self._num_bytes, self._is_arriving = 0, True
 
     def __enter__(self) -> Admission:
         self._stage = ExitStack()
-        self._stage.enter_context(self._tenants.coming(self._tenant))
+        self._stage.enter_context(self._tenants.arriving(self._tenant))
         return self
 
     def __exit__(
@@ -217,8 +217,8 @@ class Admission:
         self._num_bytes += num_bytes
         self._tenant.num_body_bytes += num_bytes
         self._tenants.check_bytes(self._tenant)
-        if is_whole and self._is_coming:
-            self._is_coming = False
+        if is_whole and self._is_arriving:
+            self._is_arriving = False
             self._stage.close()
             self._stage.enter_context(self._tenants.admitted(self._tenant))
 

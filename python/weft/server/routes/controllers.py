@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from weft.errors import WeftError
 from weft.server.errors import ApiError, api_error
 from weft.server.protocol.body import Body, Few
-from weft.server.state import beside, json_body, raw_body, state_of, tenant_of
+from weft.server.state import json_body, off_loop, raw_body, state_of, tenant_of
 
 router = APIRouter()
 
@@ -31,7 +31,7 @@ async def upload(request: Request) -> dict[str, Any]:
         raise ApiError("the body is no WebAssembly module in binary form; send the .wasm file as it is")
     state, tenant = state_of(request), tenant_of(request)
     try:
-        return await beside(
+        return await off_loop(
             request, len(module), lambda: state.programs.upload(tenant.name, module), is_heavy=True
         )
     except WeftError as error:

@@ -16,7 +16,7 @@ from weft.server.reading.chat import chat_job
 from weft.server.reading.guides import guide_field
 from weft.server.reading.jobs import Job, completion_job
 from weft.server.responding import AnswerResponse
-from weft.server.state import ServerState, beside, json_body, state_of, tenant_of
+from weft.server.state import ServerState, json_body, off_loop, state_of, tenant_of
 from weft.server.tenants import Tenant
 from weft.server.writing.choices import ChatWriter, CompletionWriter
 
@@ -32,7 +32,7 @@ async def chat(request: Request) -> Response:
         return AnswerResponse(job, ChatWriter(job, body), tenant, state)
 
     is_heavy = _is_heavy(data) or bool(data.get("tools"))
-    return await beside(request, size, read, is_heavy=is_heavy)
+    return await off_loop(request, size, read, is_heavy=is_heavy)
 
 
 async def completion(request: Request) -> Response:
@@ -46,7 +46,7 @@ async def completion(request: Request) -> Response:
         return AnswerResponse(job, CompletionWriter(job, body), tenant, state)
 
     is_heavy = _is_heavy(data) or isinstance(data.get("prompt"), list)
-    return await beside(request, size, read, is_heavy=is_heavy)
+    return await off_loop(request, size, read, is_heavy=is_heavy)
 
 
 def job_of_body(

@@ -13,7 +13,7 @@ from weft.server.protocol.responses import ResponsesBody
 from weft.server.reading.responses import chat_body, input_items, page, renamed
 from weft.server.responding import AnswerResponse
 from weft.server.routes.generation import job_of_body
-from weft.server.state import ServerState, beside, json_body, state_of, tenant_of
+from weft.server.state import ServerState, json_body, off_loop, state_of, tenant_of
 from weft.server.tenants import Tenant
 from weft.server.writing.responses import ResponsesWriter
 
@@ -25,7 +25,7 @@ async def respond(request: Request) -> Response:
     """Answer, and keep the response unless `store` is false."""
     data, size = await json_body(request)
     state, tenant = state_of(request), tenant_of(request)
-    return await beside(request, size, lambda: _response(state, tenant, data, size), is_heavy=True)
+    return await off_loop(request, size, lambda: _response(state, tenant, data, size), is_heavy=True)
 
 
 @router.get("/v1/responses/{response_id}")
@@ -56,7 +56,7 @@ async def delete(request: Request, response_id: str) -> dict[str, Any]:
 
 async def _kept(request: Request, response_id: str) -> Kept:
     responses, tenant = state_of(request).responses, tenant_of(request).name
-    return await beside(request, 0, lambda: responses.get(tenant, response_id), is_heavy=True)
+    return await off_loop(request, 0, lambda: responses.get(tenant, response_id), is_heavy=True)
 
 
 def _response(state: ServerState, tenant: Tenant, data: Any, size: int) -> Response:

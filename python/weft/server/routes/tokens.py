@@ -16,7 +16,7 @@ from weft.server.protocol import other_names
 from weft.server.protocol.body import Body, Few, Object
 from weft.server.protocol.generation import TemplateFields
 from weft.server.reading.chat import functions_of, prompt_of
-from weft.server.state import ServerState, beside, json_body, state_of
+from weft.server.state import ServerState, json_body, off_loop, state_of
 
 router = APIRouter()
 
@@ -53,7 +53,7 @@ async def tokenize(request: Request) -> Response:
     """The tokens of a text or of a conversation."""
     data, size = await json_body(request)
     state = state_of(request)
-    return await beside(request, size, lambda: JSONResponse(_tokenized(state, TokenizeBody.read(data))))
+    return await off_loop(request, size, lambda: JSONResponse(_tokenized(state, TokenizeBody.read(data))))
 
 
 @router.post("/detokenize")
@@ -61,7 +61,7 @@ async def detokenize(request: Request) -> Response:
     """The text of tokens; special tokens by their names."""
     data, size = await json_body(request)
     state = state_of(request)
-    return await beside(request, size, lambda: JSONResponse(_detokenized(state, DetokenizeBody.read(data))))
+    return await off_loop(request, size, lambda: JSONResponse(_detokenized(state, DetokenizeBody.read(data))))
 
 
 def _tokenized(state: ServerState, body: TokenizeBody) -> dict[str, Any]:
