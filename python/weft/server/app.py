@@ -18,9 +18,8 @@ from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from weft.errors import brief
-from weft.server.errors import ApiError, api_error
+from weft.server.errors import ApiError, api_error, in_words
 from weft.server.guard import Guard
-from weft.server.protocol.field_errors import in_words
 from weft.server.routes import controllers, generation, operating, responses, tokens
 from weft.server.state import ServerState
 

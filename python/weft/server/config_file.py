@@ -32,10 +32,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from weft import registry
 from weft.config import EngineConfig, Speculation
+from weft.core.pydantic_errors import first_fault
 from weft.errors import InputError, WeftError
 from weft.grammar.guide import Guide
+from weft.server.errors import in_words
 from weft.server.models import ModelConfig
-from weft.server.protocol.field_errors import wrong_value
 from weft.server.settings import ProgramLimits, ServerConfig
 
 T = TypeVar("T")
@@ -178,8 +179,8 @@ def _check_type(value: Any, hint: Any, where: str) -> None:
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
-        place, fault = wrong_value(error, value)
-        raise InputError(f"{'.'.join([where, *place])} {fault}") from None
+        fault = first_fault(error, value)
+        raise InputError(f"{'.'.join([where, *fault.place])} {in_words(fault.error, fault.others)}") from None
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{where} is {value}; it must be finite")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import abc
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from weft.core import Output, OutputStats
-from weft.engine.request import Request
+from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import CapacityError, GuideError, GuideStateError
 from weft.server.errors import ApiError
@@ -33,7 +34,7 @@ NUMBERS = (1, 2, 5, 10, 20)
 class Buckets:
     """A histogram."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: abc.Sequence[float]) -> None:
         self.bounds, self.total = bounds, 0.0
         self.counts = [0] * (len(bounds) + 1)
 
@@ -100,8 +101,8 @@ class ModelMetrics:
     origins: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
 
-    def step(self, record: StepRecord | None, arrived: Sequence[Request]) -> None:
-        """Count a step of the engine, on its thread. `arrived` are the requests that it took in."""
+    def step(self, record: StepRecord | None, arrived: abc.Sequence[Sequence]) -> None:
+        """Count a step of the engine, on its thread. `arrived` are the sequences that it took in."""
         if record is None:
             return
         counters, kv = self.counters, record.kv
@@ -226,9 +227,7 @@ class Metrics(Collector):
         model = self.of(job.served.name)
         num_each = job.body.num_answers
         model.histograms["vllm:request_params_n"].observe(num_each)
-        model.histograms["vllm:request_params_max_tokens"].observe(
-            job.requests[0].request.sampling.max_tokens
-        )
+        model.histograms["vllm:request_params_max_tokens"].observe(job.requests[0].sampling.max_tokens)
         model.counters["weft:guided_requests"] += job.guide is not None
         watched = Watched(model, num_each)
         try:
@@ -249,7 +248,7 @@ class Watched:
         self._last_at: dict[int, float] = {}
         self.num_ended = 0
 
-    def note(self, increments: Sequence[Increment]) -> None:
+    def note(self, increments: abc.Sequence[Increment]) -> None:
         """Count increments that have just arrived."""
         now, gaps = self._clock(), self._model.histograms["vllm:inter_token_latency_seconds"]
         for increment in increments:

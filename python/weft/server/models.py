@@ -77,9 +77,7 @@ class ServedModel:
     @property
     def max_model_len(self) -> int:
         """Limit for the tokens of prompt and answer together."""
-        length = self.client.built.config.max_seq_len
-        assert length is not None
-        return length
+        return self.client.built.config.max_seq_len
 
     @cached_property
     def detokenizer(self) -> Detokenizer:

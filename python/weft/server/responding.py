@@ -14,11 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from starlette.responses import Response
+from starlette.responses import Response as HttpResponse
 from starlette.types import Receive, Scope, Send
 
 from weft.client.client import EngineClient
-from weft.client.handles import RequestHandle
+from weft.client.responses import Response
 from weft.errors import UnavailableError, WeftError
 from weft.server.errors import ApiError, api_error, server_ended
 from weft.server.metrics import Watched
@@ -61,7 +61,7 @@ class Writer(Protocol):
         """The whole answer, from all its increments."""
 
 
-class AnswerResponse(Response):
+class AnswerResponse(HttpResponse):
     """The HTTP response with the answers of a job."""
 
     def __init__(self, job: Job, writer: Writer, tenant: Tenant, state: ServerState) -> None:
@@ -94,8 +94,8 @@ class AnswerResponse(Response):
                 state.tenants.answering(self._tenant, job.num_answers),
                 state.metrics.request(job) as watched,
             ):
-                handles = await self._submitted()
-                answers = Answers(job.served, handles, job.body.num_answers, state.pause_s)
+                responses = await self._submitted()
+                answers = Answers(job.served, responses, job.body.num_answers, state.pause_s)
                 try:
                     if not job.body.stream:
                         await self._send_whole_answer(send, answers, watched)
@@ -130,7 +130,7 @@ class AnswerResponse(Response):
         body = await on(self._state.workers.writing, lambda: self._json(all_increments))
         await _send_whole(send, 200, body, [(b"content-type", b"application/json")])
 
-    async def _submitted(self) -> list[RequestHandle]:
+    async def _submitted(self) -> list[Response]:
         """Submit the job. Raises `ApiError` if the engine is full."""
         client, requests = self._job.served.client, self._job.requests
         try:
@@ -174,7 +174,7 @@ async def _send_part(send: Send, content: bytes, is_last: bool = False) -> None:
     await send({"type": "http.response.body", "body": content, "more_body": not is_last})
 
 
-def _drop(client: EngineClient, submitting: asyncio.Future[list[RequestHandle]]) -> None:
+def _drop(client: EngineClient, submitting: asyncio.Future[list[Response]]) -> None:
     if not submitting.cancelled() and submitting.exception() is None:
         client.drop(submitting.result())
 

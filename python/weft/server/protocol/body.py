@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from inspect import isclass
 from threading import Lock
@@ -19,8 +19,9 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from weft.server.errors import ApiError, kind_of, quoted
-from weft.server.protocol.field_errors import REFUSAL, UNKNOWN, field_error
+from weft.core.pydantic_errors import first_fault
+from weft.errors import brief
+from weft.server.errors import ApiError, in_words, kind_of, quoted
 from weft.server.settings import ServerConfig
 
 # -- JSON
@@ -118,6 +119,10 @@ def _refuse_constant(name: str) -> Any:
 
 # -- fields
 
+REFUSAL, UNKNOWN = "unsupported_parameter", "unknown_parameter"
+"""Codes of errors, and types of pydantic's errors in `Body`."""
+MAX_NAME = 100
+"""Characters of a field's name that an error repeats."""
 MAX_ENTRIES = 10_000
 MAX_COUNT = 2**31 - 1
 """Limit for counts of tokens and whitespace: the engine and the grammar libraries use 32-bit integers."""
@@ -184,7 +189,39 @@ class Body(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise field_error(error, data, cls) from None
+            raise cls._api_error(error, data) from None
+
+    @classmethod
+    def _api_error(cls, error: ValidationError, data: Any) -> ApiError:
+        """The first fault of `data`, in one line."""
+        fault = first_fault(error, data)
+        kind, place = fault.error["type"], fault.place
+        if kind in (REFUSAL, UNKNOWN):
+            place = [*place, fault.error["ctx"]["name"]]
+        path = brief(".".join(place), MAX_NAME)
+        if kind == REFUSAL:
+            return ApiError(fault.error["msg"], param=path, code=REFUSAL)
+        if kind == UNKNOWN:
+            return ApiError(
+                f"unknown field {quoted('.'.join(place))}{cls._hint(place)}", param=path, code=UNKNOWN
+            )
+        message = in_words(fault.error, fault.others)
+        return ApiError(f"{path}: {message}" if path else message, param=path or None)
+
+    @classmethod
+    def _hint(cls, place: Sequence[str]) -> str:
+        """A question with the field that an unknown one probably means; empty if there is none."""
+        *parents, name = place
+        owner: type[Body] | None = cls
+        for part in parents:
+            owner = owner.within(part) if owner is not None else None
+        meant = owner.meant_by(name[:MAX_NAME]) if owner is not None else None
+        if meant is None:
+            return ""
+        if parents or "." not in meant:
+            return f"; did you mean '{'.'.join([*parents, meant])}'?"
+        outer, inner = meant.split(".")
+        return f'; did you mean "{outer}": {{"{inner}": ...}}?'
 
     @classmethod
     def within(cls, name: str) -> type[Body] | None:

@@ -11,11 +11,9 @@ from functools import cache
 
 import torch
 
-from weft.client.engine_requests import PreparedRequest
-from weft.client.request import GenerationRequest
 from weft.core import SamplingParams
-from weft.engine.beam_params import BeamParams
-from weft.engine.device.tensors import NOTHING, Gather
+from weft.core.beam_params import BeamParams
+from weft.core.request import NOTHING, FieldNames, Gather, Request
 from weft.grammar.guide import Guide
 from weft.parsing import AnswerParser
 from weft.server.errors import ApiError, api_error, quoted
@@ -26,6 +24,14 @@ from weft.server.reading.guides import Program, guide_field, guide_of
 from weft.server.tenants import Tenant
 from weft.tokenizer.text import decode
 
+NAMES = FieldNames(
+    given="prediction",
+    bias="allowed_token_ids",
+    no_beams="leave out use_beam_search",
+    config="",
+    settings={"max_seq_len": "max_model_len"},
+)
+"""Names in errors for clients: those of JSON fields, without advice that only the owner of the server can follow."""
 MAX_PROMPT_LOGITS = 256 << 20
 """Limit in bytes for the logits of a job's prompts, which log-probabilities of prompts need."""
 
@@ -39,7 +45,7 @@ class Job:
 
     served: ServedModel
     body: SamplingFields
-    requests: list[PreparedRequest]
+    requests: list[Request]
     id: str
     created: int
     guide: Guide | None = None
@@ -49,7 +55,7 @@ class Job:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of all prompts."""
-        return sum(len(request.prompt) for request in self.requests)
+        return sum(len(request.prompt_ids) for request in self.requests)
 
     @property
     def num_answers(self) -> int:
@@ -73,7 +79,7 @@ def completion_job(served: ServedModel, program: Program, tenant: Tenant, body: 
         tokenizer = served.text.tokenizer_for("prompt")
         is_whole = body.truncate_prompt_tokens is None
         job.echoes = [
-            prompt if isinstance(prompt, str) and is_whole else decode(tokenizer, request.prompt)
+            prompt if isinstance(prompt, str) and is_whole else decode(tokenizer, request.prompt_ids)
             for prompt, request in zip(body.prompts, job.requests, strict=True)
         ]
     return job
@@ -120,7 +126,7 @@ def job_of(
         return body.sampling(served.defaults, max_tokens)
 
     requests = [
-        GenerationRequest(
+        Request(
             prompt,
             sampling(_max_tokens(served, body, len(prompt))),
             guide=guide,
@@ -135,6 +141,7 @@ def job_of(
             end_ids=frozenset() if body.ignore_eos else None,
             bias=bias,
             streams=body.stream,
+            names=NAMES,
         )
         for prompt in prompts
     ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.client.following import Came
-from weft.client.handles import AnswerSequence, RequestHandle, ResponseDelta
+from weft.client.responses import Response, ResponseDelta
 from weft.client.unread import merged
 from weft.core import Output, OutputStats, TokenLogprob
+from weft.engine.sequence import Sequence
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import api_error
@@ -39,15 +41,15 @@ class Answers:
     def __init__(
         self,
         served: ServedModel,
-        handles: Sequence[RequestHandle],
+        responses: abc.Sequence[Response],
         num_each: int,
         pause_s: Callable[[], float] | None = None,
     ) -> None:
-        self.served, self.handles = served, handles
+        self.served, self.responses = served, responses
         self._num_each = num_each
-        self._texts: dict[AnswerSequence, _SequenceText] = {}
-        self._first_choice = {handle.id: place * num_each for place, handle in enumerate(self.handles)}
-        self._following = served.client.following(self.handles, pause_s)
+        self._texts: dict[Sequence, _SequenceText] = {}
+        self._first_choice = {response.id: place * num_each for place, response in enumerate(self.responses)}
+        self._following = served.client.following(self.responses, pause_s)
 
     async def next(self) -> list[Increment]:
         """Wait for the next increments; an empty list at the end. Raises `ApiError`."""
@@ -65,30 +67,30 @@ class Answers:
 
     async def _increments(self, news: Came) -> list[Increment]:
         increments: list[Increment] = []
-        for handle, deltas in news:
-            if handle.error is not None:
-                raise handle.error
-            has_beams = handle.request.beam is not None
+        for response, deltas in news:
+            if response.error is not None:
+                raise response.error
+            has_beams = response.request.beam is not None
             for delta in merged(deltas) if len(deltas) > 1 else deltas:
                 if has_beams:
-                    increments += self._of_beams(handle, delta)
+                    increments += self._of_beams(response, delta)
                 else:
-                    increments.append(self._of_delta(handle, delta))
+                    increments.append(self._of_delta(response, delta))
         for increment in increments:
             if increment.output is not None:
                 await self._judge(increment)
         return increments
 
-    def _of_delta(self, handle: RequestHandle, delta: ResponseDelta) -> Increment:
+    def _of_delta(self, response: Response, delta: ResponseDelta) -> Increment:
         sequence = delta.sequence
         assert sequence is not None  # only a request with an error has no sequence
         answer, start, end = sequence.output, delta.start, delta.end
         tokens = answer.token_ids[start:end]
         text = self._texts.get(sequence)
         if text is None:
-            text = self._texts[sequence] = _SequenceText(self.served, handle, sequence)
+            text = self._texts[sequence] = _SequenceText(self.served, response, sequence)
         return Increment(
-            self._first_choice[handle.id] + sequence.index,
+            self._first_choice[response.id] + sequence.index,
             text.rest(answer) if delta.is_finished else text.add(tokens),
             tokens,
             answer.origins[start:end],
@@ -97,12 +99,12 @@ class Answers:
             answer.stats,
         )
 
-    def _of_beams(self, handle: RequestHandle, delta: ResponseDelta) -> list[Increment]:
+    def _of_beams(self, response: Response, delta: ResponseDelta) -> list[Increment]:
         # Beams may change until the search ends, so that only the last delta makes increments.
         if not delta.is_final:
             return []
-        outputs = self.served.detokenizer.output(handle).outputs[: self._num_each]
-        first = self._first_choice[handle.id]
+        outputs = self.served.detokenizer.output(response).outputs[: self._num_each]
+        first = self._first_choice[response.id]
         return [
             Increment(
                 first + place,
@@ -118,22 +120,22 @@ class Answers:
 
     async def _judge(self, increment: Increment) -> None:
         """Check whether an answer obeys a guide that was only partly enforced."""
-        handle, output = self.handles[increment.choice // self._num_each], increment.output
-        guide = handle.request.guide
+        response, output = self.responses[increment.choice // self._num_each], increment.output
+        guide = response.request.guide
         if output is not None and isinstance(guide, Guide) and not guide.strict:
             # Another process checks, which may take long; a thread waits for it in place of the event loop.
-            await asyncio.to_thread(self.served.detokenizer.judge, output, handle)
+            await asyncio.to_thread(self.served.detokenizer.judge, output, response)
 
 
 class _SequenceText:
     """The settled text of a sequence: without text that may yet become a stop word, and without cut characters."""
 
-    def __init__(self, served: ServedModel, handle: RequestHandle, sequence: AnswerSequence) -> None:
-        self._detokenizer, self._handle = served.detokenizer, handle
+    def __init__(self, served: ServedModel, response: Response, sequence: Sequence) -> None:
+        self._detokenizer, self._response = served.detokenizer, response
         self._running = served.detokenizer.running(sequence)
         self._num_shown = 0
 
-    def add(self, tokens: Sequence[int]) -> str:
+    def add(self, tokens: abc.Sequence[int]) -> str:
         """The text that these tokens settle."""
         running, shown = self._running, self._num_shown
         for token in tokens:
@@ -143,5 +145,5 @@ class _SequenceText:
 
     def rest(self, answer: Output) -> str:
         """The rest of the text, at the end of the answer. Sets `answer.text`."""
-        answer.text = self._detokenizer.text(answer, self._handle)
+        answer.text = self._detokenizer.text(answer, self._response)
         return answer.text[self._num_shown :]

@@ -231,7 +231,7 @@ class ResponsesWriter:
         return response
 
     def _response(self, status: str) -> dict[str, Any]:
-        body, sampling = self._body, self._job.requests[0].request.sampling
+        body, sampling = self._body, self._job.requests[0].sampling
         return {
             "id": self._job.id,
             "object": "response",
