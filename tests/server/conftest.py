@@ -12,8 +12,7 @@ from openai import OpenAI
 
 from support.server.running import Running, running
 from weft import EngineConfig, Guide, Speculation
-from weft.server.models import ModelConfig, build
-from weft.server.served import ServedModel
+from weft.server.models import ModelConfig, ServedModel, build
 from weft.server.settings import ServerConfig
 
 

@@ -15,7 +15,7 @@ from support.server.asking import ask
 from support.server.attacks import BO, COMPLETIONS, MIB, UNFINISHED, check_neighbour, get
 from support.server.running import Running, running
 from support.server.sockets import connected, rest, wait_for
-from weft.server.served import ServedModel
+from weft.server.models import ServedModel
 from weft.server.settings import ServerConfig
 
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -136,7 +136,7 @@ def test_heads(door: Running, name: str) -> None:
     if status >= 400:
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
     tenants = door.state.tenants
-    wait_for(lambda: not door.state.connections.open and not tenants.num_inside and not tenants.num_coming)
+    wait_for(lambda: not door.state.connections.open and not tenants.num_inside and not tenants.num_arriving)
     check_neighbour(door)
 
 

@@ -22,9 +22,8 @@ from support.server.attacks import (
 from support.server.running import Running, running
 from support.server.sockets import connected, rest, wait_for
 from weft.server.errors import ApiError
-from weft.server.programs import ProgramLimits
-from weft.server.served import ServedModel
-from weft.server.settings import ServerConfig
+from weft.server.models import ServedModel
+from weft.server.settings import ProgramLimits, ServerConfig
 from weft.server.tenants import Tenants
 
 WRONG_KEYS: dict[str, bytes] = {
@@ -87,12 +86,12 @@ def test_bodies_that_do_not_come(two_keys: Running) -> None:
         for _ in range(6):
             one = opened.enter_context(connected(two_keys))
             one.sendall(UNFINISHED + b"Content-Length: 100\r\n\r\n{")
-        wait_for(lambda: tenants.num_coming == 4)
+        wait_for(lambda: tenants.num_arriving == 4)
         assert not tenants.num_requests
         check_neighbour(two_keys, BO)
         status, answer = ask(f"{two_keys.url}{COMPLETIONS}", INNOCENT, headers=ADA)
         assert status == 429 and "have not come" in answer["error"]["message"]
-    wait_for(lambda: not tenants.num_coming)
+    wait_for(lambda: not tenants.num_arriving)
     check_neighbour(two_keys, ADA)
 
 
@@ -101,9 +100,9 @@ def test_bodies_that_are_large(two_keys: Running) -> None:
         for _ in range(4):
             one = opened.enter_context(connected(two_keys))
             one.sendall(UNFINISHED + b"Content-Length: %d\r\n\r\n" % MIB + b" " * (MIB - 1))
-        wait_for(lambda: two_keys.state.bodies.num_bytes == 4 * (MIB - 1))
+        wait_for(lambda: two_keys.state.tenants.num_body_bytes == 4 * (MIB - 1))
         check_neighbour(two_keys, BO)
-    wait_for(lambda: not two_keys.state.bodies.num_bytes)
+    wait_for(lambda: not two_keys.state.tenants.num_body_bytes)
 
 
 def test_bytes_of_a_key_are_bounded(models: dict[str, ServedModel]) -> None:
@@ -115,7 +114,7 @@ def test_bytes_of_a_key_are_bounded(models: dict[str, ServedModel]) -> None:
         for _ in range(2):
             one = opened.enter_context(connected(server))
             one.sendall(UNFINISHED + b"Content-Length: %d\r\n\r\n" % MIB + b" " * (MIB - 1))
-        wait_for(lambda: server.state.bodies.num_bytes == 2 * (MIB - 1))
+        wait_for(lambda: server.state.tenants.num_body_bytes == 2 * (MIB - 1))
         status, answer = ask(f"{server.url}{COMPLETIONS}", {**INNOCENT, "user": "x" * 1000}, headers=ADA)
         assert status == 429 and "bytes" in answer["error"]["message"]
         check_neighbour(server, BO)

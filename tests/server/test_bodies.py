@@ -10,8 +10,8 @@ pytest.importorskip("pydantic")
 
 from support.server.bodies import ASKED
 from weft.server.errors import ApiError
-from weft.server.protocol.base import Body
-from weft.server.protocol.chat import ChatBody
+from weft.server.protocol.body import Body
+from weft.server.protocol.generation import ChatBody
 from weft.server.protocol.responses import ResponsesBody
 
 

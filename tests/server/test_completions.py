@@ -12,7 +12,7 @@ import torch
 from support.server.asking import ANSWER, PROMPT, ask
 from support.server.running import Running
 from weft.server.reading import jobs
-from weft.server.writing import prompt_logprobs
+from weft.server.writing import common
 
 
 def complete(client: Any, **more: Any) -> Any:
@@ -118,8 +118,8 @@ def test_log_probabilities_of_prompts_are_read_once(
         read.append(1)
         return found_of(*given)
 
-    found_of = prompt_logprobs.prompt_logprobs
-    monkeypatch.setattr(prompt_logprobs, "prompt_logprobs", counted)
+    found_of = common.prompt_logprobs
+    monkeypatch.setattr(common, "prompt_logprobs", counted)
     short = "Text: Ada"
     answer = complete(client, prompt=[PROMPT, short], n=2, max_tokens=2, extra_body={"prompt_logprobs": 1})
     assert len(read) == 2

@@ -14,8 +14,8 @@ from support.server.asking import ENDLESS, ask
 from support.server.running import Running, running
 from support.server.sockets import chat, connected, rest, wait_for
 from weft.errors import InputError
-from weft.server.connections import MOST_WAITING, _Counted
-from weft.server.served import ServedModel
+from weft.server.connections import MAX_GATHERED, CountingTransport
+from weft.server.models import ServedModel
 from weft.server.settings import ServerConfig
 
 
@@ -188,14 +188,14 @@ def test_what_one_turn_writes_is_one_call_of_the_system() -> None:
 
     async def run() -> list[bytes]:
         written = Written()
-        counted = _Counted(cast(Any, written), lambda: False)
+        counted = CountingTransport(cast(Any, written), lambda: False)
         counted.write(b"head ")
         counted.write(b"first")
         assert not written.parts and counted.taken == (0, True)
         await asyncio.sleep(0)
         counted.write(b"a ")
-        counted.write(b"b" * MOST_WAITING + b"c")
-        assert written.parts[1:] == [b"a " + b"b" * MOST_WAITING + b"c"]
+        counted.write(b"b" * MAX_GATHERED + b"c")
+        assert written.parts[1:] == [b"a " + b"b" * MAX_GATHERED + b"c"]
         counted.write(b"last")
         counted.close()
         counted.write(b"too late")

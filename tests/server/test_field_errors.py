@@ -16,11 +16,10 @@ from support.server.asking import ask
 from support.server.bodies import ASKED
 from support.server.running import Running
 from weft.server.errors import ApiError
-from weft.server.protocol.base import Body
-from weft.server.protocol.chat import ChatBody
-from weft.server.protocol.completions import CompletionBody
+from weft.server.protocol.body import Body
+from weft.server.protocol.generation import ChatBody, CompletionBody
 from weft.server.protocol.responses import ResponsesBody
-from weft.server.protocol.tokens import DetokenizeBody, TokenizeBody
+from weft.server.routes.tokens import DetokenizeBody, TokenizeBody
 
 
 def told(body: type[Body], data: Any) -> ApiError:
@@ -169,7 +168,7 @@ def test_no_message_is_pydantics(body: type[Body]) -> None:
 def test_limits_that_are_given_once_or_alike() -> None:
     alike = ChatBody.read({**ASKED[ChatBody], "max_tokens": 5, "max_completion_tokens": 5})
     alike.check_together()
-    assert alike.most_tokens == 5
+    assert alike.answer_tokens == 5
     with pytest.raises(ApiError, match="max_tokens is 5 and max_completion_tokens 6; give one"):
         ChatBody.read({**ASKED[ChatBody], "max_tokens": 5, "max_completion_tokens": 6}).check_together()
     with pytest.raises(ApiError, match="best_of is 3; it must equal n, which is 1"):

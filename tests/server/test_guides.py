@@ -14,8 +14,8 @@ from support.server.asking import ANSWER, MESSAGES, SCHEMA, ask
 from support.server.running import Running
 from weft import Guide
 from weft.server.errors import ApiError
-from weft.server.protocol.guides import GuideFields, OwnGuide
-from weft.server.reading.guides import GuideSources, guide_of
+from weft.server.protocol.generation import GuideFields, OwnGuide
+from weft.server.reading.guides import guide_of
 
 TAG = {
     "type": "structural_tag",
@@ -184,7 +184,7 @@ class Fields(GuideFields):
 
 
 def read(**guide: Any) -> Guide | None:
-    return guide_of(Fields.read({"guide": guide}), GuideSources({}, lambda name, arg: Guide.regex("a")))
+    return guide_of(Fields.read({"guide": guide}), {}, lambda name, arg: Guide.regex("a"))
 
 
 def test_a_guide_has_the_options_that_were_asked_for() -> None:

@@ -12,7 +12,7 @@ import pytest
 from support.server.asking import ANSWER, MESSAGES, PROMPT, SCHEMA, ask
 from support.server.running import Running, running
 from weft.cli.serve import _keys as keys_of
-from weft.server.served import ServedModel
+from weft.server.models import ServedModel
 from weft.server.settings import ServerConfig
 
 HALF = "\ud800"

@@ -10,7 +10,7 @@ from support.server.asking import PROMPT, ask
 from support.server.running import running
 from weft.server.errors import ApiError
 from weft.server.kept import KeptResponses
-from weft.server.served import ServedModel
+from weft.server.models import ServedModel
 from weft.server.settings import ServerConfig
 
 

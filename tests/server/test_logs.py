@@ -49,7 +49,7 @@ def test_lines_come_in_their_order() -> None:
 
 
 def test_a_log_that_nobody_reads_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.server.logs.MOST_LINES", 10)
+    monkeypatch.setattr("weft.server.logs.MAX_LINES", 10)
     stream = Stuck()
     writer = LineWriter(stream)
     writer.emit(record("first", logging.WARNING))

@@ -17,7 +17,7 @@ from support.server.asking import ANSWER, ENDLESS, MESSAGES, PROMPT, ask, events
 from support.server.running import Running, running
 from support.server.sockets import raw, wait_for
 from weft.errors import InputError
-from weft.server.served import ServedModel
+from weft.server.models import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
 
@@ -260,8 +260,8 @@ def test_tokens_gather_for_longer_while_many_are_under_way(under_way: int, pause
         with ExitStack() as admitted:
             for _ in range(under_way):
                 admitted.enter_context(state.tenants.admitted(anybody))
-            assert state.services.pause_s() == pytest.approx(pause_ms / 1000)
-        assert state.services.pause_s() == pytest.approx(0.02)
+            assert state.pause_s() == pytest.approx(pause_ms / 1000)
+        assert state.pause_s() == pytest.approx(0.02)
     finally:
         state.close()
 

@@ -12,9 +12,8 @@ from support.server.asking import ENDLESS, MESSAGES, ask
 from support.server.running import Running, running
 from support.server.sockets import connected, raw, rest, wait_for
 from weft.errors import ExecutorError
-from weft.server.programs import ProgramLimits
-from weft.server.served import ServedModel
-from weft.server.settings import ServerConfig
+from weft.server.models import ServedModel
+from weft.server.settings import ProgramLimits, ServerConfig
 
 CHAT = "/v1/chat/completions"
 KEY = {"Authorization": "Bearer a-key"}

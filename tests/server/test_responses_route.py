@@ -14,7 +14,8 @@ from openai.types.responses.response_item_list import ResponseItemList
 
 from support.server.asking import ANSWER, PROMPT, SCHEMA, ask
 from support.server.running import Running
-from weft.server.protocol.responses import SAME, ResponsesBody
+from weft.server.protocol.responses import ResponsesBody
+from weft.server.reading.responses import SHARED_FIELDS
 
 TOOL: Any = {"type": "function", "name": "find_person", "parameters": SCHEMA, "strict": True}
 FORMAT: Any = {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA, "strict": True}}
@@ -208,7 +209,7 @@ def test_no_field_of_a_response_is_dropped() -> None:
         "input", "instructions", "previous_response_id", "max_output_tokens", "text", "tools", "tool_choice",
         "reasoning", "include", "top_logprobs", "store", "stream_options", "response_format",
     }  # fmt: skip
-    assert {*ResponsesBody.model_fields} == {*SAME} | own and not own & {*SAME}
+    assert {*ResponsesBody.model_fields} == {*SHARED_FIELDS} | own and not own & {*SHARED_FIELDS}
 
 
 def test_what_is_wrong_is_named(client: Any) -> None:

@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from weft.server.models import ModelConfig
-from weft.server.programs import ProgramLimits
-from weft.server.protocol.base import Body
-from weft.server.protocol.chat import ChatBody
-from weft.server.protocol.completions import CompletionBody
+from weft.server.protocol.body import Body
+from weft.server.protocol.generation import ChatBody, CompletionBody
 from weft.server.protocol.responses import ResponsesBody
-from weft.server.protocol.tokens import DetokenizeBody, TokenizeBody
-from weft.server.routes import controllers, operating, responses, timeline, tokens
+from weft.server.routes import controllers, operating, responses, tokens
 from weft.server.routes.controllers import TagsBody
 from weft.server.routes.generation import ROUTES
-from weft.server.settings import ServerConfig
+from weft.server.routes.tokens import DetokenizeBody, TokenizeBody
+from weft.server.settings import ProgramLimits, ServerConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
 BODIES: list[type[Body]] = [ChatBody, CompletionBody, ResponsesBody, TokenizeBody, DetokenizeBody, TagsBody]
@@ -56,12 +54,7 @@ def test_models_settings_are_told_of() -> None:
 
 
 def test_every_route_is_told_of() -> None:
-    routers = [one.router.routes for one in (responses, tokens, operating, controllers, timeline)]
-    found = {
-        re.sub(r"{\w+(:path)?}", "{id}", one.path)
-        for one in [*ROUTES, *(r for some in routers for r in some)]
-    }  # type: ignore[attr-defined]
-    assert (
-        len(found) > 12
-        and [path for path in sorted(found) if path not in PAGE.replace("{id or tag}", "{id}")] == []
-    )
+    listed = [*ROUTES, *(r for one in (responses, tokens, operating, controllers) for r in one.router.routes)]
+    found = {re.sub(r"{\w+(:path)?}", "{id}", one.path) for one in listed}  # type: ignore[attr-defined]
+    told = PAGE.replace("{id or tag}", "{id}")
+    assert len(found) > 12 and [path for path in sorted(found) if path not in told] == []

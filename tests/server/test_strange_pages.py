@@ -10,8 +10,8 @@ from support.server.asking import MESSAGES, ask
 from support.server.running import Running, running
 from weft.errors import InputError
 from weft.server.errors import ApiError
-from weft.server.origins import Origins, is_loopback
-from weft.server.served import ServedModel
+from weft.server.guard import Origins, is_loopback
+from weft.server.models import ServedModel
 from weft.server.settings import ServerConfig
 
 BODY = {"messages": MESSAGES, "max_tokens": 2}

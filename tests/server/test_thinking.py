@@ -18,7 +18,7 @@ from support.server.running import running
 from weft import EngineConfig, Speculation
 from weft.server.models import ModelConfig, build
 from weft.server.settings import ServerConfig
-from weft.server.writing.thought import tokens_through
+from weft.server.writing.common import tokens_through
 
 FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
 # The prompt has begun the thinking, as templates of models that think do.

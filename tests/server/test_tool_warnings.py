@@ -8,8 +8,7 @@ import pytest
 
 from support.server.asking import MESSAGES, TOOLS, ask
 from support.server.running import Running
-from weft.server.models import ModelConfig, family_of
-from weft.server.served import Family
+from weft.server.models import Family, ModelConfig, family_of
 
 GUESSED = "the chat template shows no format of tool calls; calls are asked for in the form of qwen_3, and --tool-style"
 UNTOLD = "the chat template does not read tools; the model is told of none"
@@ -43,8 +42,6 @@ def test_it_is_logged_once(
     assert caplog.text.count(f"tiny: {GUESSED}") == caplog.text.count(f"tiny: {UNTOLD}") == 1
     caplog.clear()
     monkeypatch.setattr(served, "_has_warned", False)
-    monkeypatch.setattr(
-        served, "family", replace(served.family, is_style_guessed=False, is_told_of_tools=True)
-    )
+    monkeypatch.setattr(served, "family", replace(served.family, is_style_guessed=False, shows_tools=True))
     ask(f"{server.url}/v1/chat/completions", {**asked, "tools": TOOLS})
     assert GUESSED not in caplog.text and UNTOLD not in caplog.text

@@ -15,9 +15,9 @@ from support.server.asking import ENDLESS, MESSAGES, ask
 from support.server.running import Running, running
 from support.server.sockets import connected, wait_for
 from weft.client.client import EngineClient
-from weft.server.routes import bodies
+from weft.server import state
+from weft.server.models import ServedModel
 from weft.server.run import keep_heap
-from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.workers import READERS, WRITERS, Turns
 
@@ -57,13 +57,13 @@ def test_bodies_are_read_while_answers_wait(server: Running) -> None:
 def test_large_bodies_are_parsed_beside_the_loop(
     server: Running, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], is_beside: bool
 ) -> None:
-    threads, parse = list[str](), bodies.read_json
+    threads, parse = list[str](), state.read_json
 
     def noted(raw: bytes, most_entries: int) -> Any:
         threads.append(threading.current_thread().name)
         return parse(raw, most_entries)
 
-    monkeypatch.setattr(bodies, "read_json", noted)
+    monkeypatch.setattr(state, "read_json", noted)
     assert ask(f"{server.url}/v1/chat/completions", body)[0] == 200
     assert [name.startswith("weft-reading") for name in threads] == [is_beside]
 
@@ -153,14 +153,14 @@ def test_bodies_that_are_not_whole_count(models: dict[str, ServedModel]) -> None
         with connected(server) as one, connected(server) as other:
             for connection in (one, other):
                 connection.sendall(head.encode() + b"x" * 20_000)
-            wait_for(lambda: server.state.bodies.num_bytes == 40_000)
+            wait_for(lambda: server.state.tenants.num_body_bytes == 40_000)
             ask_as = {key: {"Authorization": f"Bearer {key}"} for key in "ab"}
             assert ask(f"{server.url}/tokenize", {"prompt": "x"}, headers=ask_as["a"])[0] == 429
             assert ask(f"{server.url}/tokenize", {"prompt": "x"}, headers=ask_as["b"])[0] == 200
             status, answer = ask(f"{server.url}/tokenize", {"prompt": "x" * 15_000}, headers=ask_as["b"])
             assert status == 503 and answer["error"]["code"] == "bodies_full"
-        wait_for(lambda: not server.state.tenants.num_coming)
-        assert server.state.bodies.num_bytes == 0
+        wait_for(lambda: not server.state.tenants.num_arriving)
+        assert server.state.tenants.num_body_bytes == 0
 
 
 def test_who_has_no_key_sees_so_though_the_body_is_long(models: dict[str, ServedModel]) -> None:

@@ -1,4 +1,4 @@
-"""Conversations as prompts, by the tokenizer's chat template. Messages are OpenAI's."""
+"""Conversations in OpenAI's form, rendered as prompts by the tokenizer's chat template."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FORM = (
 
 
 class ChatOptions(TypedDict, total=False):
-    """How a conversation becomes a prompt.
+    """Options for the rendering of a conversation.
 
-    - `tools` are what the template tells the model of, as in `Guide.tools`.
-    - `chat_template` stands in for the tokenizer's: a template in Jinja, or the name of one of several.
-    - `chat_template_kwargs` are variables of the template, such as `{"enable_thinking": False}`.
-    - `add_generation_prompt` (True) ends with what opens an answer; `continue_final_message` (False), in its place,
-      has the answer go on with the last message.
+    - `tools` are shown to the model by the template. Their form is that of `Guide.tools`.
+    - `chat_template` replaces the tokenizer's: a Jinja template, or the name of one of the tokenizer's templates.
+    - `chat_template_kwargs` are variables for the template, such as `{"enable_thinking": False}`.
+    - `add_generation_prompt` (True) ends the prompt with the opening of an answer. `continue_final_message` (False)
+      instead lets the answer continue the last message.
     """
 
     tools: Sequence[Any] | None
@@ -42,14 +42,15 @@ class ChatRequestOptions(RequestOptions, ChatOptions, total=False):
 
 
 def split_options(options: ChatRequestOptions) -> tuple[ChatOptions, RequestOptions]:
-    """What is about the prompt, and what is about the answer."""
+    """The options for the prompt, and those for the answer."""
     chat = {name: value for name, value in options.items() if name in ChatOptions.__annotations__}
     rest = {name: value for name, value in options.items() if name not in chat}
     return chat, rest  # type: ignore[return-value]  # parts of both
 
 
 def is_conversation(messages: Conversation | Sequence[Conversation]) -> TypeGuard[Conversation]:
-    """Whether this is one conversation, rather than several."""
+    """Whether `messages` are one conversation; else they are a list of several. Raises `InputError` for another
+    type."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InputError(FORM)
     return not isinstance(messages[0], list | tuple)
@@ -58,8 +59,8 @@ def is_conversation(messages: Conversation | Sequence[Conversation]) -> TypeGuar
 def chat_tokens(
     text: ModelText, messages: Conversation, options: ChatOptions, model: object = "the model"
 ) -> list[int]:
-    """The token ids of a conversation. Errors call the model `model`. Raises `InputError` without a template, and for
-    what is no conversation."""
+    """The token ids of a conversation. Errors name the model as `model`. Raises `InputError` if there is no template,
+    and for messages of another form."""
     tokenizer = text.tokenizer_for("a conversation")
     rendered = chat_text(tokenizer, messages, options, model)
     text.check_text(rendered)
@@ -69,34 +70,34 @@ def chat_tokens(
 def chat_text(
     tokenizer: Tokenizer, messages: Conversation, options: ChatOptions, model: object = "the model"
 ) -> str:
-    """A conversation as text. Raises `InputError` as `chat_tokens` does."""
+    """The text of a conversation. Raises `InputError` as `chat_tokens` does."""
     from weft.tokenizer.chat_template import plain, takes_parts
 
-    tools, given = options.get("tools"), options.get("chat_template")
-    if not (tokenizer.chat_template or given):
+    tools, chosen_template = options.get("tools"), options.get("chat_template")
+    if not (tokenizer.chat_template or chosen_template):
         raise InputError(f"{model}: the tokenizer has no chat template; use generate with a text")
-    template = tokenizer.template(given, has_tools=tools is not None)
+    template = tokenizer.template(chosen_template, has_tools=tools is not None)
     if not is_conversation(messages):
         raise InputError("this is a list of conversations, where one is expected")
     has_parts = takes_parts(template)
-    goes_on = options.get("continue_final_message", False)
+    continues = options.get("continue_final_message", False)
     return tokenizer.apply_chat_template(
         [_message(plain(message), has_parts) for message in messages],
         tools=None if tools is None else [_tool(plain(tool)) for tool in tools],
         chat_template=template,
-        add_generation_prompt=options.get("add_generation_prompt", not goes_on),
-        continue_final_message=goes_on,
+        add_generation_prompt=options.get("add_generation_prompt", not continues),
+        continue_final_message=continues,
         tokenize=False,
         **(options.get("chat_template_kwargs") or {}),
     )
 
 
-def _message(given: Any, has_parts: bool) -> dict[str, Any]:
-    """A message as templates read it: a text in the place of parts, unless they read parts, and calls' arguments as
-    data rather than as JSON."""
-    if not isinstance(given, dict) or not isinstance(given.get("role"), str):
+def _message(value: Any, has_parts: bool) -> dict[str, Any]:
+    """A message in the form that templates read: content as one text, unless the template reads parts (`has_parts`),
+    and the arguments of calls as data, not as a text of JSON."""
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise InputError(FORM)
-    message: dict[str, Any] = given
+    message: dict[str, Any] = value
     content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
         parts = [_part(part) for part in content]
@@ -111,7 +112,7 @@ def _message(given: Any, has_parts: bool) -> dict[str, Any]:
 
 
 def _part(part: Any) -> dict[str, str]:
-    """A part of a content. Raises `InputError` for what is no text."""
+    """A part of a content. Raises `InputError` for a part that is not text."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if not isinstance(part, dict):
@@ -123,8 +124,8 @@ def _part(part: Any) -> dict[str, str]:
 
 
 def _tool(tool: Any) -> Any:
-    """A tool as templates read it: without members that are None, and without `strict`, which is for the guide alone.
-    So the prompt of a function does not depend on how its arguments are enforced."""
+    """A tool in the form that templates read, without members that are None. `strict` is left out, too: it is for the
+    guide, and the prompt must not depend on it."""
     if not isinstance(tool, dict):
         return tool
     shown = {key: value for key, value in tool.items() if value is not None and key != "strict"}
@@ -132,7 +133,7 @@ def _tool(tool: Any) -> Any:
 
 
 def _call(call: Any) -> Any:
-    """A call of an earlier turn, its arguments as data: OpenAI has them as the text of a JSON object."""
+    """A call in an earlier message, its arguments as data. OpenAI's form has them as a text of JSON."""
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -144,5 +145,5 @@ def _call(call: Any) -> Any:
     try:
         data = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
-        return call  # what a model wrote that was not guided
+        return call  # an unguided model wrote arguments that are not JSON
     return {**call, "function": {**function, "arguments": data if isinstance(data, dict) else arguments}}

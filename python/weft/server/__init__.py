@@ -1,5 +1,6 @@
-"""`weft serve`: an HTTP server that speaks OpenAI's API, over one or several engines.
+"""`weft serve`: an HTTP server with OpenAI's API, over one or several engines.
 
-A route reads a body (`protocol`) into a job (`reading`), and a response submits it and sends what comes (`writing`,
-`responding.py`). Streaming runs no pydantic and no middleware that wraps bodies.
+A request passes these rooms: `connections` and `guard` protect the server; a route (`routes`) parses the body
+(`protocol`) and reads it into a job (`reading`); `responding` submits the job and sends its answer (`writing`). A
+streamed token meets neither pydantic nor middleware.
 """

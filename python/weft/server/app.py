@@ -1,4 +1,4 @@
-"""The application: routes, the guard around them, and errors as OpenAI's API says them."""
+"""The ASGI application: routes, the guard in front of them, and errors in the form of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from weft.errors import brief
 from weft.server.errors import ApiError, api_error, in_words
 from weft.server.guard import Guard
-from weft.server.routes import controllers, generation, operating, responses, timeline, tokens
+from weft.server.routes import controllers, generation, operating, responses, tokens
 from weft.server.state import ServerState
 
 PAGE = Path(__file__).with_name("page.html")
@@ -30,12 +30,12 @@ PAGE_HEADERS = {
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
 }
-"""Whatever a model writes, the page loads nothing, and talks to nobody but its own server; and no page frames it, where
-clicks could be stolen."""
+"""Headers of the playground. Whatever a model writes, the page loads nothing and connects only to its own server. No
+other page may frame it, which would let that page steal clicks."""
 
 
 def create_app(state: ServerState) -> ASGIApp:
-    """The ASGI application of a server. It watches its connections while it runs, and closes nothing at its end."""
+    """The application of a server. It watches the connections while it runs. It does not close `state`."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -48,15 +48,15 @@ def create_app(state: ServerState) -> ASGIApp:
     app = FastAPI(title="weft", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.weft = state
     app.router.routes.extend(generation.ROUTES)
-    for routes in (responses, tokens, operating, controllers, timeline):
+    for routes in (responses, tokens, operating, controllers):
         app.include_router(routes.router)
     if state.config.has_page:
         app.add_api_route("/", _page, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(ClientDisconnect, _left)
-    app.add_exception_handler(Exception, _own_error)
+    app.add_exception_handler(ClientDisconnect, _client_left)
+    app.add_exception_handler(Exception, _internal_error)
     guarded: ASGIApp = Guard(app, state)
     if state.config.allowed_origins:
         guarded = CORSMiddleware(
@@ -85,15 +85,18 @@ async def _http_error(request: Request, error: Exception) -> Response:
     path = brief(request.scope["path"], 100)
     near = _near_route(request) if error.status_code == 404 else None
     hint = f"; it is {brief(near, 100)}" if near is not None else ""
-    said = {404: f"there is no route {path}{hint}", 405: f"{path} does not take {request.scope['method']}"}
-    told = ApiError(said.get(error.status_code, str(error.detail)), error.status_code)
-    answer = await _api_error(request, told)
+    messages = {
+        404: f"there is no route {path}{hint}",
+        405: f"{path} does not take {request.scope['method']}",
+    }
+    message = messages.get(error.status_code, str(error.detail))
+    answer = await _api_error(request, ApiError(message, error.status_code))
     answer.headers.update(error.headers or {})
     return answer
 
 
 def _near_route(request: Request) -> str | None:
-    """The route that is meant where /v1 is missing, or is there once too often."""
+    """The route that the client probably meant, if /v1 is missing or is there twice."""
     path = request.scope["path"]
     for near in (f"/v1{path}", path.removeprefix("/v1")):
         scope = {**request.scope, "path": near}
@@ -103,8 +106,8 @@ def _near_route(request: Request) -> str | None:
     return None
 
 
-async def _own_error(request: Request, error: Exception) -> Response:
-    """A mistake of weft's: its client hears that there was one, and the log all of it."""
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """Answer a fault of weft's. The client gets no details; the log has all of them."""
     return await _api_error(request, api_error(error))
 
 
@@ -116,7 +119,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     )
 
 
-async def _left(request: Request, error: Exception) -> Response:
-    """Who left while the body came hears nothing."""
+async def _client_left(request: Request, error: Exception) -> Response:
+    """Note that the client left before its body was whole. The answer reaches nobody."""
     request.scope["weft.left"] = True
     return Response(status_code=499)

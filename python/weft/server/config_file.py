@@ -1,4 +1,4 @@
-"""A server's settings as a TOML file says them.
+"""Settings of a server in a TOML file:
 
 [server]
 port = 8000
@@ -37,8 +37,7 @@ from weft.errors import InputError, WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import in_words
 from weft.server.models import ModelConfig
-from weft.server.programs import ProgramLimits
-from weft.server.settings import ServerConfig
+from weft.server.settings import ProgramLimits, ServerConfig
 
 T = TypeVar("T")
 MODEL_SETTINGS = [field.name for field in fields(ModelConfig) if field.name not in ("handles", "place")]
@@ -47,7 +46,7 @@ MODEL_SETTINGS.append("guides")
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a file says: the server, its models, and programs that it brings along, by name."""
+    """The settings in a file: of the server and its models, and the paths of shared programs by name."""
 
     server: ServerConfig
     models: list[ModelConfig]
@@ -55,7 +54,7 @@ class ConfigFile:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read a file. Raises `InputError`, which names the file and the key."""
+    """Read a file. Raises `InputError` that names the file and the key."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -63,7 +62,7 @@ def read_config(path: Path) -> ConfigFile:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path}: is no TOML: {error}") from None
     try:
-        _check(data, ("server", "models", "programs"), "")
+        _check_names(data, ("server", "models", "programs"), "")
         server = _server(_table(data.get("server", {}), "server"))
         entries = data.get("models", [])
         if not isinstance(entries, list):
@@ -82,34 +81,40 @@ def read_config(path: Path) -> ConfigFile:
 
 
 def _server(data: Mapping[str, Any]) -> ServerConfig:
-    limits = _made(ProgramLimits, data.get("programs", {}), "server.programs.")
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return _made(ServerConfig, given, "server.", programs=limits)
+    limits = _settings(ProgramLimits, data.get("programs", {}), "server.programs.")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    return _settings(ServerConfig, values, "server.", programs=limits)
 
 
 def _model(data: Any, folder: Path, where: str) -> ModelConfig:
     if not isinstance(data, dict):
         raise InputError(f"{where[:-1]} is no table")
-    _check(data, MODEL_SETTINGS, where)
-    given = dict(data)
+    _check_names(data, MODEL_SETTINGS, where)
+    values = dict(data)
     engine = {
         "untrusted_guides": True,
         "shares_slots": True,
-        **_table(given.pop("engine", {}), where + "engine"),
+        **_table(values.pop("engine", {}), where + "engine"),
     }
     speculation = _speculation(
-        _table(given.pop("speculation", {}), where + "speculation"), where + "speculation."
+        _table(values.pop("speculation", {}), where + "speculation"), where + "speculation."
     )
-    guides = _table(given.pop("guides", {}), where + "guides")
+    guides = _table(values.pop("guides", {}), where + "guides")
     handles = {name: _guide(guide, folder, f"{where}guides.{name}") for name, guide in guides.items()}
-    if isinstance(given.get("thinking"), list):
-        given["thinking"] = tuple(given["thinking"])
-    own = {"engine": _made(EngineConfig, engine, where + "engine."), "speculation": speculation}
-    return _made(ModelConfig, given, where, handles=handles, **own)
+    if isinstance(values.get("thinking"), list):
+        values["thinking"] = tuple(values["thinking"])
+    return _settings(
+        ModelConfig,
+        values,
+        where,
+        handles=handles,
+        engine=_settings(EngineConfig, engine, where + "engine."),
+        speculation=speculation,
+    )
 
 
 def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
-    _check(data, ("drafter", "path", "num_draft_tokens", "guide_drafts", "forced", "given"), where)
+    _check_names(data, ("drafter", "path", "num_draft_tokens", "guide_drafts", "forced", "given"), where)
     name, known = data.get("drafter", "none"), ["none", *registry.names("drafters")]
     if name not in known:
         raise InputError(f"{where}drafter is {name!r}; it must be one of {', '.join(known)}")
@@ -131,7 +136,7 @@ def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
 
 
 def _guide(data: Any, folder: Path, where: str) -> Guide:
-    """A guide of the server's own: one kind, as text, or the name of a file beside the configuration."""
+    """A guide of the server's own. Its one kind has a text, or the name of a file beside the configuration."""
     makers: dict[str, Callable[[Any], Guide]] = {
         "json_schema": Guide.json_schema,
         "regex": Guide.regex,
@@ -153,24 +158,24 @@ def _guide(data: Any, folder: Path, where: str) -> Guide:
     return makers[kinds[0]](value)
 
 
-def _made(kind: type[T], data: Mapping[str, Any], where: str, **made: Any) -> T:
-    """Settings of what the file says, and of what is `made` of it already."""
-    settings = fields(cast("Any", kind))
-    names = [field.name for field in settings]
-    _check(data, names, where)
-    required = [f.name for f in settings if f.default is MISSING and f.default_factory is MISSING]
-    missing = [name for name in required if name not in data and name not in made]
+def _settings(kind: type[T], data: Mapping[str, Any], where: str, **built: Any) -> T:
+    """A settings object from the values in `data`, and from values that are `built` already."""
+    declared = fields(cast("Any", kind))
+    names = [field.name for field in declared]
+    _check_names(data, names, where)
+    required = [f.name for f in declared if f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in required if name not in data and name not in built]
     if missing:
         raise InputError(f"{where}{missing[0]} is missing")
     hints = get_type_hints(kind)
-    said = {name: value for name, value in data.items() if name not in made}
-    for name, value in said.items():
+    values = {name: value for name, value in data.items() if name not in built}
+    for name, value in values.items():
         _check_type(value, hints[name], where + name)
-    return kind(**said, **made)
+    return kind(**values, **built)
 
 
 def _check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise `InputError` where a value is none of a type, without reading one as another: "false" would be true."""
+    """Raise `InputError` for a value of another type. Strict, since a lenient reader takes "false" for true."""
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
@@ -180,7 +185,7 @@ def _check_type(value: Any, hint: Any, where: str) -> None:
         raise InputError(f"{where} is {value}; it must be finite")
 
 
-def _check(data: Mapping[str, Any], names: Any, where: str) -> None:
+def _check_names(data: Mapping[str, Any], names: Any, where: str) -> None:
     if not isinstance(data, dict):
         raise InputError(f"{where[:-1]} is no table")
     unknown = [name for name in data if name not in names]
@@ -196,10 +201,10 @@ def _switch(data: Mapping[str, Any], name: str, where: str) -> bool:
 
 
 def _content(path: Path) -> str | None:
-    """What a file holds; None where a text names none. One that is no name may be longer than names are."""
+    """The content of a file; None if there is none of this name."""
     try:
         return path.read_text(encoding="utf-8") if path.is_file() else None
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # a text that is no name may be too long for one
         return None
 
 

@@ -1,5 +1,11 @@
-"""Connections: uvicorn's, by httptools, with what uvicorn does not bound: heads, readers, and who leaves while more of
-its requests wait."""
+"""Connections: uvicorn's, with the limits that uvicorn lacks. They guard against:
+
+- heads (request line and headers) that are too long or too slow;
+- clients that do not read their answers, which the server would hold;
+- clients that send requests ahead without end, or leave while several of their requests wait;
+- too many open connections;
+- requests that a proxy might delimit differently: other versions of HTTP, and bodies after an upgrade.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +23,22 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 _log = logging.getLogger("weft.server")
 
-MOST_WAITING = 4096
-"""Larger parts are written at once."""
+MAX_GATHERED = 4096
+"""Bytes above which a part is given to the system at once; smaller parts are gathered for one turn of the loop."""
 VERSIONS = ("1.0", "1.1")
-OF_A_BODY = (b"content-length", b"transfer-encoding")
+BODY_HEADERS = (b"content-length", b"transfer-encoding")
 LINGER_S = 1.0
-"""So long what a client still sends is read and dropped after an answer that did not wait for it: to who closes upon
-unread bytes the system adds a reset, which may overtake the answer."""
+"""Seconds for which input is still read and dropped after an answer that did not wait for the whole request. Closing a
+socket with unread input makes the system send a reset, which may overtake the answer."""
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What a connection may do.
+    """Limits of connections.
 
-    The head of a request (its line and its headers) has `max_head_bytes`, and comes within `max_head_s` seconds. A
-    client that takes nothing of what is written for `slow_reader_s` is given up. While it is answered it may send
-    `max_ahead_bytes` of further requests. Beyond `max_connections` each new one closes that which has waited longest
-    for a request.
+    The head of a request (its line and headers) may have `max_head_bytes` and take `max_head_s` seconds. A client that
+    reads nothing for `slow_reader_s` seconds is disconnected. During an answer a client may send `max_ahead_bytes` of
+    further requests. Beyond `max_connections`, each new connection closes the one that has been idle longest.
     """
 
     max_head_bytes: int
@@ -44,8 +49,11 @@ class ConnectionLimits:
 
 
 class Connections:
-    """The open connections of a server. `refused` is called for each request that is refused here, before it is whole,
-    and `closed` with each connection that has closed. Used on the event loop alone."""
+    """The open connections of a server. Used only on the event loop.
+
+    `refused` is called for each request that is refused here, before it is whole; `closed` with each connection that
+    has closed.
+    """
 
     def __init__(
         self,
@@ -56,56 +64,57 @@ class Connections:
         self.limits, self.refused, self.closed = limits, refused, closed
         self.open: set[Connection] = set()
         self.idle: dict[Connection, None] = {}
-        """Those without a request, who has waited longest first."""
+        """Connections without a request, longest idle first."""
         self._interval = min(limits.max_head_s / 4, limits.slow_reader_s / 4, 1.0)
-        self._looked: tuple[float, float] | None = None  # at the system's clock, and at `now`
+        # The last look at all connections: by the system's clock, and by `now`.
+        self._last_look: tuple[float, float] | None = None
 
     def protocol(self) -> type[Connection]:
-        """The class of these connections, for uvicorn's `http`."""
+        """The class of these connections, for the `http` setting of uvicorn."""
         return type("Connection", (Connection,), {"all": self})
 
     def make_room(self) -> None:
-        """Close the one that has waited longest for a request, where too many are open."""
+        """Close the connection that has been idle longest if too many are open."""
         if len(self.open) > self.limits.max_connections and self.idle:
-            first = next(iter(self.idle))
-            del self.idle[first]
-            first.transport.abort()
+            oldest = next(iter(self.idle))
+            del self.idle[oldest]
+            oldest.transport.abort()
 
     def now(self) -> float:
-        """Seconds of a clock that stands still while the event loop does, as where the process is stopped: what clients
-        sent meanwhile has not been looked at."""
-        if self._looked is None:
+        """Seconds of a clock that stands still while the event loop does, for example in a stopped process. Input that
+        arrived meanwhile has not been read, and its client is not late."""
+        if self._last_look is None:
             return time.monotonic()
-        looked, then = self._looked
-        return then + min(time.monotonic() - looked, 2 * self._interval)
+        looked_at, now_then = self._last_look
+        return now_then + min(time.monotonic() - looked_at, 2 * self._interval)
 
     async def watch(self) -> None:
-        """Look again and again whether one is too slow, for ever."""
+        """Check all connections for slow clients periodically, until cancelled."""
         try:
             while True:
                 now = self.now()
-                self._looked = time.monotonic(), now
+                self._last_look = time.monotonic(), now
                 for connection in list(self.open):
-                    connection.look(now)
+                    connection.check(now)
                 await asyncio.sleep(self._interval)
         finally:
-            self._looked = None
+            self._last_look = None
 
     @asynccontextmanager
     async def timeout(self, seconds: float) -> AsyncIterator[None]:
-        """`asyncio.timeout` by this clock."""
+        """`asyncio.timeout` by the clock `now`."""
         loop = asyncio.get_running_loop()
         began = self.now()
 
-        def look() -> None:
+        def check() -> None:
             left = began + seconds - self.now()
             if left > 0:
-                due.append(loop.call_later(left, look))
+                due.append(loop.call_later(left, check))
             else:
                 limit.reschedule(loop.time())
 
         async with asyncio.timeout(None) as limit:
-            due = [loop.call_later(seconds, look)]
+            due = [loop.call_later(seconds, check)]
             try:
                 yield
             finally:
@@ -113,7 +122,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """One of them."""
+    """A connection."""
 
     all: ClassVar[Connections]
 
@@ -126,16 +135,16 @@ class Connection(HttpToolsProtocol):
         self._num_taken, self._taken_at = 0, 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open, and its first head is awaited."""
-        self._written = _Counted(cast("asyncio.Transport", transport), self._is_awaited)
-        super().connection_made(cast("asyncio.Transport", self._written))
+        """Open the connection, and wait for its first head."""
+        self._counting = CountingTransport(cast("asyncio.Transport", transport), self._may_be_sending)
+        super().connection_made(cast("asyncio.Transport", self._counting))
         self._head_since = self._taken_at = self.all.now()
         self.all.open.add(self)
         self.all.make_room()
         self.all.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has closed. Each of its requests is told: uvicorn tells only the last that came."""
+        """Tell all requests of a closed connection that their client has gone. uvicorn tells only the latest one."""
         self.all.open.discard(self)
         self.all.idle.pop(self, None)
         self.all.closed(self)
@@ -146,7 +155,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Something came."""
+        """Read input, and bound heads and input ahead of answers."""
         if self.transport.is_closing():
             self._num_dropped += len(data)
             if self._num_dropped > self.all.limits.max_ahead_bytes:
@@ -157,7 +166,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_in_head and was_in_head:
-            # The parser keeps a header to itself until it is whole, so bytes are counted as they come.
+            # The parser holds back a header until it is whole, so its bytes are counted as they arrive.
             self._num_head += len(data)
             if self._num_head > self.all.limits.max_head_bytes:
                 self._is_too_long = True
@@ -169,21 +178,23 @@ class Connection(HttpToolsProtocol):
             self._head_since = self.all.now()
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Begin a head."""
         self._is_in_head, self._num_head = True, 0
         super().on_message_begin()
         self.scope["weft.connection"] = self  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
-        """A head is whole."""
+        """Check a whole head."""
         size = len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
         if size > self.all.limits.max_head_bytes:
             self._is_too_long = True
-            raise ValueError("the head is too long")  # httptools makes an error of it that uvicorn answers
+            raise ValueError(
+                "the head is too long"
+            )  # httptools turns it into a parser error, which uvicorn answers
         if self.parser.get_http_version() not in VERSIONS:
             raise ValueError("another version")
-        if self.parser.should_upgrade() and any(name in OF_A_BODY for name, _ in self.headers):
-            self._is_upgrade = True  # the parser takes what follows for another protocol
+        if self.parser.should_upgrade() and any(name in BODY_HEADERS for name, _ in self.headers):
+            self._is_upgrade = True  # the parser would take the body for another protocol
             raise ValueError("a body after an upgrade")
         super().on_headers_complete()
         self._is_in_head, self._head_since = False, None
@@ -191,23 +202,23 @@ class Connection(HttpToolsProtocol):
         self._cycles = [*self._under_way, self.cycle]
 
     def on_response_complete(self) -> None:
-        """A request is answered."""
+        """Mark the connection as idle after its last answer."""
         if not self._under_way:
             self.all.idle[self] = None
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what can't be read: a head, or the form of a body."""
-        most = self.all.limits.max_head_bytes
+        """Refuse a head, or the framing of a body, that can't be read."""
+        limit = self.all.limits.max_head_bytes
         if self._is_too_long:
-            self._refuse(431, f"the request line and headers have more than {most} bytes")
+            self._refuse(431, f"the request line and headers have more than {limit} bytes")
         elif self._is_upgrade:
             self._refuse(400, "no other protocol is spoken here; send the body without the header Upgrade")
         else:
             self._refuse(400, "this is no HTTP/1.1 request")
 
-    def look(self, now: float) -> None:
-        """Give it up where it is too slow."""
+    def check(self, now: float) -> None:
+        """Give up a client that is too slow."""
         limits = self.all.limits
         is_late = self._head_since is not None and now - self._head_since > limits.max_head_s
         if is_late and not self.transport.is_closing():
@@ -216,7 +227,7 @@ class Connection(HttpToolsProtocol):
                 self._refuse(408, f"the headers did not come within {limits.max_head_s:g} s")
             else:
                 self.transport.close()
-        taken, is_all = self._written.taken
+        taken, is_all = self._counting.taken
         if is_all or taken != self._num_taken:
             self._num_taken, self._taken_at = taken, now
         elif now - self._taken_at > limits.slow_reader_s:
@@ -225,12 +236,12 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _under_way(self) -> list[RequestResponseCycle]:
-        """Requests that came and are not answered."""
+        """Requests without a whole answer."""
         return [cycle for cycle in self._cycles if not cycle.response_complete]
 
     def _read_ahead(self, size: int) -> None:
-        """uvicorn stops reading while requests wait for those before them, and would not see that their client leaves;
-        so reading goes on, to a bound."""
+        """Keep reading while requests wait for answers, up to a limit. uvicorn would stop, and then would not see that
+        their client leaves."""
         self._num_ahead = self._num_ahead + size if len(self._under_way) > 1 else 0
         if self._num_ahead > self.all.limits.max_ahead_bytes:
             _log.warning("a client sends requests and does not wait for answers: its connection is cut")
@@ -238,7 +249,7 @@ class Connection(HttpToolsProtocol):
         else:
             self.flow.resume_reading()
 
-    def _is_awaited(self) -> bool:
+    def _may_be_sending(self) -> bool:
         """Whether the client may still be sending when its connection closes."""
         return self._is_refused or (self.cycle is not None and self.cycle.more_body)
 
@@ -246,9 +257,9 @@ class Connection(HttpToolsProtocol):
         self.all.refused()
         for cycle in self._under_way:
             if cycle is not self.cycle or cycle.response_started or not cycle.more_body:
-                self.transport.abort()  # an answer is on its way, and a second would be read as a part of it
+                self.transport.abort()  # a second answer would be read as a part of the first
                 return
-            cycle.disconnected = True  # this is the answer
+            cycle.disconnected = True  # the refusal is its answer
             cycle.message_event.set()
         self._is_refused = True
         kind = "invalid_request_error"
@@ -263,16 +274,18 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-class _Counted:
-    """A transport that counts what is written to it. What is written in one turn of the loop, such as a head and the
-    first part of a body, it gives to the system at once: a call of the system costs as much as making an event.
-    `is_awaited` says, when it closes, whether the client may still be sending."""
+class CountingTransport:
+    """A transport that counts the bytes written to it, and gathers writes of one turn of the loop.
 
-    def __init__(self, transport: asyncio.Transport, is_awaited: Callable[[], bool]) -> None:
+    A system call costs as much as making an event, so a head and the first part of its body are sent with one call.
+    `may_be_sending` tells, when the transport closes, whether the client may still be sending.
+    """
+
+    def __init__(self, transport: asyncio.Transport, may_be_sending: Callable[[], bool]) -> None:
         self._transport, self._num_bytes = transport, 0
-        self._waiting: list[bytes] = []
+        self._gathered: list[bytes] = []
         self._loop = asyncio.get_running_loop()
-        self._is_awaited, self._is_over = is_awaited, False
+        self._may_be_sending, self._is_over = may_be_sending, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -280,18 +293,18 @@ class _Counted:
     def write(self, data: bytes) -> None:
         if self._is_over:
             return
-        self._waiting.append(data)
-        if len(data) > MOST_WAITING:
-            self._write_waiting()  # a slow reader's pauses must be seen before more is written
-        elif len(self._waiting) == 1:
-            self._loop.call_soon(self._write_waiting)
+        self._gathered.append(data)
+        if len(data) > MAX_GATHERED:
+            self._write_gathered()  # flow control must see a slow reader before more is written
+        elif len(self._gathered) == 1:
+            self._loop.call_soon(self._write_gathered)
 
     def is_closing(self) -> bool:
         return self._is_over or self._transport.is_closing()
 
     def close(self) -> None:
-        self._write_waiting()
-        if self.is_closing() or not self._is_awaited():
+        self._write_gathered()
+        if self.is_closing() or not self._may_be_sending():
             self._transport.close()
             return
         self._is_over = True
@@ -299,14 +312,14 @@ class _Counted:
         self._transport.resume_reading()
         self._loop.call_later(LINGER_S, self._transport.close)
 
-    def _write_waiting(self) -> None:
-        data, self._waiting = b"".join(self._waiting), []
+    def _write_gathered(self) -> None:
+        data, self._gathered = b"".join(self._gathered), []
         if data and not self._transport.is_closing():
             self._num_bytes += len(data)
             self._transport.write(data)
 
     @property
     def taken(self) -> tuple[int, bool]:
-        """Bytes that the system took, and whether these are all."""
+        """The number of bytes that the system has taken, and whether these are all bytes written."""
         left = self._transport.get_write_buffer_size()
         return self._num_bytes - left, not left

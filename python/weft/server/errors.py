@@ -1,4 +1,4 @@
-"""Errors as OpenAI's API says them: a status, and an object that names the field."""
+"""Errors in the form of OpenAI's API: an HTTP status, and an object that names the field."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TYPES = {
 
 
 class _Repr(reprlib.Repr):
-    """A text as Python writes it; of what JSON writes otherwise, as JSON does."""
+    """Python's `repr`, but null, true and false as JSON writes them."""
 
     def repr_NoneType(self, value: None, level: int) -> str:
         return "null"
@@ -49,12 +49,12 @@ _REPR.maxlevel = 1
 
 
 def quoted(value: object) -> str:
-    """What a client sent, as a message may repeat it: at most some 100 letters of a text."""
+    """A client's value for a message, cut to some 100 characters."""
     return _REPR.repr(value)
 
 
 def kind_of(value: object) -> str:
-    """The same; of what has entries only that it is a list or an object."""
+    """A client's value for a message. Lists and objects are only named as such, without their entries."""
     if isinstance(value, dict):
         return "an object"
     return "a list" if isinstance(value, list) else quoted(value)
@@ -82,12 +82,15 @@ def in_words(error: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ())
 
 
 MAX_MESSAGE = 1000
-"""Letters of a message, which may quote what a client sent."""
+"""Characters of a message, which may quote a client's values."""
 
 
 class ApiError(Exception):
-    """What a client is told: `status` is HTTP's, `param` the field that is wrong, `code` a word for programs,
-    `retry_after_s` when to try again."""
+    """An error that the client sees.
+
+    `status` is HTTP's, `param` the wrong field, `code` a word for programs, and `retry_after_s` the seconds after which
+    to try again.
+    """
 
     def __init__(
         self,
@@ -104,18 +107,18 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The object of OpenAI's API."""
+        """The error object of OpenAI's API."""
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def content(self) -> bytes:
-        """The same as JSON."""
+        """`body` as JSON."""
         return json.dumps(self.body).encode()
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What goes into HTTP's headers."""
+        """The HTTP headers of the error."""
         headers = [(b"content-type", b"application/json")]
         if self.retry_after_s is not None:
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
@@ -125,7 +128,7 @@ class ApiError(Exception):
 
 
 RETRY_AFTER_S = 5
-"""When what is not available now may be: compiles past their time end, a helper process starts."""
+"""Seconds after which an unavailable part may be back: a long compile ends, a helper process starts."""
 
 
 def api_error(
@@ -135,20 +138,25 @@ def api_error(
     guide: str | None = None,
     is_submitting: bool = False,
 ) -> ApiError:
-    """What a client is told of an error of weft's. `fields` are the body's, whose names its message may begin with, and
-    `guide` is the one that says the guide. With `is_submitting` a `CapacityError` says that the engine is full; else
-    that the request is too large for it."""
+    """The error that the client gets for an error of weft.
+
+    `fields` are the names of the body's fields; if the message begins with one, it becomes `param`. `guide` is the
+    field that gives the guide. With `is_submitting` a `CapacityError` means that the engine is full, else that the
+    request is too large for it.
+    """
     if isinstance(error, ApiError):
         return error
-    told = _told(error, fields, guide, is_submitting)
-    told.__cause__ = error
-    return told
+    answer = _api_error(error, fields, guide, is_submitting)
+    answer.__cause__ = error
+    return answer
 
 
-def _told(error: BaseException, fields: Collection[str], guide: str | None, is_submitting: bool) -> ApiError:
+def _api_error(
+    error: BaseException, fields: Collection[str], guide: str | None, is_submitting: bool
+) -> ApiError:
     if not isinstance(error, WeftError):
         return ApiError(f"the server failed: {type(error).__name__}", 500, code="internal_error")
-    message = told(error)
+    message = client_message(error)
     if isinstance(error, ExecutorError):
         return ApiError(message, 503, code="engine_stopped")
     if isinstance(error, UnavailableError):
@@ -164,17 +172,24 @@ def _told(error: BaseException, fields: Collection[str], guide: str | None, is_s
         return ApiError(message, 400, param=named_field(message, fields))
     if isinstance(error, DeadEndError):
         return ApiError(message, 400)
-    return ApiError(message, 500, code="internal_error")  # a model or an engine that fails
+    return ApiError(message, 500, code="internal_error")  # a fault of the model or the engine
 
 
-def told(error: WeftError) -> str:
-    """What a client reads of it."""
+def server_ended() -> ApiError:
+    """The error of a request that did not finish before the server ended."""
+    return ApiError(
+        "the server ended before the answer did; ask another", 503, code="draining", retry_after_s=1
+    )
+
+
+def client_message(error: WeftError) -> str:
+    """The message of an error in words for clients."""
     return shortened(for_clients(str(error)), MAX_MESSAGE)
 
 
 def named_field(message: str, fields: Collection[str]) -> str | None:
-    """The field that a message begins with, also by the words for a prompt; None if it is none of these."""
+    """The field that a message begins with, by its name or as "the prompt"; None if it begins with no field."""
     if message.startswith("the prompt "):
         return next((name for name in ("messages", "prompt") if name in fields), None)
-    first = re.match(r"[a-z_]+", message)
-    return first[0] if first is not None and first[0] in fields else None
+    match = re.match(r"[a-z_]+", message)
+    return match[0] if match is not None and match[0] in fields else None

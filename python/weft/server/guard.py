@@ -1,106 +1,126 @@
-"""What every request passes before anything of it is read: the key, the size of its body, a number for the log."""
+"""The guard in front of the application. Every request passes it before any of its body is read.
+
+It refuses:
+
+- repeated security headers, of which a proxy might believe the other, and expectations that weft does not meet;
+- web pages of strangers (`Origins`): a page that a browser shows can send requests to this machine;
+- wrong API keys;
+- bodies that are too long (`LimitedBody`): memory is bounded for each body, and for all of them;
+- requests beyond what a tenant may have under way (`tenants.py`), and all requests while the server drains.
+
+`connections.py` guards what comes before a request is whole. The guard also numbers requests, writes the access log,
+and counts refusals.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import re
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weft.server.body_limits import LimitedBody, TooLargeError
-from weft.server.errors import ApiError
+from weft.server.errors import ApiError, server_ended
 from weft.server.ids import new_hex
 from weft.server.metrics import reason_of
-from weft.server.origins import Origins
-from weft.server.responding import ended
+from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
-from weft.server.tenants import Admission
-
-GUARDED = ("/v1", "/tokenize", "/detokenize")
-UPLOADS = "/v1/controllers"
-WATCHED = ("/health", "/ready")
-"""Asked by supervisors, which start a server anew that does not answer."""
-ONCE = frozenset(
-    (b"authorization", b"host", b"origin", b"content-length", b"content-type", b"expect", b"sec-fetch-site")
-)
-"""Headers of which a request has one: of two, a proxy might believe the other."""
-REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+from weft.server.tenants import Admission, Tenants
 
 _log = logging.getLogger("weft.server.access")
 
+GUARDED = ("/v1", "/tokenize", "/detokenize")
+"""Paths that need an API key."""
+UPLOADS = "/v1/controllers"
+WATCHED = ("/health", "/ready")
+"""Supervisors restart a server that does not answer these, so they are answered even without free connections."""
+SINGLE_HEADERS = frozenset(
+    (b"authorization", b"host", b"origin", b"content-length", b"content-type", b"expect", b"sec-fetch-site")
+)
+"""Headers that a request may have only once. Of two, a proxy in front might have checked the other."""
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
 
 class Guard:
-    """Pure ASGI: it wraps no body that goes out. Sets `scope["weft.tenant"]` and `scope["weft.request_id"]`; and
-    `scope["weft.send"]`, which an answer sends its parts with: whoever stands between costs as much as the rest."""
+    """The guard as pure ASGI: it does not wrap the body of an answer.
+
+    It sets `scope["weft.tenant"]`, `scope["weft.request_id"]`, and `scope["weft.send"]`. Streams send their parts with
+    the last one directly, because each wrapper around `send` costs as much as the rest of an event.
+    """
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app, self._state, self._tenants = app, state, state.tenants
         self._origins = Origins(state.config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request pass, or refuse it."""
+        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"")
-        number = given.decode() if REQUEST_ID.fullmatch(given) else new_hex()
-        scope["weft.request_id"] = number
+        client_id = headers.get(b"x-request-id", b"")
+        request_id = client_id.decode() if REQUEST_ID.fullmatch(client_id) else new_hex()
+        scope["weft.request_id"] = request_id
         scope["weft.send"] = send
         began, status = time.perf_counter(), 0
-        body = LimitedBody(receive, self._most_bytes(scope["path"]), self._state.bodies)
+        body = LimitedBody(receive, self._max_bytes(scope["path"]), self._tenants)
 
-        async def noted(message: Message) -> None:
+        async def send_noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", number.encode())]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
         self._tenants.num_inside += 1
         try:
-            self._check(scope, headers, body.most_bytes)
+            self._check(scope, headers, body.max_bytes)
             with body, ExitStack() as admitted:
-                if "weft.tenant" in scope and scope["method"] == "POST":  # what computes, or keeps something
+                # Only POST computes or keeps anything, so only POST counts against a tenant's limits.
+                if "weft.tenant" in scope and scope["method"] == "POST":
                     admission = Admission(self._tenants, scope["weft.tenant"])
                     body.received = admitted.enter_context(admission).received
-                await self._app(scope, body, noted)
+                await self._app(scope, body, send_noted)
         except ApiError as error:
             scope["weft.error"] = error
             if status:
                 raise
+            # A client that sent `Expect` waits for this answer before it sends its body.
             if b"expect" not in headers:
                 await body.discard()
-            await _refuse(noted, error)
+            await _refuse(send_noted, error)
         except asyncio.CancelledError:
             if not self._state.is_draining:
                 raise
-            # The server ends, and waits for no body and no answer any longer.
-            scope["weft.error"] = ended()
+            scope["weft.error"] = server_ended()
             if not status:
-                await _refuse(noted, scope["weft.error"])
+                await _refuse(send_noted, scope["weft.error"])
         finally:
             self._tenants.num_inside -= 1
             self._count(scope)
-            _note(scope, status, time.perf_counter() - began)
+            _write_access_log(scope, status, time.perf_counter() - began)
 
-    def _check(self, scope: Scope, headers: dict[bytes, bytes], most_bytes: int) -> None:
+    def _check(self, scope: Scope, headers: dict[bytes, bytes], max_bytes: int) -> None:
         path = scope["path"]
-        names = [name for name, _ in scope["headers"] if name in ONCE]
+        names = [name for name, _ in scope["headers"] if name in SINGLE_HEADERS]
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1).decode()
-            raise ApiError(f"the header {twice} comes more than once; give one", code="duplicate_header")
+            repeated = next(name for name in names if names.count(name) > 1).decode()
+            raise ApiError(f"the header {repeated} comes more than once; give one", code="duplicate_header")
         if headers.get(b"expect", b"100-continue").lower() != b"100-continue":
             raise ApiError("the server meets no expectation but 100-continue; leave out Expect", 417)
-        most = self._state.config.max_connections
-        if len(self._state.connections.open) > most and path not in WATCHED:
+        max_connections = self._state.config.max_connections
+        num_open = len(self._state.connections.open)
+        if num_open > max_connections and path not in WATCHED:
             raise ApiError(
-                f"{most} connections are open, as many as may be; try again later",
+                f"{max_connections} connections are open, as many as may be; try again later",
                 503,
                 code="too_many_connections",
                 retry_after_s=1,
@@ -116,22 +136,21 @@ class Guard:
                 )
             scope["weft.tenant"] = tenant
             if "weft.connection" in scope:
-                num_open = len(self._state.connections.open)
                 self._tenants.hold(tenant, scope["weft.connection"], num_open)
             if self._state.is_draining and scope["method"] == "POST":
                 raise ApiError(
                     "the server is about to end; ask another", 503, code="draining", retry_after_s=1
                 )
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > most_bytes:
-            raise TooLargeError(most_bytes)
+        if length.isdigit() and int(length) > max_bytes:
+            raise TooLargeError(max_bytes)
 
-    def _most_bytes(self, path: str) -> int:
+    def _max_bytes(self, path: str) -> int:
         config = self._state.config
         return config.programs.max_module_bytes if path == UPLOADS else config.max_body_bytes
 
     def _count(self, scope: Scope) -> None:
-        """Count a refusal, wherever it came from: whoever refuses leaves the error in the scope."""
+        """Count a refusal. Whichever part refuses leaves its error in the scope."""
         error, job = scope.get("weft.error"), scope.get("weft.job")
         if error is not None:
             model = scope.get("weft.model", "") if job is None else job.served.name
@@ -145,8 +164,8 @@ async def _refuse(send: Send, error: ApiError) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _note(scope: Scope, status: int, seconds: float) -> None:
-    """One line of the access log; `weft.server.logs` writes it as text or as JSON."""
+def _write_access_log(scope: Scope, status: int, seconds: float) -> None:
+    """Write one line of the access log, which `logs.py` formats as text or as JSON."""
     if not _log.isEnabledFor(logging.INFO):
         return
     job, error, tenant = scope.get("weft.job"), scope.get("weft.error"), scope.get("weft.tenant")
@@ -164,5 +183,146 @@ def _note(scope: Scope, status: int, seconds: float) -> None:
         "left": scope.get("weft.left"),
         "error": error.message[:200] if error is not None else None,
     }
-    said = {name: value for name, value in fields.items() if value is not None}
-    _log.info("%s", json.dumps(said), extra={"weft": said})
+    present = {name: value for name, value in fields.items() if value is not None}
+    _log.info("%s", json.dumps(present), extra={"weft": present})
+
+
+# -- the size of bodies
+
+LINGER_S, LINGER_BODIES = 1.0, 4
+"""How long, and how many times `max_bytes`, the rest of a refused body is read."""
+
+
+class TooLargeError(ApiError):
+    """The body is longer than the server reads."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(
+            f"the body has more than the {max_bytes} bytes that are read", 413, code="body_too_large"
+        )
+
+
+class LimitedBody:
+    """An ASGI `receive` that bounds a body to `max_bytes`, and all bodies to the server's limit.
+
+    Chunked bodies have no declared length, so parts are counted as they arrive. Raises `ApiError` beyond a limit. The
+    bytes count until the `with` block ends, which is when the answer does. `received`, if set, is called with the size
+    of each part and whether it is the last.
+    """
+
+    def __init__(self, receive: Receive, max_bytes: int, tenants: Tenants) -> None:
+        self.max_bytes = max_bytes
+        self._receive, self._tenants = receive, tenants
+        self._num_bytes, self._is_whole = 0, False
+        self.received: Callable[[int, bool], None] | None = None
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        self._is_whole = not message.get("more_body", False)
+        self._num_bytes += size
+        self._tenants.num_body_bytes += size
+        if self._num_bytes > self.max_bytes:
+            raise TooLargeError(self.max_bytes)
+        self._tenants.check_all_bytes()
+        if self.received is not None and message["type"] == "http.request":
+            self.received(size, self._is_whole)
+        return message
+
+    def __enter__(self) -> LimitedBody:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tenants.num_body_bytes -= self._num_bytes
+
+    async def discard(self) -> None:
+        """Read on for a while. A client that is still sending when its connection closes does not see the answer."""
+        num_bytes = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while not self._is_whole and num_bytes < LINGER_BODIES * self.max_bytes:
+                    message = await self._receive()
+                    num_bytes += len(message.get("body", b""))
+                    self._is_whole = not message.get("more_body", False)
+
+
+# -- web pages
+
+PAGE = "/"
+SITE_HEADER, OTHER_SITES = b"sec-fetch-site", (b"cross-site", b"same-site")
+"""The header in which a browser relates the page to the server, and its values for pages that are refused. A page of
+another port of this machine is "same-site"."""
+HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::\d*)?")
+
+
+class Origins:
+    """Protects a server without API keys from web pages of strangers.
+
+    A page can make its browser send requests to this machine; `Origin`, or else `Sec-Fetch-Site`, gives it away. A page
+    can also make its own name resolve to this machine (DNS rebinding), so that the browser sees one origin; then `Host`
+    is that name.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._has_keys = bool(config.api_keys)
+        self._allowed = {origin.lower() for origin in config.allowed_origins}
+        self._hosts = {config.host.lower(), "localhost", *(name.lower() for name in config.allowed_hosts)}
+        self._checks_hosts = is_loopback(config.host)
+
+    def check(self, headers: Mapping[bytes, bytes], path: str = "/v1") -> None:
+        """Raise `ApiError` for a request that a stranger's page may have sent. Any page may link to the playground."""
+        if self._has_keys:
+            return
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if self._checks_hosts and host and not self._is_known(host):
+            raise ApiError(
+                f"this server has no API key and takes no requests for {host[:200]!r}, which a strange web page may "
+                "have made lead here; give the name in allowed_hosts (--allow-host), or use keys",
+                403,
+                code="host_not_allowed",
+            )
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if b"origin" in headers:
+            is_refused = not self._allowed & {"*", origin} and not _is_origin_of(origin, host)
+        else:
+            # Images and scripts of a page come without Origin. Browsers then send Sec-Fetch-Site, to addresses of this
+            # machine and over https.
+            is_refused = (
+                path != PAGE and "*" not in self._allowed and headers.get(SITE_HEADER, b"") in OTHER_SITES
+            )
+        if is_refused:
+            raise ApiError(
+                f"this server has no API key and takes no requests of pages of {origin[:200] or 'other origins'!r}; "
+                "give it in allowed_origins (--allow-origin), or use keys",
+                403,
+                code="origin_not_allowed",
+            )
+
+    def _is_known(self, host: str) -> bool:
+        """Whether `Host` is a name of the server, or an address. An address can't be rebound."""
+        match = HOST.fullmatch(host)
+        name = match[1].rstrip(".") if match is not None else ""
+        return name in self._hosts or _address(name) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens at `host` can be reached only from this machine."""
+    address = _address(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+
+
+def _is_origin_of(origin: str, host: str) -> bool:
+    """Whether a page comes from the server itself."""
+    try:
+        return bool(host) and urlsplit(origin).netloc == host
+    except ValueError:
+        return False

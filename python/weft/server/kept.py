@@ -1,19 +1,154 @@
-"""Answers of /v1/responses that are kept, so that the next request may go on from one."""
+"""Data that tenants leave with the server: WebAssembly programs, and the responses of /v1/responses.
+
+Each tenant sees only its own shelf, and each shelf is bounded. Both classes are thread-safe.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.grammar.guide import Guide
 from weft.server.errors import ApiError, quoted
+from weft.server.settings import ProgramLimits
+
+# -- programs
+
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass
+class ProgramShelf:
+    """The programs of a tenant: modules by their SHA-256, and tags that name them."""
+
+    modules: dict[str, bytes] = field(default_factory=dict)
+    tags: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all modules."""
+        return sum(map(len, self.modules.values()))
+
+
+class Programs:
+    """The programs of all tenants, and the server's own, which every tenant may use by name."""
+
+    def __init__(self, limits: ProgramLimits) -> None:
+        self._limits = limits
+        self._shelves: dict[str, ProgramShelf] = {}
+        self._shared: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def share(self, name: str, module: bytes) -> None:
+        """Add a program of the server's own. Raises `GuideError`."""
+        Guide.wasm(module)
+        self._shared[name] = module
+
+    def upload(self, tenant: str, module: bytes) -> dict[str, Any]:
+        """Keep a module in binary or text form. Returns the answer of AICI's servers. Raises `GuideError` for another
+        form, and `ApiError` if the shelf is full."""
+        began = time.perf_counter()
+        # This checks only the form. A module is compiled, in another process, when a request needs it.
+        Guide.wasm(module)
+        module_id = hashlib.sha256(module).hexdigest()
+        with self._lock:
+            self._put(self._shelves.setdefault(tenant, ProgramShelf()), module_id, module)
+        spent_ms = int((time.perf_counter() - began) * 1000)
+        return {"module_id": module_id, "wasm_size": len(module), "time": spent_ms}
+
+    def _put(self, shelf: ProgramShelf, module_id: str, module: bytes) -> None:
+        if module_id not in shelf.modules:
+            limits = self._limits
+            if len(shelf.modules) >= limits.max_modules or shelf.num_bytes + len(module) > limits.max_bytes:
+                raise ApiError(
+                    f"{len(shelf.modules)} modules of {shelf.num_bytes} bytes are kept; at most {limits.max_modules} "
+                    f"of {limits.max_bytes} bytes together may be: delete one",
+                    413,
+                    code="too_many_programs",
+                )
+            shelf.modules[module_id] = module
+
+    def tag(self, tenant: str, module_id: str, tags: list[str]) -> dict[str, Any]:
+        """Name a module. Existing tags of these names move to it. Raises `ApiError`."""
+        with self._lock:
+            shelf = self._shelves.setdefault(tenant, ProgramShelf())
+            _check_module(shelf, module_id)
+            for tag in tags:
+                if not TAG.fullmatch(tag):
+                    raise ApiError(
+                        f"{quoted(tag)} is no tag; it has letters, digits, '.', '_' and '-'", param="tags"
+                    )
+            if len({*shelf.tags, *tags}) > self._limits.max_tags:
+                raise ApiError(
+                    f"at most {self._limits.max_tags} tags are kept; delete one", 413, param="tags"
+                )
+            for tag in tags:
+                shelf.tags[tag] = {
+                    "tag": tag,
+                    "module_id": module_id,
+                    "updated_at": int(time.time()),
+                    "wasm_size": len(shelf.modules[module_id]),
+                }
+            return {"tags": [shelf.tags[tag] for tag in tags]}
+
+    def list(self, tenant: str) -> dict[str, Any]:
+        """The tags and modules of a tenant, and the names of the server's programs."""
+        with self._lock:
+            shelf = self._shelves.get(tenant, ProgramShelf())
+            modules = [
+                {"module_id": module_id, "wasm_size": len(module)}
+                for module_id, module in shelf.modules.items()
+            ]
+            return {"tags": [*shelf.tags.values()], "modules": modules, "server": sorted(self._shared)}
+
+    def delete(self, tenant: str, name: str) -> dict[str, Any]:
+        """Delete a tag, or a module with all its tags. Raises `ApiError`."""
+        with self._lock:
+            shelf = self._shelves.get(tenant, ProgramShelf())
+            if name in shelf.tags:
+                del shelf.tags[name]
+            else:
+                _check_module(shelf, name)
+                del shelf.modules[name]
+                shelf.tags = {tag: entry for tag, entry in shelf.tags.items() if entry["module_id"] != name}
+            return {"deleted": name}
+
+    def guide(self, tenant: str, name: str, argument: str) -> Guide:
+        """The guide of a program, by its tag or its module id. Reads the module again, which takes time for a large
+        one. Raises `ApiError` if there is none."""
+        return Guide.wasm(self._module(tenant, name), argument, trusted=self._limits.trusted)
+
+    def _module(self, tenant: str, name: str) -> bytes:
+        with self._lock:
+            shelf = self._shelves.get(tenant, ProgramShelf())
+            if name in self._shared and name not in shelf.tags:
+                return self._shared[name]
+            module_id = shelf.tags[name]["module_id"] if name in shelf.tags else name
+            _check_module(shelf, module_id)
+            return shelf.modules[module_id]
+
+
+def _check_module(shelf: ProgramShelf, module_id: str) -> None:
+    if module_id not in shelf.modules:
+        raise ApiError(
+            f"there is no program {quoted(module_id)}; upload it to /v1/controllers",
+            404,
+            code="program_not_found",
+        )
+
+
+# -- responses
 
 
 @dataclass(frozen=True)
 class Kept:
-    """An answer, and the items of the conversation that it ends, without its own; `num_bytes` as JSON."""
+    """A response that was kept, and the items of the conversation before it. `num_bytes` is their size as JSON."""
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
@@ -21,57 +156,57 @@ class Kept:
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
-        """All items, its own among them."""
+        """The items of the conversation, with those of the response."""
         return [*self.items, *self.response["output"]]
 
 
 @dataclass
-class Shelf:
-    """What one tenant keeps, as JSON, the oldest first."""
+class ResponseShelf:
+    """The responses of a tenant as JSON by their ids, oldest first."""
 
     kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     num_bytes: int = 0
 
 
 class KeptResponses:
-    """The last answers of each tenant, at most so many, and so many bytes. Thread-safe."""
+    """The last responses of each tenant: at most `max_responses`, and `max_bytes` together."""
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most, self._most_bytes = most, most_bytes
+    def __init__(self, max_responses: int, max_bytes: int) -> None:
+        self._max_responses, self._max_bytes = max_responses, max_bytes
         self._lock = threading.Lock()
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, ResponseShelf] = {}
 
     def keep(self, tenant: str, response: dict[str, Any], items: list[dict[str, Any]]) -> None:
-        """Keep one; the tenant's oldest go for it, unless it is longer than all may be."""
+        """Keep a response, and drop the tenant's oldest ones for it. A response above `max_bytes` is not kept."""
         content = json.dumps([response, items]).encode()
-        if len(content) > self._most_bytes:
+        if len(content) > self._max_bytes:
             return
         with self._lock:
-            shelf = self._shelves.setdefault(tenant, Shelf())
+            shelf = self._shelves.setdefault(tenant, ResponseShelf())
             shelf.kept[response["id"]] = content
             shelf.num_bytes += len(content)
-            while len(shelf.kept) > self._most or shelf.num_bytes > self._most_bytes:
-                _, gone = shelf.kept.popitem(last=False)
-                shelf.num_bytes -= len(gone)
+            while len(shelf.kept) > self._max_responses or shelf.num_bytes > self._max_bytes:
+                _, oldest = shelf.kept.popitem(last=False)
+                shelf.num_bytes -= len(oldest)
 
-    def get(self, tenant: str, number: str, param: str | None = None) -> Kept:
-        """One that is there. Raises `ApiError`."""
+    def get(self, tenant: str, response_id: str, param: str | None = None) -> Kept:
+        """A response. Raises `ApiError`, which names the field `param`, if there is none."""
         with self._lock:
-            content = self._shelves.get(tenant, Shelf()).kept.get(number)
+            content = self._shelves.get(tenant, ResponseShelf()).kept.get(response_id)
         if content is None:
-            raise self._missing(number, param)
+            raise self._missing(response_id, param)
         response, items = json.loads(content)
         return Kept(response, items, len(content))
 
-    def delete(self, tenant: str, number: str) -> None:
-        """Let go of one."""
+    def delete(self, tenant: str, response_id: str) -> None:
+        """Delete a response. Raises `ApiError` if there is none."""
         with self._lock:
-            shelf = self._shelves.get(tenant, Shelf())
-            content = shelf.kept.pop(number, None)
+            shelf = self._shelves.get(tenant, ResponseShelf())
+            content = shelf.kept.pop(response_id, None)
             shelf.num_bytes -= len(content or b"")
         if content is None:
-            raise self._missing(number, None)
+            raise self._missing(response_id, None)
 
-    def _missing(self, number: str, param: str | None) -> ApiError:
-        said = f"there is no response {quoted(number)}; the last {self._most} are kept"
-        return ApiError(said, 404, param=param, code="response_not_found")
+    def _missing(self, response_id: str, param: str | None) -> ApiError:
+        message = f"there is no response {quoted(response_id)}; the last {self._max_responses} are kept"
+        return ApiError(message, 404, param=param, code="response_not_found")

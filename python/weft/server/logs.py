@@ -1,4 +1,4 @@
-"""How a server's log is written: lines for people, or a JSON object in each line."""
+"""The server's log: lines of text for people, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 LogFormat = Literal["text", "json"]
-WRITE_EVERY_S, MOST_LINES = 0.1, 10_000
+WRITE_EVERY_S, MAX_LINES = 0.1, 10_000
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each record; the fields of the access log are its own."""
+    """Formats a record as a JSON object. Records of the access log bring their own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        said = {
+        """The line of a record."""
+        members = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
         }
         fields = getattr(record, "weft", None)
-        said |= fields if fields is not None else {"message": record.getMessage()}
+        members |= fields if fields is not None else {"message": record.getMessage()}
         if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
-        return json.dumps(said, ensure_ascii=False)
+            members["exception"] = self.formatException(record.exc_info)
+        return json.dumps(members, ensure_ascii=False)
 
 
 class LineWriter(logging.Handler):
-    """Writes lines on a thread of its own, ten times a second, warnings at once: a log that nobody reads would hold the
-    event loop, and a system call for each request costs it a tenth of its time. Lines beyond `MOST_LINES` that wait are
-    dropped, and counted in the log."""
+    """Writes lines on a thread of its own: ten times a second, and warnings at once.
+
+    A log whose reader has stopped must not block the event loop, and a system call for each request would cost the loop
+    a tenth of its time. If more than `MAX_LINES` wait, further lines are dropped; the log then has their number.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -48,8 +50,8 @@ class LineWriter(logging.Handler):
         atexit.register(self.flush)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record's line for the thread."""
-        if len(self._lines) >= MOST_LINES:
+        """Queue the line of a record for the thread."""
+        if len(self._lines) >= MAX_LINES:
             self._num_dropped += 1
             return
         try:
@@ -60,14 +62,14 @@ class LineWriter(logging.Handler):
             self._urgent.set()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write all queued lines."""
         with self._writing:
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             dropped, self._num_dropped = self._num_dropped, 0
             if dropped:
                 lines.append(f"{dropped} lines were dropped: the log is read too slowly")
             if lines:
-                with suppress(OSError):  # who read it has gone
+                with suppress(OSError):  # the reader of a pipe has gone
                     self._stream.write("\n".join(lines) + "\n")
                     self._stream.flush()
 
@@ -79,8 +81,8 @@ class LineWriter(logging.Handler):
 
 
 def set_up(form: LogFormat, level: str) -> LineWriter:
-    """Write the records of weft and uvicorn to standard error. `flush` what is returned before anything else is written
-    there."""
+    """Write the records of weft and uvicorn to standard error. Call `flush` on the returned handler before writing
+    there by other means."""
     handler = LineWriter(sys.stderr)
     if form == "json":
         handler.setFormatter(JsonFormatter())

@@ -1,6 +1,6 @@
-"""Prometheus metrics: by vLLM's names where the meaning is the same, and weft's own for guides and drafts.
+"""Prometheus metrics, with vLLM's names where the meaning is the same, and weft's own for guides and drafts.
 
-Counting is plain Python, a few additions for each event; families are made when somebody reads them.
+Counting an event takes a few additions in plain Python. Prometheus's objects are made only when the metrics are read.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Buckets:
         self.counts = [0] * (len(bounds) + 1)
 
     def observe(self, value: float, count: int = 1) -> None:
-        """`count` times the same value."""
+        """Count a value, `count` times."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
     @property
     def cumulative(self) -> list[tuple[str, float]]:
-        """As Prometheus has them."""
-        found, so_far = [], 0
+        """Pairs of an upper bound and the count up to it, as Prometheus wants them."""
+        pairs, total = [], 0
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self.counts, strict=True):
-            so_far += count
-            found.append((bound, float(so_far)))
-        return found
+            total += count
+            pairs.append((bound, float(total)))
+        return pairs
 
 
 HISTOGRAMS = {
@@ -91,7 +91,7 @@ COUNTERS = {
 
 @dataclass
 class ModelMetrics:
-    """What is counted of one model."""
+    """The metrics of one model."""
 
     histograms: dict[str, Buckets] = field(
         default_factory=lambda: {name: Buckets(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
@@ -101,8 +101,8 @@ class ModelMetrics:
     origins: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
 
-    def step(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> None:
-        """A step of the engine; on its thread."""
+    def step(self, record: StepRecord | None, arrived: abc.Sequence[Sequence]) -> None:
+        """Count a step of the engine, on its thread. `arrived` are the sequences that it took in."""
         if record is None:
             return
         counters, kv = self.counters, record.kv
@@ -124,21 +124,22 @@ class ModelMetrics:
         }
 
     def note_prompt(self, stats: OutputStats) -> None:
-        """A prompt was read."""
+        """Count a prompt that was read."""
         self.counters["vllm:prompt_tokens"] += stats.prompt_tokens
         self.counters["vllm:prefix_cache_queries"] += stats.prompt_tokens
         self.counters["vllm:prefix_cache_hits"] += stats.reused_tokens
 
     def begin(self, stats: OutputStats) -> None:
-        """An answer has its first token. Those whose clients leave count, too."""
+        """Count an answer that has its first token, also if its client leaves later."""
         self.histograms["vllm:time_to_first_token_seconds"].observe(stats.time_to_first_token_s)
 
     def abort(self, count: int) -> None:
-        """So many answers did not end."""
+        """Count answers whose client left before they ended."""
         self.ended["abort"] = self.ended.get("abort", 0) + count
 
     def end(self, output: Output, is_first: bool) -> None:
-        """An answer has ended; the first of a prompt counts its prompt."""
+        """Count an answer that has ended. With `is_first` it is the first answer of its prompt, and counts the
+        prompt."""
         stats, histograms = output.stats, self.histograms
         reason = FINISHED.get(output.finish_reason or "error", "error")
         self.ended[reason] = self.ended.get(reason, 0) + 1
@@ -162,7 +163,7 @@ class ModelMetrics:
             histograms["vllm:request_time_per_output_token_seconds"].observe(per_token)
 
     def families(self, labels: dict[str, str]) -> Iterator[Metric]:
-        """What Prometheus reads."""
+        """The metrics in Prometheus's form."""
         names, values = [*labels], [*labels.values()]
         for name, buckets in self.histograms.items():
             histogram = HistogramMetricFamily(name, HISTOGRAMS[name][0], labels=names)
@@ -176,18 +177,18 @@ class ModelMetrics:
             gauge = GaugeMetricFamily(name, name.partition(":")[2].replace("_", " "), labels=names)
             gauge.add_metric(values, value)
             yield gauge
-        for name, label, said, counts in (
+        for name, label, text, counts in (
             ("vllm:request_success", "finished_reason", "Answers that ended", self.ended),
             ("weft:tokens", "origin", "Tokens of answers, by how they came", self.origins),
         ):
-            family = CounterMetricFamily(name, said, labels=[*names, label])
-            for which, count in counts.items():
-                family.add_metric([*values, which], count)
+            family = CounterMetricFamily(name, text, labels=[*names, label])
+            for label_value, count in counts.items():
+                family.add_metric([*values, label_value], count)
             yield family
 
 
 class Metrics(Collector):
-    """Of all models. `registry` is what is exported."""
+    """The metrics of all models. `registry` exports them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
@@ -196,78 +197,80 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def of(self, model: str) -> ModelMetrics:
-        """Those of a model."""
+        """The metrics of a model."""
         return self.models.setdefault(model, ModelMetrics())
 
     def collect(self) -> Iterable[Metric]:
-        """Every model's; families of one name are one. Refusals may be of no model."""
-        found: dict[str, Metric] = {}
+        """The metrics of all models; those with one name are one family. Refusals may belong to no model."""
+        families: dict[str, Metric] = {}
         for number, (name, model) in enumerate(self.models.items()):
             for family in model.families({"model_name": name, "engine": str(number)}):
-                if family.name in found:
-                    found[family.name].samples += family.samples
+                if family.name in families:
+                    families[family.name].samples += family.samples
                 else:
-                    found[family.name] = family
+                    families[family.name] = family
         refusals = CounterMetricFamily(
             "weft:refusals", "Requests that failed", labels=["model_name", "engine", "reason"]
         )
         engines = {name: str(number) for number, name in enumerate(self.models)}
         for (name, reason), count in [*self.refusals.items()]:
             refusals.add_metric([name, engines.get(name, ""), reason], count)
-        return [*found.values(), refusals]
+        return [*families.values(), refusals]
 
     def refuse(self, model: str, reason: str) -> None:
-        """A request was refused, or failed; `model` is "" where it named none that there is."""
+        """Count a request that was refused or failed. `model` is "" if the request named no known model."""
         self.refusals[model, reason] = self.refusals.get((model, reason), 0) + 1
 
     @contextmanager
     def request(self, job: Job) -> Iterator[Watched]:
-        """A request from its submission to its end, however it ends."""
+        """Count a request, from its submission to its end of any kind. Yields the counter of its increments."""
         model = self.of(job.served.name)
-        model.histograms["vllm:request_params_n"].observe(job.num_each)
+        num_each = job.body.num_answers
+        model.histograms["vllm:request_params_n"].observe(num_each)
         model.histograms["vllm:request_params_max_tokens"].observe(job.requests[0].sampling.max_tokens)
         model.counters["weft:guided_requests"] += job.guide is not None
-        watched = Watched(model, job.num_each)
+        watched = Watched(model, num_each)
         try:
             yield watched
         except asyncio.CancelledError:
             model.counters["weft:left_requests"] += 1
-            model.abort(len(job.requests) * job.num_each - watched.num_ended)
+            model.abort(job.num_answers - watched.num_ended)
             raise
 
 
 class Watched:
-    """What comes of one request."""
+    """Counts the increments of one request. `num_each` is the number of answers per prompt."""
 
     def __init__(
         self, model: ModelMetrics, num_each: int, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._model, self._num_each, self._clock = model, num_each, clock
-        self._last: dict[int, float] = {}
+        self._last_at: dict[int, float] = {}
         self.num_ended = 0
 
-    def came(self, increments: abc.Sequence[Increment]) -> None:
-        """Note increments that just came."""
+    def note(self, increments: abc.Sequence[Increment]) -> None:
+        """Count increments that have just arrived."""
         now, gaps = self._clock(), self._model.histograms["vllm:inter_token_latency_seconds"]
-        for one in increments:
-            count = len(one.token_ids)
+        for increment in increments:
+            count, choice = len(increment.token_ids), increment.choice
+            is_first = choice % self._num_each == 0
             self._model.counters["vllm:generation_tokens"] += count
-            if one.choice not in self._last and one.choice % self._num_each == 0 and count:
-                self._model.note_prompt(one.stats)
-            before = self._last.get(one.choice)
-            if count and before is None:
-                self._model.begin(one.stats)
-            elif count and before is not None:
-                gaps.observe((now - before) / count, count)
             if count:
-                self._last[one.choice] = now
-            if one.output is not None:
+                before = self._last_at.get(choice)
+                if before is not None:
+                    gaps.observe((now - before) / count, count)
+                else:
+                    if is_first:
+                        self._model.note_prompt(increment.stats)
+                    self._model.begin(increment.stats)
+                self._last_at[choice] = now
+            if increment.output is not None:
                 self.num_ended += 1
-                self._model.end(one.output, one.choice % self._num_each == 0)
+                self._model.end(increment.output, is_first)
 
 
 FINISHED = {"stop": "stop", "length": "length", "timeout": "length"}
-"""vLLM's words for why answers end."""
+"""The engine's finish reasons in vLLM's words."""
 
 REASONS = (
     (GuideError, "guide"),
@@ -286,11 +289,11 @@ WORDS = {
     503: "unavailable",
 }
 BAD_HEAD = "head"
-"""Of a request whose line or headers are not read."""
+"""The reason of a request that is refused before its headers are whole."""
 
 
 def reason_of(error: ApiError) -> str:
-    """Why a request failed, in a word, of which there are few."""
+    """Why a request failed, as one of a few words."""
     cause = error.__cause__
     word = next((word for kind, word in REASONS if isinstance(cause, kind)), None)
     return word or WORDS.get(error.status, "input" if error.status < 500 else "internal")

@@ -1,4 +1,8 @@
-"""Sends answers over HTTP: errors before the first byte have a status, and who leaves is cancelled."""
+"""Submits the requests of a job and sends their answers over HTTP, streamed or whole.
+
+An error before the first byte gets a status of its own; a later one is an event of the stream. If the client leaves,
+its requests are cancelled.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from starlette.responses import Response
+from starlette.responses import Response as HttpResponse
 from starlette.types import Receive, Scope, Send
 
-from weft.client import responses
 from weft.client.client import EngineClient
+from weft.client.responses import Response
 from weft.errors import UnavailableError, WeftError
-from weft.server.errors import ApiError, api_error
-from weft.server.metrics import Metrics, Watched
+from weft.server.errors import ApiError, api_error, server_ended
+from weft.server.metrics import Watched
 from weft.server.reading.jobs import Job
-from weft.server.tenants import Tenant, Tenants
-from weft.server.workers import Workers, on
+from weft.server.state import ServerState
+from weft.server.tenants import Tenant
+from weft.server.workers import on
 from weft.server.writing.increments import Answers, Increment
 
 _log = logging.getLogger("weft.server")
@@ -30,47 +35,44 @@ STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-
-
 PART_BYTES = 64 << 10
-"""Of a whole answer so much is sent at once: what the client has not taken yet is held once, not twice."""
-
-UNHURRIED, LONGEST = 16, 5
-"""Above so many requests under way the pauses between a stream's events grow in proportion, to so many times: a server
-whose events stay as frequent spends on sockets what its engine could compute with."""
-
-FEW = 64
-"""Sequences that are submitted on the event loop; a thousand would hold it for 10 ms, and 100 beside a busy engine."""
+"""Bytes of a whole answer that are sent at once. Data that a slow client has not taken is then held once, not twice."""
+DIRECT_SEQUENCES = 64
+"""Sequences up to which a job is submitted on the event loop. A thousand would hold the loop for 10 ms, or 100 ms
+beside a busy engine."""
 
 
 class Writer(Protocol):
-    """Writes what a route answers."""
+    """Writes the answer of a route from increments, as events or as a whole."""
 
     def chunks(self, increments: Sequence[Increment]) -> bytes:
-        """The events of what came."""
+        """The events of some increments."""
 
     def last(self) -> bytes:
-        """What follows the last event."""
+        """The events after the last increment."""
 
     def failed(self, error: ApiError) -> bytes:
-        """What is sent where it fails after it has begun."""
+        """The events of an error after the first chunk."""
+
+    def api_error(self, error: BaseException) -> ApiError:
+        """The error that the client gets."""
 
     def whole(self, increments: Sequence[Increment]) -> dict[str, Any]:
-        """The answer, of all that came."""
+        """The whole answer, from all its increments."""
 
 
-class AnswerResponse(Response):
-    """The answers to a job, streamed or whole."""
+class AnswerResponse(HttpResponse):
+    """The HTTP response with the answers of a job."""
 
-    def __init__(self, job: Job, writer: Writer, tenant: Tenant, services: Services) -> None:
+    def __init__(self, job: Job, writer: Writer, tenant: Tenant, state: ServerState) -> None:
         self.status_code, self.background = 200, None
-        self._job, self._writer, self._tenant, self._services = job, writer, tenant, services
+        self._job, self._writer, self._tenant, self._state = job, writer, tenant, state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, unless the client leaves before."""
+        """Send the answer, unless the client leaves first."""
         working = asyncio.ensure_future(self._run(scope, send))
-        self._services.answering.add(working)
-        leaving = asyncio.ensure_future(_left(receive))
+        self._state.answering.add(working)
+        leaving = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
@@ -81,108 +83,83 @@ class AnswerResponse(Response):
         finally:
             leaving.cancel()
             working.cancel()
-            self._services.answering.discard(working)
+            self._state.answering.discard(working)
 
     async def _run(self, scope: Scope, send: Send) -> None:
-        metrics, job, started = self._services.metrics, self._job, False
-        part_to: Send = scope.get("weft.send", send)
+        job, state, has_started = self._job, self._state, False
+        send_event: Send = scope.get("weft.send", send)
         scope["weft.job"] = job
         try:
             with (
-                self._services.tenants.answering(self._tenant, len(job.requests) * job.num_each),
-                metrics.request(job) as watched,
+                state.tenants.answering(self._tenant, job.num_answers),
+                state.metrics.request(job) as watched,
             ):
                 responses = await self._submitted()
-                answers = Answers(job.served, responses, job.num_each, self._services.pause_s)
+                answers = Answers(job.served, responses, job.body.num_answers, state.pause_s)
                 try:
                     if not job.body.stream:
-                        await self._answer(send, answers, watched)
+                        await self._send_whole_answer(send, answers, watched)
                         return
-                    while more := await answers.next():
-                        watched.came(more)
-                        content = self._writer.chunks(more)
-                        if not started:
-                            started = True
+                    while increments := await answers.next():
+                        watched.note(increments)
+                        content = self._writer.chunks(increments)
+                        if not has_started:
+                            # The status is sent only now, so that an error before the first token has its own.
+                            has_started = True
                             await send(
                                 {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
                             )
                         if content:
-                            await _send_part(part_to, content)
+                            await _send_part(send_event, content)
                 finally:
                     answers.close()
-                await _send_part(part_to, self._writer.last(), is_last=True)
+                await _send_part(send_event, self._writer.last(), is_last=True)
         except asyncio.CancelledError:
-            if not self._services.has_ended or scope.get("weft.left"):
+            # Either the client left, and hears nothing, or the server ends, and its clients get an error.
+            if not state.has_ended or scope.get("weft.left"):
                 raise
-            await self._fail(scope, send, ended(), started)
+            await self._fail(scope, send, server_ended(), has_started)
         except Exception as error:
-            await self._fail(scope, send, error, started)
+            await self._fail(scope, send, error, has_started)
 
-    async def _answer(self, send: Send, answers: Answers, watched: Watched) -> None:
-        """The whole answer, at its end."""
-        came: list[Increment] = []
-        while more := await answers.next():
-            watched.came(more)
-            came += more
-        body = await on(self._services.workers.writing, lambda: self._whole(came))
+    async def _send_whole_answer(self, send: Send, answers: Answers, watched: Watched) -> None:
+        all_increments: list[Increment] = []
+        while increments := await answers.next():
+            watched.note(increments)
+            all_increments += increments
+        body = await on(self._state.workers.writing, lambda: self._json(all_increments))
         await _send_whole(send, 200, body, [(b"content-type", b"application/json")])
 
-    async def _submitted(self) -> list[responses.Response]:
-        """The job, submitted; many sequences on a thread. Raises `ApiError` where the engine takes no more."""
+    async def _submitted(self) -> list[Response]:
+        """Submit the job. Raises `ApiError` if the engine is full."""
         client, requests = self._job.served.client, self._job.requests
         try:
-            if len(requests) * self._job.num_each <= FEW:
+            if self._job.num_answers <= DIRECT_SEQUENCES:
                 return client.submit(requests)
             submitting = asyncio.ensure_future(
-                self._services.workers.read(self._tenant.number, lambda: client.submit(requests))
+                self._state.workers.read(self._tenant.number, lambda: client.submit(requests))
             )
             try:
                 return await asyncio.shield(submitting)
             except asyncio.CancelledError:
+                # The thread can't be stopped: drop the requests once it has submitted them.
                 submitting.add_done_callback(partial(_drop, client))
                 raise
         except WeftError as error:
             raise api_error(error, is_submitting=True) from error
 
-    def _whole(self, came: list[Increment]) -> bytes:
-        return json.dumps(self._writer.whole(came), ensure_ascii=False).encode()
+    def _json(self, increments: list[Increment]) -> bytes:
+        return json.dumps(self._writer.whole(increments), ensure_ascii=False).encode()
 
-    async def _fail(self, scope: Scope, send: Send, error: Exception, started: bool) -> None:
-        told = self._job.told(error)
-        scope["weft.error"] = told
-        if told.status >= 500 and not isinstance(error, ApiError | UnavailableError):
+    async def _fail(self, scope: Scope, send: Send, error: Exception, has_started: bool) -> None:
+        answer = self._writer.api_error(error)
+        scope["weft.error"] = answer
+        if answer.status >= 500 and not isinstance(error, ApiError | UnavailableError):
             _log.error("a request failed: %s", error, exc_info=error)
-        if started:
-            await _send_part(send, self._writer.failed(told), is_last=True)
+        if has_started:
+            await _send_part(send, self._writer.failed(answer), is_last=True)
         else:
-            await _send_whole(send, told.status, told.content, told.headers)
-
-
-class Services:
-    """What every answer needs of the server."""
-
-    def __init__(self, tenants: Tenants, metrics: Metrics, workers: Workers, interval_s: float) -> None:
-        self.tenants, self.metrics, self.workers = tenants, metrics, workers
-        self._interval_s = interval_s
-        self.answering: set[asyncio.Future[None]] = set()
-        self.has_ended = False
-
-    def end(self) -> None:
-        """Cancel all answers; their clients are told."""
-        self.has_ended = True
-        for answer in self.answering:
-            answer.cancel()
-
-    def pause_s(self) -> float:
-        """How long a stream's tokens gather now before they are sent, in seconds."""
-        return self._interval_s * min(max(self.tenants.num_requests / UNHURRIED, 1.0), LONGEST)
-
-
-def ended() -> ApiError:
-    """What those hear whose answers take longer than a server that ends waits for."""
-    return ApiError(
-        "the server ended before the answer did; ask another", 503, code="draining", retry_after_s=1
-    )
+            await _send_whole(send, answer.status, answer.content, answer.headers)
 
 
 async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
@@ -197,13 +174,12 @@ async def _send_part(send: Send, content: bytes, is_last: bool = False) -> None:
     await send({"type": "http.response.body", "body": content, "more_body": not is_last})
 
 
-def _drop(client: EngineClient, submitting: asyncio.Future[list[responses.Response]]) -> None:
-    """Let go of requests whose client left while they were submitted."""
+def _drop(client: EngineClient, submitting: asyncio.Future[list[Response]]) -> None:
     if not submitting.cancelled() and submitting.exception() is None:
         client.drop(submitting.result())
 
 
-async def _left(receive: Receive) -> None:
-    """Returns when the client has gone."""
+async def _disconnected(receive: Receive) -> None:
+    """Return when the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Runs a server: builds its models, listens, and ends in order."""
+"""Runs a server: it listens, drains on a signal, and closes its engines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import uvicorn
 
 from weft.errors import ExecutorError, InputError
 from weft.server.app import create_app
-from weft.server.origins import is_loopback
-from weft.server.served import ServedModel
+from weft.server.guard import is_loopback
+from weft.server.models import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
 
@@ -24,42 +24,46 @@ _log = logging.getLogger("weft.server")
 
 POLL_S, TICKS = 0.05, 10
 SWITCH_S = 0.001
-"""After so long the event loop gives Python's lock to the engine's thread, which lets go of it in each of its many
-operations: by default it would wait five times as long for each."""
+"""Seconds after which the event loop must yield the interpreter lock. The engine's thread releases the lock in each of
+its many operations, and by default would wait five times as long to get it back."""
 FAREWELL_S = 1.0
-"""So long those who are cancelled at the end are told so."""
+"""Seconds in which cancelled requests get their last error at the end."""
 YOUNG = 10_000
-"""So many new objects are looked through at a time for what only a cycle holds; by default Python looks 14 times as
-often, and a body has ten thousands."""
+"""New objects after which the garbage collector looks for cycles. Python's default is a 14th of this, and one body may
+have tens of thousands of objects."""
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, which on SIGTERM or SIGINT first answers what is under way: nothing new is taken, and /ready
-    says so. A second signal ends it at once, and `has_cut` tells whether requests were left then. So does an
-    engine that has failed, which `failure` then tells: whoever watches the process starts another."""
+    """uvicorn's server, with an orderly end.
+
+    On SIGTERM or SIGINT it takes no new requests, which /ready shows, and finishes those under way. A second signal
+    ends it at once; `has_cut` tells whether that cut requests. A failed engine also ends it, with the error in
+    `failure`, so that a supervisor can start another process.
+    """
 
     def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config)
         self._state = state
         self._draining: asyncio.Task[None] | None = None
         self.failure: ExecutorError | None = None
-        self.has_cut, self._is_told_twice = False, False
+        self.has_cut, self._has_second_signal = False, False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal came."""
+        """Begin to drain; at the second signal, stop waiting; at the third, exit."""
         if self._state.is_draining or self.should_exit:
-            if self._is_told_twice:
+            if self._has_second_signal:
                 self.force_exit = self.should_exit = True
-            self._is_told_twice = True
+            self._has_second_signal = True
             return
         self._state.is_draining = True
         _log.info(
             "told to end by %s: %d requests are under way", signal.Signals(sig).name, self._num_requests
         )
+        # From a signal handler the loop only wakes up by a thread-safe call.
         asyncio.get_running_loop().call_soon_threadsafe(self._begin)
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to end, asked ten times a second."""
+        """Whether to end. uvicorn asks ten times a second; the engines are checked once a second."""
         if counter % TICKS == 0:
             try:
                 for model in self._state.models.values():
@@ -79,37 +83,39 @@ class DrainingServer(uvicorn.Server):
     async def _drain(self) -> None:
         now = self._state.connections.now
         limit = now() + self._state.config.drain_s
-        while self._num_requests and now() < limit and not self._is_told_twice:
+        while self._num_requests and now() < limit and not self._has_second_signal:
             await asyncio.sleep(POLL_S)
         if self._num_requests:
-            self.has_cut = self._is_told_twice
-            why = "are cut by a second signal" if self.has_cut else "did not end in time and are cancelled"
-            _log.warning("%d requests %s", self._num_requests, why)
-            self._state.services.end()
+            self.has_cut = self._has_second_signal
+            fate = "are cut by a second signal" if self.has_cut else "did not end in time and are cancelled"
+            _log.warning("%d requests %s", self._num_requests, fate)
+            self._state.end_answers()
             limit = now() + FAREWELL_S
-            while self._state.services.answering and now() < limit:
+            while self._state.answering and now() < limit:
                 await asyncio.sleep(POLL_S)
         self.should_exit = True
 
 
 def check_address(config: ServerConfig) -> None:
-    """Raise `InputError` where nobody can listen at a configuration's address: models take long to load."""
+    """Raise `InputError` if the server can't listen at its address. Checked early, since models take long to load."""
     try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in found:
-            with socket.socket(family, kind, protocol) as tried:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                tried.bind(address)
+        addresses = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, address in addresses:
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(address)
     except OSError as error:
-        why = error.strerror or str(error)
+        reason = error.strerror or str(error)
         raise InputError(
-            f"can't listen at {config.host}, port {config.port}: {why}; give another --host or --port (0: any that is "
-            "free)"
+            f"can't listen at {config.host}, port {config.port}: {reason}; give another --host or --port (0: any that "
+            "is free)"
         ) from None
 
 
 def uvicorn_config(state: ServerState, port: int | None = None) -> uvicorn.Config:
-    """How uvicorn runs a server; at another port than the configuration's where one is given."""
+    """The settings of uvicorn. `port` overrides the configuration's."""
     config = state.config
     return uvicorn.Config(
         create_app(state),
@@ -128,16 +134,19 @@ def uvicorn_config(state: ServerState, port: int | None = None) -> uvicorn.Confi
 def serve(
     config: ServerConfig, models: Mapping[str, ServedModel], programs: Mapping[str, bytes] | None = None
 ) -> bool:
-    """Serve until a signal ends it; False where a second one cut requests. Raises `ExecutorError` where an engine
-    failed. `programs` are everybody's, by name. The models are closed at the end, and the process is set up for a
-    server: its threads take turns more often, and what has been made so far is not looked through for garbage."""
+    """Serve until a signal ends it. Returns False if a second signal cut requests. Raises `ExecutorError` if an engine
+    failed. Closes the models at the end.
+
+    `programs` are shared with all tenants, by name. This changes settings of the whole process: the switch interval of
+    threads, and the garbage collector's thresholds (`keep_heap`).
+    """
     state = ServerState(config, models)
     sys.setswitchinterval(SWITCH_S)
     try:
         if not config.api_keys and not is_loopback(config.host):
             _log.warning("anybody who reaches %s may ask: there is no API key", config.host)
         for name, module in (programs or {}).items():
-            state.programs.add(name, module)
+            state.programs.share(name, module)
         server = DrainingServer(uvicorn_config(state), state)
         keep_heap()
         server.run()
@@ -149,8 +158,8 @@ def serve(
 
 
 def keep_heap() -> None:
-    """Leave what there is, which lives as long as the process, out of Python's search for cycles: to look through a
-    model's objects stops all threads for some tenths of a second, and a large body sets it off."""
+    """Exclude all present objects, which live as long as the process, from garbage collection. A full collection of a
+    model's objects would stop all threads for some tenths of a second, and a large body would start one."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, *gc.get_threshold()[1:])

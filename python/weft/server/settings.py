@@ -1,4 +1,4 @@
-"""How a server is run."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -6,35 +6,57 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.errors import InputError
-from weft.server.programs import ProgramLimits
 
-LEAST_SHARE = 4
-"""A key has one part in so many at least, however many keys there are."""
+MIN_SHARE = 4
+"""A key may use at least one part in `MIN_SHARE` of a limit, however many keys there are."""
+
+
+@dataclass(frozen=True)
+class ProgramLimits:
+    """Limits for the programs that a tenant keeps: modules, bytes of each and of all, and tags. Programs run as
+    untrusted guides unless `trusted` is set."""
+
+    max_modules: int = 64
+    max_module_bytes: int = 16 << 20
+    max_bytes: int = 64 << 20
+    max_tags: int = 256
+    trusted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_module_bytes <= 0:
+            raise InputError(f"programs.max_module_bytes is {self.max_module_bytes}; it must be above 0")
+        for name in ("max_modules", "max_bytes", "max_tags"):
+            if getattr(self, name) < 0:
+                raise InputError(f"programs.{name} is {getattr(self, name)}; it must be 0 or more")
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """How a server is run.
+    """Settings of a server.
 
-    It listens at `host` and `port`. `api_keys` are keys by the names of who has them; without any nobody is asked for
-    one. The line and headers of a request may have `max_head_bytes`, and take `max_head_s` seconds to come; a body
-    `max_body_bytes` and `max_body_s`, and all that are held `max_bodies_bytes`. A body of JSON has at most
-    `max_body_entries`, a quarter of which may be lists, objects, names and texts.
+    Address and keys: the server listens at `host` and `port` (0: any free one). `api_keys` maps names of tenants to
+    their keys; without keys anybody may send requests.
 
-    At most `max_requests` are under way, as many more have a body that comes, and `max_connections` are open. Of these
-    a key may have `max_requests_per_key` and `max_connections_per_key`; None is its share: as much as each other key,
-    but a quarter at least. The bytes of bodies are shared likewise. It may have `max_answers_per_key` answers under way
-    (of `n` and of several prompts; where there is one key, or none, a single request may have more).
+    Reading: the line and the headers of a request may have `max_head_bytes` and take `max_head_s` seconds; a body
+    `max_body_bytes` and `max_body_s`. All bodies together may have `max_bodies_bytes`. A body of JSON may have
+    `max_body_entries` entries; at most a quarter of them may be lists, objects, names and texts.
 
-    Tokens of a stream that come within `stream_interval_ms` are one event; above 16 requests under way the time grows
-    with their number, to five times. A client that takes nothing for `slow_reader_s` seconds loses its connection. Told
-    to end, the server takes nothing new, and waits `drain_s` seconds for what is under way.
+    Load: at most `max_requests` are under way, as many more may be sending their body, and `max_connections` are open.
+    A key may use `max_requests_per_key` and `max_connections_per_key`; None is an equal share, but at least a quarter.
+    The same share applies to the bytes of bodies. A key may have `max_answers_per_key` answers under way, counting `n`
+    and several prompts. With one key, or none, a single request may exceed that.
 
-    `allow_priority` lets requests say their priority, which goes before the turns of tenants (None: where nobody has a
-    key). `allowed_origins` are web pages' that may ask ("*": all), and `allowed_hosts` are names that a server without
-    keys may be called by where it listens on this machine alone (addresses always may). `has_page` serves the
-    playground at /. /v1/responses keeps the last `max_kept_responses`, of `max_kept_bytes` together. `programs` bounds
-    what clients upload.
+    Streams: tokens that arrive within `stream_interval_ms` share an event. Above 16 requests under way this time grows
+    with their number, up to five times. A client that reads nothing for `slow_reader_s` seconds is disconnected. A
+    server that is told to end takes nothing new, and waits up to `drain_s` seconds for requests under way.
+
+    Permissions: `allow_priority` lets requests set their priority, which goes before the fair shares of tenants (None:
+    only without keys). `allowed_origins` are origins of web pages that may send requests ("*": all). `allowed_hosts`
+    are further names of a server without keys that listens only on this machine; addresses are always allowed.
+    `has_page` serves the playground at /.
+
+    Kept data: /v1/responses keeps `max_kept_responses` for each tenant, of `max_kept_bytes` together. `programs` limits
+    uploaded programs.
     """
 
     host: str = "127.0.0.1"
@@ -99,23 +121,23 @@ class ServerConfig:
 
     @property
     def requests_per_key(self) -> int:
-        """Requests of one key that are under way, and as many whose body comes."""
-        return self._of_key(self.max_requests, self.max_requests_per_key)
+        """Requests that one key may have under way; as many more may be sending their body."""
+        return self._share(self.max_requests, self.max_requests_per_key)
 
     @property
     def connections_per_key(self) -> int:
-        """Connections on which one key asks."""
-        return self._of_key(self.max_connections, self.max_connections_per_key)
+        """Connections that one key may hold."""
+        return self._share(self.max_connections, self.max_connections_per_key)
 
     @property
     def body_bytes_per_key(self) -> int:
-        """Bytes of all bodies of one key, of which any single one has room."""
+        """Bytes that the bodies of one key may have. A single body of the greatest length always fits."""
         longest = max(self.max_body_bytes, self.programs.max_module_bytes)
-        return max(self._of_key(self.max_bodies_bytes, None), longest)
+        return max(self._share(self.max_bodies_bytes, None), longest)
 
-    def _of_key(self, most: int, given: int | None) -> int:
-        """What one key may have of `most`, unless that is given. Up to four keys leave each other room whatever they
-        do."""
-        if given is not None:
-            return given
-        return max(most // max(min(len(self.api_keys), LEAST_SHARE), 1), 1)
+    def _share(self, total: int, explicit: int | None) -> int:
+        """The part of `total` that one key may use: `explicit` if set, else an equal share of at least a quarter. Up to
+        four keys can't take each other's share."""
+        if explicit is not None:
+            return explicit
+        return max(total // max(min(len(self.api_keys), MIN_SHARE), 1), 1)

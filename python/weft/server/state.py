@@ -1,37 +1,48 @@
-"""What all routes share: the models, the tenants, their programs and answers, and whether the server drains."""
+"""The parts of a running server, and the first steps of every route: its state, its tenant, and its body.
+
+Work that would hold up the event loop is done on a reading thread (`off_loop`), where tenants take turns.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from weft.server.body_limits import HeldBodies
+from starlette.requests import Request
+
 from weft.server.connections import ConnectionLimits, Connections
 from weft.server.errors import ApiError, quoted
-from weft.server.ids import new_hex
-from weft.server.kept import KeptResponses
+from weft.server.kept import KeptResponses, Programs
 from weft.server.metrics import BAD_HEAD, Metrics
-from weft.server.programs import Programs
-from weft.server.responding import Services
-from weft.server.served import ServedModel
+from weft.server.models import ServedModel
+from weft.server.protocol import body as body_json
+from weft.server.protocol.body import read_json
 from weft.server.settings import ServerConfig
-from weft.server.tenants import Tenants
+from weft.server.tenants import Tenant, Tenants
 from weft.server.workers import Workers
+
+T = TypeVar("T")
+
+SMALL_BODY = 4 << 10
+"""Bytes up to which a body is checked on the event loop."""
+UNHURRIED_REQUESTS, MAX_STRETCH = 16, 5
+"""Above this many requests under way a stream's pauses between events grow in proportion, up to this factor. A busy
+server would otherwise spend on sockets the time in which its engine could compute."""
 
 
 class ServerState:
-    """A server's parts. `is_draining` from when it was told to end: nothing new is taken."""
+    """The parts of a server. Once `is_draining` is set, nothing new is taken; once `has_ended`, answers are cut."""
 
     def __init__(self, config: ServerConfig, models: Mapping[str, ServedModel]) -> None:
         self.config, self.models = config, models
-        self.is_draining = False
+        self.is_draining, self.has_ended = False, False
+        self.answering: set[asyncio.Future[None]] = set()
         self.tenants = Tenants(config)
-        self.bodies = HeldBodies(config.max_bodies_bytes)
         self.metrics = Metrics()
         self.programs = Programs(config.programs)
         self.responses = KeptResponses(config.max_kept_responses, config.max_kept_bytes)
         self.workers = Workers()
-        self.services = Services(self.tenants, self.metrics, self.workers, config.stream_interval_ms / 1000)
         self.connections = Connections(
             ConnectionLimits(
                 config.max_head_bytes,
@@ -47,7 +58,7 @@ class ServerState:
             model.client.observe(self.metrics.of(name).step)
 
     def model(self, name: str | None) -> ServedModel:
-        """The model of a request; the first where it names none. Raises `ApiError`."""
+        """The model of a request; the first one if the request names none. Raises `ApiError`."""
         if name is None:
             return next(iter(self.models.values()))
         if name not in self.models:
@@ -60,7 +71,7 @@ class ServerState:
         return self.models[name]
 
     def check_priority(self, priority: int) -> None:
-        """Raise `ApiError` for a priority where tenants may not have one."""
+        """Raise `ApiError` for a priority on a server that does not take one."""
         allowed = self.config.allow_priority
         if priority and not (not self.tenants.have_keys if allowed is None else allowed):
             raise ApiError(
@@ -69,13 +80,65 @@ class ServerState:
                 param="priority",
             )
 
+    def pause_s(self) -> float:
+        """Seconds for which a stream gathers tokens before it sends them."""
+        stretch = min(max(self.tenants.num_requests / UNHURRIED_REQUESTS, 1.0), MAX_STRETCH)
+        return self.config.stream_interval_ms / 1000 * stretch
+
+    def end_answers(self) -> None:
+        """Cancel all answers under way. Their clients get an error."""
+        self.has_ended = True
+        for answer in self.answering:
+            answer.cancel()
+
     def close(self) -> None:
-        """End all engines, and what works beside them."""
+        """Stop the worker threads and all engines."""
         self.workers.close()
         for model in self.models.values():
             model.close()
 
 
-def new_id(kind: str, given: str | None = None) -> tuple[str, int]:
-    """The id of an answer, which begins with `kind` and has the id that its request was given, and the time."""
-    return f"{kind}{given or new_hex()}", int(time.time())
+def state_of(request: Request) -> ServerState:
+    """The server's state."""
+    state: ServerState = request.app.state.weft
+    return state
+
+
+def tenant_of(request: Request) -> Tenant:
+    """The tenant that sent a request."""
+    tenant: Tenant = request.scope["weft.tenant"]
+    return tenant
+
+
+async def raw_body(request: Request) -> bytes:
+    """The bytes of a body. Raises `ApiError` if they do not arrive in time."""
+    state = state_of(request)
+    seconds = state.config.max_body_s
+    try:
+        async with state.connections.timeout(seconds):
+            return await request.body()
+    except TimeoutError:
+        raise ApiError(f"the body did not come within {seconds:g} s", 408, code="body_too_slow") from None
+
+
+async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any, int]:
+    """The JSON of a body, and its size in bytes. With `is_of_model` the body may name a model, and a refusal of the
+    request is counted for that model."""
+    raw = await raw_body(request)
+    max_entries = state_of(request).config.max_body_entries
+    if len(raw) > body_json.SMALL:
+        data = await off_loop(request, len(raw), lambda: read_json(raw, max_entries))
+    else:
+        data = read_json(raw, max_entries)
+    if is_of_model and isinstance(data, dict):
+        models, name = state_of(request).models, data.get("model")
+        is_known = name is None or (isinstance(name, str) and name in models)
+        request.scope["weft.model"] = (name or next(iter(models))) if is_known else ""
+    return data, len(raw)
+
+
+async def off_loop(request: Request, size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
+    """The result of `work`. For a large body, or with `is_heavy`, a reading thread does it."""
+    if size <= SMALL_BODY and not is_heavy:
+        return work()
+    return await state_of(request).workers.read(tenant_of(request).number, work)

@@ -1,4 +1,8 @@
-"""Who asks: API keys by name, and how much each may have under way."""
+"""Tenants: who sends a request, and how much each tenant may have under way.
+
+Limits keep one tenant from filling the server for the others: requests, bodies that are still arriving, bytes of
+bodies, answers, and connections. All of this runs on the event loop, without locks.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +17,40 @@ from weft.server.errors import ApiError
 from weft.server.settings import ServerConfig
 
 ANYBODY = "anybody"
-"""What the tenant is called where no key is asked for."""
+"""The name of the one tenant of a server without keys."""
 
 
 @dataclass(eq=False)
 class Tenant:
-    """Somebody with a key, or everybody where no key is asked for. `number` is the engine's client: clients take
-    turns."""
+    """The owner of an API key, or everybody on a server without keys.
+
+    `number` is the engine's client id, by which its scheduler shares slots. The counts are of requests whose body is
+    still arriving, requests under way, sequences under way, bytes of bodies, and open connections.
+    """
 
     name: str
     number: int
     has_key: bool = True
-    num_coming: int = 0
+    num_arriving: int = 0
     num_requests: int = 0
     num_sequences: int = 0
     num_body_bytes: int = 0
     num_connections: int = 0
 
     def salted(self, salt: str | None) -> str | None:
-        """The salt of a request's prefixes: tenants with keys do not find each other's, whose reuse could be timed."""
+        """The cache salt of a request. Tenants with keys do not share prefixes: a fast prefill would show a tenant what
+        another one has sent."""
         if not self.has_key:
             return salt
         return f"{self.number}" if salt is None else f"{self.number}/{salt}"
 
 
 class Tenants:
-    """The tenants of a server; how many requests all have under way, how many more have a body that comes
-    (`num_coming`), and how many are being read or answered (`num_inside`). Used on the event loop alone."""
+    """The tenants of a server, and the totals of their counts.
+
+    `num_arriving` counts requests whose body is still arriving, `num_requests` those under way, `num_inside` all
+    requests in the server, and `num_body_bytes` the bytes of all bodies.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
@@ -49,41 +60,43 @@ class Tenants:
         ]
         self._anybody = Tenant(ANYBODY, 0, has_key=False)
         self._connections: dict[Hashable, Tenant] = {}
-        self.num_coming = 0
+        self.num_arriving = 0
         self.num_requests = 0
         self.num_inside = 0
+        self.num_body_bytes = 0
 
     @property
     def have_keys(self) -> bool:
-        """Whether tenants are told apart."""
+        """Whether the server asks for keys."""
         return bool(self._keys)
 
     def of(self, authorization: bytes) -> Tenant | None:
-        """Whose key a header holds; None for nobody's. As long for every key that is wrong."""
+        """The tenant of an `Authorization` header; None for a wrong key."""
         if not self._keys:
             return self._anybody
         kind, _, key = authorization.partition(b" ")
-        given = _digest(key.strip() if kind.lower() == b"bearer" else b"")
-        found = None
-        for digest, tenant in self._keys:
-            if hmac.compare_digest(digest, given):
-                found = tenant
-        return found
+        digest = _digest(key.strip() if kind.lower() == b"bearer" else b"")
+        match = None
+        # All keys are compared, in constant time: the time of an answer tells nothing about a key.
+        for key_digest, tenant in self._keys:
+            if hmac.compare_digest(key_digest, digest):
+                match = tenant
+        return match
 
     @contextmanager
     def answering(self, tenant: Tenant, num_sequences: int) -> Iterator[None]:
-        """So many answers under way. Raises `ApiError` where there are others and all are too many; and, of several
-        tenants, for one request of too many, which would fill the queue that the others wait in, too."""
-        most = self._config.max_answers_per_key
-        if num_sequences > most and len(self._keys) > 1:
+        """Count the sequences of a request as under way. Raises `ApiError` if the tenant then has too many."""
+        limit = self._config.max_answers_per_key
+        # With one tenant a single large request harms nobody. With several it would fill the queue of all of them.
+        if num_sequences > limit and len(self._keys) > 1:
             raise ApiError(
-                f"{num_sequences} answers are asked for; a key may have {most} under way: ask for fewer at once",
+                f"{num_sequences} answers are asked for; a key may have {limit} under way: ask for fewer at once",
                 code="too_many_answers",
             )
-        if tenant.num_sequences and tenant.num_sequences + num_sequences > most:
+        if tenant.num_sequences and tenant.num_sequences + num_sequences > limit:
             raise ApiError(
                 f"{tenant.num_sequences} answers of this key are under way; {num_sequences} more would be above "
-                f"{most}: try again when some have ended",
+                f"{limit}: try again when some have ended",
                 429,
                 code="too_many_answers",
                 retry_after_s=1,
@@ -95,26 +108,26 @@ class Tenants:
             tenant.num_sequences -= num_sequences
 
     @contextmanager
-    def coming(self, tenant: Tenant) -> Iterator[None]:
-        """A request whose body comes. Raises `ApiError` where there are too many, or where it would not be admitted."""
+    def arriving(self, tenant: Tenant) -> Iterator[None]:
+        """Count a request whose body arrives. Raises `ApiError` if there are too many, or if the request would not be
+        admitted afterwards."""
         self._check(tenant)
-        most_each, most = self._config.requests_per_key, self._config.max_requests
-        if self.num_coming >= most:
-            raise _full(f"the bodies of {self.num_coming} requests have not come")
-        if tenant.num_coming >= most_each:
-            raise _too_many(f"the bodies of {tenant.num_coming} requests of this key have not come")
-        tenant.num_coming += 1
-        self.num_coming += 1
+        if self.num_arriving >= self._config.max_requests:
+            raise _full(f"the bodies of {self.num_arriving} requests have not come")
+        if tenant.num_arriving >= self._config.requests_per_key:
+            raise _too_many(f"the bodies of {tenant.num_arriving} requests of this key have not come")
+        tenant.num_arriving += 1
+        self.num_arriving += 1
         try:
             yield
         finally:
-            tenant.num_coming -= 1
-            self.num_coming -= 1
+            tenant.num_arriving -= 1
+            self.num_arriving -= 1
 
     @contextmanager
     def admitted(self, tenant: Tenant) -> Iterator[None]:
-        """A request under way, from when its body came to the end of its answer. Raises `ApiError` where there are too
-        many."""
+        """Count a request as under way, from the end of its body to the end of its answer. Raises `ApiError` if there
+        are too many."""
         self._check(tenant)
         tenant.num_requests += 1
         self.num_requests += 1
@@ -125,13 +138,14 @@ class Tenants:
             self.num_requests -= 1
 
     def hold(self, tenant: Tenant, connection: Hashable, num_open: int) -> None:
-        """A connection is the tenant's, who asks on it, until another does or it is let go; `num_open` are open in all.
-        Raises `ApiError` where the tenant has too many. A share counts where half of all are open: those of a proxy's
-        pool are of whoever asked last."""
+        """Count a connection for the tenant that last sent a request on it. Raises `ApiError` if the tenant has too
+        many. `num_open` connections are open in all."""
         before = self._connections.get(connection)
         if before is tenant or not tenant.has_key:
             return
         config = self._config
+        # A proxy keeps a pool of connections, which count for the last tenant on each. So without an explicit limit a
+        # tenant's share applies only while more than half of all connections are open.
         is_tight = config.max_connections_per_key is not None or 2 * num_open > config.max_connections
         if is_tight and tenant.num_connections >= config.connections_per_key:
             raise ApiError(
@@ -147,36 +161,48 @@ class Tenants:
         self._connections[connection] = tenant
 
     def let_go(self, connection: Hashable) -> None:
-        """A connection has closed."""
+        """Forget a connection that has closed."""
         tenant = self._connections.pop(connection, None)
         if tenant is not None:
             tenant.num_connections -= 1
 
     def check_bytes(self, tenant: Tenant) -> None:
-        """Raise `ApiError` where the bodies of a tenant with a key have more bytes than its share."""
+        """Raise `ApiError` if the bodies of a tenant with a key exceed its share of bytes."""
         if tenant.has_key and tenant.num_body_bytes > self._config.body_bytes_per_key:
             raise _too_many(f"the bodies of this key's requests have {tenant.num_body_bytes} bytes")
 
+    def check_all_bytes(self) -> None:
+        """Raise `ApiError` if all bodies together have too many bytes."""
+        limit = self._config.max_bodies_bytes
+        if self.num_body_bytes > limit:
+            raise ApiError(
+                f"the bodies of all requests have more than the {limit} bytes that are held; try again later",
+                503,
+                code="bodies_full",
+                retry_after_s=1,
+            )
+
     def _check(self, tenant: Tenant) -> None:
-        """Raise `ApiError` where no further request is admitted."""
-        most_each, most = self._config.requests_per_key, self._config.max_requests
-        if self.num_requests >= most:
+        """Raise `ApiError` if no further request is admitted."""
+        if self.num_requests >= self._config.max_requests:
             raise _full(f"{self.num_requests} requests are under way")
-        if tenant.num_requests >= most_each:
+        if tenant.num_requests >= self._config.requests_per_key:
             raise _too_many(f"{tenant.num_requests} requests of this key are under way")
 
 
 class Admission:
-    """A request of a tenant's, within `with`: its body comes first, and then it is under way. The two are counted
-    apart, so that bodies that never come keep out nobody whose body has come."""
+    """Counts a request of a tenant within `with`: as arriving while its body arrives, then as under way.
+
+    The two are counted apart, so that clients who never finish their bodies do not keep out those who have.
+    """
 
     def __init__(self, tenants: Tenants, tenant: Tenant) -> None:
         self._tenants, self._tenant = tenants, tenant
-        self._num_bytes, self._is_coming = 0, True
+        self._num_bytes, self._is_arriving = 0, True
 
     def __enter__(self) -> Admission:
         self._stage = ExitStack()
-        self._stage.enter_context(self._tenants.coming(self._tenant))
+        self._stage.enter_context(self._tenants.arriving(self._tenant))
         return self
 
     def __exit__(
@@ -186,29 +212,29 @@ class Admission:
         self._stage.close()
 
     def received(self, num_bytes: int, is_whole: bool) -> None:
-        """A part of its body came. Raises `ApiError` where the tenant's have too many bytes, and, where this was the
-        last part, where too many are under way."""
+        """Count a part of the body; after the last part the request is under way. Raises `ApiError` if the tenant's
+        bodies have too many bytes, or if too many requests are under way."""
         self._num_bytes += num_bytes
         self._tenant.num_body_bytes += num_bytes
         self._tenants.check_bytes(self._tenant)
-        if is_whole and self._is_coming:
-            self._is_coming = False
+        if is_whole and self._is_arriving:
+            self._is_arriving = False
             self._stage.close()
             self._stage.enter_context(self._tenants.admitted(self._tenant))
 
 
-def _too_many(what: str) -> ApiError:
+def _too_many(fact: str) -> ApiError:
     return ApiError(
-        f"{what}, as many as one may have; try again when one has ended",
+        f"{fact}, as many as one may have; try again when one has ended",
         429,
         code="too_many_requests",
         retry_after_s=1,
     )
 
 
-def _full(what: str) -> ApiError:
+def _full(fact: str) -> ApiError:
     return ApiError(
-        f"{what}, as many as the server takes; try again later", 503, code="server_full", retry_after_s=1
+        f"{fact}, as many as the server takes; try again later", 503, code="server_full", retry_after_s=1
     )
 
 

@@ -1,4 +1,4 @@
-"""Threads beside the event loop: some that read requests, and others that write answers."""
+"""Worker threads beside the event loop: some read requests, others write answers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ READERS, WRITERS = 4, 2
 
 
 class Workers:
-    """Two pools, since reading a strange body may take a second: many of these do not keep answers from being written.
-    Both are small: the work holds the interpreter, so more threads would do no more of it."""
+    """A pool of threads that read bodies, and one of threads that write answers.
+
+    They are apart because a hostile body may take a second to read, which must not delay answers. Both are small: the
+    work holds the interpreter lock, so that more threads would not do more of it.
+    """
 
     def __init__(self) -> None:
         self.reading = ThreadPoolExecutor(READERS, "weft-reading")
@@ -24,17 +27,17 @@ class Workers:
         self._turns = Turns(self.reading, READERS)
 
     async def read(self, client: int, work: Callable[[], T]) -> T:
-        """What `work` gives, once a reading thread has done it; of those who wait, clients take turns."""
+        """The result of `work`, done on a reading thread. Waiting clients take turns."""
         return await self._turns.run(client, work)
 
     def close(self) -> None:
-        """Begin no more."""
+        """Start no more work."""
         for pool in (self.reading, self.writing):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def on(pool: Executor, work: Callable[[], T]) -> asyncio.Future[T]:
-    """What `work` gives, once a thread of a pool has done it."""
+    """The result of `work`, done on a thread of `pool`."""
     return asyncio.get_running_loop().run_in_executor(pool, work)
 
 

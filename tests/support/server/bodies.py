@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from support.server.asking import MESSAGES
-from weft.server.protocol.base import Body
-from weft.server.protocol.chat import ChatBody
-from weft.server.protocol.completions import CompletionBody
+from weft.server.protocol.body import Body
+from weft.server.protocol.generation import ChatBody, CompletionBody
 from weft.server.protocol.responses import ResponsesBody
-from weft.server.protocol.tokens import DetokenizeBody, TokenizeBody
 from weft.server.routes.controllers import TagsBody
+from weft.server.routes.tokens import DetokenizeBody, TokenizeBody
 
 ASKED: dict[type[Body], dict[str, Any]] = {
     ChatBody: {"messages": MESSAGES},

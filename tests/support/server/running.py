@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from weft.server.models import ServedModel
 from weft.server.run import uvicorn_config
-from weft.server.served import ServedModel
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
 

@@ -1,1 +1,1 @@
-"""Bodies of requests: what fields there are, and which of them weft refuses, with the reason."""
+"""Bodies of requests: their fields, and the reasons for fields that weft refuses."""

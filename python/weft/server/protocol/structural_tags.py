@@ -1,4 +1,4 @@
-"""Structural tags of requests: XGrammar's form and vLLM's older one, and no member of either that would be ignored."""
+"""Structural tags of requests, in XGrammar's form and in vLLM's older one. Unknown members are refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from weft.server.errors import ApiError, quoted
-from weft.server.protocol.json_data import checked_text
+from weft.server.protocol.body import checked_text
 
 FORMATS: dict[str, tuple[str, ...]] = {
     "any_text": ("excludes", "max_tokens", "max_chars"),
@@ -32,27 +32,27 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "dispatch": ("rules", "loop", "excludes"),
     "token_dispatch": ("rules", "loop", "exclude_tokens"),
 }
-"""XGrammar's formats by their `type`, and the members of each, which XGrammar ignores where they are misspelt. `strict`
-of a schema is weft's. A test holds the table against XGrammar's own models; importing those takes seconds."""
+"""XGrammar's formats by `type`, with the members of each. XGrammar ignores a misspelt member, so weft checks the names.
+`strict` of a schema is weft's own. A test compares the table with XGrammar's models, whose import takes seconds."""
 STRUCTURE = ("begin", "schema", "end")
 TAG = ("type", "format", "structures", "triggers")
 
 
-def tag_text(given: Mapping[str, Any], place: str) -> str:
-    """A structural tag as XGrammar's JSON; `place` is where the request has it. Raises `ApiError` for what neither form
-    has; what is wrong with a format otherwise is found when it is compiled."""
-    kind = given.get("type", "structural_tag")
+def tag_text(tag: Mapping[str, Any], place: str) -> str:
+    """A structural tag as XGrammar's JSON. `place` is its path in the body. Raises `ApiError` for members that neither
+    form has; compiling finds other faults."""
+    kind = tag.get("type", "structural_tag")
     if kind != "structural_tag":
         raise _wrong(place, f"{place}.type is {quoted(kind)}; it must be 'structural_tag'")
-    _check_members(given, TAG, place, "a structural tag")
-    older = [name for name in ("structures", "triggers") if given.get(name) is not None]
-    form = given.get("format")
+    _check_members(tag, TAG, place, "a structural tag")
+    older = [name for name in ("structures", "triggers") if tag.get(name) is not None]
+    form = tag.get("format")
     if form is not None and older:
         raise _wrong(place, f"{place} has format and {older[0]}; a structural tag has one form")
     if form is None and len(older) < 2:
         raise _wrong(place, f"{place} must have format, or structures and triggers")
     if form is None:
-        form = _of_older(given["structures"], given["triggers"], place)
+        form = _of_older(tag["structures"], tag["triggers"], place)
     else:
         _check_format(form, f"{place}.format")
     return json.dumps({"type": "structural_tag", "format": form})
@@ -62,29 +62,29 @@ def _of_older(structures: Any, triggers: Any, place: str) -> dict[str, Any]:
     for name, value in (("structures", structures), ("triggers", triggers)):
         if not isinstance(value, list):
             raise _wrong(place, f"{place}.{name} must be a list")
-    tags = [_structure(one, f"{place}.structures.{i}") for i, one in enumerate(structures)]
+    tags = [_tag_of(entry, f"{place}.structures.{i}") for i, entry in enumerate(structures)]
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags}
 
 
-def _structure(one: Any, place: str) -> dict[str, Any]:
-    if not isinstance(one, dict):
+def _tag_of(structure: Any, place: str) -> dict[str, Any]:
+    if not isinstance(structure, dict):
         raise _wrong(place, f"{place} must be an object of {', '.join(STRUCTURE)}")
-    _check_members(one, STRUCTURE, place, "a structure")
+    _check_members(structure, STRUCTURE, place, "a structure")
     for name in ("begin", "end"):
-        if not isinstance(one.get(name), str):
+        if not isinstance(structure.get(name), str):
             raise _wrong(place, f"{place}.{name} must be a text")
-    schema = one.get("schema")
+    schema = structure.get("schema")
     if isinstance(schema, str):
         try:
             schema = json.loads(checked_text(schema))
         except (ValueError, RecursionError):
             raise _wrong(place, f"{place}.schema is no JSON that can be read") from None
     content = {"type": "json_schema", "json_schema": {} if schema is None else schema}
-    return {"type": "tag", "begin": one["begin"], "content": content, "end": one["end"]}
+    return {"type": "tag", "begin": structure["begin"], "content": content, "end": structure["end"]}
 
 
 def _check_format(form: Any, place: str) -> None:
-    """Raise `ApiError` for a member that a format, or one within, does not have."""
+    """Raise `ApiError` for an unknown member of a format or of a format within it."""
     pending: list[tuple[Any, str, str | None]] = [(form, place, None)]
     while pending:
         node, where, kind = pending.pop()
@@ -93,7 +93,7 @@ def _check_format(form: Any, place: str) -> None:
         kind = node.get("type", kind)
         known = FORMATS.get(kind) if isinstance(kind, str) else None
         if known is None:
-            continue  # XGrammar refuses it, and says which there are
+            continue  # XGrammar refuses an unknown type, and lists the known ones
         _check_members(node, ("type", *known), where, f"a format of the type {kind}")
         pending += _within(node, known, where)
 
@@ -101,24 +101,24 @@ def _check_format(form: Any, place: str) -> None:
 def _within(
     node: dict[str, Any], known: tuple[str, ...], place: str
 ) -> Iterable[tuple[Any, str, str | None]]:
-    """The formats within one, their places, and what they are where they do not say it."""
+    """The formats inside a format: each with its place, and its type if it need not give one."""
     for name in ("content", "begin", "end"):
         if name in known and name in node:
             yield node[name], f"{place}.{name}", None if name == "content" else "token"
     for name in ("elements", "tags", "rules"):
         entries = node.get(name) if name in known else None
         for i, entry in enumerate(entries if isinstance(entries, list) else ()):
-            if name == "rules":  # a pattern, and the format that follows it
+            if name == "rules":  # a pair of a pattern and the format behind it
                 entry = entry[1] if isinstance(entry, list) and len(entry) == 2 else None
             yield entry, f"{place}.{name}.{i}", "tag" if name == "tags" else None
 
 
-def _check_members(given: Mapping[str, Any], known: tuple[str, ...], place: str, what: str) -> None:
-    unknown = next((name for name in given if name not in known), None)
+def _check_members(members: Mapping[str, Any], known: tuple[str, ...], place: str, kind: str) -> None:
+    unknown = next((name for name in members if name not in known), None)
     if unknown is not None:
         raise _wrong(
             place,
-            f"{place} has {quoted(unknown)}, which is not known; {what} has {', '.join(known)}",
+            f"{place} has {quoted(unknown)}, which is not known; {kind} has {', '.join(known)}",
             code="unknown_parameter",
         )
 

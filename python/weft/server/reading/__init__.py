@@ -1,1 +1,1 @@
-"""Bodies read into jobs: prompts, guides, tools; nothing of them has begun."""
+"""Reads a body into a `Job`: prompts, guides, tools. Nothing begins here."""

@@ -1,48 +1,21 @@
-"""The one guide of a request, whichever field says it: OpenAI's, vLLM's or weft's own."""
+"""The guide of a request. Seven fields may give it: one of OpenAI's, five of vLLM's, and weft's `guide`.
+
+`guide_of` is the table: one case per field. Fields with several kinds of guide have a function with one case per kind.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import GuideError
 from weft.grammar.guide import MAX_WHITESPACE, Guide
 from weft.server.errors import ApiError, api_error, quoted
-from weft.server.protocol.guides import GuideFields, OwnGuide, ResponseFormat, StructuredOutputs
-from weft.server.protocol.json_data import checked_text
+from weft.server.protocol.body import checked_text
+from weft.server.protocol.generation import GuideFields, OwnGuide, ResponseFormat, StructuredOutputs
 from weft.server.protocol.structural_tags import TAG, tag_text
-
-KINDS = (
-    "json", "json_schema", "json_object", "regex", "choice", "ebnf", "lark", "grammar", "structural_tag", "wasm",
-    "handle",
-)  # fmt: skip
-"""Members of `structured_outputs` and `guide` that say what an answer looks like."""
-SCHEMAS = ("json_schema", "json_object")
-OPTIONS = {
-    "strict": (*SCHEMAS, "structural_tag"),
-    "open_objects": (*SCHEMAS, "structural_tag"),
-    "any_order": SCHEMAS,
-    "max_whitespace": SCHEMAS,
-}
-"""Options of `guide`, and the kinds that each of them changes."""
-ANY_OBJECT = '{"type": "object"}'
-COMPACT = (", ", ": ")
-EBNF_RULE = re.compile(r"^[ \t]*<?[A-Za-z_][\w.-]*>?\s*::=", re.MULTILINE)
-
-Programs = Callable[[str, str], Guide]
-"""The guide of an uploaded program, by its name and its argument."""
-
-
-@dataclass(frozen=True)
-class GuideSources:
-    """What requests name: guides of the server's own (`handles`), and programs of the tenant."""
-
-    handles: Mapping[str, Guide]
-    program: Programs
-
 
 FIELDS = (
     "response_format",
@@ -53,198 +26,253 @@ FIELDS = (
     "guided_grammar",
     "guide",
 )
-"""All that may say a guide."""
+"""Fields that give a guide, beside `tools`."""
+KINDS = (
+    "json", "json_schema", "json_object", "regex", "choice", "ebnf", "lark", "grammar", "structural_tag", "wasm",
+    "handle",
+)  # fmt: skip
+"""Members of `structured_outputs` and `guide` that give a guide; the others are options."""
+STRUCTURED_KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+GUIDE_KINDS = (
+    "json_object", "json_schema", "regex", "ebnf", "lark", "choice", "structural_tag", "wasm", "handle",
+)  # fmt: skip
+FORMAT_MEMBERS = {
+    "json_schema": ("json_schema",),
+    "structural_tag": ("format", "structures", "triggers"),
+    "text": (),
+    "json_object": (),
+}
+"""Types of `response_format`, and the members that go with each."""
+OPTIONS = {
+    "strict": ("json_schema", "json_object", "structural_tag"),
+    "open_objects": ("json_schema", "json_object", "structural_tag"),
+    "any_order": ("json_schema", "json_object"),
+    "max_whitespace": ("json_schema", "json_object"),
+}
+"""Options of `guide`, and the kinds that each applies to."""
+ANY_OBJECT = '{"type": "object"}'
+COMPACT = (", ", ": ")
+EBNF_RULE = re.compile(r"^[ \t]*<?[A-Za-z_][\w.-]*>?\s*::=", re.MULTILINE)
+
+Program = Callable[[str, str], Guide]
+"""Makes the guide of an uploaded program from its name and its argument."""
 
 
-def guide_field(fields: GuideFields) -> str | None:
-    """The field that says the guide of a request that has one guide: where none of these does, tools do."""
-    given = _given(fields)
-    if given:
-        return given[0]
-    return "tools" if getattr(fields, "tools", None) else None
+def guide_field(body: GuideFields) -> str | None:
+    """The field that gives the guide, for errors. The body has at most one of them; `tools` counts if no other does."""
+    present = _present(body)
+    if present:
+        return present[0]
+    return "tools" if getattr(body, "tools", None) else None
 
 
-def guide_of(fields: GuideFields, sources: GuideSources) -> Guide | None:
-    """The guide of a request, or None. Raises `ApiError` that names the field, also for two of them."""
-    makers: dict[str, Callable[[], Guide | None]] = {
-        "response_format": lambda: _of_format(fields.response_format),
-        "structured_outputs": lambda: _of_structured(fields.structured_outputs),
-        "guided_json": lambda: _schema(fields.guided_json),
-        "guided_regex": lambda: Guide.regex(fields.guided_regex or ""),
-        "guided_choice": lambda: Guide.choice(fields.guided_choice or []),
-        "guided_grammar": lambda: _grammar(fields.guided_grammar or ""),
-        "guide": lambda: _own(fields.guide, sources),
-    }
-    given = _given(fields)
-    if len(given) > 1:
-        raise ApiError(f"{' and '.join(given)} were given; an answer has one guide", param=given[1])
-    if fields.response_format is not None and "response_format" not in given:
-        _of_format(fields.response_format)  # what it has beside its type is wrong
-    if not given:
+def guide_of(body: GuideFields, handles: Mapping[str, Guide], program: Program) -> Guide | None:
+    """The guide that a body's fields give, without the one of its tools; None if they give none.
+
+    `handles` are the server's own guides by name. Raises `ApiError` that names the field, also for two guides.
+    """
+    present = _present(body)
+    if len(present) > 1:
+        raise ApiError(f"{' and '.join(present)} were given; an answer has one guide", param=present[1])
+    if body.response_format is not None:
+        _check_format(body.response_format)
+    if not present:
         return None
+    field = present[0]
+    value = getattr(body, field)
     try:
-        return makers[given[0]]()
+        match field:
+            case "response_format":
+                return _of_response_format(value)
+            case "structured_outputs":
+                return _of_structured_outputs(value)
+            case "guided_json":
+                return _schema(value)
+            case "guided_regex":
+                return Guide.regex(value)
+            case "guided_choice":
+                return Guide.choice(value)
+            case "guided_grammar":
+                return _grammar(value)
+            case _:
+                return _of_guide(value, handles, program)
     except GuideError as error:
-        raise api_error(error, guide=given[0]) from error
+        raise api_error(error, guide=field) from error
     except ApiError as error:
-        error.param = error.param or given[0]
+        error.param = error.param or field
         raise
 
 
-def _given(fields: GuideFields) -> list[str]:
-    """The fields that say a guide. A format that is text asks for nothing."""
-    given = [name for name in FIELDS if getattr(fields, name) is not None]
-    if fields.response_format is not None and fields.response_format.type == "text":
-        given.remove("response_format")
-    return given
+def _present(body: GuideFields) -> list[str]:
+    """The fields that give a guide. A `response_format` of type text gives none."""
+    present = [name for name in FIELDS if getattr(body, name) is not None]
+    if body.response_format is not None and body.response_format.type == "text":
+        present.remove("response_format")
+    return present
 
 
-def _schema(schema: Any, **options: Any) -> Guide:
-    """A JSON schema that a thread which compiles reads."""
-    text = schema if isinstance(schema, str) else json.dumps(schema)
-    if options.keys() <= {"strict", "open_objects"}:
-        return Guide.unread("json_schema", text, **options)
-    return Guide.json_schema(checked_text(text), **options)
+# -- response_format
 
 
-def _grammar(text: str) -> Guide:
-    """vLLM's `grammar`: EBNF, a rule of which begins a line with its name and ::=, or Lark."""
-    return Guide.ebnf(text) if EBNF_RULE.search(text) else Guide.lark(text)
-
-
-def _of_format(form: ResponseFormat | None) -> Guide | None:
-    assert form is not None
-    needs = {"json_schema": "json_schema", "structural_tag": None, "text": None, "json_object": None}
-    if form.type not in needs:
+def _check_format(form: ResponseFormat) -> None:
+    if form.type not in FORMAT_MEMBERS:
         raise ApiError(
-            f"response_format.type is {quoted(form.type)}; it must be one of {', '.join(needs)}",
+            f"response_format.type is {quoted(form.type)}; it must be one of {', '.join(FORMAT_MEMBERS)}",
             param="response_format",
         )
     for name in ("json_schema", "format", "structures", "triggers"):
-        belongs = name == "json_schema" if form.type == "json_schema" else form.type == "structural_tag"
-        if getattr(form, name) is not None and not (
-            belongs and (name == "json_schema") == (form.type == "json_schema")
-        ):
+        if getattr(form, name) is not None and name not in FORMAT_MEMBERS[form.type]:
             raise ApiError(f"response_format.{name} is not for the type {form.type}", param="response_format")
-    if form.type == "json_object":
-        return _schema(ANY_OBJECT)
-    if form.type == "structural_tag":
-        given = {name: value for name in TAG if (value := getattr(form, name)) is not None}
-        return _structural_tag(given, "response_format")
-    if form.type == "text":
-        return None
-    if form.json_schema is None:
-        raise ApiError("response_format.json_schema is missing", param="response_format")
-    # As OpenAI has it: without `strict` as much as possible is enforced, and the answer says what was not.
-    return _schema(form.json_schema.schema_, strict=bool(form.json_schema.strict))
 
 
-def _of_structured(given: StructuredOutputs | None) -> Guide | None:
-    assert given is not None
+def _of_response_format(form: ResponseFormat) -> Guide | None:
+    match form.type:
+        case "json_object":
+            return _schema(ANY_OBJECT)
+        case "structural_tag":
+            tag = {name: value for name in TAG if (value := getattr(form, name)) is not None}
+            return _structural_tag(tag, "response_format")
+        case _:
+            if form.json_schema is None:
+                raise ApiError("response_format.json_schema is missing", param="response_format")
+            # OpenAI's meaning of `strict`: without it the schema is enforced as far as possible, and the answer says
+            # which parts were not.
+            return _schema(form.json_schema.schema_, strict=bool(form.json_schema.strict))
+
+
+# -- structured_outputs and guide
+
+
+def _of_structured_outputs(outputs: StructuredOutputs) -> Guide:
     separators = {}
-    if given.disable_any_whitespace:
+    if outputs.disable_any_whitespace:
         separators["separators"] = COMPACT
-        _check_beside(given, "structured_outputs.disable_any_whitespace", ("json", "json_object"))
-    makers: dict[str, Callable[[], Guide]] = {
-        "json": lambda: _schema(given.json_, **separators),
-        "regex": lambda: Guide.regex(given.regex or ""),
-        "choice": lambda: Guide.choice(given.choice or []),
-        "grammar": lambda: _grammar(given.grammar or ""),
-        "json_object": lambda: _schema(ANY_OBJECT, **separators),
-        "structural_tag": lambda: _structural_tag(given.structural_tag, "structured_outputs.structural_tag"),
-    }
-    return _one(given, makers, "structured_outputs")
+        _check_option(outputs, "structured_outputs.disable_any_whitespace", ("json", "json_object"))
+    kind, value = _only_kind(outputs, STRUCTURED_KINDS, "structured_outputs")
+    match kind:
+        case "json":
+            return _schema(value, **separators)
+        case "regex":
+            return Guide.regex(value)
+        case "choice":
+            return Guide.choice(value)
+        case "grammar":
+            return _grammar(value)
+        case "json_object":
+            return _schema(ANY_OBJECT, **separators)
+        case _:
+            return _structural_tag(value, "structured_outputs.structural_tag")
 
 
-def _own(given: OwnGuide | None, sources: GuideSources) -> Guide | None:
-    assert given is not None
+def _of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -> Guide:
     for name, kinds in OPTIONS.items():
         if getattr(given, name) != OwnGuide.model_fields[name].default:
-            _check_beside(given, f"guide.{name}", kinds)
-    schema_options: dict[str, Any] = {"strict": given.strict}
-    if given.open_objects:
-        schema_options["open_objects"] = True
-    if given.any_order or given.max_whitespace != MAX_WHITESPACE:
-        schema_options |= {"any_order": given.any_order, "max_whitespace": given.max_whitespace}
-    makers: dict[str, Callable[[], Guide]] = {
-        "json_object": lambda: _schema(ANY_OBJECT, **schema_options),
-        "json_schema": lambda: _schema(given.json_schema, **schema_options),
-        "regex": lambda: Guide.regex(given.regex or ""),
-        "ebnf": lambda: Guide.ebnf(given.ebnf or ""),
-        "lark": lambda: Guide.lark(given.lark or ""),
-        "choice": lambda: Guide.choice(given.choice or []),
-        "structural_tag": lambda: _structural_tag(
-            given.structural_tag,
-            "guide.structural_tag",
-            strict=given.strict,
-            open_objects=given.open_objects,
-        ),
-        "wasm": lambda: sources.program(given.wasm or "", _argument(given.arg)),
-        "handle": lambda: _handle(given.handle or "", sources.handles),
-    }
-    guide = _one(given, makers, "guide")
+            _check_option(given, f"guide.{name}", kinds)
+    guide = _kind_of_guide(given, handles, program)
     if given.max_free_tokens is not None and given.after is None:
         raise ApiError(
             "guide.max_free_tokens is of the text before a guide; give guide.after, too", param="guide"
         )
     if given.arg is not None and given.wasm is None:
         raise ApiError("guide.arg is the argument of a program; give guide.wasm, too", param="guide")
-    if guide is None or given.after is None:
-        if given.after is not None:
-            raise ApiError("guide.after needs what follows, such as guide.json_schema", param="guide")
+    if given.after is None:
         return guide
     return Guide.after(given.after, guide, max_free_tokens=given.max_free_tokens)
 
 
-def _one(given: Any, makers: Mapping[str, Callable[[], Guide]], field: str) -> Guide | None:
-    """What the one member that is there makes."""
-    there = _kinds(given)
-    if len(there) > 1:
-        raise ApiError(f"{field} has {' and '.join(there)}; it must have one of them", param=field)
-    if not there:
-        raise ApiError(f"{field} says nothing; give one of {', '.join(makers)}", param=field)
-    return makers[there[0]]()
+def _kind_of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -> Guide:
+    schema_options: dict[str, Any] = {"strict": given.strict}
+    # Options at their defaults are left out: `_schema` defers reading only for schemas without them.
+    if given.open_objects:
+        schema_options["open_objects"] = True
+    if given.any_order or given.max_whitespace != MAX_WHITESPACE:
+        schema_options |= {"any_order": given.any_order, "max_whitespace": given.max_whitespace}
+    kind, value = _only_kind(given, GUIDE_KINDS, "guide")
+    match kind:
+        case "json_object":
+            return _schema(ANY_OBJECT, **schema_options)
+        case "json_schema":
+            return _schema(value, **schema_options)
+        case "regex":
+            return Guide.regex(value)
+        case "ebnf":
+            return Guide.ebnf(value)
+        case "lark":
+            return Guide.lark(value)
+        case "choice":
+            return Guide.choice(value)
+        case "structural_tag":
+            options = {"strict": given.strict, "open_objects": given.open_objects}
+            return _structural_tag(value, "guide.structural_tag", **options)
+        case "wasm":
+            return program(value, _argument(given.arg))
+        case _:
+            return _handle(value, handles)
 
 
-def _kinds(given: OwnGuide | StructuredOutputs) -> list[str]:
-    """The members that say a guide. False is a schema that takes nothing, and else says no."""
+def _only_kind(given: OwnGuide | StructuredOutputs, kinds: tuple[str, ...], field: str) -> tuple[str, Any]:
+    """The one kind that `given` has, and its value. Raises `ApiError` for none, and for several."""
+    present = _kinds(given)
+    if len(present) > 1:
+        raise ApiError(f"{field} has {' and '.join(present)}; it must have one of them", param=field)
+    if not present:
+        raise ApiError(f"{field} says nothing; give one of {', '.join(kinds)}", param=field)
+    return next(iter(present.items()))
+
+
+def _kinds(given: OwnGuide | StructuredOutputs) -> dict[str, Any]:
+    """The kinds that `given` has, with their values."""
     values = {name: getattr(given, "json_" if name == "json" else name, None) for name in KINDS}
-    schemas = ("json", "json_schema")
-    return [
-        name
+    # False is a schema, which nothing satisfies; json_object: false asks for nothing.
+    return {
+        name: value
         for name, value in values.items()
-        if value is not None and (value is not False or name in schemas)
-    ]
+        if value is not None and (value is not False or name in ("json", "json_schema"))
+    }
 
 
-def _check_beside(given: Any, option: str, kinds: tuple[str, ...]) -> None:
-    """Raise `ApiError` where an option that is for these kinds stands beside another one, which it does not change."""
-    beside = next((name for name in _kinds(given) if name not in kinds), None)
-    if beside is not None:
+def _check_option(given: OwnGuide | StructuredOutputs, option: str, kinds: tuple[str, ...]) -> None:
+    """Raise `ApiError` if `given` is of a kind that the option does not apply to."""
+    other = next((name for name in _kinds(given) if name not in kinds), None)
+    if other is not None:
         raise ApiError(
-            f"{option} is for {' and '.join(kinds)}; leave it out beside {beside}",
+            f"{option} is for {' and '.join(kinds)}; leave it out beside {other}",
             param=option.partition(".")[0],
         )
 
 
-def _structural_tag(tag: str | dict[str, Any] | None, place: str, **options: bool) -> Guide:
-    given: Any = tag
+# -- guides by kind
+
+
+def _schema(schema: Any, **options: Any) -> Guide:
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    # A compiling thread reads the schema, which may take long. The other options change the schema when it is read.
+    if options.keys() <= {"strict", "open_objects"}:
+        return Guide.unread("json_schema", text, **options)
+    return Guide.json_schema(checked_text(text), **options)
+
+
+def _grammar(text: str) -> Guide:
+    """A `grammar` of vLLM's: EBNF if a line begins with a rule's name and `::=`, else Lark."""
+    return Guide.ebnf(text) if EBNF_RULE.search(text) else Guide.lark(text)
+
+
+def _structural_tag(tag: str | dict[str, Any], place: str, **options: bool) -> Guide:
+    parsed: Any = tag
     if isinstance(tag, str):
         try:
-            given = json.loads(checked_text(tag))
+            parsed = json.loads(checked_text(tag))
         except (ValueError, RecursionError):
-            given = None
-    if not isinstance(given, dict):
-        return Guide.unread(
-            "structural_tag", str(tag), **options
-        )  # what is wrong is told when it is compiled
-    return Guide.unread("structural_tag", tag_text(given, place), **options)
+            parsed = None
+    if not isinstance(parsed, dict):
+        return Guide.unread("structural_tag", str(tag), **options)  # compiling reports the fault
+    return Guide.unread("structural_tag", tag_text(parsed, place), **options)
 
 
-def _argument(given: Any) -> str:
-    if given is None:
+def _argument(value: Any) -> str:
+    if value is None:
         return ""
-    return given if isinstance(given, str) else json.dumps(given)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _handle(name: str, handles: Mapping[str, Guide]) -> Guide:

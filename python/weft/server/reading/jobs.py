@@ -1,9 +1,12 @@
-"""What a body asks for, read and prepared: nothing of it has begun."""
+"""A `Job`: the requests of one body, before any of them begins. Both generating routes make one with `job_of`.
+
+A completion is read here; `chat.py` reads a chat, which adds a template, tools and thinking.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 
 import torch
@@ -11,12 +14,15 @@ import torch
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
 from weft.core.request import NOTHING, FieldNames, Gather, Request
-from weft.errors import WeftError
 from weft.grammar.guide import Guide
+from weft.parsing import AnswerParser
 from weft.server.errors import ApiError, api_error, quoted
-from weft.server.protocol.sampling import SamplingFields
-from weft.server.reading.guides import guide_field
-from weft.server.served import ServedModel
+from weft.server.ids import new_id
+from weft.server.models import ServedModel
+from weft.server.protocol.generation import CompletionBody, SamplingFields
+from weft.server.reading.guides import Program, guide_field, guide_of
+from weft.server.tenants import Tenant
+from weft.tokenizer.text import decode
 
 NAMES = FieldNames(
     given="prediction",
@@ -25,110 +31,113 @@ NAMES = FieldNames(
     config="",
     settings={"max_seq_len": "max_model_len"},
 )
-"""A client over HTTP reads names of JSON fields, and no advice that only the owner of the server can follow."""
-
+"""Names in errors for clients: those of JSON fields, without advice that only the owner of the server can follow."""
 MAX_PROMPT_LOGITS = 256 << 20
-"""Bytes of logits that a prompt's log-probabilities may need."""
-
-
-def _as_it_is(error: ApiError) -> ApiError:
-    return error
+"""Limit in bytes for the logits of a job's prompts, which log-probabilities of prompts need."""
 
 
 @dataclass
 class Job:
-    """Prepared requests of one body, and what writing their answers needs to know."""
+    """The requests of one body, one per prompt, and the data that their answers are written with.
+
+    `parsers` split the answers of a chat, one per choice. `echoes` are the texts of prompts that a completion repeats.
+    """
 
     served: ServedModel
     body: SamplingFields
     requests: list[Request]
-    request_id: str
+    id: str
     created: int
-    num_each: int
     guide: Guide | None = None
-    wants_answer: bool = True
-    """False where only the prompt is to be shown (max_tokens 0 with echo)."""
-    in_own_names: Callable[[ApiError], ApiError] = _as_it_is
-    """An error in the names of the route's fields, where those are not the body's."""
+    parsers: list[AnswerParser | None] = field(default_factory=list)
+    echoes: list[str] = field(default_factory=list)
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all prompts."""
-        return sum(len(one.prompt_ids) for one in self.requests)
+        """Tokens of all prompts."""
+        return sum(len(request.prompt_ids) for request in self.requests)
 
-    def told(self, error: BaseException) -> ApiError:
-        """What the client is told of an error."""
-        found = api_error(error)
-        if found.code == "guide_error" and found.param is None:
-            found.param = guide_field(self.body)
-        return self.in_own_names(found)
+    @property
+    def num_answers(self) -> int:
+        """Answers of all prompts."""
+        return len(self.requests) * self.body.num_answers
 
-
-@dataclass(frozen=True)
-class Asked:
-    """What a route knows of a body besides its fields: who asks, the salt of their prefixes, the guide, the longest
-    answer (None: as long as there is room), how many likeliest tokens are shown, and text that is expected as the
-    answer."""
-
-    client_id: int
-    salt: str | None
-    guide: Guide | None
-    max_tokens: int | None
-    logprobs: int | None
-    given: str = ""
-    wants_prompt_logprobs: bool = False
+    def api_error(self, error: BaseException) -> ApiError:
+        """The error that the client gets for a failure of the job."""
+        answer = api_error(error)
+        if answer.code == "guide_error" and answer.param is None:
+            answer.param = guide_field(self.body)
+        return answer
 
 
-def prepared_job(
+def completion_job(served: ServedModel, program: Program, tenant: Tenant, body: CompletionBody) -> Job:
+    """The job of a completion. Raises `ApiError` and `WeftError`."""
+    tokens = [_tokens(served, prompt, body.add_special_tokens) for prompt in body.prompts]
+    guide = guide_of(body, served.handles, program)
+    job = job_of(served, body, tokens, tenant, new_id("cmpl-", body.request_id), guide=guide)
+    if body.echo:
+        tokenizer = served.text.tokenizer_for("prompt")
+        is_whole = body.truncate_prompt_tokens is None
+        job.echoes = [
+            prompt if isinstance(prompt, str) and is_whole else decode(tokenizer, request.prompt_ids)
+            for prompt, request in zip(body.prompts, job.requests, strict=True)
+        ]
+    return job
+
+
+def _tokens(served: ServedModel, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
+    if isinstance(prompt, str):
+        served.text.check_text(prompt)
+        tokenizer = served.text.tokenizer_for("prompt")
+        tokens = list(tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
+    else:
+        tokens = prompt
+    if not tokens:
+        raise ApiError("the prompt is empty; give some text", param="prompt")
+    return tokens
+
+
+def job_of(
     served: ServedModel,
     body: SamplingFields,
     prompts: Sequence[Sequence[int]],
-    asked: Asked,
-    ids: tuple[str, int],
+    tenant: Tenant,
+    answer_id: tuple[str, int],
+    *,
+    guide: Guide | None,
+    given: str = "",
 ) -> Job:
-    """Requests for these prompts. Raises `ApiError`."""
+    """The job for these prompts. `answer_id` is the id of the answer and its time; `given` is the expected answer,
+    which the engine drafts. Raises `ApiError` and `WeftError`."""
     if body.truncate_prompt_tokens is not None:
         prompts = [prompt[-body.truncate_prompt_tokens :] for prompt in prompts]
-    _check_logits(served, body, prompts, asked)
-    if body.ignore_eos and asked.guide is not None:
+    if body.wants_prompt_logits:
+        _check_logits(served, body, prompts)
+    if body.ignore_eos and guide is not None:
         raise ApiError(
             "a guide says where the answer may end, and tools have one; leave out ignore_eos",
             param="ignore_eos",
         )
-    wants_answer = asked.max_tokens != 0
-    try:
-        requests = _requests(served, body, prompts, asked)
-        prepared = served.client.prepare(requests)
-    except WeftError as error:
-        raise api_error(error, type(body).model_fields, guide=guide_field(body)) from error
-    return Job(
-        served, body, prepared, *ids, num_each=body.num_answers, guide=asked.guide, wants_answer=wants_answer
-    )
-
-
-def _requests(
-    served: ServedModel, body: SamplingFields, prompts: Sequence[Sequence[int]], asked: Asked
-) -> list[Request]:
-    """One for each prompt; what is the same of all is made once, since the engine reads it once then."""
     beam, bias = _beam(served, body), _allowed(served, body.allowed_token_ids)
 
+    # Requests with equal parameters share one object, which the engine then converts only once.
     @cache
     def sampling(max_tokens: int) -> SamplingParams:
-        return body.sampling(served.defaults, max_tokens, asked.logprobs)
+        return body.sampling(served.defaults, max_tokens)
 
-    return [
+    requests = [
         Request(
             prompt,
-            sampling(_max_tokens(served, asked, len(prompt))),
-            guide=asked.guide,
+            sampling(_max_tokens(served, body, len(prompt))),
+            guide=guide,
             beam=beam,
             priority=body.engine_priority,
             timeout_s=body.timeout_s,
-            client_id=asked.client_id,
-            cache_salt=asked.salt,
+            client_id=tenant.number,
+            cache_salt=tenant.salted(body.cache_salt),
             max_drafts=body.max_drafts,
-            given=asked.given,
-            gather=Gather(context_logits=True) if _wants_logits(body, asked) else NOTHING,
+            given=given,
+            gather=Gather(context_logits=True) if body.wants_prompt_logits else NOTHING,
             end_ids=frozenset() if body.ignore_eos else None,
             bias=bias,
             streams=body.stream,
@@ -136,27 +145,29 @@ def _requests(
         )
         for prompt in prompts
     ]
+    return Job(served, body, served.client.prepare(requests), *answer_id, guide=guide)
 
 
-def _max_tokens(served: ServedModel, asked: Asked, num_prompt: int) -> int:
-    most = asked.max_tokens
-    if most is None:
-        most = max(served.max_model_len - num_prompt, 1)
-        most = min(most, served.default_max_tokens or most)
-    return max(most, 1)
+def _max_tokens(served: ServedModel, body: SamplingFields, num_prompt: int) -> int:
+    limit = body.answer_tokens
+    if limit is None:
+        limit = max(served.max_model_len - num_prompt, 1)
+        limit = min(limit, served.default_max_tokens or limit)
+    # The engine gives at least one token; a completion that only echoes its prompt drops it.
+    return max(limit, 1)
 
 
 def _beam(served: ServedModel, body: SamplingFields) -> BeamParams | None:
     if not body.use_beam_search:
         return None
     penalty = 1.0 if body.length_penalty is None else body.length_penalty
-    width, most = max(body.num_answers, 2), served.client.built.config.max_beam_width
-    if most < 2:
+    width, max_width = max(body.num_answers, 2), served.client.built.config.max_beam_width
+    if max_width < 2:
         raise ApiError(
             "this model is served without beams; leave out use_beam_search", param="use_beam_search"
         )
-    if width > most:
-        raise ApiError(f"n is {width}; this model is served with {most} beams at most", param="n")
+    if width > max_width:
+        raise ApiError(f"n is {width}; this model is served with {max_width} beams at most", param="n")
     return BeamParams(
         width,
         body.num_answers,
@@ -165,34 +176,27 @@ def _beam(served: ServedModel, body: SamplingFields) -> BeamParams | None:
     )
 
 
-def _check_logits(
-    served: ServedModel, body: SamplingFields, prompts: Sequence[Sequence[int]], asked: Asked
-) -> None:
-    """Raise `ApiError` for more logits of prompts than are gathered."""
-    if not _wants_logits(body, asked):
-        return
-    size = 4 * sum(map(len, prompts)) * served.text.vocab_size
+def _check_logits(served: ServedModel, body: SamplingFields, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise `ApiError` if the logits of the prompts do not fit into `MAX_PROMPT_LOGITS`."""
+    num_tokens = sum(map(len, prompts))
+    size = 4 * num_tokens * served.text.vocab_size
     if size > MAX_PROMPT_LOGITS:
         raise ApiError(
-            f"log-probabilities of prompts of {sum(map(len, prompts))} tokens need {size} bytes of logits; at most "
+            f"log-probabilities of prompts of {num_tokens} tokens need {size} bytes of logits; at most "
             f"{MAX_PROMPT_LOGITS} are gathered for a request: give fewer or shorter prompts",
             param="prompt_logprobs" if body.prompt_logprobs is not None else "echo",
         )
 
 
-def _wants_logits(body: SamplingFields, asked: Asked) -> bool:
-    return asked.wants_prompt_logprobs or body.prompt_logprobs is not None
-
-
 def _allowed(served: ServedModel, tokens: Sequence[int] | None) -> torch.Tensor | None:
-    """A bias that forbids all other tokens."""
+    """A bias [vocab_size] that forbids all tokens but these."""
     if tokens is None:
         return None
     size = served.text.vocab_size
-    bad = next((token for token in tokens if not 0 <= token < size), None)
-    if bad is not None:
+    wrong = next((token for token in tokens if not 0 <= token < size), None)
+    if wrong is not None:
         raise ApiError(
-            f"allowed_token_ids has {quoted(bad)}; ids are 0 to {size - 1}", param="allowed_token_ids"
+            f"allowed_token_ids has {quoted(wrong)}; ids are 0 to {size - 1}", param="allowed_token_ids"
         )
     bias = torch.full((size,), float("-inf"))
     bias[list(tokens)] = 0

@@ -1,1 +1,1 @@
-"""The server's routes, a file for each kind."""
+"""The routes: each reads a body into a job and returns the response that answers it."""

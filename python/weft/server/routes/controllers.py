@@ -1,4 +1,4 @@
-"""/v1/controllers: programs that clients upload, as AICI had them."""
+"""/v1/controllers: programs that clients upload, by AICI's API."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 
 from weft.errors import WeftError
 from weft.server.errors import ApiError, api_error
-from weft.server.protocol.base import Body, Few
-from weft.server.routes.bodies import beside, json_body, raw_body, state_of, tenant_of
+from weft.server.protocol.body import Body, Few
+from weft.server.state import json_body, off_loop, raw_body, state_of, tenant_of
 
 router = APIRouter()
 
@@ -17,7 +17,7 @@ MAGIC = b"\0asm"
 
 
 class TagsBody(Body):
-    """Names for a module."""
+    """A module and tags for it."""
 
     module_id: str
     tags: Few[str]
@@ -25,13 +25,13 @@ class TagsBody(Body):
 
 @router.post("/v1/controllers")
 async def upload(request: Request) -> dict[str, Any]:
-    """Keep a module: the body is WebAssembly in binary form."""
+    """Keep a module. The body is WebAssembly in binary form."""
     module = await raw_body(request)
     if module[:4] != MAGIC:
         raise ApiError("the body is no WebAssembly module in binary form; send the .wasm file as it is")
     state, tenant = state_of(request), tenant_of(request)
     try:
-        return await beside(
+        return await off_loop(
             request, len(module), lambda: state.programs.upload(tenant.name, module), is_heavy=True
         )
     except WeftError as error:
@@ -40,7 +40,7 @@ async def upload(request: Request) -> dict[str, Any]:
 
 @router.post("/v1/controllers/tags")
 async def tag(request: Request) -> dict[str, Any]:
-    """Name a module."""
+    """Tag a module."""
     data, _ = await json_body(request, is_of_model=False)
     body = TagsBody.read(data)
     return state_of(request).programs.tag(tenant_of(request).name, body.module_id, body.tags)
@@ -49,11 +49,11 @@ async def tag(request: Request) -> dict[str, Any]:
 @router.get("/v1/controllers")
 @router.get("/v1/controllers/tags")
 async def programs(request: Request) -> dict[str, Any]:
-    """The tenant's modules and tags."""
+    """The modules and tags of the tenant."""
     return state_of(request).programs.list(tenant_of(request).name)
 
 
 @router.delete("/v1/controllers/{name}")
 async def delete(request: Request, name: str) -> dict[str, Any]:
-    """Let go of a tag, or of a module with its tags."""
+    """Delete a tag, or a module with its tags."""
     return state_of(request).programs.delete(tenant_of(request).name, name)

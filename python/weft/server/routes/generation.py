@@ -1,46 +1,73 @@
-"""/v1/chat/completions and /v1/completions."""
+"""/v1/chat/completions and /v1/completions: body, job, answer."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from weft.server.protocol.chat import ChatBody
-from weft.server.protocol.completions import CompletionBody
+from weft.errors import WeftError
+from weft.server.errors import api_error
+from weft.server.protocol.generation import ChatBody, CompletionBody
+from weft.server.reading.chat import chat_job
+from weft.server.reading.guides import guide_field
+from weft.server.reading.jobs import Job, completion_job
 from weft.server.responding import AnswerResponse
-from weft.server.routes.bodies import beside, json_body, state_of, tenant_of
-from weft.server.routes.chat import chat_request
-from weft.server.routes.completions import completion_request
+from weft.server.state import ServerState, json_body, off_loop, state_of, tenant_of
+from weft.server.tenants import Tenant
+from weft.server.writing.choices import ChatWriter, CompletionWriter
 
 
 async def chat(request: Request) -> Response:
     """Answer a conversation."""
     data, size = await json_body(request)
     state, tenant = state_of(request), tenant_of(request)
+
+    def read() -> Response:
+        body = ChatBody.read(data)
+        job = job_of_body(state, tenant, body)
+        return AnswerResponse(job, ChatWriter(job, body), tenant, state)
+
     is_heavy = _is_heavy(data) or bool(data.get("tools"))
-    job, writer = await beside(
-        request, size, lambda: chat_request(state, tenant, ChatBody.read(data)), is_heavy=is_heavy
-    )
-    return AnswerResponse(job, writer, tenant, state.services)
+    return await off_loop(request, size, read, is_heavy=is_heavy)
 
 
 async def completion(request: Request) -> Response:
-    """Go on with texts."""
+    """Continue prompts."""
     data, size = await json_body(request)
     state, tenant = state_of(request), tenant_of(request)
+
+    def read() -> Response:
+        body = CompletionBody.read(data)
+        job = job_of_body(state, tenant, body)
+        return AnswerResponse(job, CompletionWriter(job, body), tenant, state)
+
     is_heavy = _is_heavy(data) or isinstance(data.get("prompt"), list)
-    job, writer = await beside(
-        request, size, lambda: completion_request(state, tenant, CompletionBody.read(data)), is_heavy=is_heavy
-    )
-    return AnswerResponse(job, writer, tenant, state.services)
+    return await off_loop(request, size, read, is_heavy=is_heavy)
+
+
+def job_of_body(
+    state: ServerState, tenant: Tenant, body: ChatBody | CompletionBody, prefix: str = "chatcmpl-"
+) -> Job:
+    """The job of a body. The id of a chat's answer begins with `prefix`. Raises `ApiError`."""
+    body.check_together()
+    state.check_priority(body.priority)
+    served = state.model(body.model)
+    program = partial(state.programs.guide, tenant.name)
+    try:
+        if isinstance(body, ChatBody):
+            return chat_job(served, program, tenant, body, prefix)
+        return completion_job(served, program, tenant, body)
+    except WeftError as error:
+        raise api_error(error, type(body).model_fields, guide=guide_field(body)) from error
 
 
 def _is_heavy(data: Any) -> bool:
-    """Whether a short body takes long to read: a program may have megabytes, and an order of properties many forms. One
-    that is no object is short, and refused."""
+    """Whether even a short body may take long to read: a guide may name a program of megabytes, or a schema whose
+    properties have many orders. A body that is no object is refused at once."""
     if not isinstance(data, dict):
         return True
     guide = data.get("guide")
@@ -48,7 +75,7 @@ def _is_heavy(data: Any) -> bool:
     return is_long or data.get("n") not in (None, 1)
 
 
-# Starlette's own: what FastAPI adds for parameters, which these have none of, takes as long as the rest.
+# Routes of Starlette, not of FastAPI: resolving parameters, of which these have none, would double the time of a route.
 ROUTES = [
     Route("/v1/chat/completions", chat, methods=["POST"]),
     Route("/v1/completions", completion, methods=["POST"]),

@@ -1,7 +1,8 @@
-"""What operators ask: models, health, version, metrics."""
+"""Routes for operators: models, health, version, metrics, and a timeline of the CPU runtime."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import logging
 from typing import Any
@@ -13,8 +14,9 @@ from starlette.responses import JSONResponse, Response
 from weft.config import package_model_path
 from weft.errors import ExecutorError
 from weft.server.errors import ApiError, quoted
-from weft.server.routes.bodies import state_of
-from weft.server.served import ServedModel
+from weft.server.models import ServedModel
+from weft.server.state import state_of
+from weft.trace import record, track_names
 
 router = APIRouter()
 _log = logging.getLogger("weft.server")
@@ -22,27 +24,27 @@ _log = logging.getLogger("weft.server")
 
 @router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
-    """What can be asked."""
-    return {"object": "list", "data": [_model(one) for one in state_of(request).models.values()]}
+    """The models."""
+    return {"object": "list", "data": [_model(served) for served in state_of(request).models.values()]}
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> dict[str, Any]:
-    """One of them."""
-    found = state_of(request).models.get(name)
-    if found is None:
+    """A model."""
+    served = state_of(request).models.get(name)
+    if served is None:
         raise ApiError(f"there is no model {quoted(name)}", 404, param="model", code="model_not_found")
-    return _model(found)
+    return _model(served)
 
 
 @router.api_route("/health", methods=["GET", "HEAD"])
 async def health(request: Request) -> Response:
-    """Whether the engines run: 200, or 503 where one has failed."""
+    """Whether all engines run: 200, or 503 if one has failed."""
     for served in state_of(request).models.values():
         try:
             served.client.check()
         except ExecutorError as error:
-            # Whoever asks has shown no key: what is inside is for the log.
+            # This route needs no key, so the cause goes only to the log.
             _log.error("the engine of %s has failed: %s", served.name, error)
             return JSONResponse({"status": "failed", "model": served.name}, 503)
     return JSONResponse({"status": "ok"})
@@ -50,7 +52,7 @@ async def health(request: Request) -> Response:
 
 @router.api_route("/ready", methods=["GET", "HEAD"])
 async def ready(request: Request) -> Response:
-    """Whether new requests are taken: 503 where an engine has failed, or the server is about to end."""
+    """Whether new requests are taken: 503 if an engine has failed, or if the server drains."""
     if state_of(request).is_draining:
         return JSONResponse({"status": "draining"}, 503)
     return await health(request)
@@ -58,13 +60,13 @@ async def ready(request: Request) -> Response:
 
 @router.get("/version")
 async def version() -> dict[str, str]:
-    """weft's."""
+    """The version of weft."""
     return {"version": importlib.metadata.version("weft")}
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Prometheus's text."""
+    """The metrics in Prometheus's text format."""
     return Response(generate_latest(state_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -83,4 +85,47 @@ def _model(served: ServedModel) -> dict[str, Any]:
         "thinks": served.family.thinking is not None,
         "guides": sorted(served.handles),
         "is_embedded": served.client.built.path == package_model_path(),
+    }
+
+
+# -- the timeline
+
+MAX_MS = 500
+MAX_SLICES = 5000
+
+_recording = asyncio.Lock()
+
+
+@router.get("/v1/timeline")
+async def timeline(request: Request, ms: int = 50, model: str | None = None) -> dict[str, Any]:
+    """The work of the CPU runtime's streams in the next `ms` milliseconds, of all models. One recording at a time."""
+    state = state_of(request)
+    served = state.model(model)
+    if not state.config.has_page:
+        raise ApiError("timelines are for the page, which this server does not have", 404)
+    if state.tenants.have_keys and len(state.config.api_keys) > 1:
+        raise ApiError("a timeline shows what all tenants do; this server has several", 403)
+    if served.client.built.runtime.device.type != "cpu":
+        raise ApiError("timelines are of the CPU runtime; use Nsight Systems on a GPU", code="no_timeline")
+    if not 1 <= ms <= MAX_MS:
+        raise ApiError(f"ms is {ms}; it must be 1 to {MAX_MS}", param="ms")
+    if _recording.locked():
+        raise ApiError("another recording is under way; try again", 429, retry_after_s=1)
+    async with _recording:
+        with record() as slices:
+            await asyncio.sleep(ms / 1000)
+    shown = sorted(slices, key=lambda piece: piece.begin_us)[:MAX_SLICES]
+    names = track_names(slices)
+    return {
+        "tracks": [{"stream": stream, "name": name} for stream, name in names.items()],
+        "slices": [
+            {
+                "label": piece.label,
+                "kind": piece.kind,
+                "stream": piece.stream,
+                "begin_us": round(piece.begin_us, 1),
+                "end_us": round(piece.end_us, 1),
+            }
+            for piece in shown
+        ],
     }

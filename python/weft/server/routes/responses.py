@@ -1,4 +1,4 @@
-"""/v1/responses: OpenAI's newer API, with conversations that the server keeps for a while."""
+"""/v1/responses: OpenAI's newer API. The server keeps responses for a while, so that requests may continue them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from starlette.responses import Response
 
 from weft.server.errors import ApiError
 from weft.server.kept import Kept
-from weft.server.protocol.items import input_items, page
-from weft.server.protocol.responses import ResponsesBody, in_own_names
+from weft.server.protocol.responses import ResponsesBody
+from weft.server.reading.responses import chat_body, input_items, page, renamed
 from weft.server.responding import AnswerResponse
-from weft.server.routes.bodies import beside, json_body, state_of, tenant_of
-from weft.server.routes.chat import chat_request
-from weft.server.state import ServerState
+from weft.server.routes.generation import job_of_body
+from weft.server.state import ServerState, json_body, off_loop, state_of, tenant_of
 from weft.server.tenants import Tenant
 from weft.server.writing.responses import ResponsesWriter
 
@@ -23,41 +22,41 @@ router = APIRouter()
 
 @router.post("/v1/responses")
 async def respond(request: Request) -> Response:
-    """Answer, and keep the answer unless `store` is false."""
+    """Answer, and keep the response unless `store` is false."""
     data, size = await json_body(request)
     state, tenant = state_of(request), tenant_of(request)
-    return await beside(request, size, lambda: _response(state, tenant, data, size), is_heavy=True)
+    return await off_loop(request, size, lambda: _response(state, tenant, data, size), is_heavy=True)
 
 
-@router.get("/v1/responses/{number}")
-async def response(request: Request, number: str) -> dict[str, Any]:
-    """An answer that was kept."""
-    return (await _kept(request, number)).response
+@router.get("/v1/responses/{response_id}")
+async def response(request: Request, response_id: str) -> dict[str, Any]:
+    """A response that was kept."""
+    return (await _kept(request, response_id)).response
 
 
-@router.get("/v1/responses/{number}/input_items")
+@router.get("/v1/responses/{response_id}/input_items")
 async def listed_items(
     request: Request,
-    number: str,
+    response_id: str,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> dict[str, Any]:
-    """What it answered: the items of the conversation before it, the latest first unless `order` is "asc"."""
-    kept = await _kept(request, number)
+    """The items of the conversation before a response, latest first unless `order` is "asc"."""
+    kept = await _kept(request, response_id)
     return page(kept.items, limit, order, after)
 
 
-@router.delete("/v1/responses/{number}")
-async def delete(request: Request, number: str) -> dict[str, Any]:
-    """Let go of one."""
-    state_of(request).responses.delete(tenant_of(request).name, number)
-    return {"id": number, "object": "response", "deleted": True}
+@router.delete("/v1/responses/{response_id}")
+async def delete(request: Request, response_id: str) -> dict[str, Any]:
+    """Delete a response."""
+    state_of(request).responses.delete(tenant_of(request).name, response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
 
 
-async def _kept(request: Request, number: str) -> Kept:
+async def _kept(request: Request, response_id: str) -> Kept:
     responses, tenant = state_of(request).responses, tenant_of(request).name
-    return await beside(request, 0, lambda: responses.get(tenant, number), is_heavy=True)
+    return await off_loop(request, 0, lambda: responses.get(tenant, response_id), is_heavy=True)
 
 
 def _response(state: ServerState, tenant: Tenant, data: Any, size: int) -> Response:
@@ -76,13 +75,11 @@ def _response(state: ServerState, tenant: Tenant, data: Any, size: int) -> Respo
         before = kept.conversation
     items = [*before, *input_items(body.input, before)]
     try:
-        job, writer = chat_request(state, tenant, body.chat(items), "resp_")
+        job = job_of_body(state, tenant, chat_body(body, items), "resp_")
     except ApiError as error:
-        raise in_own_names(error) from error.__cause__
-    job.in_own_names = in_own_names
+        raise renamed(error) from error.__cause__
 
-    def keep(told: dict[str, Any]) -> None:
-        state.responses.keep(tenant.name, told, items)
+    def keep(response: dict[str, Any]) -> None:
+        state.responses.keep(tenant.name, response, items)
 
-    own = ResponsesWriter(job, body, writer.parser, keep)
-    return AnswerResponse(job, own, tenant, state.services)
+    return AnswerResponse(job, ResponsesWriter(job, body, keep), tenant, state)

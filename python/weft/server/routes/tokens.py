@@ -1,38 +1,67 @@
-"""/tokenize and /detokenize."""
+"""/tokenize and /detokenize, with their bodies."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Request
+from pydantic import FailFast
 from starlette.responses import JSONResponse, Response
 
 from weft.errors import WeftError
-from weft.server.errors import api_error
-from weft.server.protocol.tokens import DetokenizeBody, TokenizeBody
-from weft.server.reading.conversation import prompt_of
-from weft.server.reading.tools import functions_of
-from weft.server.routes.bodies import beside, json_body, state_of
-from weft.server.served import ServedModel
-from weft.server.state import ServerState
+from weft.server.errors import ApiError, api_error
+from weft.server.models import ServedModel
+from weft.server.protocol import other_names
+from weft.server.protocol.body import Body, Few, Object
+from weft.server.protocol.generation import TemplateFields
+from weft.server.reading.chat import functions_of, prompt_of
+from weft.server.state import ServerState, json_body, off_loop, state_of
 
 router = APIRouter()
 
 
+class TokenizeBody(TemplateFields):
+    """A text, or a conversation that the chat template renders."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Few[Object] | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.TOKENIZE
+
+    def check_together(self) -> None:
+        """Raise `ApiError` unless the body has exactly one of the two, and for contradictory fields."""
+        if (self.prompt is None) == (self.messages is None):
+            raise ApiError("give prompt or messages", param="prompt")
+        self.settle_generation_prompt()
+
+
+class DetokenizeBody(Body):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: Annotated[list[int], FailFast()]
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.DETOKENIZE
+
+
 @router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
-    """The tokens of a text or a conversation."""
+    """The tokens of a text or of a conversation."""
     data, size = await json_body(request)
     state = state_of(request)
-    return await beside(request, size, lambda: JSONResponse(_tokenized(state, TokenizeBody.read(data))))
+    return await off_loop(request, size, lambda: JSONResponse(_tokenized(state, TokenizeBody.read(data))))
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
-    """The text of tokens, with the special ones by their names."""
+    """The text of tokens; special tokens by their names."""
     data, size = await json_body(request)
     state = state_of(request)
-    return await beside(request, size, lambda: JSONResponse(_detokenized(state, DetokenizeBody.read(data))))
+    return await off_loop(request, size, lambda: JSONResponse(_detokenized(state, DetokenizeBody.read(data))))
 
 
 def _tokenized(state: ServerState, body: TokenizeBody) -> dict[str, Any]:
@@ -47,9 +76,13 @@ def _tokenized(state: ServerState, body: TokenizeBody) -> dict[str, Any]:
     else:
         _check(served, body.prompt or "", "prompt")
         tokens = list(tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens))
-    found: dict[str, Any] = {"count": len(tokens), "max_model_len": served.max_model_len, "tokens": tokens}
-    found["token_strs"] = [served.tokens.text(token) for token in tokens] if body.return_token_strs else None
-    return found
+    texts = [served.tokens.text(token) for token in tokens] if body.return_token_strs else None
+    return {
+        "count": len(tokens),
+        "max_model_len": served.max_model_len,
+        "tokens": tokens,
+        "token_strs": texts,
+    }
 
 
 def _detokenized(state: ServerState, body: DetokenizeBody) -> dict[str, Any]:
@@ -62,7 +95,7 @@ def _detokenized(state: ServerState, body: DetokenizeBody) -> dict[str, Any]:
 
 
 def _check(served: ServedModel, text: str, field: str) -> None:
-    """Raise `ApiError` for a text that no prompt could be: reading it takes a time that grows with its length."""
+    """Raise `ApiError` for a text that is too long for any prompt, before time is spent on tokenizing it."""
     try:
         served.text.check_text(text)
     except WeftError as error:

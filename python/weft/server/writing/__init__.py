@@ -1,1 +1,1 @@
-"""Answers as they come, and how each route writes them."""
+"""Writes answers in each route's form, from increments of text."""

@@ -1,4 +1,4 @@
-"""What comes of submitted requests: increments of text, on the server's event loop."""
+"""Follows submitted requests on the event loop, and decodes their deltas into increments of text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from weft.engine.sequence import Sequence
 from weft.errors import WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import api_error
-from weft.server.served import ServedModel
+from weft.server.models import ServedModel
 
 
 @dataclass(slots=True)
 class Increment:
-    """What came of one choice: text that is settled, the tokens that came with it, and at its end its whole output."""
+    """New tokens of one choice and the text that they settle. `output` is the whole answer, once it has ended."""
 
     choice: int
     text: str
@@ -32,8 +32,11 @@ class Increment:
 
 
 class Answers:
-    """The answers to requests that were submitted: choice p * n + i is sequence i of prompt p. Increments come at
-    least `pause_s()` seconds apart, and at the end. `close` when done: what has not ended is cancelled."""
+    """The answers to submitted requests: choice p * `num_each` + i is sequence i of prompt p.
+
+    Increments arrive at least `pause_s()` seconds apart; the end of an answer is not delayed. Call `close` when done:
+    it cancels requests that have not ended.
+    """
 
     def __init__(
         self,
@@ -45,47 +48,50 @@ class Answers:
         self.served, self.responses = served, responses
         self._num_each = num_each
         self._texts: dict[Sequence, _SequenceText] = {}
-        self._first = {response.id: place * num_each for place, response in enumerate(self.responses)}
+        self._first_choice = {response.id: place * num_each for place, response in enumerate(self.responses)}
         self._following = served.client.following(self.responses, pause_s)
 
     async def next(self) -> list[Increment]:
-        """What came, once something did; nothing at the end. Raises `ApiError`."""
+        """Wait for the next increments; an empty list at the end. Raises `ApiError`."""
         try:
-            while came := await self._following.next():
-                if found := await self._read(came):
-                    return found
+            while news := await self._following.next():
+                if increments := await self._increments(news):
+                    return increments
         except WeftError as error:
             raise api_error(error) from error
         return []
 
     def close(self) -> None:
-        """Let go of them."""
+        """Stop following the requests."""
         self._following.close()
 
-    async def _read(self, came: Came) -> list[Increment]:
-        found: list[Increment] = []
-        for response, deltas in came:
+    async def _increments(self, news: Came) -> list[Increment]:
+        increments: list[Increment] = []
+        for response, deltas in news:
             if response.error is not None:
                 raise response.error
-            beamed = response.request.beam is not None
+            has_beams = response.request.beam is not None
             for delta in merged(deltas) if len(deltas) > 1 else deltas:
-                found += self._of_beams(response, delta) if beamed else [self._increment(response, delta)]
-        for increment in found:
+                if has_beams:
+                    increments += self._of_beams(response, delta)
+                else:
+                    increments.append(self._of_delta(response, delta))
+        for increment in increments:
             if increment.output is not None:
                 await self._judge(increment)
-        return found
+        return increments
 
-    def _increment(self, response: Response, delta: ResponseDelta) -> Increment:
+    def _of_delta(self, response: Response, delta: ResponseDelta) -> Increment:
         sequence = delta.sequence
-        assert sequence is not None  # a request that never began has an error
+        assert sequence is not None  # only a request with an error has no sequence
         answer, start, end = sequence.output, delta.start, delta.end
         tokens = answer.token_ids[start:end]
         text = self._texts.get(sequence)
         if text is None:
             text = self._texts[sequence] = _SequenceText(self.served, response, sequence)
         return Increment(
-            self._first[response.id] + sequence.index,
-            text.last(answer) if delta.is_finished else text.more(tokens),
+            self._first_choice[response.id] + sequence.index,
+            text.rest(answer) if delta.is_finished else text.add(tokens),
             tokens,
             answer.origins[start:end],
             answer.logprobs[start:end] if answer.logprobs is not None else None,
@@ -94,11 +100,11 @@ class Answers:
         )
 
     def _of_beams(self, response: Response, delta: ResponseDelta) -> list[Increment]:
-        """The answers that a search found: beams are not streamed."""
+        # Beams may change until the search ends, so that only the last delta makes increments.
         if not delta.is_final:
             return []
         outputs = self.served.detokenizer.output(response).outputs[: self._num_each]
-        first = self._first[response.id]
+        first = self._first_choice[response.id]
         return [
             Increment(
                 first + place,
@@ -113,30 +119,31 @@ class Answers:
         ]
 
     async def _judge(self, increment: Increment) -> None:
-        """Ask whether an answer obeys a guide that was not enforced whole, beside everything else."""
+        """Check whether an answer obeys a guide that was only partly enforced."""
         response, output = self.responses[increment.choice // self._num_each], increment.output
         guide = response.request.guide
         if output is not None and isinstance(guide, Guide) and not guide.strict:
+            # Another process checks, which may take long; a thread waits for it in place of the event loop.
             await asyncio.to_thread(self.served.detokenizer.judge, output, response)
 
 
 class _SequenceText:
-    """The text of a sequence: what can't become a stop word and ends on whole characters."""
+    """The settled text of a sequence: without text that may yet become a stop word, and without cut characters."""
 
     def __init__(self, served: ServedModel, response: Response, sequence: Sequence) -> None:
         self._detokenizer, self._response = served.detokenizer, response
         self._running = served.detokenizer.running(sequence)
         self._num_shown = 0
 
-    def more(self, tokens: abc.Sequence[int]) -> str:
-        """What these tokens settle."""
+    def add(self, tokens: abc.Sequence[int]) -> str:
+        """The text that these tokens settle."""
         running, shown = self._running, self._num_shown
         for token in tokens:
             running.feed(token)
         self._num_shown = max(shown, running.num_shown)
         return running.text[shown : self._num_shown]
 
-    def last(self, answer: Output) -> str:
-        """The rest."""
+    def rest(self, answer: Output) -> str:
+        """The rest of the text, at the end of the answer. Sets `answer.text`."""
         answer.text = self._detokenizer.text(answer, self._response)
         return answer.text[self._num_shown :]

@@ -1,0 +1,340 @@
+"""Reads a chat: messages become a prompt, tools and other fields a guide, and both a `Job`.
+
+The chat template renders the prompt. Its end shows whether the model begins inside its thinking, which decides where a
+guide begins and how the answer is split. A model's tool calls are guided too: `Guide.tools` bounds the calls that
+`tool_choice` permits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from weft.client.chat import chat_text
+from weft.client.model_text import ModelText
+from weft.errors import GuideError, InputError
+from weft.grammar.guide import Guide
+from weft.grammar.kinds.tool_functions import MEMBERS, function_of
+from weft.parsing import AnswerParser, starts_inside
+from weft.server.errors import ApiError, client_message, kind_of, quoted
+from weft.server.ids import new_id
+from weft.server.models import ServedModel
+from weft.server.protocol.generation import ChatBody, TemplateFields
+from weft.server.reading.guides import Program, guide_of
+from weft.server.reading.jobs import Job, job_of
+from weft.server.tenants import Tenant
+
+
+def chat_job(
+    served: ServedModel, program: Program, tenant: Tenant, body: ChatBody, prefix: str = "chatcmpl-"
+) -> Job:
+    """The job of a chat. The id of its answer begins with `prefix`. Raises `ApiError` and `WeftError`."""
+    choice = ToolChoice.of(body)
+    prompt = prompt_of(served.text, body.messages, body)
+    if choice.shown:
+        served.warn_of_tools()
+    thinking = thinking_of(served.family.thinking, prompt)
+    guide, is_tools = _guide(served, program, body, choice, thinking)
+    given = _prediction(served, body)
+    served.text.check_text(prompt)
+    tokens = list(served.text.tokenizer_for("a conversation").encode(prompt, add_special_tokens=False))
+    answer_id = new_id(prefix, body.request_id)
+    job = job_of(served, body, [tokens], tenant, answer_id, guide=guide, given=given)
+    for _ in range(body.num_answers):
+        if is_tools and guide is not None:
+            job.parsers.append(AnswerParser.of_tools(guide, choice.callable))
+        else:
+            markers = served.family.thinking
+            job.parsers.append(reasoning_parser(thinking, markers, is_guided=guide is not None))
+    return job
+
+
+def _guide(
+    served: ServedModel, program: Program, body: ChatBody, choice: ToolChoice, thinking: Thinking
+) -> tuple[Guide | None, bool]:
+    """The guide of the answer, and whether it is the guide of the tools."""
+    guide = guide_of(body, served.handles, program)
+    tools = choice.guide(served.family.tool_style, thinking, parallel=body.parallel_tool_calls is not False)
+    if tools is None:
+        return guide_after_thinking(
+            guide, thinking, served.family.thinking, body.thinking_token_budget
+        ), False
+    if guide is not None:
+        raise ApiError(
+            "an answer has one guide: leave out the tools, or what else it is to look like; with tool_choice none, "
+            "tools are told of and not called",
+            param="tools",
+        )
+    if body.thinking_token_budget is not None:
+        raise ApiError("thinking_token_budget does not go with tools", param="thinking_token_budget")
+    return tools, True
+
+
+def _prediction(served: ServedModel, body: ChatBody) -> str:
+    """The predicted text, which the engine drafts."""
+    prediction = body.prediction
+    if prediction is None:
+        return ""
+    if "given" not in served.client.built.speculation.drafters:
+        raise ApiError(
+            "this model is served without drafts of what is predicted; leave prediction out",
+            param="prediction",
+            code="unsupported_parameter",
+        )
+    content = prediction.get("content") if prediction.get("type") == "content" else None
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    if not isinstance(content, str):
+        raise ApiError('prediction must be {"type": "content", "content": a text}', param="prediction")
+    return content
+
+
+# -- messages
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of content parts that hold text."""
+RESERVED = (
+    "self",
+    "tools",
+    "messages",
+    "add_generation_prompt",
+    "continue_final_message",
+    "tokenize",
+    "chat_template",
+)
+"""Variables that `chat_template_kwargs` may not set: fields set them, or weft does."""
+
+
+def prompt_of(text: ModelText, messages: Sequence[Mapping[str, Any]], fields: TemplateFields) -> str:
+    """The prompt that the model's chat template renders. Raises `ApiError`, also for what the template refuses."""
+    variables = fields.template_arguments
+    wrong = next((name for name in variables if name in RESERVED), None)
+    if wrong is not None:
+        raise ApiError(f"chat_template_kwargs has {wrong}, which is a field", param="chat_template_kwargs")
+    tokenizer = text.tokenizer_for("a conversation")
+    if not tokenizer.chat_template:
+        raise ApiError("this model has no chat template; use /v1/completions", code="no_chat_template")
+    checked = []
+    for place, message in enumerate(messages):
+        check_message(message, f"messages.{place}")
+        # Templates do not know OpenAI's newer name for the system role.
+        role = "system" if message["role"] == "developer" else message["role"]
+        checked.append({**message, "role": role})
+    try:
+        return chat_text(
+            tokenizer,
+            checked,
+            {
+                "tools": fields.tools or None,
+                "chat_template_kwargs": variables,
+                "add_generation_prompt": fields.add_generation_prompt,
+                "continue_final_message": fields.continue_final_message,
+            },
+        )
+    except InputError as error:
+        raise ApiError(client_message(error), param="messages") from None
+
+
+def check_message(message: Mapping[str, Any], place: str) -> None:
+    """Raise `ApiError` for an unknown role or an unreadable content. `place` is the message's path in the body."""
+    role = message.get("role")
+    if role not in ROLES:
+        fault = f"is {quoted(role)}" if "role" in message else "is missing"
+        raise ApiError(
+            f"{place}.role {fault}; it must be one of {', '.join(ROLES)}", param=place.partition(".")[0]
+        )
+    # An assistant's message may have no content: it may be all reasoning, or all calls.
+    may_be_empty = role == "assistant" and ("content" in message or bool(message.get("tool_calls")))
+    if message.get("content") is not None or not may_be_empty:
+        check_content(message, place)
+
+
+def check_content(message: Mapping[str, Any], place: str, name: str = "content") -> None:
+    """Raise `ApiError` unless the member `name` is a text or a list of text parts."""
+    field, content = place.partition(".")[0], message.get(name)
+    if not isinstance(content, str | list):
+        fault = f"is {kind_of(content)}" if name in message else "is missing"
+        raise ApiError(f"{place}.{name} {fault}; it must be a text or a list of parts", param=field)
+    for i, part in enumerate(content if isinstance(content, list) else ()):
+        part_fault = _part_fault(part)
+        if part_fault is not None:
+            raise ApiError(f"{place}.{name}.{i}{part_fault}", param=field)
+
+
+def _part_fault(part: Any) -> str | None:
+    """The fault of a content part, as the end of a sentence that begins with its place; None if it is a text."""
+    if isinstance(part, str):
+        return None
+    if not isinstance(part, dict):
+        return f" is {kind_of(part)}; it must be an object"
+    kind = part.get("type", "text")
+    if kind not in TEXT_PARTS:
+        return f" is of the type {quoted(kind)}; models here read parts of the type 'text'"
+    if not isinstance(part.get("text"), str):
+        return ".text must be a text" if "text" in part else ".text is missing"
+    return None
+
+
+# -- thinking
+
+Thinking = Literal["none", "inside", "closed", "open"]
+"""none: the model does not think. inside: the prompt opened the thinking. closed: the prompt ended it. open: the model
+may open it."""
+
+
+def thinking_of(markers: tuple[str, str] | None, prompt: str) -> Thinking:
+    """The state of the thinking at the end of a prompt. `markers` begin and end it; None if the model does not
+    think."""
+    if markers is None:
+        return "none"
+    if starts_inside(prompt, *markers):
+        return "inside"
+    return "closed" if prompt.rstrip().endswith(markers[1]) else "open"
+
+
+def guide_after_thinking(
+    guide: Guide | None, thinking: Thinking, markers: tuple[str, str] | None, budget: int | None
+) -> Guide | None:
+    """The guide, delayed until the thinking has ended. `budget` bounds the tokens of the thinking."""
+    thinks = markers is not None and thinking in ("inside", "open")
+    if budget is not None and not (thinks and guide is not None):
+        raise ApiError(
+            "thinking_token_budget bounds the thinking before a guide, of a model that thinks; give a guide, such as "
+            "response_format",
+            param="thinking_token_budget",
+        )
+    if guide is None or markers is None or not thinks:
+        return guide
+    return Guide.after(markers[1], guide, max_free_tokens=budget)
+
+
+def reasoning_parser(
+    thinking: Thinking, markers: tuple[str, str] | None, *, is_guided: bool
+) -> AnswerParser | None:
+    """Splits thinking from content in an answer without calls; None if all of the answer is content."""
+    if markers is None or thinking in ("none", "closed"):
+        return None
+    begin, end = markers
+    # A guide begins after the end marker, so the text before it is thinking even if the model did not open it.
+    return AnswerParser.of_reasoning(begin, end, starts_inside=thinking == "inside" or is_guided)
+
+
+# -- tools
+
+REASONING: dict[Thinking, Literal["enabled", "disabled", "auto"]] = {
+    "none": "disabled",
+    "closed": "disabled",
+    "inside": "enabled",
+    "open": "auto",
+}
+"""The `reasoning` of `Guide.tools` for each state of the thinking."""
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """The tools that the template shows to the model, those that it may call, and whether it must. `required` is a
+    name if the model must call that function."""
+
+    shown: Sequence[dict[str, Any]] = ()
+    callable: Sequence[dict[str, Any]] = ()
+    required: bool | str = False
+
+    @classmethod
+    def of(cls, body: ChatBody) -> ToolChoice:
+        """The choice that `tools` and `tool_choice` make. Raises `ApiError` if they do not fit together."""
+        tools, choice = body.tools or [], body.tool_choice
+        functions = functions_of(tools)
+        if not tools:
+            if choice not in (None, "none", "auto"):
+                raise ApiError("tool_choice needs tools", param="tool_choice")
+            return cls()
+        if choice == "none":
+            return cls(tools)
+        if choice in (None, "auto"):
+            return cls(tools, tools)
+        if choice == "required":
+            return cls(tools, tools, True)
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            return cls._of_allowed_tools(tools, choice, functions)
+        name = _function_name(choice, ("name",))
+        if name is None:
+            raise _wrong_choice(
+                'tool_choice must be "auto", "none", "required", or name a function: {"type": "function", "function": '
+                '{"name": ...}}'
+            )
+        return cls(tools, [_tool_named(functions, name)], name)
+
+    @classmethod
+    def _of_allowed_tools(
+        cls, tools: Sequence[dict[str, Any]], choice: dict[str, Any], functions: dict[str, dict[str, Any]]
+    ) -> ToolChoice:
+        allowed = choice.get("allowed_tools", choice)
+        if not isinstance(allowed, dict):
+            raise _wrong_choice("allowed_tools must be an object with mode and tools")
+        if allowed is not choice:
+            _check_choice_members(choice, ("type", "allowed_tools"), "tool_choice")
+        _check_choice_members(allowed, ("type", "mode", "tools"), "allowed_tools")
+        mode, entries = allowed.get("mode"), allowed.get("tools")
+        if mode not in (None, "auto", "required"):
+            raise _wrong_choice(f'allowed_tools.mode is {quoted(mode)}; it must be "auto" or "required"')
+        names = [_function_name(entry, MEMBERS) for entry in entries] if isinstance(entries, list) else []
+        if not names or None in names:
+            raise _wrong_choice("allowed_tools.tools must name functions")
+        return cls(tools, [_tool_named(functions, name) for name in names if name], mode == "required")
+
+    def guide(self, style: str, thinking: Thinking, parallel: bool) -> Guide | None:
+        """The guide that bounds the calls; None if the model may call nothing. Raises `GuideError`."""
+        if not self.callable:
+            return None
+        return Guide.tools(
+            self.callable,
+            style=style,
+            required=self.required,
+            reasoning=REASONING[thinking],
+            parallel=parallel,
+            # OpenAI enforces parameters whole only for functions with `strict: true`. One guide serves all of them, so
+            # it is strict only if each function is.
+            strict=all(function_of(tool).get("strict") is True for tool in self.callable),
+        )
+
+
+def functions_of(tools: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Tools by the names of their functions. Raises `ApiError` for a wrong tool, even one that may not be called."""
+    try:
+        return {function_of(tool)["name"]: tool for tool in tools}
+    except GuideError as error:
+        raise ApiError(client_message(error), param="tools", code="guide_error") from None
+
+
+def _function_name(choice: Any, members: tuple[str, ...]) -> str | None:
+    """The name in a choice of a function, which may have only these members; None if it is no such choice."""
+    if not isinstance(choice, dict) or choice.get("type", "function") != "function":
+        return None
+    function = choice.get("function", choice)
+    if not isinstance(function, dict):
+        return None
+    if function is not choice:
+        _check_choice_members(choice, ("type", "function"), "tool_choice")
+    _check_choice_members(function, ("type", *members), "tool_choice")
+    name = function.get("name")
+    return name if isinstance(name, str) else None
+
+
+def _check_choice_members(choice: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+    unknown = next((name for name, value in choice.items() if name not in known and value is not None), None)
+    if unknown is not None:
+        raise _wrong_choice(
+            f"{place} has {quoted(unknown)}, which is not known; it may have {', '.join(known)}"
+        )
+
+
+def _tool_named(functions: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    if name not in functions:
+        raise _wrong_choice(f"tool_choice names {quoted(name)}, which is none of the tools")
+    return functions[name]
+
+
+def _wrong_choice(message: str) -> ApiError:
+    return ApiError(message, param="tool_choice")
