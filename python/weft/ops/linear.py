@@ -19,8 +19,7 @@ from torch.nn import functional as F
 
 from weft import _core
 from weft.ops.huge_pages import settled
-from weft.ops.lazy_triton import triton_kernels
-from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel
+from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
 
 PANEL = 64
 FEW_ROWS = 16
@@ -153,7 +152,7 @@ def _linear_cuda(
     if swiglu:
         gate_up = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
         with device_of(x):
-            triton_kernels("silu_mul_triton").silu_mul(gate_up, out)
+            triton_kernels("linear_triton").silu_mul(gate_up, out)
     elif residual is None:
         torch.mm(x, weight.t(), out=out) if bias is None else torch.addmm(bias, x, weight.t(), out=out)
     else:

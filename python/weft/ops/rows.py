@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from weft import _core
-from weft.ops.lazy_triton import triton_kernels
-from weft.ops.library import DTYPE_CODES, device_of, register, require, run_kernel
+from weft.ops.library import DTYPE_CODES, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import Norm
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from support.kernels.penalties import level_reference_, penalize_reference_, suppress_ends_reference_
 from support.kernels.row_draws import RowDraws, top_p_after
+from weft import _core
 from weft.ops.slots import SlotParams, pick_drafts_
 
-HELD = -(1 << 62)
 """The count of a slot that stays where it is."""
 
 
@@ -90,16 +90,19 @@ def advance_slots_reference(
         accepted = int(count[b]) if is_counted else accepted
         count[b], tokens[b] = accepted, sampled[b]
         for rows in (verified, verified_host):
-            rows[s, 0], rows[s, 1 : width + 1] = HELD if params.ints[5, s] else accepted, sampled[b]
-        if params.ints[5, s]:
+            rows[s, 0], rows[s, 1 : width + 1] = (
+                _core.HELD_SLOT if params.is_held[s] else accepted,
+                sampled[b],
+            )
+        if params.is_held[s]:
             continue
         last_token[s] = drawn[accepted]
         length[s] = 0 if s == len(length) - 1 else base[b] + accepted + 1
         if width > 1:
             proposed[s] = next((k for k in range(width - 1) if given[k] < 0), width - 1)
         drafts[width - 1 :, s] = -1
-        params.floats[1, s] = top_p_after(float(params.floats[1, s]), params, s, drawn[: accepted + 1])
-        for t in range(accepted + 1 if params.ints[1, s] else 0):
+        params.top_p[s] = top_p_after(float(params.top_p[s]), params, s, drawn[: accepted + 1])
+        for t in range(accepted + 1 if params.changes_logits[s] else 0):
             at = int(base[b]) + 1 + t
             if 0 <= at < params.history.shape[1]:
                 params.history[s, at] = drawn[t]

@@ -20,7 +20,17 @@ from support.kernels.slots import (
     sample_slots_reference,
 )
 from weft.errors import InputError
-from weft.ops.slots import SlotParams, advance_slots_, keep_logits_, pick_drafts_, sample_slots_
+from weft.ops.slots import (
+    RECORD_WORDS,
+    BiasKind,
+    RecordField,
+    SlotParams,
+    SlotRecord,
+    advance_slots_,
+    keep_logits_,
+    pick_drafts_,
+    sample_slots_,
+)
 
 SLOTS = 5
 CPU = torch.device("cpu")
@@ -147,7 +157,7 @@ def test_slots_advance_as_the_references_do(width: int, is_counted: bool) -> Non
 
 def test_logits_are_kept_for_the_slots_that_want_them() -> None:
     params = random_params(SLOTS, 8)
-    params.ints[4] = torch.tensor([0, 1, 0, 1, 1])
+    params.wants_logprobs[:] = torch.tensor([0, 1, 0, 1, 1])
     slot = torch.tensor([4, 0, 3, 5, -1])
     for dtype in DTYPES:
         logits, kept = random_logits(10, 300, dtype), torch.full((10, 300), 7.0, dtype=dtype)
@@ -159,7 +169,7 @@ def test_logits_are_kept_for_the_slots_that_want_them() -> None:
 
 def test_slots_that_ask_for_nothing_leave_logits_alone() -> None:
     params = random_params(SLOTS, 300)
-    params.ints[1], params.longs[1] = 0, 0
+    params.changes_logits[:], params.ends_allowed_from[:] = 0, 0
     logits = random_logits(10, 300)
     before, slot, base = logits.clone(), torch.arange(5), torch.full((5,), 7)
     sample_slots_(logits, slot, base, torch.zeros(5, 2, dtype=torch.int64), params)
@@ -171,7 +181,7 @@ def test_slots_that_ask_for_nothing_leave_logits_alone() -> None:
 def test_a_slot_out_of_bounds_asks_for_nothing() -> None:
     """Its logits stay as they are."""
     params = random_params(2, 50)
-    params.ints[1:3], params.longs[1] = 1, 99
+    params.changes_logits[:], params.bias_kind[:], params.ends_allowed_from[:] = 1, 1, 99
     logits = random_logits(4, 50)
     before = logits.clone()
     slot = torch.tensor([-1, 2, 0, 1])
@@ -282,11 +292,27 @@ def test_advancing_says_what_is_wrong() -> None:
 def test_tables_have_the_shapes_that_they_say() -> None:
     params = SlotParams.neutral(3, 40, 7, 2, 9, CPU)
     shapes = [tuple(each.shape) for each in params.tensors]
-    assert shapes == [(9, 3), (2, 3), (9, 3), (3, 40), (3, 2), (3, 40), (3, 7), (3, 9), (3, 2)]
+    assert shapes == [(3, RECORD_WORDS), (3, 40), (3, 2), (3, 40), (3, 7), (3, 9), (3, 2)]
     assert [each.dtype for each in params.tensors] == [
-        torch.float32, torch.int64, torch.int32, torch.int32, torch.int32, torch.float32, *[torch.int32] * 3,
+        torch.int64, torch.int32, torch.int32, torch.float32, *[torch.int32] * 3,
     ]  # fmt: skip
     assert all(each.is_contiguous() for each in params.tensors)
+
+
+def test_every_field_of_a_record_has_a_view_of_its_name() -> None:
+    params = SlotParams.neutral(3, 40, 7, 2, 9, CPU)
+    views = {name for name, value in vars(SlotParams).items() if isinstance(value, RecordField)}
+    assert views == set(SlotRecord.fields())
+    for number, name in enumerate(sorted(views)):
+        record, view = SlotRecord(), getattr(params, name)
+        assert view.tolist() == [getattr(record, name)] * 3
+        value = BiasKind.WIDE if name == "bias_kind" else number + 2
+        setattr(record, name, value)
+        params.records[1] = torch.frombuffer(bytearray(bytes(record)), dtype=torch.int64)
+        assert view.tolist() == [view[0], value, view[0]] and view[0] != value
+        view[2] = value
+        assert torch.equal(params.records[2], params.records[1])
+        params.records[1:] = params.records[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
