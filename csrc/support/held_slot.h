@@ -1,5 +1,5 @@
-// The count of accepted drafts that verification writes for a held slot, whose tokens the host chooses: the grammar then
-// commits nothing. Python-free.
+// The count of accepted drafts that verification writes for a held slot, whose tokens the host chooses: the grammar
+// then commits nothing. Python-free.
 #pragma once
 
 #include <cstdint>
