@@ -2,8 +2,8 @@
 weft's native code: drivers, host tasks, the mask kernel, sampling, attention, guided state.
 """
 
-import enum
 from collections.abc import Sequence
+import enum
 from typing import Annotated, overload
 
 import numpy
