@@ -129,7 +129,7 @@ def keep_verified(parts: DecodeParts, buf: StepBuffers, kept: Probabilities) -> 
     probabilities_KBV = buf.logits_BTV[:, :num_drafts].double().softmax(2).transpose(0, 1)
     chosen_KB = probabilities_KBV.gather(2, drafts_KB.clamp(min=0)[..., None])[..., 0]
     kept.target_KS[:num_drafts].index_copy_(1, slots_B, chosen_KB.where(drafts_KB >= 0, 0.0))
-    is_first_B = buf.verified.base_B == parts.state.params.longs[1].index_select(0, slots_B)
+    is_first_B = buf.verified.base_B == parts.state.params.ends_allowed_from.index_select(0, slots_B)
     picked_KB = kept.picked_KS[:num_drafts].index_select(1, slots_B)
     kept.draft_KS[:num_drafts].index_copy_(1, slots_B, torch.where(is_first_B, 1.0, picked_KB))
 

@@ -139,14 +139,14 @@ InputsCall inputs_call(Address slot, Address length, Address last_token, Address
           pointer<std::int32_t>(pages)};
 }
 
-ProposalsCall proposals_call(Address slot, Address proposed, Address max_drafts, Address drafts, std::int64_t rows,
+ProposalsCall proposals_call(Address slot, Address proposed, Address records, Address drafts, std::int64_t rows,
                              std::int64_t num_drafts, std::int64_t slots) {
   return {rows,
           num_drafts,
           slots,
           pointer<const std::int64_t>(slot),
           pointer<const std::int64_t>(proposed),
-          pointer<const std::int32_t>(max_drafts),
+          pointer<const SlotRecord>(records),
           pointer<std::int64_t>(drafts)};
 }
 

@@ -1,4 +1,4 @@
-// What the bindings of the logits kernels share: addresses and sizes become calls, and a call gives up the GIL where it
+// Helpers of the bindings of the logits kernels. Addresses and sizes become calls, and a call releases the GIL where it
 // takes long enough for that to pay.
 #pragma once
 

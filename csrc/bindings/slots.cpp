@@ -1,65 +1,69 @@
-// Sampling by slot for Python, as addresses and sizes: weft.ops checks tensors and passes their pointers.
+// Slots' records and sampling by slot, for Python. Calls are made of addresses and sizes: weft.ops checks the tensors
+// and passes their pointers.
 #include "kernels/sampling/slots.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
 
 #include "bindings/bind.h"
 #include "bindings/logits.h"
 #include "kernels/kernel.h"
+#include "kernels/sampling/gumbel.h"
 
 namespace nb = nanobind;
 
 namespace weft {
 namespace {
 
-// Rows of the three stacked tensors of parameters, [rows, slots] each.
 template <class T>
-const T *row(std::uintptr_t address, std::int64_t number, std::int64_t slots) {
-  return pointer<const T>(address) + number * slots;
+constexpr const char *format_of() {  // as numpy names it
+  if constexpr (std::is_same_v<T, float>) return "f4";
+  return sizeof(T) == 8 ? "i8" : "i4";
 }
 
-TopPTables top_p_rule(std::int64_t slots, std::uintptr_t floats, std::uintptr_t ints) {
-  return {row<float>(floats, 8, slots), row<float>(floats, 6, slots), row<float>(floats, 7, slots),
-          row<std::int32_t>(ints, 8, slots)};
+// Format and offset in bytes of each field, by name.
+std::map<std::string, std::pair<std::string, std::size_t>> record_fields() {
+  return {
+#define WEFT_FIELD(type, name, neutral, doc) {#name, {format_of<type>(), offsetof(SlotRecord, name)}},
+      WEFT_SLOT_FIELDS(WEFT_FIELD)
+#undef WEFT_FIELD
+  };
+}
+
+float top_p_after(const SlotRecord &record, const std::vector<std::int64_t> &tokens) {
+  float top_p = record.top_p_start;
+  if (!record.changes_top_p()) return top_p;
+  for (const std::int64_t token : tokens) top_p = record.next_top_p(top_p, token);
+  return top_p;
 }
 
 SlotTables tables_of(std::int64_t slots, std::int64_t vocab, std::int64_t bad_width, std::int64_t history_width,
-                     std::int64_t ends_width, std::uintptr_t floats, std::uintptr_t longs, std::uintptr_t ints,
-                     std::uintptr_t counts, std::uintptr_t prompt, std::uintptr_t bias, std::uintptr_t bad_words,
-                     std::uintptr_t history, std::uintptr_t ends) {
-  const PenaltyTables penalties{slots,
-                                vocab,
-                                bad_width,
-                                history_width,
-                                row<std::int32_t>(ints, 1, slots),
-                                row<float>(floats, 3, slots),
-                                row<float>(floats, 4, slots),
-                                row<float>(floats, 5, slots),
-                                pointer<const std::int32_t>(counts),
-                                pointer<const std::uint32_t>(prompt),
-                                pointer<const float>(bias),
-                                row<std::int32_t>(ints, 2, slots),
-                                pointer<const std::int32_t>(bad_words),
-                                pointer<const std::int32_t>(history),
-                                row<std::int32_t>(ints, 6, slots),
-                                row<std::int32_t>(ints, 7, slots)};
-  return {penalties,
-          row<float>(floats, 0, slots),
-          row<float>(floats, 1, slots),
-          row<float>(floats, 2, slots),
-          row<std::int64_t>(longs, 0, slots),
-          row<std::int64_t>(longs, 1, slots),
-          row<std::int32_t>(ints, 0, slots),
-          row<std::int32_t>(ints, 3, slots),
-          pointer<const std::int32_t>(ends),
+                     std::int64_t ends_width, std::uintptr_t records, std::uintptr_t counts, std::uintptr_t prompt,
+                     std::uintptr_t bias, std::uintptr_t bad_words, std::uintptr_t history, std::uintptr_t ends) {
+  return {slots,
+          vocab,
+          bad_width,
+          history_width,
           ends_width,
-          top_p_rule(slots, floats, ints)};
+          pointer<SlotRecord>(records),
+          pointer<std::int32_t>(counts),
+          pointer<const std::uint32_t>(prompt),
+          pointer<const float>(bias),
+          pointer<const std::int32_t>(bad_words),
+          pointer<std::int32_t>(history),
+          pointer<const std::int32_t>(ends)};
 }
 
 SlotCall target_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
                      std::int64_t positions, const SlotTables &tables, std::uintptr_t slot, std::uintptr_t base,
-                     std::uintptr_t inputs, std::uintptr_t wanted, std::int64_t wanted_width, std::uintptr_t out) {
+                     std::uintptr_t inputs, std::uintptr_t temperatures, std::int64_t temperatures_width,
+                     std::uintptr_t out) {
   SlotCall call{};
   call.logits = logits_of(logits, dtype, rows, vocab, stride);
   call.positions = positions;
@@ -69,8 +73,8 @@ SlotCall target_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::i
   call.offset = 1;
   call.extra = pointer<const std::int64_t>(inputs) + 1;  // after each row's last committed token
   call.num_extra = positions - 1, call.row_stride = positions, call.token_stride = 1;
-  call.wanted = pointer<const float>(wanted);
-  call.wanted_width = wanted_width;
+  call.temperatures = pointer<const float>(temperatures);
+  call.temperatures_width = temperatures_width;
   call.keeps_min_tokens = true;
   call.out = pointer<std::int64_t>(out);
   return call;
@@ -78,9 +82,10 @@ SlotCall target_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::i
 
 SlotCall draft_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
                     std::int64_t number, const SlotTables &tables, std::uintptr_t slot, std::uintptr_t base,
-                    std::uintptr_t count, std::uintptr_t drafts, std::uintptr_t wanted, std::int64_t wanted_width,
-                    std::uintptr_t proposed, std::uintptr_t d2t, std::uintptr_t out, std::uintptr_t drafts_host) {
-  const std::int64_t slots = tables.penalties.slots;
+                    std::uintptr_t count, std::uintptr_t drafts, std::uintptr_t temperatures,
+                    std::int64_t temperatures_width, std::uintptr_t proposed, std::uintptr_t d2t, std::uintptr_t out,
+                    std::uintptr_t drafts_host) {
+  const std::int64_t slots = tables.slots;
   SlotCall call{};
   call.logits = logits_of(logits, dtype, rows, vocab, stride);
   call.positions = 1;
@@ -92,8 +97,8 @@ SlotCall draft_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::in
   call.extra = pointer<const std::int64_t>(drafts);
   call.num_extra = number - 1, call.row_stride = 1, call.token_stride = slots, call.extra_by_slot = true;
   call.first_extra = number - 1;
-  call.wanted = pointer<const float>(wanted);
-  call.wanted_width = wanted_width;
+  call.temperatures = pointer<const float>(temperatures);
+  call.temperatures_width = temperatures_width;
   call.d2t = pointer<const std::int64_t>(d2t);
   call.out = pointer<std::int64_t>(out);
   call.draft_number = number;
@@ -103,15 +108,15 @@ SlotCall draft_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::in
   return call;
 }
 
-AdvanceCall advance_call(std::int64_t rows, std::int64_t width, std::int64_t slots, std::uintptr_t slot,
+AdvanceCall advance_call(std::int64_t rows, std::int64_t width, const SlotTables &tables, std::uintptr_t slot,
                          std::uintptr_t base, std::uintptr_t inputs, std::uintptr_t sampled, bool is_counted,
                          std::uintptr_t count, std::uintptr_t tokens, std::uintptr_t verified,
-                         std::int64_t verified_width, std::uintptr_t last_token, std::uintptr_t length,
-                         std::uintptr_t proposed, std::uintptr_t drafts, std::int64_t max_drafts, std::uintptr_t floats,
-                         std::uintptr_t ints, std::uintptr_t counts, std::uintptr_t history, std::int64_t vocab,
-                         std::int64_t history_width, std::uintptr_t verified_host) {
+                         std::int64_t verified_width, std::uintptr_t verified_host, std::uintptr_t last_token,
+                         std::uintptr_t length, std::uintptr_t proposed, std::uintptr_t drafts,
+                         std::int64_t max_drafts) {
   AdvanceCall call{};
-  call.rows = rows, call.width = width, call.slots = slots, call.padding_slot = slots - 1;
+  call.rows = rows, call.width = width, call.padding_slot = tables.slots - 1;
+  call.tables = tables;
   call.slot = pointer<const std::int64_t>(slot), call.base = pointer<const std::int64_t>(base);
   call.inputs = pointer<const std::int64_t>(inputs), call.sampled = pointer<const std::int64_t>(sampled);
   call.is_counted = is_counted;
@@ -121,35 +126,44 @@ AdvanceCall advance_call(std::int64_t rows, std::int64_t width, std::int64_t slo
   call.last_token = pointer<std::int64_t>(last_token), call.length = pointer<std::int64_t>(length);
   call.proposed = pointer<std::int64_t>(proposed), call.drafts = pointer<std::int64_t>(drafts);
   call.max_drafts = max_drafts;
-  call.active = row<std::int32_t>(ints, 1, slots), call.held = row<std::int32_t>(ints, 5, slots);
-  call.counts = pointer<std::int32_t>(counts), call.history = pointer<std::int32_t>(history);
-  call.vocab = vocab, call.history_width = history_width;
-  call.top_p = pointer<float>(floats) + slots, call.top_p_rule = top_p_rule(slots, floats, ints);
   return call;
 }
 
 KeepCall keep_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
                    std::uintptr_t kept, std::int64_t positions, std::int64_t slots, std::uintptr_t slot,
-                   std::uintptr_t ints) {
+                   std::uintptr_t records) {
   return {logits_of(logits, dtype, rows, vocab, stride),
           pointer<void>(kept),
           positions,
           slots,
           pointer<const std::int64_t>(slot),
-          row<std::int32_t>(ints, 4, slots)};
+          pointer<const SlotRecord>(records)};
+}
+
+void bind_record(nb::module_ &m) {
+  m.attr("LOWEST_TEMPERATURE") = kLowestTemperature;
+  m.attr("HELD_SLOT") = kHeldSlot;
+  nb::enum_<BiasKind>(m, "BiasKind", nb::is_arithmetic(), "Whether a slot's bias is read.")
+      .value("NONE", BiasKind::kNone)
+      .value("PLAIN", BiasKind::kPlain)
+      .value("WIDE", BiasKind::kWide, "Beyond what the draw's noise can be added to in float32.");
+  nb::class_<SlotRecord>(m, "SlotRecord",
+                         "The numbers that a request puts on its slot's logits. `bytes(record)` is the device's form.")
+      .def(nb::init<>())
+#define WEFT_FIELD(type, name, neutral, doc) .def_rw(#name, &SlotRecord::name, doc)
+          WEFT_SLOT_FIELDS(WEFT_FIELD)
+#undef WEFT_FIELD
+      .def("top_p_after", &top_p_after, nb::arg("tokens"), "Top-p after an answer's tokens, as the device computes it.")
+      .def("__bytes__", [](const SlotRecord &record) { return nb::bytes(&record, sizeof record); })
+      .def_static("fields", &record_fields, "Numpy format and offset in bytes of each field, by name.");
 }
 
 }  // namespace
 
 void bind_slots(nb::module_ &m) {
-  nb::class_<SlotTables>(m, "SlotTables")
-      .def("__init__", [](SlotTables *self, std::int64_t slots, std::int64_t vocab, std::int64_t bad_width,
-                          std::int64_t history_width, std::int64_t ends_width, std::uintptr_t floats,
-                          std::uintptr_t longs, std::uintptr_t ints, std::uintptr_t counts, std::uintptr_t prompt,
-                          std::uintptr_t bias, std::uintptr_t bad_words, std::uintptr_t history, std::uintptr_t ends) {
-        new (self) SlotTables{tables_of(slots, vocab, bad_width, history_width, ends_width, floats, longs, ints, counts,
-                                        prompt, bias, bad_words, history, ends)};
-      });
+  bind_record(m);
+  nb::class_<SlotTables>(m, "SlotTables");
+  m.def("slot_tables", &tables_of);
   nb::class_<SlotCall>(m, "SlotCall");
   m.def("target_call", &target_call);
   m.def("draft_call", &draft_call);

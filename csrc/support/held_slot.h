@@ -1,4 +1,5 @@
-// What stands in the place of a slot's count of accepted drafts where the host chooses its tokens. Python-free.
+// The count of accepted drafts that verification writes for a held slot, whose tokens the host chooses: the grammar
+// then commits nothing. Python-free.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@ weft's native code: drivers, host tasks, the mask kernel, sampling, attention, g
 """
 
 from collections.abc import Sequence
+import enum
 from typing import Annotated, overload
 
 import numpy
@@ -307,25 +308,180 @@ def copy_mask_rows_cuda(
     /,
 ) -> str: ...
 
+LOWEST_TEMPERATURE: float = 9.999999747378752e-06
+
+HELD_SLOT: int = -4611686018427387904
+
+class BiasKind(enum.IntEnum):
+    """Whether a slot's bias is read."""
+
+    NONE = 0
+
+    PLAIN = 1
+
+    WIDE = 2
+    """Beyond what the draw's noise can be added to in float32."""
+
+class SlotRecord:
+    """
+    The numbers that a request puts on its slot's logits. `bytes(record)` is the device's form.
+    """
+
+    def __init__(self) -> None: ...
+    @property
+    def seed(self) -> int:
+        """Seed of the noise."""
+
+    @seed.setter
+    def seed(self, arg: int, /) -> None: ...
+    @property
+    def ends_allowed_from(self) -> int:
+        """First position at which an end token may be drawn."""
+
+    @ends_allowed_from.setter
+    def ends_allowed_from(self, arg: int, /) -> None: ...
+    @property
+    def temperature(self) -> float:
+        """
+        Divides the logits. Below 1e-5, or NaN: the largest logit wins, without noise.
+        """
+
+    @temperature.setter
+    def temperature(self, arg: float, /) -> None: ...
+    @property
+    def top_p(self) -> float:
+        """Top-p of the token after the slot's text; 1 or more cuts nothing."""
+
+    @top_p.setter
+    def top_p(self, arg: float, /) -> None: ...
+    @property
+    def top_p_start(self) -> float:
+        """Top-p of the first token, and of the token after top_p_reset_id."""
+
+    @top_p_start.setter
+    def top_p_start(self, arg: float, /) -> None: ...
+    @property
+    def top_p_decay(self) -> float:
+        """Factor by which each token changes top_p."""
+
+    @top_p_decay.setter
+    def top_p_decay(self, arg: float, /) -> None: ...
+    @property
+    def top_p_min(self) -> float:
+        """Lower bound of top_p after each token."""
+
+    @top_p_min.setter
+    def top_p_min(self, arg: float, /) -> None: ...
+    @property
+    def min_p(self) -> float:
+        """
+        Tokens less than this times as likely as the likeliest are cut; 0 or less cuts nothing.
+        """
+
+    @min_p.setter
+    def min_p(self, arg: float, /) -> None: ...
+    @property
+    def repetition_penalty(self) -> float:
+        """
+        Divides positive and multiplies other logits of tokens in prompt or output.
+        """
+
+    @repetition_penalty.setter
+    def repetition_penalty(self, arg: float, /) -> None: ...
+    @property
+    def presence_penalty(self) -> float:
+        """Subtracted from the logits of counted tokens, once."""
+
+    @presence_penalty.setter
+    def presence_penalty(self, arg: float, /) -> None: ...
+    @property
+    def frequency_penalty(self) -> float:
+        """Subtracted from the logits of counted tokens, once for each count."""
+
+    @frequency_penalty.setter
+    def frequency_penalty(self, arg: float, /) -> None: ...
+    @property
+    def top_k(self) -> int:
+        """Number of largest logits that are kept; 0 or less keeps all."""
+
+    @top_k.setter
+    def top_k(self, arg: int, /) -> None: ...
+    @property
+    def top_p_reset_id(self) -> int:
+        """Token after which top_p is top_p_start again; -1 for none."""
+
+    @top_p_reset_id.setter
+    def top_p_reset_id(self, arg: int, /) -> None: ...
+    @property
+    def changes_logits(self) -> int:
+        """Whether the slot has penalties, a bias, bad words or an n-gram limit."""
+
+    @changes_logits.setter
+    def changes_logits(self, arg: int, /) -> None: ...
+    @property
+    def bias_kind(self) -> BiasKind:
+        """Whether the slot's bias is read, and whether it is a wide one."""
+
+    @bias_kind.setter
+    def bias_kind(self, arg: BiasKind, /) -> None: ...
+    @property
+    def penalties_after_temperature(self) -> int:
+        """Whether bias and temperature act before the penalties."""
+
+    @penalties_after_temperature.setter
+    def penalties_after_temperature(self, arg: int, /) -> None: ...
+    @property
+    def no_repeat_ngram_size(self) -> int:
+        """Length of n-grams that may not repeat; 0 for none."""
+
+    @no_repeat_ngram_size.setter
+    def no_repeat_ngram_size(self, arg: int, /) -> None: ...
+    @property
+    def max_drafts(self) -> int:
+        """Number of drafts that the slot may have."""
+
+    @max_drafts.setter
+    def max_drafts(self, arg: int, /) -> None: ...
+    @property
+    def wants_logprobs(self) -> int:
+        """Whether the request wants log-probabilities."""
+
+    @wants_logprobs.setter
+    def wants_logprobs(self, arg: int, /) -> None: ...
+    @property
+    def is_held(self) -> int:
+        """
+        Whether the host chooses the tokens: verification leaves the slot in place.
+        """
+
+    @is_held.setter
+    def is_held(self, arg: int, /) -> None: ...
+    def top_p_after(self, tokens: Sequence[int]) -> float:
+        """Top-p after an answer's tokens, as the device computes it."""
+
+    def __bytes__(self) -> bytes: ...
+    @staticmethod
+    def fields() -> dict[str, tuple[str, int]]:
+        """Numpy format and offset in bytes of each field, by name."""
+
 class SlotTables:
-    def __init__(
-        self,
-        arg0: int,
-        arg1: int,
-        arg2: int,
-        arg3: int,
-        arg4: int,
-        arg5: int,
-        arg6: int,
-        arg7: int,
-        arg8: int,
-        arg9: int,
-        arg10: int,
-        arg11: int,
-        arg12: int,
-        arg13: int,
-        /,
-    ) -> None: ...
+    pass
+
+def slot_tables(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> SlotTables: ...
 
 class SlotCall:
     pass
@@ -375,7 +531,7 @@ class AdvanceCall:
 def advance_call(
     arg0: int,
     arg1: int,
-    arg2: int,
+    arg2: SlotTables,
     arg3: int,
     arg4: int,
     arg5: int,
@@ -391,12 +547,6 @@ def advance_call(
     arg15: int,
     arg16: int,
     arg17: int,
-    arg18: int,
-    arg19: int,
-    arg20: int,
-    arg21: int,
-    arg22: int,
-    arg23: int,
     /,
 ) -> AdvanceCall: ...
 def advance_slots_cpu(arg: AdvanceCall, /) -> Kernel: ...

@@ -101,7 +101,7 @@ def test_every_launched_function_keeps_the_rule(
         run(llm, [make_request(llm, text, SamplingParams(max_tokens=2)) for text in ("One.", "Number two.")])
         expected = {
             "open_slots",
-            "write_extras",
+            "write_tables",
             "read_parts",
             "read_parts together",
             "target_forward",

@@ -119,7 +119,7 @@ def test_slots_advance_as_on_the_cpu(is_counted: bool) -> None:
 def test_the_same_ends_are_suppressed_as_on_the_cpu(vocab: int) -> None:
     params = SlotParams.neutral(4, vocab, 1, 3, 1, torch.device("cpu"))
     params.ends.copy_(torch.randint(-1, vocab, (4, 3)))
-    params.longs[1] = torch.randint(0, 9, (4,))
+    params.ends_allowed_from[:] = torch.randint(0, 9, (4,))
     slot, base = torch.randint(0, 4, (64,)), torch.randint(-1, 8, (64,))
     inputs = torch.zeros(64, 1, dtype=torch.int64)
     logits = torch.randn(64, vocab)
@@ -143,7 +143,7 @@ def test_the_same_logits_are_kept_as_on_the_cpu(dtype: torch.dtype) -> None:
 def test_in_a_graph() -> None:
     """Sampling, log-probabilities and verification, of which each replay goes on where the last one ended."""
     params = tables(32_000)
-    params.longs[1], params.ints[5] = 10, 0
+    params.ends_allowed_from[:], params.is_held[:] = 10, 0
     logits, slot = torch.randn(4, 32_000), torch.arange(4)
     inputs = torch.tensor([[1], [2], [1], [0]])
     cuda, graphed = on_cuda(params), logits.cuda()

@@ -1,4 +1,4 @@
-// What verification does to one row: the same on every device.
+// Verification of one row: the same on every device.
 #pragma once
 
 #include "kernels/sampling/slots.h"
@@ -6,8 +6,10 @@
 namespace weft {
 
 WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
+  const SlotTables &tables = call.tables;
   const std::int64_t width = call.width, slot = call.slot[b];
-  if (slot < 0 || slot >= call.slots) return;
+  if (!tables.has(slot)) return;
+  SlotRecord &record = tables.records[slot];
   const std::int64_t *drafts = call.inputs + b * width + 1, *sampled = call.sampled + b * width;
   std::int64_t *tokens = call.tokens + b * width, *row = call.verified + slot * call.verified_width;
   std::int64_t *row_host = call.verified_host + slot * call.verified_width;
@@ -16,23 +18,22 @@ WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
   while (proposed < width - 1 && drafts[proposed] >= 0) ++proposed;
   if (call.is_counted) count = call.count[b];
   call.count[b] = count;
-  row[0] = row_host[0] = call.held[slot] ? kHeldSlot : count;
+  row[0] = row_host[0] = record.is_held ? kHeldSlot : count;
   for (std::int64_t t = 0; t < width; ++t) tokens[t] = row[1 + t] = row_host[1 + t] = sampled[t];
-  if (call.held[slot]) return;
+  if (record.is_held) return;
   call.last_token[slot] = sampled[count];
   call.length[slot] = slot == call.padding_slot ? 0 : call.base[b] + count + 1;
   if (width > 1) call.proposed[slot] = proposed;
-  for (std::int64_t k = width - 1; k < call.max_drafts; ++k) call.drafts[k * call.slots + slot] = -1;
-  if (call.top_p_rule.changes(slot)) {
-    for (std::int64_t t = 0; t <= count; ++t)
-      call.top_p[slot] = call.top_p_rule.next(slot, call.top_p[slot], sampled[t]);
+  for (std::int64_t k = width - 1; k < call.max_drafts; ++k) call.drafts[k * tables.slots + slot] = -1;
+  if (record.changes_top_p()) {
+    for (std::int64_t t = 0; t <= count; ++t) record.top_p = record.next_top_p(record.top_p, sampled[t]);
   }
-  if (!call.active[slot]) return;
-  std::int32_t *counts = call.counts + slot * call.vocab, *history = call.history + slot * call.history_width;
+  if (!record.changes_logits) return;
+  std::int32_t *counts = tables.counts + slot * tables.vocab, *history = tables.history + slot * tables.history_width;
   for (std::int64_t t = 0; t <= count; ++t) {
     const std::int64_t at = call.base[b] + 1 + t, token = sampled[t];
-    if (at >= 0 && at < call.history_width) history[at] = static_cast<std::int32_t>(token);
-    if (token >= 0 && token < call.vocab) ++counts[token];
+    if (at >= 0 && at < tables.history_width) history[at] = static_cast<std::int32_t>(token);
+    if (token >= 0 && token < tables.vocab) ++counts[token];
   }
 }
 

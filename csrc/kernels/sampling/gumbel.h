@@ -1,9 +1,9 @@
 // The noise of coupled sampling, the same bits on every device.
 //
 // Philox4x32-10 (Salmon et al., SC 2011) with the request's seed as key and (position low, position high, token / 4,
-// purpose) as counter gives four words; word token % 4 is the token's. From it a Gumbel variate -log(-log(u)),
-// u = (word + 0.5) / 2^32, is computed by single-precision additions and multiplications in a fixed order, none of them
-// fused, so that compilers, instruction sets and devices agree. It is between -3.14 and 22.9, never inf or NaN.
+// purpose) as counter gives four words; word token % 4 is the token's. The noise is the Gumbel variate -log(-log(u)),
+// u = (word + 0.5) / 2^32. It is computed by single-precision additions and multiplications in a fixed order, none of
+// them fused, so that compilers, instruction sets and devices agree. It is between -3.14 and 22.9, never inf or NaN.
 // Host code that includes this must be compiled with -ffp-contract=off.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace weft {
 
-constexpr std::uint32_t kPurposeSample = 0x77656674u;  // other uses of a seed take another number
+constexpr std::uint32_t kPurposeSample = 0x77656674u;  // other uses of a seed have other numbers
 
 // A temperature below this is 0: the largest logit wins, without noise.
 constexpr float kLowestTemperature = 1e-5f;
@@ -64,7 +64,7 @@ WEFT_HD float log_normal(float x) {
 }
 
 WEFT_HD float gumbel(std::uint32_t word) {
-  // The half of u near 1 is counted from 1 down: there the largest noise is, and floats near 1 are too coarse for it.
+  // For u above 1/2, `near` is 1 - u: the largest noise is there, and floats near 1 are too coarse for it.
   const bool upper = word >= 0x80000000u;
   const float near = mul_rn(add_rn(static_cast<float>(upper ? ~word : word), 0.5f), 0x1p-32f);
   float log_u;
@@ -76,8 +76,8 @@ WEFT_HD float gumbel(std::uint32_t word) {
   return -log_normal(-log_u);
 }
 
-// At least gumbel(word), for each of the 2^32 words, and seldom by more than 0.2: -log(1 - u) bounds it, and a float's
-// bits are a piecewise linear logarithm. Cheap, so that few tokens need the exact noise.
+// An upper bound of gumbel(word), for each of the 2^32 words, and seldom more than 0.2 above it. It is cheap, so that
+// few tokens need the exact noise: -log(1 - u) bounds the variate, and a float's bits are a piecewise linear logarithm.
 WEFT_HD float gumbel_bound(std::uint32_t word) {
   const float half = add_rn(static_cast<float>(static_cast<std::int32_t>(~word >> 1)), 0.25f);  // (1 - u) * 2^31
   const auto bits = static_cast<float>(static_cast<std::int32_t>(float_bits(half)));

@@ -1,4 +1,4 @@
-// What an iteration reads of its slots, on CUDA.
+// The inputs of an iteration, on CUDA.
 #include <cuda_runtime.h>
 
 #include <kernels/launch.cuh>
@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A block per row. Kernels after it may read what it writes, and all that was there before it, without waiting for it
-// (attention does), so it lets none start before it has written, and its writes are where all see them.
+// A block per row. Later kernels may read its output, and all earlier output, without waiting for it (attention does).
+// So it lets none of them start before its writes are visible to all.
 __global__ void __launch_bounds__(kThreads) read_kernel(const InputsCall call) {
   wait_for_earlier();
   const std::int64_t b = blockIdx.x;

@@ -1,15 +1,17 @@
-// What an iteration reads of its slots before its forward, and what the host proposed for them.
+// The inputs of an iteration, gathered from its slots before the forward, and drafts that the host proposed.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/floats.h"
+#include "kernels/sampling/slot_record.h"
 
 namespace weft {
 
-// Of batch row b, whose slot is slot[b]: base[b] = its length, tokens[b * width ...] = its last token and its drafts
-// (-1: none), pages[b * table_width ...] = its page table. By slot: length, last_token, drafts [.., slots] and
-// page_table.
+// Batch row b reads its slot, slot[b]: base[b] is the slot's length, tokens[b * width ...] its last token and its
+// drafts
+// (-1: none), pages[b * table_width ...] its page table. `length`, `last_token`, `drafts` [.., slots] and `page_table`
+// are by slot.
 struct InputsCall {
   std::int64_t rows, width, slots, table_width;
   const std::int64_t *slot, *length, *last_token, *drafts;
@@ -29,25 +31,25 @@ struct InputsCall {
   }
 };
 
-// Drafts 1..num_drafts of each row's slot become what was proposed, and -1 beyond its max_drafts. All by slot.
+// Drafts 1..num_drafts of each row's slot become the proposed ones, and -1 beyond the slot's max_drafts. All by slot.
 struct ProposalsCall {
   std::int64_t rows, num_drafts, slots;
   const std::int64_t *slot, *proposed;  // proposed [.., slots]
-  const std::int32_t *max_drafts;
+  const SlotRecord *records;
   std::int64_t *drafts;  // [.., slots]
 
   WEFT_HD void take_row(std::int64_t b) const {
     const std::int64_t s = slot[b];
     if (s < 0 || s >= slots) return;
     for (std::int64_t k = 0; k < num_drafts; ++k)
-      drafts[k * slots + s] = k < max_drafts[s] ? proposed[k * slots + s] : -1;
+      drafts[k * slots + s] = k < records[s].max_drafts ? proposed[k * slots + s] : -1;
   }
 };
 
 void read_slots_cpu(const InputsCall &call);
 void take_proposals_cpu(const ProposalsCall &call);
 
-// Enqueued to `stream` of the current device. They return null, or what CUDA said.
+// Enqueued to `stream` of the current device. They return null, or CUDA's message.
 const char *read_slots_cuda(const InputsCall &call, void *stream);
 const char *take_proposals_cuda(const ProposalsCall &call, void *stream);
 

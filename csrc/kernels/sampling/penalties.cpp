@@ -6,14 +6,14 @@
 namespace weft {
 namespace {
 
-// What the columns of one block have to do with the row's tables: 0 everywhere for what the row does not ask.
+// The row's tables for the columns of one block; 0 everywhere for tables that the row does not use.
 struct BlockTables {
   std::int32_t count[kBlock] = {};
   std::uint32_t in_prompt[kBlock] = {};
   float bias[kBlock] = {};
 };
 
-// Columns first .. first + n - 1 stand for the tokens of these numbers.
+// Column c stands for token c.
 WEFT_INLINE void read_in_order(const PenaltyRow &row, std::int64_t first, int n, BlockTables &tables) {
   if (row.penalizes) {
     for (int j = 0; j < n; ++j) tables.count[j] = row.counts[first + j];
@@ -51,9 +51,9 @@ WEFT_INLINE void change_block(const PenaltyRow &row, const BlockTables &tables, 
   }
   if (!any) return;
   for (int j = 0; j < n; ++j) {
-    const bool repeated = (tables.count[j] > 0) | tables.in_prompt[j];
+    const bool in_text = (tables.count[j] > 0) | tables.in_prompt[j];
     T out;
-    narrow(changed(widen(logits[j]), tables.count[j], repeated, tables.bias[j], row, largest(T{})), out);
+    narrow(changed(widen(logits[j]), tables.count[j], in_text, tables.bias[j], row, largest(T{})), out);
     logits[j] = changes[j] ? out : logits[j];
   }
 }
@@ -68,7 +68,7 @@ WEFT_INLINE void change_columns(const PenaltyRow &row, const PenalizeCall &call,
     if (d2t) {
       read_by_target(row, d2t, first, n, tables);
     } else if (n == kBlock) {
-      read_in_order(row, first, kBlock, tables);  // of a known size, which is vector code
+      read_in_order(row, first, kBlock, tables);  // a constant size makes this vector code
     } else {
       read_in_order(row, first, n, tables);
     }
@@ -118,12 +118,12 @@ WEFT_INLINE void block_repeats(const PenaltyRow &row, const PenalizeCall &call, 
 template <class T>
 WEFT_INLINE void penalize_rows(const PenalizeCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
-    if (!is_active(call.tables, call.slot[i])) continue;
+    if (!call.tables.changes_logits(call.slot[i])) continue;
     const PenaltyRow row(call, i);
     T *logits = row_of<T>(call, i);
     if (row.penalizes || row.bias) change_columns(row, call, logits);
     block_bad_words(row, call, logits);
-    if (row.no_repeat > 0) block_repeats(row, call, logits);
+    if (row.ngram_size > 0) block_repeats(row, call, logits);
   }
 }
 
@@ -133,7 +133,7 @@ template <class T>
 WEFT_INLINE void level_rows(const LevelCall &call, std::int64_t begin, std::int64_t end) {
   const std::int64_t vocab = call.logits.vocab;
   for (std::int64_t i = begin; i < end; ++i) {
-    if (!is_wide(call.tables, call.slot[i])) continue;
+    if (!call.tables.levels(call.slot[i])) continue;
     T *logits = row_of<T>(call, i);
     float top = -kInfinity, x[kBlock];
     for (std::int64_t first = 0; first < vocab; first += kBlock) {

@@ -1,5 +1,5 @@
 // Penalties on CUDA, for the threads of a team on one row: first every column, then the last tokens of bad words and of
-// n-grams that would come twice.
+// n-grams that would repeat.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,15 +20,15 @@ struct BlockedMemory {
 template <class T>
 __device__ __forceinline__ void change_column(const PenaltyRow &row, std::int64_t token, T *logit) {
   std::int32_t count = 0;
-  bool repeated = false;
+  bool in_text = false;
   if (row.penalizes) {
     count = __ldg(row.counts + token);
     for (std::int64_t e = 0; e < row.num_extra; ++e) count += __ldg(row.extra + e * row.extra_stride) == token;
-    repeated = count > 0 || (__ldg(row.prompt + token / 32) >> (token % 32) & 1u);
+    in_text = count > 0 || (__ldg(row.prompt + token / 32) >> (token % 32) & 1u);
   }
   const float bias = row.bias ? __ldg(row.bias + token) : 0.0f;
-  if (!repeated && bias == 0) return;
-  narrow(changed(widen(*logit), count, repeated, bias, row, largest(T{})), *logit);
+  if (!in_text && bias == 0) return;
+  narrow(changed(widen(*logit), count, in_text, bias, row, largest(T{})), *logit);
 }
 
 template <class T>
@@ -41,9 +41,9 @@ __device__ void change_columns(const PenaltyRow &row, T *logits, std::int64_t vo
   }
 }
 
-// Blocks the tokens that a block has found. By all of its threads.
+// Blocks the tokens in the block's list. By all of its threads.
 template <class T>
-__device__ void block_found(T *logits, std::int64_t vocab, const std::int64_t *d2t, const BlockedMemory &memory) {
+__device__ void block_listed(T *logits, std::int64_t vocab, const std::int64_t *d2t, const BlockedMemory &memory) {
   T neg_inf;
   narrow(-kInfinity, neg_inf);
   const unsigned count = memory.num_blocked;
@@ -59,7 +59,7 @@ __device__ void block_found(T *logits, std::int64_t vocab, const std::int64_t *d
   }
 }
 
-// By one block; as many places of the bad words at a time as there are threads.
+// By one block, with one place of the bad words per thread at a time.
 template <class T>
 __device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
                                 BlockedMemory &memory) {
@@ -79,12 +79,12 @@ __device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t v
       memory.blocked[atomicAdd(&memory.num_blocked, 1u)] = row.bad_words[at];
     }
     __syncthreads();
-    block_found(logits, vocab, d2t, memory);
+    block_listed(logits, vocab, d2t, memory);
     __syncthreads();
   }
 }
 
-// Every block looks at its share of the text; as many n-grams at a time as there are threads.
+// Every block reads its share of the text, with one n-gram per thread at a time.
 template <class T>
 __device__ void block_repeats(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
                               BlockedMemory &memory, const Team &team) {
@@ -97,7 +97,7 @@ __device__ void block_repeats(const PenaltyRow &row, T *logits, std::int64_t voc
     const std::int64_t token = start < count ? repeating(row, text, start) : -1;
     if (token >= 0) memory.blocked[atomicAdd(&memory.num_blocked, 1u)] = token;
     __syncthreads();
-    block_found(logits, vocab, d2t, memory);
+    block_listed(logits, vocab, d2t, memory);
     __syncthreads();
   }
 }
@@ -108,7 +108,7 @@ __device__ void penalize_row(const PenaltyRow &row, T *logits, std::int64_t voca
   change_columns(row, logits, vocab, d2t, team);
   team.sync();
   if (team.rank == 0 && row.bad_width > 0) block_bad_words(row, logits, vocab, d2t, memory);
-  if (row.no_repeat > 0) block_repeats(row, logits, vocab, d2t, memory, team);
+  if (row.ngram_size > 0) block_repeats(row, logits, vocab, d2t, memory, team);
   team.sync();
 }
 

@@ -1,5 +1,5 @@
-// What one row asks of the penalties, one logit's arithmetic, and when a bad word or an n-gram is complete: the same on
-// every device.
+// Penalties of one row: the arithmetic of one logit, and when a bad word or an n-gram is complete. The same on every
+// device.
 #pragma once
 
 #include "kernels/sampling/gumbel.h"
@@ -7,12 +7,12 @@
 
 namespace weft {
 
-// Row i of a call, with its slot's tables.
+// Row i of a call, with its slot's rows of the tables.
 struct PenaltyRow {
   float repetition, presence, frequency;
-  bool penalizes;  // some of these three
+  bool penalizes;  // any of these three
   bool bias_first;
-  std::int64_t no_repeat;
+  std::int64_t ngram_size;
   const std::int32_t *counts, *bad_words, *history;
   const std::uint32_t *prompt;
   const float *bias;  // or null
@@ -26,55 +26,50 @@ struct PenaltyRow {
     num_extra = call.num_extra[i] < call.extra_width ? call.num_extra[i] : call.extra_width;
   }
   // Without extra tokens.
-  WEFT_HD PenaltyRow(const PenaltyTables &tables, std::int64_t slot, std::int64_t length, float temperature)
+  WEFT_HD PenaltyRow(const SlotTables &tables, std::int64_t slot, std::int64_t length, float temperature)
       : history_length(length), extra(nullptr), num_extra(0), extra_stride(1) {
-    repetition = tables.repetition[slot], presence = tables.presence[slot], frequency = tables.frequency[slot];
+    const SlotRecord &record = tables.records[slot];
+    repetition = record.repetition_penalty;
+    presence = record.presence_penalty, frequency = record.frequency_penalty;
     penalizes = repetition != 1 || presence != 0 || frequency != 0;
-    bias_first = tables.after_temperature[slot] != 0, no_repeat = tables.no_repeat[slot];
+    bias_first = record.penalties_after_temperature != 0, ngram_size = record.no_repeat_ngram_size;
     if (bias_first && temperature >= kLowestTemperature) {
-      // What is taken from logits / temperature is taken from the logits so many times; repetition is the same.
+      // Logits are divided by the temperature only in the draw, so what acts after it is multiplied by it here.
+      // Repetition scales, which commutes with the division.
       presence = mul_rn(presence, temperature), frequency = mul_rn(frequency, temperature);
     }
     vocab = tables.vocab, bad_width = tables.bad_width, history_width = tables.history_width;
     counts = tables.counts + slot * vocab;
     prompt = tables.prompt + slot * ((vocab + 31) / 32);
-    bias = tables.biased[slot] ? tables.bias + slot * vocab : nullptr;
+    bias = record.bias_kind == BiasKind::kNone ? nullptr : tables.bias + slot * vocab;
     bad_words = tables.bad_words + slot * bad_width;
     history = tables.history + slot * history_width;
   }
 };
 
-WEFT_HD bool is_active(const PenaltyTables &tables, std::int64_t slot) {
-  return slot >= 0 && slot < tables.slots && tables.active[slot] != 0;
-}
-
-// Whether a slot's logits are to be levelled.
-WEFT_HD bool is_wide(const PenaltyTables &tables, std::int64_t slot) {
-  return is_active(tables, slot) && tables.biased[slot] == kWideBias;
-}
-
-// The logit of a token that stands `count` times in the output; if not there, then in the prompt.
+// The logit of a token of the text: `count` is how often it is counted; 0 where only the prompt has it.
 WEFT_HD float penalized(float x, std::int32_t count, const PenaltyRow &row) {
-  const float left = x > 0 ? div_rn(x, row.repetition) : mul_rn(x, row.repetition);
-  const float once = add_rn(left, -row.presence);
-  const float often = add_rn(once, -mul_rn(row.frequency, static_cast<float>(count)));
-  return count > 0 ? often : left;
+  const float repeated = x > 0 ? div_rn(x, row.repetition) : mul_rn(x, row.repetition);
+  const float present = add_rn(repeated, -row.presence);
+  const float counted = add_rn(present, -mul_rn(row.frequency, static_cast<float>(count)));
+  return count > 0 ? counted : repeated;
 }
 
-// -inf wins over +inf, so that no NaN comes about.
+// -inf wins over +inf, so that the sum is never NaN.
 WEFT_HD float biased(float x, float bias) {
   return x == -kInfinity || bias == -kInfinity ? -kInfinity : add_rn(x, bias);
 }
 
-// A logit after all that a request asks for, to be written as a number that is `most` at most: what is finite stays so.
-WEFT_HD float changed(float x, std::int32_t count, bool repeated, float bias, const PenaltyRow &row, float most) {
+// A logit after bias and penalties, for a dtype whose largest number is `limit`. Finite inputs give a finite result.
+WEFT_HD float changed(float x, std::int32_t count, bool in_text, float bias, const PenaltyRow &row, float limit) {
   const float before = row.bias_first ? biased(x, bias) : x;
-  const float between = repeated ? penalized(before, count, row) : before;
+  const float between = in_text ? penalized(before, count, row) : before;
   const float after = row.bias_first ? between : biased(between, bias);
-  return is_finite(x) & is_finite(bias) ? clamped(after, most) : after;
+  return is_finite(x) & is_finite(bias) ? clamped(after, limit) : after;
 }
 
-// Reads a row's context from its end; -1 before the beginning, or where the history does not reach.
+// Reads a row's context from its end: drafts, then history. Gives -1 before the beginning, and where the history was
+// not kept.
 struct Backwards {
   const PenaltyRow &row;
   std::int64_t drafted, committed;
@@ -94,7 +89,7 @@ WEFT_HD bool ends_bad_word(const PenaltyRow &row, std::int64_t at) {
   return row.bad_words[at] >= 0 && (at + 1 == row.bad_width || row.bad_words[at + 1] < 0);
 }
 
-// Whether the tokens before `at`, the place of a bad word's last token, are those that the context ends with.
+// Whether the context ends with the tokens of a bad word before `at`, the place of its last token.
 WEFT_HD bool is_complete_but_for(const PenaltyRow &row, std::int64_t at) {
   Backwards context(row);
   for (std::int64_t m = at - 1; m >= 0 && row.bad_words[m] >= 0; --m) {
@@ -103,7 +98,7 @@ WEFT_HD bool is_complete_but_for(const PenaltyRow &row, std::int64_t at) {
   return true;
 }
 
-// A row's context by position. Where the history does not reach it is empty.
+// A row's context by position. Empty where the history was not kept.
 struct Text {
   const PenaltyRow &row;
   std::int64_t committed, length;
@@ -124,15 +119,14 @@ struct Text {
   }
 };
 
-// How many places of a text begin an n-gram that is whole.
+// How many positions of a text begin a whole n-gram.
 WEFT_HD std::int64_t num_ngrams(const PenaltyRow &row, const Text &text) {
-  return row.no_repeat > 0 && text.length >= row.no_repeat ? text.length - row.no_repeat + 1 : 0;
+  return row.ngram_size > 0 && text.length >= row.ngram_size ? text.length - row.ngram_size + 1 : 0;
 }
 
-// The token that would make the text end with the n-gram that begins at `start`; -1 where it does not end with its
-// beginning.
+// The last token of the n-gram that begins at `start`, where the text ends with its other tokens; else -1.
 WEFT_HD std::int64_t repeating(const PenaltyRow &row, const Text &text, std::int64_t start) {
-  const std::int64_t known = row.no_repeat - 1;
+  const std::int64_t known = row.ngram_size - 1;
   for (std::int64_t m = 0; m < known; ++m) {
     if (text.at(start + m) != text.at(text.length - known + m)) return -1;
   }

@@ -1,4 +1,4 @@
-// What one row asks of its draw, and the words of its noise: the same on every device.
+// The draw of one row: its temperature and floor, and the words of its noise. The same on every device.
 #pragma once
 
 #include "kernels/sampling/gumbel.h"
@@ -13,11 +13,12 @@ struct RowDraw {
 
   WEFT_HD RowDraw(const SampleCall &call, std::int64_t i)
       : RowDraw(call.temperature[i], call.floor ? call.floor[i] : -kInfinity, call.seed[i], call.position[i]) {}
-  WEFT_HD RowDraw(float warmth, float least, std::int64_t seed, std::int64_t position)
-      : temperature(warmth), floor(least), greedy(!(warmth >= kLowestTemperature)) {
-    const auto key = static_cast<std::uint64_t>(seed), at = static_cast<std::uint64_t>(position);
-    seed_low = static_cast<std::uint32_t>(key), seed_high = static_cast<std::uint32_t>(key >> 32);
-    position_low = static_cast<std::uint32_t>(at), position_high = static_cast<std::uint32_t>(at >> 32);
+  WEFT_HD RowDraw(float temperature_, float floor_, std::int64_t seed, std::int64_t position)
+      : temperature(temperature_), floor(floor_), greedy(!(temperature_ >= kLowestTemperature)) {
+    const auto seed_bits = static_cast<std::uint64_t>(seed), position_bits = static_cast<std::uint64_t>(position);
+    seed_low = static_cast<std::uint32_t>(seed_bits), seed_high = static_cast<std::uint32_t>(seed_bits >> 32);
+    position_low = static_cast<std::uint32_t>(position_bits);
+    position_high = static_cast<std::uint32_t>(position_bits >> 32);
   }
 
   // Of the tokens 4 * group to 4 * group + 3.

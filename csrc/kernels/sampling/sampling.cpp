@@ -26,7 +26,7 @@ WEFT_INLINE void words_in_order(const RowDraw &row, std::uint32_t first, std::ui
   }
 }
 
-// One block of a row. The bounds are monotone in rounding, so no token that could win is passed over.
+// One block of a row. The bounds are monotone under rounding, so no token that could win is skipped.
 template <bool kTarget>
 WEFT_INLINE void sample_block(const RowDraw &row, const float *x, std::int64_t first, const std::int64_t *d2t,
                               int count, Best &best) {

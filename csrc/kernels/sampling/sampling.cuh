@@ -1,9 +1,9 @@
-// Coupled sampling on CUDA, for the threads of a team on one row: each block finds its best, the first one the best of
-// all.
+// Coupled sampling on CUDA, for the threads of a team on one row: each block finds its best token, and the first block
+// the best of all.
 //
 // A best is one number that orders like (sum, lowest token): the sum's bits made monotone, then the token's complement.
 // 0 is none. The noise of kernels/sampling/gumbel.h is computed only where its cheap bound reaches the best sum of the
-// block so far; what other threads have found by then decides how much is computed, never what is chosen.
+// block so far. That sum depends on the order of threads, which changes the amount of work but never the result.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -47,9 +47,9 @@ __device__ void offer_four(const RowDraw &draw, float (&x)[4], std::int64_t firs
     top = x[k] > top ? x[k] : top;  // a NaN is no maximum
   }
   const std::uint32_t bar_bits = *bar;
-  const float least = bar_bits ? unordered(bar_bits) : -kInfinity;
+  const float best_sum = bar_bits ? unordered(bar_bits) : -kInfinity;
   const float scale = draw.greedy ? 1.0f : draw.temperature;
-  if (!(top > -kInfinity) || __fadd_rn(__fdiv_rn(top, scale), draw.greedy ? 0.0f : kLargestNoise) < least) return;
+  if (!(top > -kInfinity) || __fadd_rn(__fdiv_rn(top, scale), draw.greedy ? 0.0f : kLargestNoise) < best_sum) return;
   PhiloxWords four;
   if (!kTarget && !draw.greedy) four = draw.words(static_cast<std::uint32_t>(first / 4));
 #pragma unroll
@@ -65,7 +65,7 @@ __device__ void offer_four(const RowDraw &draw, float (&x)[4], std::int64_t firs
         word = four.word[k];
       }
       const float scaled = __fdiv_rn(x[k], draw.temperature);
-      if (__fadd_rn(scaled, gumbel_bound(word)) < least) continue;
+      if (__fadd_rn(scaled, gumbel_bound(word)) < best_sum) continue;
       sum = __fadd_rn(scaled, gumbel(word));
     }
     if (!(sum > -kInfinity)) continue;
@@ -77,7 +77,8 @@ __device__ void offer_four(const RowDraw &draw, float (&x)[4], std::int64_t firs
   }
 }
 
-// The row's token, for the first thread of the team. Its blocks are to stay until `team.sync()`.
+// The row's token, for the first thread of the team, which reads the memory of other blocks: they must stay until the
+// next `team.sync()`.
 template <bool kTarget, class T>
 __device__ std::int64_t draw_token(const RowDraw &draw, const T *row, std::int64_t vocab, const std::int64_t *d2t,
                                    SampleMemory &memory, const Team &team) {

@@ -1,5 +1,5 @@
-// Coupled sampling: the token of a row is the argmax of logits / temperature + noise (kernels/sampling/gumbel.h), keyed
-// by request seed, position and target token id. A row's result depends on that row alone.
+// Coupled sampling: the token of a row is the argmax of logits / temperature + noise. The noise is a function of
+// request seed, position and target token id (kernels/sampling/gumbel.h), so a row's result depends on that row alone.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 namespace weft {
 
 // Row i: temperature[i], seed[i], position[i]. With `d2t`, column c stands for token c + d2t[c]. Writes target ids to
-// `out`; -1 where every logit is -inf or NaN. Among equal sums the lowest token id wins. A logit below its row's floor
-// is as -inf.
+// `out`; -1 where every logit is -inf or NaN. Among equal sums the lowest token id wins. Logits below the row's floor
+// count as -inf.
 struct SampleCall {
   Logits logits;
   const float *temperature;

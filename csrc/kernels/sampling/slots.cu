@@ -1,4 +1,5 @@
-// Sampling by slot on CUDA: a team of blocks does all that a row asks for, and returns early from what it does not.
+// Sampling by slot on CUDA: one kernel, in which a team of blocks takes all steps of a row. Steps that the row's slot
+// does not need return at once.
 #include <cuda_runtime.h>
 
 #include <kernels/launch.cuh>
@@ -20,25 +21,22 @@ constexpr int kThreads = 128;
 
 struct RowMemory {
   BlockedMemory bad_words;
-  unsigned found;
+  unsigned has_another_than_ends;
   TruncationMemory truncation;
   SampleMemory sample;
 };
 
 __device__ PenaltyRow penalties_of(const SlotCall &call, std::int64_t i) {
   const std::int64_t from = call.extra_by_slot ? call.slot_of(i) : i / call.positions, seen = call.seen_by(i);
-  PenaltyRow row(call.tables.penalties, call.slot[i / call.positions], call.length_of(i), call.temperature_of(i));
+  PenaltyRow row(call.tables, call.slot[i / call.positions], call.length_of(i), call.temperature_of(i));
   row.extra = call.extra + from * call.row_stride, row.extra_stride = call.token_stride;
   row.num_extra = seen < call.num_extra ? seen : call.num_extra;
   return row;
 }
 
-// The ends that are to be blocked, or null.
+// The end tokens that the row blocks, or null.
 __device__ const std::int32_t *ends_of(const SlotCall &call, std::int64_t i) {
-  const std::int64_t s = call.slot[i / call.positions];
-  if (!call.keeps_min_tokens || s < 0 || s >= call.tables.penalties.slots) return nullptr;
-  return call.length_of(i) + call.seen_by(i) < call.tables.until[s] ? call.tables.ends + s * call.tables.ends_width
-                                                                    : nullptr;
+  return call.keeps_min_tokens ? call.tables.blocked_ends(call.slot[i / call.positions], call.position_of(i)) : nullptr;
 }
 
 // Team t has row t.
@@ -47,21 +45,22 @@ __global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const Slot
   begin_chained();
   RowMemory &memory = block_memory<RowMemory>();
   const Team team;
-  const std::int64_t i = blockIdx.x / team.size, vocab = call.logits.vocab, s = call.slot_of(i);
+  const std::int64_t i = blockIdx.x / team.size, vocab = call.logits.vocab, slot = call.slot[i / call.positions];
+  const SlotRecord &record = call.record_of(i);
   T *logits = row_of<T>(call, i);
-  if (is_active(call.tables.penalties, call.slot[i / call.positions])) {
+  if (call.tables.changes_logits(slot)) {
     penalize_row(penalties_of(call, i), logits, vocab, call.d2t, memory.bad_words, team);
   }
   if (const std::int32_t *ends = ends_of(call, i)) {
-    suppress_row(ends, call.tables.ends_width, logits, vocab, memory.found, team);
+    suppress_row(ends, call.tables.ends_width, logits, vocab, memory.has_another_than_ends, team);
   }
-  if (is_wide(call.tables.penalties, call.slot[i / call.positions])) {
+  if (call.tables.levels(slot)) {
     level_row(logits, vocab, memory.truncation, team);
   }
   const float temperature = call.temperature_of(i);
-  const Cuts cuts(temperature, call.tables.top_k[s], call.top_p_of(i), call.tables.min_p[s], vocab);
+  const Cuts cuts(temperature, record.top_k, call.top_p_of(i), record.min_p, vocab);
   const float floor = floor_of_row<T>(cuts, logits, vocab, memory.truncation, team);
-  const RowDraw draw(temperature, floor, call.tables.seed[s], call.length_of(i) + call.seen_by(i));
+  const RowDraw draw(temperature, floor, record.seed, call.position_of(i));
   const std::int64_t token = draw_token<kTarget>(draw, logits, vocab, call.d2t, memory.sample, team);
   if (team.rank == 0 && threadIdx.x == 0) {
     call.out[i] = token;
@@ -72,9 +71,9 @@ __global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const Slot
 
 // As many blocks to a row as the device has room for at once.
 unsigned team_size(std::int64_t rows, int sms) {
-  const unsigned most = largest_team();
+  const unsigned limit = largest_team();
   unsigned size = 1;
-  while (2 * size <= most && 2 * size * rows <= sms) size *= 2;
+  while (2 * size <= limit && 2 * size * rows <= sms) size *= 2;
   return size;
 }
 
@@ -85,7 +84,7 @@ void launch_rows(const SlotCall &call, int sms, void *stream) {
   launch_teams(kernel, rows, team_size(call.logits.rows, sms), stream, call);
 }
 
-// A thread per row. Rows of one slot are the padding slot's: any result is fine there.
+// A thread per row. Only the padding slot may have several rows: they race, and any result is fine there.
 __global__ void __launch_bounds__(kThreads) advance_kernel(const AdvanceCall call) {
   begin_chained();
   const std::int64_t b = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -95,8 +94,8 @@ __global__ void __launch_bounds__(kThreads) advance_kernel(const AdvanceCall cal
 template <class T>
 __global__ void __launch_bounds__(kThreads) keep_kernel(const KeepCall call) {
   begin_chained();
-  const std::int64_t i = blockIdx.x, s = call.slot[i / call.positions];
-  if (s < 0 || s >= call.slots || !call.wanted[s]) return;
+  const std::int64_t i = blockIdx.x;
+  if (!call.keeps(i)) return;
   const T *from = static_cast<const T *>(call.from.data) + i * call.from.stride;
   T *to = static_cast<T *>(call.to) + i * call.from.vocab;
   for (std::int64_t c = threadIdx.x; c < call.from.vocab; c += kThreads) to[c] = from[c];

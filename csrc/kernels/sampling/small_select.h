@@ -1,5 +1,5 @@
-// Truncation on the CPU where few logits are left to choose from: by bisection among their keys, since to clear and to
-// read the bins of a histogram takes longer than that. Its amounts are the histogram's own, so its answer is too.
+// Truncation on the CPU where few logits are left: by bisection of their keys, which is faster than clearing and
+// reading the bins of a histogram. The amounts are the same, so the result is too.
 #pragma once
 
 #include "kernels/columns.h"
@@ -11,7 +11,7 @@ class FewKeys {
  public:
   WEFT_INLINE void clear() { count_ = 0; }
 
-  // Adds those of a block that are in the range; false if they are too many then.
+  // Adds the logits of a block that are in the range; false if there are too many.
   WEFT_INLINE bool take_block(const float *x, KeyRange range) {
     std::uint32_t key[kBlock], inside = 0;
     for (int j = 0; j < kBlock; ++j) {
@@ -29,7 +29,7 @@ class FewKeys {
     return count <= kMost;
   }
 
-  // Gives each its amount, and returns their sum.
+  // Computes each logit's amount, and returns their sum.
   template <bool kMass>
   WEFT_INLINE std::uint64_t weigh(float top, float scale) {
     if constexpr (kMass) {
@@ -38,7 +38,7 @@ class FewKeys {
     return sum_from<kMass>(0);
   }
 
-  // The largest key of the range with `wanted`, which they have all together, at it or above.
+  // The largest key of the range such that the amounts at it and above reach `wanted`, which is at most their sum.
   template <bool kMass>
   WEFT_INLINE std::uint32_t select(KeyRange range, std::uint64_t wanted) const {
     while (range.low < range.high) {

@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// Stops at the first such logit.
+// Whether a token that is no end may still be drawn. Stops at the first one.
 template <class T>
 WEFT_INLINE bool has_another(const T *logits, std::int64_t vocab, const std::int32_t *ends, std::int64_t width) {
   float x[kBlock];
@@ -27,8 +27,8 @@ WEFT_INLINE void suppress_rows(const SuppressCall &call, std::int64_t begin, std
   for (std::int64_t i = begin; i < end; ++i) {
     const std::int32_t *ends = call.ends_of(i);
     T *logits = row_of<T>(call, i);
-    if (!ends || !has_another(logits, vocab, ends, call.width)) continue;
-    for (std::int64_t e = 0; e < call.width; ++e) {
+    if (!ends || !has_another(logits, vocab, ends, call.tables.ends_width)) continue;
+    for (std::int64_t e = 0; e < call.tables.ends_width; ++e) {
       if (ends[e] >= 0 && ends[e] < vocab) narrow(-kInfinity, logits[ends[e]]);
     }
   }

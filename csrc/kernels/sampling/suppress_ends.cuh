@@ -1,5 +1,5 @@
-// min_tokens on CUDA, for the threads of a team on one row: its first block looks at as many columns at a time as it
-// has threads, until one of them is left to be drawn.
+// min_tokens on CUDA, for the threads of a team on one row. Its first block reads one column per thread at a time,
+// until it finds one that may be drawn and is no end.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,23 +11,23 @@
 
 namespace weft {
 
-// `ends` are `width` tokens; `found` is memory of the block.
+// Blocks the `width` tokens of `ends`. `has_another` is memory of the block.
 template <class T>
 __device__ void suppress_row(const std::int32_t *ends, std::int64_t width, T *logits, std::int64_t vocab,
-                             unsigned &found, const Team &team) {
+                             unsigned &has_another, const Team &team) {
   if (team.rank == 0) {
-    if (threadIdx.x == 0) found = 0;
+    if (threadIdx.x == 0) has_another = 0;
     for (std::int64_t first = 0; first < vocab; first += kTeamThreads) {
       __syncthreads();
-      if (found) break;
+      if (has_another) break;
       __syncthreads();
       const std::int64_t c = first + threadIdx.x;
       bool is_other = c < vocab && widen(logits[c]) > -kInfinity;
       for (std::int64_t e = 0; is_other && e < width; ++e) is_other = __ldg(ends + e) != c;
-      if (is_other) atomicMax(&found, 1u);
+      if (is_other) atomicMax(&has_another, 1u);
     }
     __syncthreads();
-    if (found) {
+    if (has_another) {
       for (std::int64_t e = threadIdx.x; e < width; e += kTeamThreads) {
         if (ends[e] >= 0 && ends[e] < vocab) narrow(-kInfinity, logits[ends[e]]);
       }

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// What a row needs room for; one for each thread.
+// The working memory of a row; each thread has one.
 struct Scratch {
   std::vector<float> block_top, order;
   std::uint64_t bins[kBins];
@@ -25,7 +25,7 @@ struct RowLogits {
   const float *block_top;  // the largest of each block
   float top, scale;        // the row's largest; log2(e) / temperature
 
-  // Leaves the range's logits in `few` and returns true, unless they are too many.
+  // Puts the range's logits into `few`; false if they are too many.
   WEFT_INLINE bool gather(KeyRange range, FewKeys &few) const {
     float x[kBlock];
     few.clear();
@@ -37,7 +37,8 @@ struct RowLogits {
     return true;
   }
 
-  // Adds up the range's counts or masses by parts, and returns their sum. Blocks without a key in it are not read.
+  // Adds up the counts or masses of each part of the range, and returns their sum. Blocks whose largest key is below
+  // the range are not read.
   template <bool kMass>
   WEFT_INLINE std::uint64_t histogram(KeyRange range, int shift, std::uint64_t *bins) const {
     std::fill_n(bins, kBins, 0);
@@ -67,8 +68,8 @@ struct RowLogits {
     return sum;
   }
 
-  // The largest key of the range with as much as is wanted at it or above, or 0 where there is not so much. `wanted`
-  // tells how much that is of the whole range's.
+  // The largest key of the range such that the amounts at it and above reach the wanted amount; 0 where the whole range
+  // does not. `wanted` computes that amount from the range's total.
   template <bool kMass, class Wanted>
   WEFT_INLINE std::uint32_t select(KeyRange range, Scratch &scratch, Wanted wanted) const {
     std::uint64_t *bins = scratch.bins, missing = 0;
@@ -87,7 +88,7 @@ struct RowLogits {
   }
 };
 
-// The k-th largest of the blocks' largest is at most the k-th largest logit.
+// The k-th largest of the blocks' maxima is at most the k-th largest logit.
 std::uint32_t lower_bound_of_kth(const std::vector<float> &block_top, std::int64_t k, std::vector<float> &order) {
   if (k > static_cast<std::int64_t>(block_top.size())) return kLowestKey;
   order = block_top;
@@ -118,8 +119,8 @@ WEFT_INLINE float row_floor(const Cuts &cuts, const T *logits, std::int64_t voca
         row.template select<true>(range, scratch, [&](std::uint64_t total) { return wanted_mass(cuts.top_p, total); });
   }
   const float floor = key > 0 ? unordered(key) : -kInfinity;
-  const float least = cuts.min_p > 0 ? min_p_floor(cuts.min_p, top, cuts.temperature) : -kInfinity;
-  return least > floor ? least : floor;
+  const float min_p_bound = cuts.min_p > 0 ? min_p_floor(cuts.min_p, top, cuts.temperature) : -kInfinity;
+  return min_p_bound > floor ? min_p_bound : floor;
 }
 
 template <class T>

@@ -1,7 +1,7 @@
-// Truncation on CUDA, for the threads of a team on one row. Each step of the narrowing
-// (kernels/sampling/truncation_rule.h) is one pass over the row, which the first leaves in the L2 cache: every block
-// counts its part in a histogram of its own, adds up a slice of the bins of all blocks, and finds in the sums where the
-// wanted amount is reached.
+// Truncation on CUDA, for the threads of a team on one row. Each round of the narrowing
+// (kernels/sampling/truncation_rule.h) is one pass over the row, which the first pass leaves in the L2 cache. Every
+// block counts its columns in a histogram, adds up its slice of the bins of all blocks, and finds in the sums the bin
+// where the wanted amount is reached.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -121,18 +121,18 @@ struct TruncatedRow {
     team.sync();
   }
 
-  // By one warp of each block, with the same result.
+  // By one warp of each block; all blocks get the same result.
   template <class Wanted>
   __device__ void narrow_range(KeyRange range, int shift, bool first, Wanted wanted) const {
     const int lane = threadIdx.x, groups = kGroups / static_cast<int>(team.size);  // of a block
-    const std::uint64_t own = team.of(&memory, lane / groups)->group[lane % groups];
-    const std::uint64_t total = warp_sum(own);
+    const std::uint64_t of_group = team.of(&memory, lane / groups)->group[lane % groups];
+    const std::uint64_t total = warp_sum(of_group);
     std::uint64_t missing = first ? wanted(total) : memory.missing;
     const bool reached = missing <= total;
     if (reached) {
-      const std::uint64_t up_to = warp_prefix(own);
+      const std::uint64_t up_to = warp_prefix(of_group);
       const int group = __ffs(static_cast<int>(__ballot_sync(kAllLanes, up_to >= missing))) - 1;
-      missing -= __shfl_sync(kAllLanes, up_to - own, group);
+      missing -= __shfl_sync(kAllLanes, up_to - of_group, group);
       const std::uint64_t *bins = team.of(&memory, group / groups)->sum + group % groups * kBinsOfGroup;
       const std::uint64_t low = bins[lane], high = bins[kWarp + lane];
       const std::uint64_t up_to_low = warp_prefix(low), all_low = __shfl_sync(kAllLanes, up_to_low, kWarp - 1);
@@ -146,7 +146,7 @@ struct TruncatedRow {
     if (lane == 0) memory.range = range, memory.missing = missing, memory.reached = reached;
   }
 
-  // As on the CPU; every thread of the team gets the answer.
+  // The same rule as on the CPU. Every thread of the team gets the result.
   template <bool kMass, class Wanted>
   __device__ std::uint32_t select(KeyRange range, Wanted wanted) const {
     for (bool first = true;; first = false) {
@@ -180,8 +180,8 @@ __device__ float floor_of_row(const Cuts &cuts, const T *logits, std::int64_t vo
                                     [&](std::uint64_t total) { return wanted_mass(cuts.top_p, total); });
   }
   const float floor = key > 0 ? unordered(key) : -kInfinity;
-  const float least = top > 0 && cuts.min_p > 0 ? min_p_floor(cuts.min_p, row.top, cuts.temperature) : -kInfinity;
-  return least > floor ? least : floor;
+  const float min_p_bound = top > 0 && cuts.min_p > 0 ? min_p_floor(cuts.min_p, row.top, cuts.temperature) : -kInfinity;
+  return min_p_bound > floor ? min_p_bound : floor;
 }
 
 }  // namespace weft

@@ -1,8 +1,8 @@
-// Truncation: which logits of a row may be drawn at all, as a floor below which none may.
+// Truncation, as a floor for each row: logits below it are not drawn.
 //
-// One after another: top-k keeps the k largest, ties with the k-th included; top-p keeps the largest of these whose
-// share of their probability reaches p, the one that reaches it and ties included; min-p keeps those whose probability
-// is at least m times the largest. -inf and NaN never count.
+// Three cuts, in this order. Top-k keeps the k largest, with all ties of the k-th. Top-p keeps the largest of the rest
+// until their share of its probability reaches p, with all ties of the last. Min-p keeps those at least m times as
+// likely as the likeliest. -inf and NaN never count.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace weft {
 
-// Row i: temperature[i], and what keeps everything: top_k[i] <= 0 or >= vocab, top_p[i] >= 1, min_p[i] <= 0. Writes
-// -inf to floor[i] where nothing is cut, without a look at the logits where nothing is asked for or the row is greedy.
-// The vocabulary has at most 2^23 columns, so that the sum of a row's masses fits 64 bits.
+// Row i is cut by top_k[i], unless it is <= 0 or >= vocab, top_p[i], unless it is >= 1, and min_p[i], unless it is <=
+// 0. Where nothing is cut, floor[i] is -inf; a row without cuts, or a greedy one, is not read. The vocabulary has at
+// most 2^23 columns, so that the sum of a row's masses fits 64 bits.
 struct TruncateCall {
   Logits logits;
   const float *temperature;

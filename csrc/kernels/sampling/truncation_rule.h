@@ -1,8 +1,9 @@
-// What truncation asks of one row, and the arithmetic that decides, the same bits on every device.
+// Truncation of one row: its cuts, and their arithmetic, the same bits on every device.
 //
-// Probabilities are summed as integers, so no order of summation matters. And each cut is a threshold in the order of
-// the logits, found by narrowing a range of their keys (kernels/floats.h): a histogram of the range's amounts by equal
-// parts tells in which part the wanted amount is reached, which is the next range. Three times do, for 32 bits.
+// Probabilities are summed as integers, so the order of summation does not matter. Each cut is a threshold in the order
+// of the logits, found by narrowing a range of their keys (kernels/floats.h). A histogram over equal parts of the range
+// shows in which part the wanted amount is reached; that part is the next range. Three rounds narrow 32 bits to one
+// key.
 #pragma once
 
 #include "kernels/sampling/gumbel.h"
@@ -11,9 +12,9 @@
 namespace weft {
 
 constexpr int kBins = 2048;
-constexpr std::uint32_t kLowestKey = 0x00800000u;  // of the lowest finite float; -inf and NaN get less
+constexpr std::uint32_t kLowestKey = 0x00800000u;  // of the lowest finite float; -inf and NaN have lower keys
 
-// NaN has no place in the order: with key 0 it is in no range.
+// NaN has no place in the order. Its key, 0, is in no range.
 WEFT_HD std::uint32_t key_of(float x) { return x > -kInfinity ? ordered(x) : 0; }
 
 struct Cuts {
@@ -22,8 +23,8 @@ struct Cuts {
 
   WEFT_HD Cuts(const TruncateCall &call, std::int64_t i)
       : Cuts(call.temperature[i], call.top_k[i], call.top_p[i], call.min_p[i], call.logits.vocab) {}
-  WEFT_HD Cuts(float at, std::int64_t most, float share, float least, std::int64_t vocab)
-      : temperature(at), top_p(share), min_p(least), top_k(most) {
+  WEFT_HD Cuts(float temperature_, std::int64_t top_k_, float top_p_, float min_p_, std::int64_t vocab)
+      : temperature(temperature_), top_p(top_p_), min_p(min_p_), top_k(top_k_) {
     if (top_k <= 0 || top_k >= vocab) top_k = 0;
     if (!(temperature >= kLowestTemperature)) top_k = 0, top_p = 1, min_p = 0;
   }
@@ -48,14 +49,14 @@ struct KeyRange {
   }
 };
 
-constexpr float kLeastPower = -60.0f;  // 2^-41 has no mass any more
+constexpr float kLowestPower = -60.0f;  // below 2^-41 the mass is 0
 constexpr float kMassPower = -42.0f;
 
 // The probability of a logit over that of the largest, `top`, in units of 2^-40; rounded down. `scale` is
 // log2(e) / temperature.
 WEFT_HD std::uint64_t mass_of(float x, float top, float scale) {
   const float exact = mul_rn(x == top ? 0.0f : add_rn(x, -top), scale);
-  const float power = exact > kLeastPower ? exact : kLeastPower;
+  const float power = exact > kLowestPower ? exact : kLowestPower;
   const float shifted = add_rn(power, 0x1.8p23f);  // rounded to an integer, in the low bits
   const std::uint32_t whole = float_bits(shifted) - float_bits(0x1.8p23f);
   const float f = add_rn(power, -add_rn(shifted, -0x1.8p23f));
@@ -72,7 +73,7 @@ WEFT_HD std::uint64_t mass_of(float x, float top, float scale) {
 
 WEFT_HD float mass_scale(float temperature) { return div_rn(0x1.715476p+0f, temperature); }
 
-// A key below which no logit has mass.
+// Logits with lower keys have no mass.
 WEFT_HD std::uint32_t lowest_with_mass(float top, float scale) {
   const std::uint32_t key = key_of(add_rn(top, div_rn(kMassPower, scale)));
   return key > kLowestKey ? key : kLowestKey;

@@ -7,8 +7,7 @@ from dataclasses import replace
 from weft.config import ResolvedConfig, SchedulerConfig, Speculation
 from weft.engine.admission import Admission
 from weft.engine.beam.run import BeamRun, commit_search
-from weft.engine.device.host_pages import HostPages
-from weft.engine.device.state import DecodeParts, SlotState
+from weft.engine.device.state import DecodeParts, HostPages, SlotState
 from weft.engine.device.tensors import OutputBuffers
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import Keeping

@@ -1,8 +1,8 @@
-"""Attention of a decoder's layer over pages, with what comes before it: norm, rotation and the writing of keys.
+"""Attention of a decoder's layer over pages, fused with norm, rotation and the writing of keys.
 
-B rows of N new tokens together, H query heads, Hkv key/value heads, D head size, P pages per row. One layer's cache is
-[pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 belongs to no request: what would go there, and
-positions beyond a row's page table, is written nowhere that is read.
+B rows of N new tokens in total, H query heads, Hkv key/value heads, D head size, P pages per row. One layer's cache is
+[pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 belongs to no request. Keys for page 0, and for
+positions beyond a row's page table, are never read.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import torch
 from torch import Tensor
 
 from weft import _core
-from weft.ops.lazy_triton import triton_kernels
-from weft.ops.library import address, device_of, register, require, run_kernel
+from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the new tokens of rows are in their texts, on the device.
+    """The positions of rows' new tokens in their texts, on the device.
 
-    Row b has `width` tokens, or with `starts` int64 [B + 1] tokens starts[b]..starts[b+1]-1, at most `width`; the
-    first is at position `base[b]` (+ `count[b]`) + `offset`, both int64 [B], and the others follow. `page_table` int32
-    [B, P]: the pages of each row in order.
+    Row b has `width` tokens, or with `starts` int64 [B + 1] tokens starts[b]..starts[b+1]-1, at most `width`. The
+    first is at position `base[b]` (+ `count[b]`) + `offset`, both int64 [B], and the others follow. `page_table`: int32
+    [B, P], the pages of each row in order.
 
-    `settled` vouches for what attention may then read while kernels before it still run. `base` and `page_table` are
-    what the last `read_slots_` on this stream wrote, or older than it, and so are all keys before `base`; `count` and
-    `offset` are not negative. Nothing that was enqueued after it writes to any of these.
+    `settled` promises that attention may read keys while earlier kernels still run: `base`, `page_table` and all keys
+    before `base` were written by the last `read_slots_` on this stream or before it, nothing enqueued after it writes
+    them, and `count` and `offset` are not negative.
     """
 
     page_table: Tensor
@@ -40,7 +39,7 @@ class Rows:
     settled: bool = False
 
     def __post_init__(self) -> None:
-        # Shapes and dtypes, no values, so that a slip shows here and not in a kernel.
+        # Shapes and dtypes only: values are on the device. A mistake is reported here and not in a kernel.
         batch = self.page_table.shape[0]
         vectors = ((self.base, batch), (self.count, batch), (self.starts, batch + 1))
         if self.page_table.dtype != torch.int32 or self.page_table.dim() != 2:
@@ -51,15 +50,18 @@ class Rows:
 
     @property
     def positions(self) -> Tensor:
-        """[B, width] int64, of rows of one width."""
+        """The positions of new tokens, [B, width] int64, where all rows have `width`."""
         first = self.base if self.count is None else self.base + self.count
         return first[:, None] + torch.arange(self.offset, self.offset + self.width, device=first.device)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """`count` query heads; `rotary` float32 [max_positions, D/2, 2] (cos, sin), of the last position for those beyond.
-    With `norms`, weights [D] for queries and for keys, each head is normed first."""
+    """The heads of a layer.
+
+    count: query heads. rotary: float32 [max_positions, D/2, 2] (cos, sin); later positions use the last one. norms:
+    weights [D] of the norm of query heads and of key heads.
+    """
 
     count: int
     rotary: Tensor
@@ -70,8 +72,8 @@ class Heads:
 
 @dataclass(frozen=True)
 class Window:
-    """How many keys a query sees at most: `size`, its own among them, of which the first `sinks` are the text's first
-    and the others those right before it. A `size` of 0 is no limit."""
+    """The keys that a query sees: at most `size`, its own included. `sinks` of them are the text's first, the others
+    those right before the query. A `size` of 0 is no limit."""
 
     size: int = 0
     sinks: int = 0
@@ -82,7 +84,7 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """How far back a query sees: the query at position p sees p - reach + 1..p, and the sinks."""
+        """How far back a query sees: the query at position p sees keys p - reach + 1..p, and the sinks."""
         return self.size - self.sinks
 
 
@@ -92,9 +94,9 @@ NO_WINDOW = Window()
 def attend(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window = NO_WINDOW) -> Tensor:
     """Causal attention [N, H * D] of the queries in `qkv` [N, (H + 2 Hkv) * D]; writes its keys and values to `cache`.
 
-    Rotation turns neighbouring pairs (0, 1), (2, 3), … of a head. The query at position p sees keys 0..p, or those of
-    them that `window` says; a row's pages that hold none that it sees may be another's. What `qkv` holds afterwards is
-    undefined.
+    Rotation acts on neighbouring pairs (0, 1), (2, 3), … of a head. The query at position p sees keys 0..p, as far as
+    they are in the `window`. Pages of a row without a visible key may belong to another row. The contents of `qkv`
+    afterwards are undefined.
     """
     out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
     q_norm, k_norm = heads.norms or (None, None)

@@ -1,12 +1,45 @@
-"""Attention on CUDA, in Triton: rows of few new tokens in one kernel, others in two."""
+"""Attention on CUDA, in Triton. Rows of few new tokens take one kernel, rows of many take two.
+
+`attend_few_kernel` norms and rotates, writes keys, and attends in shares of the keys that the last program to arrive
+joins. Share s of S takes tiles s, s + S, ... of a text's keys, and writes the new tokens of its tiles before it reads
+them. Tiles and shares are constants of the model and of the page tables, and a block has room for 16 queries whatever
+their number: a query's bits depend on its own text alone.
+
+Keys before a row's base are older than the step. A program reads those of its first tile while earlier kernels still
+run, where the caller vouches that these do not write them, nor bases and page tables (`Rows.settled`). Elsewhere it
+only prefetches them: the L2 cache is never stale.
+
+For many tokens, `rotate_write_kernel` norms, rotates and writes keys, and `attend_kernel` attends. A program of the
+latter takes one row, one key head and a block of its queries, which are those of all query heads that share the key
+head. Lengths and pages are read on the device.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
-from weft.ops.attend_few_triton import FEW_TOKENS, attend_few
-from weft.ops.attend_long_triton import attend_long
-from weft.ops.attention_parts_triton import Call
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from weft.ops.triton_launch import begin, chain_options, counters, let_next_start, wait_for_earlier
+from weft.ops.variants import chosen
+
+FEW_TOKENS = 16
+QUERIES = 16
+STAGES = 3
+JOINED = 256  # values of a query that are joined at once
+MAX_SHARES = 32
+MAX_IN_REGISTERS = 128  # values of a key
+ENOUGH_PROGRAMS = 128  # for one row: one for each multiprocessor of a large GPU
+
+LONG_TOKENS = 16  # of a program that writes keys
+LONG_WARPS = 8
 
 
 def attend(*args: Any) -> None:
@@ -16,3 +49,467 @@ def attend(*args: Any) -> None:
         attend_few(call)
     else:
         attend_long(call)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of `weft.ops.attention.attend`, in its operation's order."""
+
+    qkv: Tensor
+    cache: Tensor
+    page_table: Tensor
+    base: Tensor
+    count: Tensor | None
+    starts: Tensor | None
+    width: int
+    offset: int
+    settled: bool
+    rotary: Tensor
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    eps: float
+    num_heads: int
+    scale: float
+    window: int
+    sinks: int
+    out: Tensor
+
+    @property
+    def reach(self) -> int:
+        """How far back a query sees; 0 for no limit."""
+        return self.window - self.sinks
+
+
+def padded(head_dim: int) -> int:
+    """The head size that kernels compute with."""
+    return max(16, int(triton.next_power_of_2(head_dim)))
+
+
+def keys_of_tile(row_bytes: int) -> int:
+    """Keys of a tile, for heads of `row_bytes`."""
+    return 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
+
+
+@triton.jit
+def tokens_of(base, Count, Starts, row, width, offset):
+    """A row's first token in the call, its number of tokens, and the position of the first."""
+    first = base
+    if Count is not None:
+        first += tl.load(Count + row)
+    if Starts is not None:
+        begin_token = tl.load(Starts + row)
+        count = (tl.load(Starts + row + 1) - begin_token).to(tl.int32)
+    else:
+        begin_token = row.to(tl.int64) * width
+        count = width
+    return begin_token, count, (first + offset).to(tl.int32)
+
+
+@triton.jit
+def load_heads(at, d, live, D: tl.constexpr, DP: tl.constexpr):
+    """Rows [R, DP] of heads from `at` [R, 1]; zeros where not `live` [R] and beyond D."""
+    if D == DP:
+        heads = tl.load(at + d[None, :], mask=live[:, None], other=0.0)
+    else:
+        heads = tl.load(at + d[None, :], mask=live[:, None] & (d < D)[None, :], other=0.0)
+    return heads
+
+
+@triton.jit
+def rotate(
+    heads, Norm, Rotary, positions, live, d, eps, num_positions, R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+):  # fmt: skip
+    """`heads` [R, DP], normed if there is a norm, and rotated: neighbouring pairs, by (cos, sin) of `positions`."""
+    f = heads.to(tl.float32)
+    if Norm is not None:
+        scale = tl.rsqrt(tl.sum(f * f, 1) / D + eps)
+        weight = tl.load(Norm + d, mask=d < D, other=0.0).to(tl.float32)
+        f = f * scale[:, None] * weight[None, :]
+    line = tl.minimum(positions, num_positions - 1)
+    angles = load_heads(Rotary + line[:, None] * D, d, live, D, DP)
+    even, odd = tl.split(tl.reshape(f, (R, DP // 2, 2)))
+    cos, sin = tl.split(tl.reshape(angles, (R, DP // 2, 2)))
+    both = tl.join(even * cos - odd * sin, even * sin + odd * cos)
+    return tl.reshape(both, (R, DP)).to(heads.dtype)
+
+
+@triton.jit
+def hidden_keys(low, begin, STEP: tl.constexpr, BN: tl.constexpr, SINKS: tl.constexpr):
+    """How many keys a program skips that takes tiles at `begin`, `begin` + STEP, ...: those between the tiles of sinks
+    and `low`, which no query sees. A multiple of STEP."""
+    after_sinks = tl.cdiv(tl.maximum(tl.cdiv(SINKS, BN) * BN - begin, 0), STEP)
+    after_hidden = tl.cdiv(tl.maximum(low // BN * BN - begin, 0), STEP)
+    return tl.maximum(after_hidden - after_sinks, 0) * STEP
+
+
+@triton.jit
+def skip_hidden(start, hidden, BN: tl.constexpr, SINKS: tl.constexpr):
+    """Where the tile at `start` is once `hidden` keys are skipped after the tiles of sinks."""
+    return start + tl.where(start >= tl.cdiv(SINKS, BN) * BN, hidden, 0)
+
+
+@triton.jit
+def attend_tile(q, k, v, seen, scale, m, total, acc):
+    """Add a tile of keys `k` and values `v` to the running maximum, sum and weighted values of queries `q`. `seen`:
+    which keys each query sees."""
+    score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    score = tl.where(seen, score, float("-inf"))
+    peak = tl.maximum(m, tl.max(score, 1))
+    safe = tl.where(peak == float("-inf"), 0.0, peak)
+    p = tl.exp2(score - safe[:, None])
+    fade = tl.exp2(m - safe)
+    total = total * fade + tl.sum(p, 1)
+    acc = acc * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    return peak, total, acc
+
+
+def choose_shares(num_kv_heads: int, capacity: int, keys: int) -> int:
+    """The number of shares, a power of two, for texts of up to `capacity` tokens in tiles of `keys`."""
+    limit = min(MAX_SHARES, ENOUGH_PROGRAMS // num_kv_heads, capacity // keys)
+    return 1 << max(0, limit.bit_length() - 1)
+
+
+@triton.jit
+def read_old_keys(
+    Cache, PageTable, Base, row, key_head, start, num_columns,
+    HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """A row's base, how many of its keys are old and in its pages, and the old keys and values [BN, DP] of the tile at
+    `start`, zeros beyond them."""
+    # Past the L1 cache, which may not have the last writes of other kernels.
+    base = tl.load(Base + row, cache_modifier=".cg")
+    old = tl.minimum(base, num_columns * PAGE).to(tl.int32)
+    n = start + tl.arange(0, BN)
+    d = tl.arange(0, DP)
+    inside = n < old
+    page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0, cache_modifier=".cg").to(
+        tl.int64
+    )
+    entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None] + d[None, :]
+    mask = inside[:, None] & (d < D)[None, :]
+    k = tl.load(entry, mask=mask, other=0.0, cache_modifier=".cg")
+    v = tl.load(entry + HKV * D, mask=mask, other=0.0, cache_modifier=".cg")
+    return base, old, k, v
+
+
+@triton.jit
+def prefetch_keys(
+    Cache, PageTable, Base, row, key_head, start, num_columns, num_pages,
+    HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Prefetch the old keys and values of the tile at `start` to the L2 cache."""
+    # An earlier kernel may still write bases and page tables, so every address is clamped to the cache's pages.
+    SIZE: tl.constexpr = Cache.dtype.element_ty.primitive_bitwidth // 8
+    LINES: tl.constexpr = DP * SIZE // 128 if DP * SIZE > 128 else 1
+    old = tl.minimum(tl.load(Base + row, cache_modifier=".cg"), num_columns * PAGE).to(tl.int32)
+    if start < old:
+        line = tl.arange(0, 2 * BN * LINES)
+        n = tl.minimum(start + line // (2 * LINES), old - 1)
+        page = tl.load(PageTable + row * num_columns + n // PAGE, cache_modifier=".cg")
+        page = tl.maximum(tl.minimum(page, num_pages - 1), 0).to(tl.int64)
+        entry = ((page * PAGE + n % PAGE) * 2 + line // LINES % 2) * HKV + key_head
+        address = Cache + entry * D + tl.minimum(line % LINES * (128 // SIZE), D - 1)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address.to(tl.int64, bitcast=True)],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=["width", "offset", "num_columns", "num_pages", "num_positions", "eps", "scale"],
+    do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
+)
+def attend_few_kernel(
+    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, Out, Parts, Lse, Counters,
+    eps, scale, width, offset, num_columns, num_pages, num_positions,
+    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
+    BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Program (row, key head and block of queries, share). Parts: float32 [N * H, SHARES, D]. Lse: float32
+    [N * H, SHARES]. Counters: int32 [programs of a share], zero before and after. EARLY: keys of earlier steps are
+    prefetched (1) or read (2) before the wait."""
+    let_next_start(CHAINED)
+    G: tl.constexpr = H // HKV
+    WIDE: tl.constexpr = (H + 2 * HKV) * D
+    row = tl.program_id(0)
+    key_head = tl.program_id(1) % HKV
+    block = tl.program_id(1) // HKV
+    share = tl.program_id(2)
+    d = tl.arange(0, DP)
+    if EARLY == 1 and CHAINED:
+        prefetch_keys(
+            Cache,
+            PageTable,
+            Base,
+            row,
+            key_head,
+            share * BN,
+            num_columns,
+            num_pages,
+            HKV,
+            D,
+            DP,
+            PAGE,
+            BN,
+        )
+    if EARLY == 2:
+        base, old, old_k, old_v = read_old_keys(
+            Cache, PageTable, Base, row, key_head, share * BN, num_columns, HKV, D, DP, PAGE, BN
+        )
+    wait_for_earlier(CHAINED)
+    if EARLY < 2:
+        base = tl.load(Base + row)
+    begin_token, count, first = tokens_of(base, Count, Starts, row, width, offset)
+    length = tl.minimum(first + count, num_columns * PAGE)
+    alive = tl.minimum(tl.cdiv(length, BN), SHARES)
+    if (share < alive) & (block * BM < count * G):
+        query = block * BM + tl.arange(0, BM)
+        token = query // G
+        head = key_head * G + query % G
+        live = token < count
+        row_qkv = QKV + begin_token * WIDE
+        q = load_heads(row_qkv + (token * WIDE + head * D)[:, None], d, live, D, DP)
+        q = rotate(q, QNorm, Rotary, first + token, live, d, eps, num_positions, BM, D, DP)
+        position = tl.where(live, tl.minimum(first + token, length - 1), -1)
+        if (first // BN % SHARES == share) | ((length - 1) // BN % SHARES == share):
+            t = tl.arange(0, BT)
+            n = first + t
+            new = (t < count) & (n < length) & (n // BN % SHARES == share)
+            page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
+            source = row_qkv + (t * WIDE + (H + key_head) * D)[:, None]
+            v = load_heads(source + HKV * D, d, new, D, DP)
+            k = load_heads(source, d, new, D, DP)
+            k = rotate(k, KNorm, Rotary, n, new, d, eps, num_positions, BT, D, DP)
+            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None] + d[None, :]
+            written = (page > 0)[:, None] & (d < D)[None, :]
+            # Programs of other blocks write the same values. Each reads its own writes.
+            tl.store(entry, k, mask=written)
+            tl.store(entry + HKV * D, v, mask=written)
+            tl.debug_barrier()
+        m = tl.full([BM], float("-inf"), tl.float32)
+        total = tl.zeros([BM], tl.float32)
+        acc = tl.zeros([BM, DP], tl.float32)
+        low = 0
+        hidden = 0
+        if REACH > 0:
+            low = tl.maximum(tl.minimum(first + block * BM // G, length - 1) - REACH + 1, 0)
+            hidden = hidden_keys(low, share * BN, SHARES * BN, BN, SINKS)
+        begin = share * BN
+        if EARLY == 2:
+            n = begin + tl.arange(0, BN)
+            inside = n < length
+            new = inside & (n >= old)
+            page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
+            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
+            mask = new[:, None] & (d < D)[None, :]
+            k = tl.load(entry + d[None, :], mask=mask, other=old_k)
+            v = tl.load(entry + HKV * D + d[None, :], mask=mask, other=old_v)
+            seen = (n[None, :] <= position[:, None]) & inside[None, :]
+            m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+            begin += SHARES * BN
+        for start in tl.range(begin, length - hidden, SHARES * BN, num_stages=STAGES):
+            if REACH > 0:
+                n = skip_hidden(start, hidden, BN, SINKS) + tl.arange(0, BN)
+                inside = (n < length) & ((n >= low) | (n < SINKS))
+            else:
+                n = start + tl.arange(0, BN)
+                inside = n < length
+            page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
+            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
+            k = load_heads(entry, d, inside, D, DP)
+            v = load_heads(entry + HKV * D, d, inside, D, DP)
+            seen = (n[None, :] <= position[:, None]) & inside[None, :]
+            if REACH > 0:
+                seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
+            m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+        acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+        cell = live[:, None] & (d < D)[None, :]
+        line = (begin_token + token) * H + head
+        target = Out + line[:, None] * D + d[None, :]
+        if alive == 1:
+            tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
+        elif SHARES > 1:
+            group = row * tl.num_programs(1) + tl.program_id(1)
+            line = line * SHARES
+            lse = tl.where(total > 0, m + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+            tl.store(Parts + (line + share)[:, None] * D + d[None, :], acc, mask=cell)
+            tl.store(Lse + line + share, lse, mask=live)
+            tl.debug_barrier()
+            if tl.atomic_add(Counters + group, 1, sem="acq_rel", scope="gpu") == alive - 1:
+                s = tl.arange(0, SHARES)
+                all_lse = tl.load(
+                    Lse + line[None, :] + s[:, None], mask=(s < alive)[:, None] & live[None, :],
+                    other=float("-inf"), cache_modifier=".cg",
+                )  # fmt: skip
+                peak = tl.max(all_lse, 0)
+                peak = tl.where(peak == float("-inf"), 0.0, peak)
+                acc = tl.zeros([BM, DP], tl.float32)
+                total = tl.zeros([BM], tl.float32)
+                # In the order of shares, a chunk at a time: a share at a time would wait for memory each time.
+                for s0 in tl.range(0, alive, CHUNK, num_stages=1):
+                    c = s0 + tl.arange(0, CHUNK)
+                    here = (c < alive)[:, None] & live[None, :]
+                    at = line[None, :] + c[:, None]
+                    chunk_lse = tl.load(Lse + at, mask=here, other=float("-inf"), cache_modifier=".cg")
+                    part = tl.load(
+                        Parts + (at * D)[:, :, None] + d[None, None, :], mask=here[:, :, None] & (d < D)[None, None, :],
+                        other=0.0, cache_modifier=".cg",
+                    )  # fmt: skip
+                    weight = tl.exp2(chunk_lse - peak[None, :])
+                    total += tl.sum(weight, 0)
+                    acc += tl.sum(part * weight[:, :, None], 0)
+                acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+                tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
+                tl.store(Counters + group, 0)
+
+
+def attend_few(call: Call, shares: int | None = None) -> None:
+    """`attend` of rows of at most `FEW_TOKENS` new tokens."""
+    pages, page, _, num_kv_heads, head_dim = call.cache.shape
+    batch, columns = call.page_table.shape
+    dim = padded(head_dim)
+    keys = keys_of_tile(dim * call.qkv.element_size())
+    shares = shares or choose_shares(num_kv_heads, columns * page, keys)
+    lines = call.qkv.shape[0] * call.num_heads
+    groups = num_kv_heads * triton.cdiv(call.width * (call.num_heads // num_kv_heads), QUERIES)
+    parts = lse = arrived = call.out
+    if shares > 1:
+        parts = torch.empty(lines, shares, head_dim, dtype=torch.float32, device=call.out.device)
+        lse = torch.empty(lines, shares, dtype=torch.float32, device=call.out.device)
+        arrived = counters(call.out, batch * groups)
+    attend_few_kernel[(batch, groups, shares)](
+        call.qkv, call.cache, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
+        call.q_norm, call.k_norm, call.out, parts, lse, arrived, call.eps, call.scale * math.log2(math.e),
+        call.width, call.offset, columns, pages, call.rotary.shape[0],
+        call.num_heads, num_kv_heads, head_dim, dim, page, FEW_TOKENS, QUERIES, keys, shares,
+        min(shares, max(1, JOINED // dim)), STAGES, call.reach, call.sinks, how_early(call), **chain_options(call.out),
+        num_warps=8 if dim >= 128 and call.qkv.element_size() == 4 else 4,
+    )  # fmt: skip
+
+
+def how_early(call: Call) -> int:
+    """The kernel's EARLY."""
+    if call.reach:  # the first tile depends on the new tokens' positions
+        return 0
+    early = {"none": 0, "hinted": 1, "read": 2}[chosen().early_keys]
+    # A tile of large heads does not fit into the registers.
+    return early if call.settled and call.cache.shape[4] <= MAX_IN_REGISTERS else min(early, 1)
+
+
+@triton.jit(
+    do_not_specialize=["width", "offset", "num_columns", "num_positions", "eps"],
+    do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
+)
+def rotate_write_kernel(
+    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm,
+    eps, width, offset, num_columns, num_positions,
+    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Program (row and block of tokens, head): queries in place, keys and values to the cache."""
+    begin(CHAINED)
+    WIDE: tl.constexpr = (H + 2 * HKV) * D
+    blocks = tl.cdiv(width, BT)
+    row = tl.program_id(0) // blocks
+    head = tl.program_id(1)
+    begin_token, count, first = tokens_of(tl.load(Base + row), Count, Starts, row, width, offset)
+    token = tl.program_id(0) % blocks * BT + tl.arange(0, BT)
+    live = token < count
+    d = tl.arange(0, DP)
+    position = first + token
+    source = QKV + ((begin_token + token) * WIDE + head * D)[:, None]
+    heads = load_heads(source, d, live, D, DP)
+    if head < H:
+        rotated = rotate(heads, QNorm, Rotary, position, live, d, eps, num_positions, BT, D, DP)
+        tl.store(source + d[None, :], rotated, mask=live[:, None] & (d < D)[None, :])
+    else:
+        if head < H + HKV:
+            heads = rotate(heads, KNorm, Rotary, position, live, d, eps, num_positions, BT, D, DP)
+        column = position // PAGE
+        page = tl.load(
+            PageTable + row * num_columns + column, mask=live & (column < num_columns), other=0
+        ).to(tl.int64)
+        target = Cache + (((page * PAGE + position % PAGE) * 2 * HKV + head - H) * D)[:, None]
+        tl.store(target + d[None, :], heads, mask=(live & (page > 0))[:, None] & (d < D)[None, :])
+
+
+@triton.jit(
+    do_not_specialize=["width", "offset", "num_columns", "scale"],
+    do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
+)
+def attend_kernel(
+    QKV, Cache, PageTable, Base, Count, Starts, Out, scale, width, offset, num_columns,
+    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    begin(CHAINED)
+    G: tl.constexpr = H // HKV
+    row = tl.program_id(0)
+    key_head = tl.program_id(1) % HKV
+    block = tl.program_id(1) // HKV
+    begin_token, count, first = tokens_of(tl.load(Base + row), Count, Starts, row, width, offset)
+    query = block * BM + tl.arange(0, BM)
+    token = query // G
+    head = key_head * G + query % G
+    live = token < count
+    d = tl.arange(0, DP)
+    q = load_heads(QKV + ((begin_token + token) * (H + 2 * HKV) * D + head * D)[:, None], d, live, D, DP)
+    position = tl.where(live, first + token, -1)
+    length = tl.minimum(tl.max(position, 0) + 1, num_columns * PAGE)
+    m = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, DP], tl.float32)
+    low = 0
+    hidden = 0
+    if REACH > 0:
+        low = tl.maximum(tl.minimum(first + block * BM // G, length - 1) - REACH + 1, 0)
+        hidden = hidden_keys(low, 0, BN, BN, SINKS)
+    for start in range(0, length - hidden, BN):
+        if REACH > 0:
+            n = skip_hidden(start, hidden, BN, SINKS) + tl.arange(0, BN)
+            inside = (n < length) & ((n >= low) | (n < SINKS))
+        else:
+            n = start + tl.arange(0, BN)
+            inside = n < length
+        page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
+        entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
+        k = load_heads(entry, d, inside, D, DP)
+        v = load_heads(entry + HKV * D, d, inside, D, DP)
+        seen = inside[None, :] & (n[None, :] <= position[:, None])
+        if REACH > 0:
+            seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
+        m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+    line = (begin_token + token) * H + head
+    tl.store(
+        Out + line[:, None] * D + d[None, :],
+        acc.to(Out.dtype.element_ty),
+        mask=live[:, None] & (d < D)[None, :],
+    )
+
+
+def attend_long(call: Call) -> None:
+    """`attend` of rows of any number of new tokens."""
+    _, page, _, num_kv_heads, head_dim = call.cache.shape
+    batch, columns = call.page_table.shape
+    table, dim = call.page_table.contiguous(), padded(head_dim)
+    chain = chain_options(call.out)
+    rotate_write_kernel[(batch * triton.cdiv(call.width, LONG_TOKENS), call.num_heads + 2 * num_kv_heads)](
+        call.qkv, call.cache, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm,
+        call.eps, call.width, call.offset, columns, call.rotary.shape[0],
+        call.num_heads, num_kv_heads, head_dim, dim, page, LONG_TOKENS, **chain,
+    )  # fmt: skip
+    queries, keys = choose_block(dim * call.qkv.element_size())
+    blocks = triton.cdiv(call.width * (call.num_heads // num_kv_heads), queries)
+    attend_kernel[(batch, num_kv_heads * blocks)](
+        call.qkv, call.cache, table, call.base, call.count, call.starts, call.out, call.scale * math.log2(math.e),
+        call.width, call.offset, columns,
+        call.num_heads, num_kv_heads, head_dim, dim, page, queries, keys, call.reach, call.sinks, **chain,
+        num_warps=LONG_WARPS, num_stages=2,
+    )  # fmt: skip
+
+
+def choose_block(row_bytes: int) -> tuple[int, int]:
+    """Queries and keys of a block, for heads of `row_bytes`: as many as 99 KiB of shared memory hold."""
+    return (64 if row_bytes <= 512 else 32, keys_of_tile(row_bytes))

@@ -1,12 +1,15 @@
-"""How weft's operations are known to torch: as `torch.ops.weft.*`, opaque, with a fake implementation.
+"""weft's operations as torch knows them, `torch.ops.weft.*`: their registration, checks and launches.
 
-Registered through `torch.library.Library` and not `custom_op`, whose wrapper costs many microseconds a call.
+They are opaque and have a fake implementation. They are registered through `torch.library.Library` and not
+`custom_op`, whose wrapper costs many microseconds a call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,7 +27,7 @@ DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """The kernels' numbers for the dtypes of logits."""
 
 
-def _gives_nothing(*args: object) -> None:
+def _return_none(*args: object) -> None:
     return None
 
 
@@ -33,9 +36,9 @@ def register(
     *,
     cpu: Callable[..., Any],
     cuda: Callable[..., Any],
-    fake: Callable[..., Any] = _gives_nothing,
+    fake: Callable[..., Any] = _return_none,
 ) -> Callable[..., Any]:
-    """Define `weft::<schema>` and return what calls it; without a `fake`, it gives nothing."""
+    """Define `weft::<schema>` and return a function that calls it. Without a `fake`, the fake returns None."""
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, cpu, "CPU")
@@ -45,7 +48,7 @@ def register(
     own_operations[op] = cpu
 
     def call(tensor: Tensor, *args: Any) -> Any:
-        # Where nothing watches, torch's dispatcher would only find the CPU function, and takes microseconds to.
+        # Without a mode, torch's dispatcher would only find the CPU function, and would take microseconds for it.
         if tensor.is_cpu and type(tensor) is Tensor:
             if not _num_modes():
                 return cpu(tensor, *args)
@@ -59,7 +62,7 @@ def register(
 
 
 def run_kernel(name: str, kernel: _core.Kernel) -> None:
-    """Run a native call on the CPU, or let it become a node of the graph that is captured."""
+    """Run a native call on the CPU, or add it to the graph under capture."""
     recorder = current_recorder()
     if recorder is None:
         kernel.run()
@@ -68,7 +71,7 @@ def run_kernel(name: str, kernel: _core.Kernel) -> None:
 
 
 def address(tensor: Tensor | None) -> int:
-    """Where a tensor's first element is; 0 for none."""
+    """The address of a tensor's first element; 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
@@ -79,8 +82,8 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_logits(logits: Tensor, in_place: bool) -> None:
-    """`logits` is [n, vocab] of a dtype of DTYPE_CODES, its last dimension contiguous; for what only reads them, or
-    changes them in place."""
+    """Raise InputError unless `logits` is [n, vocab] of a dtype of DTYPE_CODES, its last dimension contiguous.
+    `in_place`: the caller changes them, so a copy would not do."""
     if logits.dtype in DTYPE_CODES and logits.dim() == 2 and (logits.stride(1) == 1 or logits.shape[1] <= 1):
         return
     require(logits.dtype in DTYPE_CODES, f"logits must be float32, float16 or bfloat16, not {logits.dtype}")
@@ -90,7 +93,7 @@ def check_logits(logits: Tensor, in_place: bool) -> None:
 
 
 def native_logits(logits: Tensor) -> tuple[int, int, int, int, int]:
-    """How the kernels are told of logits: where they are, of which dtype, rows, columns, and how far rows are apart."""
+    """A kernel's arguments for logits: address, dtype, rows, columns, and the distance between rows in elements."""
     return (
         logits.data_ptr(),
         DTYPE_CODES[logits.dtype],
@@ -101,7 +104,8 @@ def native_logits(logits: Tensor) -> tuple[int, int, int, int, int]:
 
 
 def check_vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], size: int, like: Tensor) -> None:
-    """`tensor` is a contiguous vector of `size`, of one of `dtypes`, on the device of `like`."""
+    """Raise InputError unless `tensor` is a contiguous vector of `size`, of one of `dtypes`, on the device of
+    `like`."""
     fits = tensor.dtype in dtypes and tensor.dim() == 1 and tensor.shape[0] == size
     if fits and tensor.device == like.device:
         if size <= 1 or tensor.stride(0) == 1:
@@ -129,7 +133,7 @@ def require_cuda_kernels() -> None:
 
 
 def check_cuda(status: str | None) -> None:
-    """Raise what a kernel launch reported."""
+    """Raise DriverError for the message of a failed launch; None is success."""
     if status is not None:
         raise DriverError(f"a CUDA kernel could not be launched: {status}")
 
@@ -145,7 +149,7 @@ def launch_cuda(
 
 @cache
 def multiprocessors(index: int) -> int:
-    """How many multiprocessors CUDA device `index` has."""
+    """The number of multiprocessors of CUDA device `index`."""
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
@@ -157,3 +161,15 @@ def device_of(tensor: Tensor) -> torch.cuda.device:
 def stream_of(tensor: Tensor) -> int:
     """The handle of the current stream on the device of a CUDA tensor."""
     return int(torch.cuda.current_stream(tensor.device).cuda_stream)
+
+
+@cache
+def triton_kernels(module: str) -> ModuleType:
+    """The module `weft.ops.<module>`, imported on first use: a machine without a GPU need not have Triton. Raises
+    InterfaceError where Triton is not installed."""
+    try:
+        return import_module(f"weft.ops.{module}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "triton":
+            raise
+        raise InterfaceError("models on CUDA need Triton; install it with `pip install triton`") from error

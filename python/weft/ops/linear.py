@@ -1,12 +1,12 @@
-"""The products of a decoder with its weights, each with what comes before and after it: one operation, one kernel.
+"""The products of a decoder with its weights, fused with the norm before and the additions after: one kernel each.
 
     y = norm(x) @ weight.T + bias + residual              or, with `swiglu`,     y = silu(gate) * up
 
-On the CPU activations are float32, and weights have the dtype that they were given in: those of 16 bits are widened as
-they are read, exactly. A row's result depends on that row alone, bit for bit, however many rows there are.
+On the CPU activations are float32 and weights keep their dtype: 16-bit weights are widened exactly as they are read. A
+row's result depends on that row alone, bit for bit, whatever the number of rows.
 
-Where the processor has AMX, its tiles multiply weights in bfloat16. Of an activation they take 17 bits, and sums have
-another order; so results differ in their last bits from those of other processors.
+Where the processor has AMX, its tiles multiply weights in bfloat16. They take 17 bits of an activation, and sum in
+another order, so results differ in their last bits from those of other processors.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from torch.nn import functional as F
 
 from weft import _core
 from weft.ops.huge_pages import settled
-from weft.ops.lazy_triton import triton_kernels
-from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel
+from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
 
 PANEL = 64
 FEW_ROWS = 16
-"""As many are one kernel's on CUDA; of more the products are torch's."""
+"""Up to this many rows take weft's kernel on CUDA; more take torch's products."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +34,18 @@ class Norm:
     eps: float
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Of rows [N, H], the last dimension contiguous: [N, H], or `out`."""
+        """Norm rows [N, H], the last dimension contiguous, to a new tensor or `out`."""
         out = x.new_empty(x.shape) if out is None else out
         _NORM(x, self.weight, self.eps, out)
         return out
 
 
 class Linear:
-    """A weight [out, in], with `bias` [out] or none, in the layout that its device multiplies with.
+    """A weight [out, in], with `bias` [out] or None, in its device's layout.
 
-    With `swiglu` the first half of its outputs are gates, the other ups, and it gives half as many. `tiled` (default:
-    where it can be): in bfloat16, by AMX's tiles; `InputError` where it can't be.
+    swiglu: the first half of the outputs are gates, the second half ups; the result has half as many.
+    tiled: multiply in bfloat16 by AMX's tiles; by default wherever that is possible. Raises `InputError` where it is
+        not.
     """
 
     def __init__(
@@ -71,10 +71,11 @@ class Linear:
         out: Tensor | None = None,
         also: Tensor | None = None,
     ) -> Tensor:
-        """Of `x` [N, in] under `norm`: [N, num_outputs], new or `out`; `residual` of the same shape is added, and may
-        be `out`. `also` becomes a copy of the result. Last dimensions are contiguous.
+        """The product of `x` [N, in], normed by `norm`: [N, num_outputs], a new tensor or `out`.
 
-        On CUDA kernels read the weight before what was enqueued before them is done: it is older than that."""
+        residual: of the result's shape, added to it; may be `out`. also: gets a copy of the result. Last dimensions are
+        contiguous. On CUDA the weight must be older than the stream's work: kernels read it before earlier ones end.
+        """
         if out is None:
             out = x.new_empty(x.shape[0], self.num_outputs)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
@@ -83,8 +84,8 @@ class Linear:
 
 
 def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
-    """`weight` [out, in] as [ceil(out / 64), in, 64], zeros after the last output; with `swiglu` panels of gates and
-    ups take turns."""
+    """`weight` [out, in] as [ceil(out / 64), in, 64], zeros after the last output. With `swiglu` panels of gates and
+    ups alternate."""
     if swiglu:
         gates, ups = (panels_of(half) for half in weight.chunk(2))
         return torch.stack((gates, ups), 1).flatten(0, 1)
@@ -94,8 +95,8 @@ def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
 
 
 def tiles_of(panels: Tensor) -> Tensor:
-    """`panels` [P, in, 64] as [P, ceil(in / 32), 4, 16, 32]: tiles of 16 pairs of inputs, each of 16 outputs; zeros
-    after the last input."""
+    """`panels` [P, in, 64] as [P, ceil(in / 32), 4, 16, 32]: tiles of 16 pairs of inputs by 16 outputs, zeros after the
+    last input."""
     padded = F.pad(panels, (0, 0, 0, -panels.shape[1] % 32))
     pairs: Tensor = padded.unflatten(2, (4, 16)).unflatten(1, (-1, 16, 2))  # [P, blocks, 16, 2, 4, 16]
     return pairs.permute(0, 1, 4, 2, 5, 3).flatten(4).contiguous()
@@ -153,7 +154,7 @@ def _linear_cuda(
     if swiglu:
         gate_up = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
         with device_of(x):
-            triton_kernels("silu_mul_triton").silu_mul(gate_up, out)
+            triton_kernels("linear_triton").silu_mul(gate_up, out)
     elif residual is None:
         torch.mm(x, weight.t(), out=out) if bias is None else torch.addmm(bias, x, weight.t(), out=out)
     else:

@@ -1,8 +1,11 @@
-"""Products of few rows with a weight in Triton: norm, bias, residual and SwiGLU in the kernel that reads the weight.
+"""Products of few rows with a weight in Triton: norm, bias, residual and SwiGLU are fused with the kernel that reads
+the weight.
 
-A program takes a tile of outputs and a share of the inputs, for all rows; with several shares the last program of a
+A program takes a tile of outputs and a share of the inputs, for all rows. With several shares the last program of a
 tile to arrive adds them up, from the first share on. Tiles and shares are constants of the weight's shape, so a row's
 bits depend neither on the number of rows nor on its place among them.
+
+`silu_mul` is the SwiGLU of many rows, whose products are torch's.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -21,13 +24,14 @@ from weft.ops.triton_launch import chain_options, counters, let_next_start, wait
 from weft.ops.variants import Variant, chosen
 
 OUTPUTS = 64
-MOST_SHARES = 4
+MAX_SHARES = 4
 ENOUGH_PROGRAMS = 256  # about two for each multiprocessor of a large GPU
 WARP = 32
+SILU_BLOCK = 1024
 
 
 class Tiles(NamedTuple):
-    """Outputs and inputs of a tile, shares of the inputs, and tiles on their way at once. All but the last decide a
+    """Outputs and inputs of a tile, shares of the inputs, and tiles in flight at once. All but the last affect a
     result's bits."""
 
     outputs: int
@@ -37,11 +41,12 @@ class Tiles(NamedTuple):
 
 
 def choose_tiles(outputs: int, inputs: int, element: int) -> Tiles:
-    """Of a weight [outputs, inputs] with elements of so many bytes: one wave of programs, with enough under way."""
+    """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs, enough to fill the
+    GPU."""
     variant = chosen()
     block = variant.inputs if element == 2 else 32
     shares, tiles = 1, triton.cdiv(outputs, OUTPUTS)
-    while shares < MOST_SHARES and tiles * shares < ENOUGH_PROGRAMS and inputs >= 4 * shares * block:
+    while shares < MAX_SHARES and tiles * shares < ENOUGH_PROGRAMS and inputs >= 4 * shares * block:
         shares *= 2
     if variant.split_wide and tiles >= ENOUGH_PROGRAMS and inputs >= 4 * block:
         shares = 2
@@ -50,7 +55,7 @@ def choose_tiles(outputs: int, inputs: int, element: int) -> Tiles:
 
 @triton.jit
 def weight_rows(tile, i, N: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr):
-    """Row `i` of a tile as a row of the weight, at most N - 1, and whether it is there. Gates and ups take turns."""
+    """Row `i` of a tile as a row of the weight, at most N - 1, and whether it is there. Gates and ups alternate."""
     if SWIGLU:
         column = tile * (BN // 2) + i // 2
         inside = column < N // 2
@@ -63,12 +68,12 @@ def weight_rows(tile, i, N: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr
 
 
 @triton.jit
-def ask_ahead(
+def prefetch_weights(
     W, tile, k0, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr, AHEAD: tl.constexpr,
     PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Bring AHEAD bytes of each row of a tile, from input `k0` on, to the L2 cache: line by line, or in PIECES requests
-    a row."""
+    """Prefetch AHEAD bytes of each row of a tile, from input `k0` on, to the L2 cache: line by line, or in PIECES
+    requests a row."""
     SIZE: tl.constexpr = W.dtype.element_ty.primitive_bitwidth // 8
     if PIECES > 0:
         PIECE: tl.constexpr = AHEAD // PIECES
@@ -98,7 +103,7 @@ def ask_ahead(
 
 @triton.jit
 def load_inputs(x_rows, k, live, K: tl.constexpr, EVEN: tl.constexpr):
-    """Inputs `k` of all rows; zeros of rows that are not `live`, and after input K."""
+    """Inputs `k` of all rows; zeros for rows that are not `live`, and after input K."""
     if EVEN:
         x = tl.load(x_rows + k[None, :], mask=live[:, None], other=0.0)
     else:
@@ -113,7 +118,8 @@ def linear_kernel(
     SWIGLU: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Parts float32 [tiles, SHARES, BM * BN + BM] and Counters int32 [tiles], zero before and after, if SHARES > 1."""
+    """Program (tile, share). If SHARES > 1, Parts: float32 [tiles, SHARES, BM * BN + BM], Counters: int32 [tiles], zero
+    before and after."""
     tile = tl.program_id(0)
     share = tl.program_id(1)
     PER_SHARE: tl.constexpr = (K + BK * SHARES - 1) // (BK * SHARES) * BK
@@ -126,9 +132,9 @@ def linear_kernel(
     let_next_start(CHAINED)
     if not EARLY:
         if CHAINED:
-            ask_ahead(W, tile, low, N, K, BN, SWIGLU, AHEAD, PIECES)
+            prefetch_weights(W, tile, low, N, K, BN, SWIGLU, AHEAD, PIECES)
         wait_for_earlier(CHAINED)
-    # Under a norm x is not yet divided by its size, and may be near the end of what 16 bits hold.
+    # With a norm, x is not yet divided by its root mean square, so it may be near the largest float16.
     HEADROOM: tl.constexpr = 16.0 if X.dtype.element_ty == tl.float16 else 1.0
     acc = tl.zeros([BN, BM], tl.float32)
     squares = tl.zeros([BM, BK], tl.float32)
@@ -141,12 +147,12 @@ def linear_kernel(
         else:
             w = tl.load(w_rows + k[None, :], mask=k[None, :] < K, other=0.0)
         if EARLY:
-            # The loop begins with loads of the first tiles of weights, asynchronous ones, before its first turn waits.
-            # Inputs are read in place behind a condition on the wait, so that the compiler can't move them up there.
+            # The first asynchronous loads of weights are issued before the first iteration waits. Inputs are read under
+            # a condition on the wait, so that the compiler can't hoist them above it.
             ready = 0
             if k0 == low:
                 if CHAINED and PER_SHARE > (STAGES - 1) * BK:
-                    ask_ahead(W, tile, low + (STAGES - 1) * BK, N, K, BN, SWIGLU, AHEAD, PIECES)
+                    prefetch_weights(W, tile, low + (STAGES - 1) * BK, N, K, BN, SWIGLU, AHEAD, PIECES)
                 ready = waited(CHAINED)
             x = tl.zeros([BM, BK], X.dtype.element_ty)
             if ready == 0:
@@ -175,7 +181,7 @@ def linear_kernel(
         tl.debug_barrier()
         last = tl.atomic_add(Counters + tile, 1, sem="acq_rel", scope="gpu") == SHARES - 1
         if last:
-            # From share 0 up, the own part included: the order does not depend on which program is last.
+            # From share 0 up, including this program's: the order does not depend on which program is last.
             acc = tl.zeros([BM, BN], tl.float32)
             total = tl.zeros([BM], tl.float32)
             for s in tl.static_range(SHARES):
@@ -219,8 +225,8 @@ def linear(
     also: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
-    """`weft.ops.linear.Linear` of at most `FEW_ROWS` rows; `weight` [out, in], contiguous, with `swiglu` its gates
-    before its ups."""
+    """See `weft.ops.linear.Linear`; for at most `FEW_ROWS` rows. weight: [out, in], contiguous; with `swiglu` gates
+    before ups."""
     rows, inputs = x.shape
     outputs = weight.shape[0]
     tiles = tiles or choose_tiles(outputs, inputs, weight.element_size())
@@ -235,13 +241,30 @@ def linear(
         x, weight, bias, norm, residual, out, also, parts, arrived, rows, x.stride(0),
         0 if residual is None else residual.stride(0), out.stride(0), 0 if also is None else also.stride(0), eps,
         outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares, swiglu, tiles.stages, variant.early,
-        variant.ahead, requests_ahead(weight, tiles, variant), **chain, num_warps=variant.warps,
+        variant.ahead, prefetch_requests(weight, tiles, variant), **chain, num_warps=variant.warps,
     )  # fmt: skip
 
 
-def requests_ahead(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
-    """In how many requests a row's bytes ahead are asked for; 0 for line by line, and where large ones can't be."""
+def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
+    """In how many requests each row's bytes are prefetched; 0 for line by line."""
     size = weight.element_size()
     row, offset = weight.shape[1] * size, weight.storage_offset() * size
-    can_be = row % 16 == offset % 16 == 0 and row >= variant.ahead > 0  # they take whole 16 bytes
-    return max(1, variant.warps * WARP // tiles.outputs) if variant.bulk and can_be else 0
+    fits = row % 16 == offset % 16 == 0 and row >= variant.ahead > 0  # bulk requests take whole 16 bytes
+    return max(1, variant.warps * WARP // tiles.outputs) if variant.bulk and fits else 0
+
+
+@triton.jit
+def silu_mul_kernel(GateUp, Out, inner, out_row, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = column < inner
+    gate = tl.load(GateUp + row * 2 * inner + column, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(GateUp + (row * 2 + 1) * inner + column, mask=mask, other=0.0).to(tl.float32)
+    value = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(Out + row * out_row + column, value.to(Out.dtype.element_ty), mask=mask)
+
+
+def silu_mul(gate_up: Tensor, out: Tensor) -> None:
+    """out = silu(gate) * up. gate_up: [N, 2 I], gate before up, contiguous. out: [N, I]."""
+    rows, inner = out.shape
+    silu_mul_kernel[(rows, triton.cdiv(inner, SILU_BLOCK))](gate_up, out, inner, out.stride(0), SILU_BLOCK)

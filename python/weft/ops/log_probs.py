@@ -1,4 +1,4 @@
-"""Log-probabilities of the token that was drawn and of the most probable ones."""
+"""Log-probabilities of the drawn token and of the most probable tokens."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ def log_probs(logits: Tensor, token: Tensor, top: int) -> tuple[Tensor, Tensor]:
 
     logits: [n, vocab] of any float dtype. token: [n] int64, in columns of `logits`. top: at most vocab;
         more raises InputError.
-    Column 0 is the token's, -inf where that is -1; the rest are the `top` largest in descending order. A NaN has
-    no probability, and a row without any gives -inf everywhere.
+    Column 0 is the token's, -inf where the token is -1; the others are the `top` largest in descending order. A NaN has
+    no probability. A row of NaN and -inf alone gives -inf everywhere.
     """
     vocab = logits.shape[1]
     require(top <= vocab, f"the {top} most probable tokens were asked for; the vocabulary has {vocab}")
     x_NV = logits.float().nan_to_num(nan=NEG_INF, posinf=float("inf"), neginf=NEG_INF)
     total_N1 = x_NV.logsumexp(1, keepdim=True)
-    total_N1 = total_N1.masked_fill(total_N1 == NEG_INF, 0)  # less than nothing is nothing, and not NaN
+    total_N1 = total_N1.masked_fill(total_N1 == NEG_INF, 0)  # else -inf - -inf would be NaN
     token_N1 = token[:, None]
     drawn_N1 = x_NV.gather(1, token_N1.clamp(min=0)).masked_fill(token_N1 < 0, NEG_INF)
-    most_NK, ids_NK = x_NV.topk(top, 1)
-    return torch.cat((drawn_N1, most_NK), 1) - total_N1, torch.cat((token_N1, ids_NK), 1)
+    top_NK, ids_NK = x_NV.topk(top, 1)
+    return torch.cat((drawn_N1, top_NK), 1) - total_N1, torch.cat((token_N1, ids_NK), 1)
 
 
 def scaled(logits: Tensor, temperature: Tensor, min_p: Tensor) -> Tensor:
     """[n, vocab] float32: logits / temperature, and -inf for tokens less than `min_p` times as likely as the likeliest.
-    temperature, above 0, and min_p, of which 0 cuts nothing: [n] float32."""
+    temperature: [n] float32, above 0. min_p: [n] float32; 0 cuts nothing."""
     x_NV = logits.float().nan_to_num(nan=NEG_INF, posinf=float("inf"), neginf=NEG_INF)
-    x_NV = x_NV - _finite(x_NV.amax(1, keepdim=True))  # so that no temperature makes it infinite
+    x_NV = x_NV - _finite(x_NV.amax(1, keepdim=True))  # so that a small temperature gives no infinity
     x_NV = x_NV / temperature[:, None]
     return x_NV.masked_fill(x_NV < min_p.log()[:, None], NEG_INF)
 
@@ -43,29 +43,26 @@ def _finite(top_N1: Tensor) -> Tensor:
 
 
 def log_probs_within(
-    logits: Tensor, token: Tensor, top: int, top_k: Tensor, most: int
+    logits: Tensor, token: Tensor, top: int, top_k: Tensor, max_top_k: int
 ) -> tuple[Tensor, Tensor]:
-    """The same of a distribution over the `top_k` largest logits of each row, ties with the last of them included: of
-    the others the logarithm is -inf.
+    """`log_probs` of a distribution over the `top_k` largest logits of each row, with all ties of the last of them. The
+    other tokens' values are -inf.
 
-    top_k: [n] integers; below 1, or as many as the vocabulary has or more, are all. most: at least as many as the
-    largest of those that are fewer.
+    top_k: [n] integers; below 1, or not below the vocabulary's size, keeps all tokens.
+    max_top_k: at least the largest top_k that cuts.
     """
     vocab = logits.shape[1]
-    most = min(most, vocab)
+    max_top_k = min(max_top_k, vocab)
     x_NV = logits.float().nan_to_num(nan=NEG_INF, posinf=float("inf"), neginf=NEG_INF)
-    kth_N1 = x_NV.topk(most, 1).values.gather(1, (top_k.long() - 1).clamp(0, most - 1)[:, None])
+    kth_N1 = x_NV.topk(max_top_k, 1).values.gather(1, (top_k.long() - 1).clamp(0, max_top_k - 1)[:, None])
     is_cut_N1 = ((top_k > 0) & (top_k < vocab))[:, None]
     return log_probs(x_NV.masked_fill(is_cut_N1 & (x_NV < kth_N1), NEG_INF), token, top)
 
 
-def note_allowed_(ids: Tensor, masked: Tensor) -> None:
-    """Write into the ids of `log_probs` what could be drawn: column 0 is how many tokens, and an id after it that could
-    not be drawn becomes -1 - id.
+def allowed_tokens(masked: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """How many tokens of each row could be drawn, int64 [n], and whether each of `ids` could, bool [n, k].
 
-    ids: [n, 1 + top] int64. masked: [n, vocab] of any float dtype, -inf (or NaN) where a token can't be drawn.
+    masked: [n, vocab] of any float dtype, -inf (or NaN) where a token can't be drawn. ids: [n, k] int64.
     """
     allowed_NV = masked > NEG_INF
-    names_NK = ids[:, 1:]
-    names_NK.copy_(torch.where(allowed_NV.gather(1, names_NK), names_NK, -1 - names_NK))
-    ids[:, 0] = allowed_NV.sum(1)
+    return allowed_NV.sum(1), allowed_NV.gather(1, ids)

@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 
 from weft import _core
-from weft.ops.lazy_triton import triton_kernels
-from weft.ops.library import DTYPE_CODES, device_of, register, require, run_kernel
+from weft.ops.library import DTYPE_CODES, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import Norm
 
 
 def embed(weight: Tensor, tokens: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows [N, H] of `weight` [V, H] for `tokens` [N] int64, in `dtype`: the weight's, on the CPU float32. Ids that the
-    vocabulary does not have are taken for its nearest."""
+    """Rows [N, H] of `weight` [V, H] for `tokens` [N] int64. `dtype`: the weight's, on the CPU float32. Ids outside of
+    the vocabulary are clamped to it."""
     out = torch.empty(tokens.shape[0], weight.shape[1], dtype=dtype, device=weight.device)
     _EMBED(weight, tokens, out)
     return out
 
 
 def join_norms(weight: Tensor, tokens: Tensor, embed_norm: Norm, hidden: Tensor, hidden_norm: Norm) -> Tensor:
-    """[N, 2 H]: the embeddings of `tokens` as `embed` has them, and `hidden` [N, H], each under its norm."""
+    """[N, 2 H]: the embeddings of `tokens`, as from `embed`, then `hidden` [N, H], each normed."""
     out = hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
     _JOIN(weight, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out)
     return out
@@ -35,7 +34,8 @@ def take_rows(x: Tensor, index: Tensor, out: Tensor) -> Tensor:
 
 
 def copy_rows_(out: Tensor, x: Tensor) -> None:
-    """out = x, both [N, H], any distance apart. On the CPU by this thread alone: torch would wake its own for it."""
+    """out = x, both [N, H], rows any distance apart."""
+    # On the CPU this thread copies: torch would wake its thread pool for it.
     _COPY(out, x)
 
 

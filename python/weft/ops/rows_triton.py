@@ -15,14 +15,14 @@ BLOCK = 1024
 
 @triton.jit
 def token_row(Weight, Tokens, row, V, H):
-    """Where the embedding of a row's token is; of the nearest that there is."""
+    """The address of the embedding of a row's token, clamped to the vocabulary."""
     token = tl.load(Tokens + row)
     return Weight + tl.minimum(tl.maximum(token, 0), V - 1).to(tl.int64) * H
 
 
 @triton.jit
 def normed(source, Norm, eps, h, H):
-    """`source` [H] under its norm, in float32."""
+    """`source` [H], normed, in float32."""
     x = tl.load(source + h, mask=h < H, other=0.0).to(tl.float32)
     weight = tl.load(Norm + h, mask=h < H, other=0.0).to(tl.float32)
     return x * tl.rsqrt(tl.sum(x * x, 0) / H + eps) * weight
@@ -74,7 +74,7 @@ def take_kernel(X, Index, Out, T, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr)
 
 
 def embed(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
-    """`out` [N, H], contiguous, of `tokens` [N]."""
+    """Embeddings of `tokens` [N], to `out` [N, H], contiguous."""
     grid = (out.shape[0], triton.cdiv(out.shape[1], BLOCK))
     embed_kernel[grid](weight, tokens.contiguous(), out, *weight.shape, BLOCK, **chain_options(out))
 

@@ -1,7 +1,8 @@
-"""Token masks by slot: sending them to the device, and blocking what they forbid.
+"""Token masks by slot: copying them to the device, and blocking the tokens that they forbid.
 
-Each of R slots has P mask rows, one for each position: row slot * P + j of `masks` is what may follow the slot's
-committed text and j drafts. Bits are as in `weft.ops.token_mask`. Both operations work in a function given to `launch`.
+Each of R slots has P mask rows, one for each position: row slot * P + j of `masks` has the tokens that may follow the
+slot's committed text and j drafts. Bits are as in `weft.ops.token_mask`. Both operations work in a function given to
+`launch`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ from weft.ops.library import (
 
 @dataclass(frozen=True)
 class SlotMasks:
-    """`masks` [R * P, W] int32, `flags` [R * P] int32 (0: the row's logits are left alone) and `temperatures` [R * P]
-    float32, of `num_positions` (P) rows for each slot, all contiguous; on a device, or on the host, pinned for CUDA."""
+    """Mask rows of R slots with `num_positions` (P) rows each; all contiguous, on a device, or on the host and pinned
+    for CUDA.
+
+    masks: [R * P, W] int32. flags: [R * P] int32; 0 leaves the row's logits alone. temperatures: [R * P] float32.
+    """
 
     masks: Tensor
     flags: Tensor
@@ -65,8 +69,8 @@ def apply_slot_masks_(
 
 
 def copy_slot_masks(to: SlotMasks, source: SlotMasks, slots: Tensor, first: int, stop: int) -> None:
-    """Copy the rows of positions first..stop-1 of `slots` [B] int64, with flags and temperatures; of a row whose flag
-    is 0 the mask stays what it was. `source` is host memory, which on CUDA the kernel reads itself."""
+    """Copy the rows of positions first..stop-1 of `slots` [B] int64, with flags and temperatures. The mask of a row
+    whose flag is 0 is not copied. `source` is host memory, which the kernel reads directly on CUDA."""
     _COPY(
         slots, to.masks, to.flags, to.temperatures, source.masks, source.flags, source.temperatures, to.num_positions,
         first, stop,

@@ -1,50 +1,81 @@
-"""Sampling by slot: what requests ask of their logits lies on the device, and one captured call serves every mix of
-them.
+"""Sampling by slot: each request's sampling parameters lie on the device, in its slot's record, and one captured call
+serves every mix of requests.
 
-A request's parameters are numbers in its slot's rows of `SlotParams`, neutral where it asks for nothing. So no kernel
-launch, and no graph, depends on what requests ask. R slots, B batch rows, T = 1 + K positions, K drafts, V vocabulary,
-N = B * T logits rows.
+A record is neutral where its request asks for nothing, so no kernel launch and no graph depends on the requests. R
+slots, B batch rows, T = 1 + K positions, K drafts, V vocabulary, N = B * T logits rows.
 
 A token is the argmax of logits / temperature + noise (`csrc/kernels/sampling/gumbel.h`). The noise is a function of the
-request's seed, the position and the target's token id, and of nothing else. So a drafter that draws with it tends to
-draw what the target will, a draft is right when it is equal, and a seed gives the same text whatever the drafter, the
-batch or the load. Since -log(-log(u)) is a Gumbel variate, the token is distributed as softmax(logits / temperature).
+request's seed, the position and the target's token id, and of nothing else. So a drafter that draws with the same noise
+tends to draw the target's token, and a draft is right when it equals that token. A seed gives the same text whatever
+the drafter, the batch or the load. Since -log(-log(u)) is a Gumbel variate, the token is distributed as
+softmax(logits / temperature).
+
+The functions at the top are the interface. Below them each operation checks its tensors, makes a native call of
+addresses and sizes, and is registered as `torch.ops.weft.*` for the CPU and CUDA.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor
 
-from weft.ops.slots_native import ADVANCE, INPUTS, KEEP, PICK, PROPOSALS, SAMPLE
+from weft import _core
+from weft.ops.library import (
+    address,
+    check_cuda,
+    check_logits,
+    check_vector,
+    device_of,
+    launch_cuda,
+    multiprocessors,
+    native_logits,
+    register,
+    require,
+    require_cuda_kernels,
+    run_kernel,
+    stream_of,
+)
+
+SlotRecord: TypeAlias = _core.SlotRecord
+BiasKind: TypeAlias = _core.BiasKind
+RECORD_WORDS = len(bytes(SlotRecord())) // 8
+"""Words of 8 bytes in a record."""
+LOWEST_TEMPERATURE = _core.LOWEST_TEMPERATURE
+"""A temperature below this is greedy."""
+
+_DTYPES = {"i8": torch.int64, "f4": torch.float32, "i4": torch.int32}
+
+
+class RecordField:
+    """A field of `SlotParams.records` as a tensor [R]: a view, which may be written."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        layout, offset = SlotRecord.fields()[name]
+        self._dtype = _DTYPES[layout]
+        self._column = offset // self._dtype.itemsize
+
+    @overload
+    def __get__(self, params: None, owner: type) -> RecordField: ...
+    @overload
+    def __get__(self, params: SlotParams, owner: type) -> Tensor: ...
+    def __get__(self, params: SlotParams | None, owner: type) -> RecordField | Tensor:
+        return self if params is None else params.records.view(self._dtype)[:, self._column]
 
 
 @dataclass(frozen=True)
 class SlotParams:
-    """Sampling parameters of R slots and what penalties know of their texts; on one device, all contiguous.
+    """The records of R slots, and what penalties need to know of their texts; on one device, all contiguous.
 
     `vocab` is the target's vocabulary, M the room for bad words, E that for end tokens, L the most tokens of a text.
     """
 
-    floats: Tensor
-    """[9, R] float32. temperature: below 1e-5, or NaN, is the largest logit without noise. top_p, of the token after
-    the text: >= 1 is none. min_p: <= 0 is none. repetition, positive: divides positive, multiplies other logits of
-    tokens in prompt or output. presence, frequency: taken from the logits of tokens that are counted, once and as often
-    as they are. top_p_decay and top_p_min: every token makes top_p max(top_p * decay, min), unless they are 1 and 0.
-    What top_p begins with."""
-    longs: Tensor
-    """[2, R] int64: the seed, and the position until which end tokens are blocked."""
-    ints: Tensor
-    """[9, R] int32: top_k, <= 0 for none; whether the slot has penalties, bias, bad words or no_repeat at all; whether
-    its bias is read, 2 where that goes beyond 10,000; how many drafts it may have; whether it wants log-probabilities;
-    whether the host chooses its tokens, so that verification leaves it where it is; whether its bias and temperature
-    come before penalties; no_repeat, the length of n-grams that do not come twice, 0 for none; the token after which
-    top_p begins anew, -1 for none."""
+    records: Tensor
+    """[R, W] int64: a `_core.SlotRecord` for each slot, as its bytes."""
     counts: Tensor
-    """[R, vocab] int32: how often each token stands in what is counted: the output, and all or a part of the prompt for
-    those who count that, too."""
+    """[R, vocab] int32: how often each token stands in the output, and in the counted part of the prompt."""
     prompt: Tensor
     """[R, ceil(vocab / 32)] int32; bit t % 32 of word t // 32 is set where token t stands in the prompt."""
     bias: Tensor
@@ -56,22 +87,40 @@ class SlotParams:
     ends: Tensor
     """[R, E] int32: the tokens that would end a slot's request; -1 is none."""
 
+    # The fields of the records. `_core.SlotRecord` documents each (csrc/kernels/sampling/slot_record.h).
+    seed = RecordField()
+    ends_allowed_from = RecordField()
+    temperature = RecordField()
+    top_p = RecordField()
+    top_p_start = RecordField()
+    top_p_decay = RecordField()
+    top_p_min = RecordField()
+    min_p = RecordField()
+    repetition_penalty = RecordField()
+    presence_penalty = RecordField()
+    frequency_penalty = RecordField()
+    top_k = RecordField()
+    top_p_reset_id = RecordField()
+    changes_logits = RecordField()
+    bias_kind = RecordField()
+    penalties_after_temperature = RecordField()
+    no_repeat_ngram_size = RecordField()
+    max_drafts = RecordField()
+    wants_logprobs = RecordField()
+    is_held = RecordField()
+
     @staticmethod
     def neutral(
         slots: int, vocab: int, bad_words: int, ends: int, max_length: int, device: torch.device
     ) -> SlotParams:
-        """Tables of slots that ask for nothing. Before its slot is written a row's temperature is 0."""
+        """Records and tables of slots that ask for nothing: temperature 0, no drafts."""
 
         def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
 
-        floats, ints = zeros(9, slots, dtype=torch.float32), zeros(9, slots, dtype=torch.int32)
-        floats[1] = floats[6] = floats[8] = 1.0
-        ints[8] = -1
+        record = torch.frombuffer(bytearray(bytes(SlotRecord())), dtype=torch.int64)
         return SlotParams(
-            floats=floats,
-            longs=zeros(2, slots, dtype=torch.int64),
-            ints=ints,
+            records=record.repeat(slots, 1).to(device),
             counts=zeros(slots, vocab, dtype=torch.int32),
             prompt=zeros(slots, -(-vocab // 32), dtype=torch.int32),
             bias=zeros(slots, vocab, dtype=torch.float32),
@@ -81,16 +130,10 @@ class SlotParams:
         )
 
     @property
-    def max_drafts(self) -> Tensor:
-        """[R] int32: how many drafts each slot may have."""
-        return self.ints[3]
-
-    @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of them, in the order of the operations' arguments."""
+        """All tensors, in the order of the operations' arguments."""
         return (
-            self.floats, self.longs, self.ints, self.counts, self.prompt, self.bias, self.bad_words, self.history,
-            self.ends,
+            self.records, self.counts, self.prompt, self.bias, self.bad_words, self.history, self.ends,
         )  # fmt: skip
 
 
@@ -102,24 +145,29 @@ def sample_slots_(
     params: SlotParams,
     temperatures: Tensor | None = None,
 ) -> Tensor:
-    """The target's token at every position, [N] int64, -1 where there is none; `logits` keep what parameters changed.
+    """The target's token at every position, [N] int64, -1 where there is none; changes `logits`, but for truncation.
 
     logits: [N, V] float32, float16 or bfloat16, rows any distance apart, V at most 2^23; row b * T + t is position t of
         batch row b.
     slot, base: [B] int64: the batch row's slot, and the position of its last committed token.
-    inputs: [B, T] int64: that token, then the drafts; position t has seen t of them, which count as output. -1 is none.
-    temperatures: float32, P >= T for each slot: those that are not negative go before the slot's own.
-    In this order: repetition, presence, frequency and bias, in float32, rounded once to the logits' dtype, finite where
-    both were; or the bias first, and presence and frequency taken from logits / temperature. A bad word's last token is
-    blocked where the tokens before it are those that the text ends with, and the last of an n-gram of the text where
-    the text ends with the others; end tokens are blocked before their position, unless every other logit is -inf or
-    NaN. Where a bias goes beyond 10,000, the largest logit is taken from all. Then top-k, top-p and min-p, each of
-    which keeps ties with the last that it keeps; the draw, where a NaN never wins, and of equal sums that of the lowest
-    token.
+    inputs: [B, T] int64: that token, then the drafts. Position t follows the first t drafts, which count as output. -1
+        is none.
+    temperatures: float32, P >= T for each slot; those that are not negative replace the slot's own.
+
+    The steps, in order:
+    1. Repetition, presence and frequency penalties, then the bias; or the bias first, and presence and frequency taken
+       from logits / temperature (`penalties_after_temperature`). In float32, rounded once to the logits' dtype; finite
+       where logits and bias were.
+    2. Bad words and n-grams: a token is blocked that would complete a bad word, or repeat an n-gram of the text.
+    3. End tokens are blocked before `ends_allowed_from`, unless every other logit is -inf or NaN.
+    4. Where a bias goes beyond 10,000, the row's largest logit is subtracted from all.
+    5. Top-k, top-p and min-p. Each keeps ties with the last token that it keeps.
+    6. The draw. A NaN never wins; among equal sums the lowest token does.
+
     The logits of a slot out of bounds are left alone. Raises `InputError` for tensors that are not as above, and
     `InterfaceError` for CUDA tensors in a build without CUDA.
     """
-    token: Tensor = SAMPLE(logits, slot, base, inputs, *params.tensors, temperatures)
+    token: Tensor = _SAMPLE(logits, slot, base, inputs, *params.tensors, temperatures)
     return token
 
 
@@ -140,15 +188,15 @@ def pick_drafts_(
 ) -> None:
     """Draft `number` (from 1) of every batch row, to `out` [B] int64 in the target's ids and to its place in `drafts`.
 
-    It is drawn as the target's token at its position will be (`sample_slots_`), but that it may be an end, after the
-    drafts before it. -1 is none: where the logits leave nothing, and beyond the slot's own limit of drafts.
+    It is drawn like the target's token at its position (`sample_slots_`), after the drafts before it; but it may be an
+    end token. -1 is none: where every logit is -inf or NaN, and beyond the slot's own limit of drafts.
 
     logits: [B, V] of the drafter. slot, base: as in `sample_slots_`. count: [B] int64, how many drafts verification
-    accepted. drafts, proposed: [K, R] int64 by slot; what the host proposed goes before, unless it is -1. d2t: [V]
-    int64; column c stands for token c + d2t[c]. drafts_host: written as `drafts`. It and `proposed` may be the host's
-    memory, pinned for CUDA.
+    accepted. drafts, proposed: [K, R] int64 by slot; a proposed token of the host replaces the draw, unless it is -1.
+    d2t: [V] int64; column c stands for token c + d2t[c]. drafts_host: written as `drafts`. `drafts_host` and `proposed`
+    may be the host's memory, pinned for CUDA.
     """
-    PICK(
+    _PICK(
         logits, slot, base, count, drafts, number, *params.tensors, temperatures, proposed, d2t, out, drafts_host
     )  # fmt: skip
 
@@ -164,39 +212,314 @@ def advance_slots_(
     params: SlotParams,
     is_counted: bool = False,
 ) -> None:
-    """Verify the drafts and move every slot to the end of what is committed, in place.
+    """Verify the drafts and move every slot to the end of its committed tokens, in place.
 
-    sampled: [B, T] int64, the target's tokens; inputs: [B, T] int64, of which all but the first are drafts. The leading
-    drafts that equal the target's tokens are accepted: how many goes to `count` [B] int64 (with `is_counted` it says
-    so already), the tokens to `tokens` [B, T].
-    slots: by slot `verified` [R, K + 2] (count, then tokens), `last_token`, `length`, `proposed` [R] (how many drafts
-    there were, where T > 1), `drafts` [K, R], of which those beyond T - 1 become -1, and `verified_host`, which is
-    written as `verified` and may be the host's memory, pinned for CUDA; all int64. The last slot pads: it stays at
-    length 0. Tokens of slots with penalties are counted, and change top_p where it decays.
+    sampled: [B, T] int64, the target's tokens. inputs: [B, T] int64; all but the first of a row are drafts. The leading
+    drafts that equal the target's tokens are accepted: their number goes to `count` [B] int64 (with `is_counted` it is
+    given there), the tokens to `tokens` [B, T].
+    slots: by slot, all int64: `verified` [R, K + 2] (count, or `_core.HELD_SLOT` for a held slot; then tokens),
+    `last_token` and `length` [R], `proposed` [R] (how many drafts there were, written where T > 1), `drafts` [K, R], of
+    which those beyond T - 1 become -1, and `verified_host`, which is written as `verified` and may be the host's
+    memory, pinned for CUDA.
+    The last slot pads: it stays at length 0. For slots that change logits the tokens are counted and appended to their
+    history, and top_p follows them where it decays.
     """
-    ADVANCE(
-        sampled, slot, base, inputs, count, tokens, *slots, params.floats, params.ints, params.counts,
-        params.history, is_counted,
+    _ADVANCE(
+        sampled, slot, base, inputs, count, tokens, *slots, *params.tensors, is_counted
     )  # fmt: skip
 
 
 def keep_logits_(logits: Tensor, kept: Tensor, slot: Tensor, params: SlotParams) -> None:
     """Copy the rows of `logits` [N, V] whose slots want log-probabilities to `kept` [N, V], contiguous. slot: [B]."""
-    KEEP(logits, kept, slot, params.ints)
+    _KEEP(logits, kept, slot, params.records)
 
 
 def read_slots_(
     slot: Tensor, by_slot: tuple[Tensor, ...], base: Tensor, tokens: Tensor, pages: Tensor
 ) -> None:
-    """What an iteration reads of its rows' slots: how long their texts are, their last tokens and drafts, their pages.
+    """Gather an iteration's inputs from its rows' slots: the texts' lengths, last tokens and drafts, and the pages.
 
     slot: [B] int64. by_slot: `length` and `last_token` [R] int64, `drafts` [K, R] int64 and `page_table` [R, P] int32.
     Written: base [B] int64, tokens [B, T] int64 (the last token, then T - 1 <= K drafts) and pages [B, P] int32.
     """
-    INPUTS(slot, *by_slot, base, tokens, pages)
+    _READ(slot, *by_slot, base, tokens, pages)
 
 
 def take_proposals_(slot: Tensor, proposed: Tensor, drafts: Tensor, number: int, params: SlotParams) -> None:
-    """Drafts 1..`number` of each row's slot in `drafts` [K, R] become those of `proposed` [K, R] int64, -1 beyond the
-    slot's own limit. slot: [B] int64. `proposed` may be the host's memory, pinned for CUDA."""
-    PROPOSALS(slot, proposed, drafts, number, params.ints)
+    """Copy drafts 1..`number` of each row's slot from `proposed` [K, R] int64 to `drafts` [K, R]; beyond the slot's own
+    limit they become -1. slot: [B] int64. `proposed` may be the host's memory, pinned for CUDA."""
+    _TAKE(slot, proposed, drafts, number, params.records)
+
+
+_PARAMS = (
+    "Tensor records, Tensor counts, Tensor prompt, Tensor bias, Tensor bad_words, Tensor history, Tensor ends"
+)
+_WRITTEN_PARAMS = (
+    "Tensor(i!) records, Tensor(j!) counts, Tensor prompt, Tensor bias, Tensor bad_words, Tensor(k!) history,"
+    " Tensor ends"
+)
+_NUM_PARAMS = 7
+_MAX_COLUMNS = 2**23  # so that the sum of a row's probabilities fits 64 bits
+
+
+def _tables(tensors: tuple[Tensor, ...]) -> _core.SlotTables:
+    _, counts, _, _, bad_words, history, ends = tensors
+    slots, vocab = counts.shape
+    return _core.slot_tables(
+        slots, vocab, bad_words.shape[1], history.shape[1], ends.shape[1], *[t.data_ptr() for t in tensors]
+    )
+
+
+def _after_params(rest: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """The `count` arguments after the parameters."""
+    # torch's dispatcher leaves out trailing arguments that are None.
+    return (*rest[_NUM_PARAMS:], *[None] * count)[:count]
+
+
+def _width(temperatures: Tensor | None, slots: int) -> int:
+    return 0 if temperatures is None else temperatures.numel() // slots
+
+
+def _check_rows(logits: Tensor, slot: Tensor, base: Tensor) -> None:
+    check_logits(logits, in_place=True)
+    require(logits.shape[1] <= _MAX_COLUMNS, f"logits have {logits.shape[1]} columns; at most {_MAX_COLUMNS}")
+    check_vector("slot", slot, (torch.int64,), slot.shape[0], logits)
+    check_vector("base", base, (torch.int64,), slot.shape[0], logits)
+
+
+def _check_sample(logits: Tensor, slot: Tensor, base: Tensor, inputs: Tensor, *rest: Any) -> Tensor:
+    _check_rows(logits, slot, base)
+    fits = inputs.dim() == 2 and inputs.dtype is torch.int64 and inputs.is_contiguous()
+    require(
+        fits and inputs.numel() == logits.shape[0] and inputs.shape[0] == slot.shape[0],
+        f"inputs must be [{slot.shape[0]}, T] int64, contiguous, one for each row of the logits; "
+        f"got {list(inputs.shape)} {inputs.dtype} for {logits.shape[0]} rows",
+    )
+    return torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
+
+
+def _target_call(
+    logits: Tensor, slot: Tensor, base: Tensor, inputs: Tensor, *rest: Any
+) -> tuple[_core.SlotCall, Tensor]:
+    out = _check_sample(logits, slot, base, inputs, *rest)
+    tables, (temperatures,) = _tables(rest[:_NUM_PARAMS]), _after_params(rest, 1)
+    call = _core.target_call(
+        *native_logits(logits), inputs.shape[1], tables, slot.data_ptr(), base.data_ptr(), inputs.data_ptr(),
+        address(temperatures), _width(temperatures, rest[0].shape[0]), out.data_ptr(),
+    )  # fmt: skip
+    return call, out
+
+
+def _check_pick(
+    logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: Any
+) -> None:
+    _check_rows(logits, slot, base)
+    check_vector("count", count, (torch.int64,), slot.shape[0], logits)
+    require(1 <= number <= drafts.shape[0], f"draft number {number} is not one of {drafts.shape[0]}")
+    _, proposed, d2t, out, drafts_host = _after_params(rest, 5)
+    if d2t is not None:
+        check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)
+    check_vector("out", out, (torch.int64,), logits.shape[0], logits)
+    for name, other in (("proposed", proposed), ("drafts_host", drafts_host)):
+        _check_like(name, other, "drafts", drafts)
+
+
+def _check_like(name: str, tensor: Tensor | None, model: str, like: Tensor) -> None:
+    """Raise unless `tensor`, on either the device or the host, has the shape and dtype of `like`; None is fine."""
+    fits = tensor is None or (
+        tensor.shape == like.shape and tensor.dtype is like.dtype and tensor.is_contiguous()
+    )
+    require(fits, f"{name} must be as {model}, {list(like.shape)} {like.dtype}, contiguous")
+
+
+def _reached(name: str, tensor: Tensor | None, like: Tensor) -> int:
+    """The address of a tensor on the device of `like`, or in host memory that this device reaches; 0 for None."""
+    if tensor is None:
+        return 0
+    is_reachable = tensor.device == like.device or tensor.is_pinned()
+    require(is_reachable, f"{name} is in the host's memory, which kernels reach only where it is pinned")
+    return tensor.data_ptr()
+
+
+def _draft_call(
+    logits: Tensor, slot: Tensor, base: Tensor, count: Tensor, drafts: Tensor, number: int, *rest: Any
+) -> _core.SlotCall:
+    _check_pick(logits, slot, base, count, drafts, number, *rest)
+    tables, (temperatures, proposed, d2t, out, drafts_host) = (
+        _tables(rest[:_NUM_PARAMS]),
+        _after_params(rest, 5),
+    )
+    return _core.draft_call(
+        *native_logits(logits), number, tables, slot.data_ptr(), base.data_ptr(), count.data_ptr(),
+        drafts.data_ptr(), address(temperatures), _width(temperatures, rest[0].shape[0]),
+        _reached("proposed", proposed, drafts), address(d2t), out.data_ptr(),
+        _reached("drafts_host", drafts_host, drafts),
+    )  # fmt: skip
+
+
+def _sample_cpu(*args: Any) -> Tensor:
+    call, out = _target_call(*args)
+    run_kernel("sample", _core.sample_slots_cpu(call, torch.get_num_threads()))
+    return out
+
+
+def _pick_cpu(*args: Any) -> None:
+    run_kernel("pick", _core.sample_slots_cpu(_draft_call(*args), torch.get_num_threads()))
+
+
+def _sample_cuda(logits: Tensor, *args: Any) -> Tensor:
+    call, out = _target_call(logits, *args)
+    _launch_cuda(call, logits)
+    return out
+
+
+def _pick_cuda(logits: Tensor, *args: Any) -> None:
+    _launch_cuda(_draft_call(logits, *args), logits)
+
+
+def _launch_cuda(call: _core.SlotCall, logits: Tensor) -> None:
+    require_cuda_kernels()
+    sms = multiprocessors(logits.get_device())
+    with device_of(logits):
+        check_cuda(_core.sample_slots_cuda(call, sms, stream_of(logits)))
+
+
+def _advance_call(
+    sampled: Tensor, slot: Tensor, base: Tensor, inputs: Tensor, count: Tensor, tokens: Tensor, *rest: Any
+) -> _core.AdvanceCall:
+    rows, width = inputs.shape
+    check_vector("slot", slot, (torch.int64,), rows, sampled)
+    check_vector("base", base, (torch.int64,), rows, sampled)
+    fits = sampled.shape == inputs.shape and sampled.is_contiguous() and inputs.is_contiguous()
+    require(
+        fits, f"sampled and inputs must be contiguous, of one shape; got {sampled.shape} and {inputs.shape}"
+    )
+    verified, last_token, length, proposed, drafts, host, *params, is_counted = rest
+    _check_like("verified_host", host, "verified", verified)
+    return _core.advance_call(
+        rows, width, _tables(tuple(params)), slot.data_ptr(), base.data_ptr(), inputs.data_ptr(), sampled.data_ptr(),
+        is_counted, count.data_ptr(), tokens.data_ptr(), verified.data_ptr(), verified.shape[1],
+        _reached("verified_host", host, verified), last_token.data_ptr(), length.data_ptr(), proposed.data_ptr(),
+        drafts.data_ptr(), drafts.shape[0],
+    )  # fmt: skip
+
+
+def _advance_cpu(*args: Any) -> None:
+    run_kernel("advance", _core.advance_slots_cpu(_advance_call(*args)))
+
+
+def _advance_cuda(sampled: Tensor, *args: Any) -> None:
+    launch_cuda(_core.advance_slots_cuda, _advance_call, sampled, *args)
+
+
+def _keep_call(logits: Tensor, kept: Tensor, slot: Tensor, records: Tensor) -> _core.KeepCall:
+    check_logits(logits, in_place=False)
+    require(
+        kept.shape == logits.shape and kept.dtype is logits.dtype and kept.is_contiguous(),
+        f"kept must be {list(logits.shape)} {logits.dtype}, contiguous; got {list(kept.shape)} {kept.dtype}",
+    )
+    positions = logits.shape[0] // max(slot.shape[0], 1)
+    return _core.keep_call(
+        *native_logits(logits), kept.data_ptr(), max(positions, 1), records.shape[0], slot.data_ptr(),
+        records.data_ptr(),
+    )  # fmt: skip
+
+
+def _keep_cpu(*tensors: Tensor) -> None:
+    run_kernel("keep_logits", _core.keep_logits_cpu(_keep_call(*tensors)))
+
+
+def _keep_cuda(logits: Tensor, *tensors: Tensor) -> None:
+    launch_cuda(_core.keep_logits_cuda, _keep_call, logits, *tensors)
+
+
+_SAMPLE = register(
+    f"sample_slots_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor inputs, {_PARAMS},"
+    " Tensor? temperatures=None) -> Tensor",
+    cpu=_sample_cpu,
+    cuda=_sample_cuda,
+    fake=_check_sample,
+)
+_PICK = register(
+    "pick_drafts_(Tensor(a!) logits, Tensor slot, Tensor base, Tensor count, Tensor(b!) drafts, int number,"
+    f" {_PARAMS}, Tensor? temperatures, Tensor? proposed, Tensor? d2t, Tensor(c!) out,"
+    " Tensor(d!)? drafts_host=None) -> ()",
+    cpu=_pick_cpu,
+    cuda=_pick_cuda,
+    fake=_check_pick,
+)
+_ADVANCE = register(
+    "advance_slots_(Tensor sampled, Tensor slot, Tensor base, Tensor inputs, Tensor(a!) count, Tensor(b!) tokens,"
+    " Tensor(c!) verified, Tensor(d!) last_token, Tensor(e!) length, Tensor(f!) proposed, Tensor(g!) drafts,"
+    " Tensor(h!) verified_host,"
+    f" {_WRITTEN_PARAMS}, bool is_counted) -> ()",
+    cpu=_advance_cpu,
+    cuda=_advance_cuda,
+)
+_KEEP = register(
+    "keep_logits_(Tensor logits, Tensor(a!) kept, Tensor slot, Tensor records) -> ()",
+    cpu=_keep_cpu,
+    cuda=_keep_cuda,
+)
+
+
+def _inputs_call(
+    slot: Tensor,
+    length: Tensor,
+    last_token: Tensor,
+    drafts: Tensor,
+    page_table: Tensor,
+    base: Tensor,
+    tokens: Tensor,
+    pages: Tensor,
+) -> _core.InputsCall:
+    rows, width = tokens.shape
+    require(width <= drafts.shape[0] + 1, f"there are {drafts.shape[0]} drafts by slot, not {width - 1}")
+    require(
+        tokens.is_contiguous() and pages.is_contiguous() and pages.shape == (rows, page_table.shape[1]),
+        f"tokens and pages must be contiguous, pages {[rows, page_table.shape[1]]}; got {list(pages.shape)}",
+    )
+    return _core.inputs_call(
+        slot.data_ptr(), length.data_ptr(), last_token.data_ptr(), drafts.data_ptr(), page_table.data_ptr(),
+        base.data_ptr(), tokens.data_ptr(), pages.data_ptr(), rows, width, length.shape[0], page_table.shape[1],
+    )  # fmt: skip
+
+
+def _inputs_cpu(*tensors: Tensor) -> None:
+    run_kernel("read_slots", _core.read_slots_cpu(_inputs_call(*tensors)))
+
+
+def _inputs_cuda(slot: Tensor, *tensors: Tensor) -> None:
+    launch_cuda(_core.read_slots_cuda, _inputs_call, slot, *tensors)
+
+
+def _proposals_call(
+    slot: Tensor, proposed: Tensor, drafts: Tensor, number: int, records: Tensor
+) -> _core.ProposalsCall:
+    require(0 <= number <= drafts.shape[0], f"there are {drafts.shape[0]} drafts by slot, not {number}")
+    _check_like("proposed", proposed, "drafts", drafts)
+    return _core.proposals_call(
+        slot.data_ptr(), _reached("proposed", proposed, drafts), records.data_ptr(), drafts.data_ptr(),
+        slot.shape[0], number, drafts.shape[1],
+    )  # fmt: skip
+
+
+def _proposals_cpu(*args: Any) -> None:
+    run_kernel("take_proposals", _core.take_proposals_cpu(_proposals_call(*args)))
+
+
+def _proposals_cuda(slot: Tensor, *args: Any) -> None:
+    launch_cuda(_core.take_proposals_cuda, _proposals_call, slot, *args)
+
+
+_READ = register(
+    "read_slots_(Tensor slot, Tensor length, Tensor last_token, Tensor drafts, Tensor page_table, Tensor(a!) base,"
+    " Tensor(b!) tokens, Tensor(c!) pages) -> ()",
+    cpu=_inputs_cpu,
+    cuda=_inputs_cuda,
+)
+_TAKE = register(
+    "take_proposals_(Tensor slot, Tensor proposed, Tensor(a!) drafts, int number, Tensor records) -> ()",
+    cpu=_proposals_cpu,
+    cuda=_proposals_cuda,
+)

@@ -1,7 +1,7 @@
-"""Token bitmasks: blocking what a grammar does not allow, and bringing the masks to the device.
+"""Token bitmasks: blocking the tokens that a grammar forbids, and copying the masks to the device.
 
-Bit t of a mask row is bit t % 32 of int32 word t // 32; 1 allows token t. Both operations work in a function
-given to `launch`, and allocate nothing.
+Bit t of a mask row is bit t % 32 of int32 word t // 32; 1 allows token t. Both operations work in a function given to
+`launch`, and allocate nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from weft.ops.library import (
 
 _INTEGERS = (torch.int32, torch.int64)
 
-# What the extension is called with, before the threads or the stream.
+# Arguments of the extension's functions, before the threads or the stream.
 _ApplyArguments = tuple[int, int, int, int, int, int, int, int, int, int, bool, int, int]
 _CopyArguments = tuple[int, int, int, int, int, int, int, int, int, bool, int, int, int]
 
 
 def allocate_token_bitmask(batch_size: int, vocab_size: int, *, pinned: bool = False) -> Tensor:
-    """Mask rows in host memory: [batch_size, ceil(vocab_size / 32)] int32, all of them allowing everything.
+    """Mask rows in host memory that allow every token: [batch_size, ceil(vocab_size / 32)] int32.
 
-    `Matcher.fill` writes a row. `pinned` where a GPU's copies read them. Raises InputError for sizes below 1.
+    `Matcher.fill` writes a row. `pinned`: for copies to a GPU. Raises InputError for sizes below 1.
     """
     require(
         batch_size >= 1 and vocab_size >= 1, f"sizes must be at least 1, not {batch_size} and {vocab_size}"
@@ -52,15 +52,15 @@ def apply_token_bitmask_(
     """Set the logits of blocked tokens to -inf, in place.
 
     logits: [n, vocab] float32, float16 or bfloat16; the last dimension contiguous, rows any distance apart.
-    bitmask: [m, words] int32, likewise; `words` is ceil(vocabulary / 32). Bits beyond the vocabulary mean
-        nothing; a token that the words do not cover is blocked.
-    rows: [n] int32 or int64, the mask row of each logits row; without it row i takes mask row i, and m must
-        be at least n. A number out of [0, m) raises InputError on the CPU. On CUDA the host can't see it: it
-        blocks the whole row, so that sampling gives -1.
+    bitmask: [m, words] int32, likewise; `words` is ceil(vocabulary / 32). Bits beyond the vocabulary are ignored; a
+        token beyond the words is blocked.
+    rows: [n] int32 or int64, the mask row of each logits row; by default row i takes mask row i, and m must be at
+        least n. A number out of [0, m) raises InputError on the CPU. On CUDA, where the host can't see it, it blocks
+        the whole row, so that sampling gives -1.
     token_mask: [n] int32; logits row i is left alone where it is 0.
-    d2t: [vocab] int64; column i stands for token i + d2t[i]. One that points out of the mask is blocked.
-    All on one device. Raises InputError for anything else, and InterfaceError for CUDA tensors in a build
-    without CUDA.
+    d2t: [vocab] int64; column i stands for token i + d2t[i]. A token outside of the mask is blocked.
+    All on one device. Raises InputError for anything else, and InterfaceError for CUDA tensors in a build without
+    CUDA.
     """
     _APPLY(logits, bitmask, rows, token_mask, d2t)
 
@@ -78,10 +78,10 @@ def copy_mask_rows(
 
     dst_masks, src_masks: [m, words] int32, the last dimension contiguous.
     dst_token_mask, src_token_mask: [m] int32. dst_temperatures, src_temperatures: [m] float32, copied as flags are.
-    rows: [n] int32 or int64 on the device of dst. Of a row whose source flag is 0 only the flag is copied. A
-        number out of [0, m) raises InputError on the CPU; on CUDA it is skipped.
-    On CUDA the sources are pinned host memory, which the kernel reads itself: they may be written again once
-    the stream is past this.
+    rows: [n] int32 or int64 on the device of dst. Where a row's source flag is 0, only the flag is copied. A number out
+        of [0, m) raises InputError on the CPU; on CUDA it is skipped.
+    On CUDA the sources are pinned host memory, which the kernel reads directly: they may be written again only after
+    the stream has passed this operation.
     """
     _COPY(dst_masks, src_masks, dst_token_mask, src_token_mask, rows, dst_temperatures, src_temperatures)
 

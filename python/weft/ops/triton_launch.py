@@ -1,13 +1,14 @@
-"""What weft's Triton kernels have in common: how they follow each other, and counters for those whose programs meet.
+"""Chaining of weft's Triton kernels by programmatic dependent launch, and counters for programs that join results.
 
-With programmatic dependent launch the programs of a kernel start while the kernel before it still runs: as soon as all
-of that one's programs have called `let_next_start`, or ended. All programs call `wait_for_earlier`, also those with
-nothing to do, before they touch what another kernel writes. The kernel before is complete then. Since that one waited
-too, so is everything before it, even what still ran when this kernel started. Where the device can't do it, or the
-kernel before is another's, all this changes nothing.
+With programmatic dependent launch the programs of a kernel start while the previous kernel still runs: as soon as all
+programs of that kernel have called `let_next_start`, or ended. Every program, even one without work, calls
+`wait_for_earlier` before it touches memory that another kernel writes. The previous kernel is complete then; and since
+it waited too, so are all kernels before it. Where the device has no such launch, or the previous kernel is not weft's,
+the calls have no effect.
 
-Before it waits, a program may read only what no unfinished kernel writes: weights, which are older than a stream's
-work; and, where the caller vouches for it, what `read_slots_` wrote or found, since that kernel lets none start early.
+Before it waits, a program may read only memory that no unfinished kernel writes: weights, which are older than a
+stream's work; and, where the caller promises it (`Rows.settled`), the inputs and outputs of `read_slots_`, since that
+kernel lets none start early.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -25,30 +26,30 @@ from torch import Tensor
 from weft.ops.variants import chosen
 
 CHAINS = hasattr(tl.extra.cuda, "gdc_wait")
-"""Whether kernels follow each other by programmatic dependent launch, where the device has it."""
+"""Whether Triton supports programmatic dependent launch."""
 
-MOST_COUNTERS = 1 << 16
+MAX_COUNTERS = 1 << 16
 
 _counters: dict[tuple[torch.device, int], Tensor] = {}  # by device and stream
 
 
 @triton.jit
 def let_next_start(CHAINED: tl.constexpr):
-    """Let the next kernel's programs start once all of this one's are here."""
+    """Let the next kernel's programs start once all programs of this one are here."""
     if CHAINED:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
 def wait_for_earlier(CHAINED: tl.constexpr):
-    """Wait until all earlier kernels are done and visible."""
+    """Wait until all earlier kernels are complete and their writes visible."""
     if CHAINED:
         tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def waited(CHAINED: tl.constexpr):
-    """`wait_for_earlier`; 0, so that what depends on it comes after."""
+    """`wait_for_earlier`, as a value of 0: code that depends on the value runs after the wait."""
     zero = 0
     if CHAINED:
         zero = tl.inline_asm_elementwise(
@@ -59,7 +60,7 @@ def waited(CHAINED: tl.constexpr):
 
 @triton.jit
 def begin(CHAINED: tl.constexpr):
-    """`let_next_start`, then `wait_for_earlier`: for kernels with nothing to read before."""
+    """`let_next_start`, then `wait_for_earlier`: for kernels that read nothing before the wait."""
     let_next_start(CHAINED)
     wait_for_earlier(CHAINED)
 
@@ -70,20 +71,21 @@ def _can_chain(device: torch.device) -> bool:
 
 
 def chain_options(tensor: Tensor) -> dict[str, Any]:
-    """Arguments by which a kernel on the device of `tensor` follows the one before it."""
+    """Launch options that chain a kernel on the device of `tensor` to the previous one."""
     chained = CHAINS and chosen().chained and tensor.is_cuda and _can_chain(tensor.device)
     return {"CHAINED": True, "launch_pdl": True} if chained else {"CHAINED": False}
 
 
 def counters(like: Tensor, count: int) -> Tensor:
-    """`count` int32 or more on the device of `like`, zeros; the kernel leaves zeros. The kernels of a stream, which run
-    one after the other, share them: they are as old as its first kernel, so that a graph does not write them."""
-    if not like.is_cuda or count > MOST_COUNTERS:
+    """At least `count` int32 zeros on the device of `like`; the kernel must leave zeros. The kernels of a stream share
+    them, since they run one after another."""
+    if not like.is_cuda or count > MAX_COUNTERS:
         return torch.zeros(count, dtype=torch.int32, device=like.device)
     key = (like.device, torch.cuda.current_stream(like.device).cuda_stream)
-    found = _counters.get(key)
-    if found is None:
-        found = torch.zeros(MOST_COUNTERS, dtype=torch.int32, device=like.device)
-        if not torch.cuda.is_current_stream_capturing():  # memory of a capture is the graph's alone
-            _counters[key] = found
-    return found
+    shared = _counters.get(key)
+    if shared is None:
+        shared = torch.zeros(MAX_COUNTERS, dtype=torch.int32, device=like.device)
+        # Memory allocated under a capture belongs to that graph, which writes its zeros at each replay.
+        if not torch.cuda.is_current_stream_capturing():
+            _counters[key] = shared
+    return shared

@@ -1,6 +1,6 @@
-"""How CUDA's kernels of few rows follow each other and read ahead: what a measurement decides, in one place.
+"""Variants of the CUDA kernels for few rows: how they chain and prefetch. Measurements choose among them.
 
-`NAMED` lists what is worth measuring. A graph keeps the variant under which it was captured.
+`NAMED` lists the variants that are worth measuring. A graph keeps the variant under which it was captured.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ EarlyKeys = Literal["none", "hinted", "read"]
 
 @dataclass(frozen=True)
 class Variant:
-    """`outputs`, `inputs` and `split_wide` decide a product's last bits, all others nothing but the time."""
+    """`outputs`, `inputs` and `split_wide` affect a product's last bits; the other fields affect only its time."""
 
     chained: bool = True
-    """Triton's kernels follow each other by programmatic dependent launch, where the device has it."""
+    """Triton's kernels use programmatic dependent launch, where the device has it."""
     chains_all: bool = True
-    """So do the kernels in CUDA C++."""
+    """Kernels in CUDA C++ use it too."""
     early: bool = True
-    """A product's first tiles of weights are on their way to shared memory before the kernel before it is done."""
+    """A product loads its first tiles of weights to shared memory before the previous kernel ends."""
     ahead: int = 512
-    """Bytes of each row of weights, after those tiles, that are asked for before it is done; a multiple of 128."""
+    """Bytes of each row of weights, after those tiles, that are prefetched before then; a multiple of 128."""
     bulk: bool = False
-    """They are asked for in few large requests, not line by line."""
+    """They are prefetched in few large requests, not line by line."""
     early_keys: EarlyKeys = "read"
-    """What attention does before then with the keys of earlier steps: nothing, bring its first tile to the L2 cache, or
-    read it."""
+    """Attention's use of earlier steps' keys before then: none, prefetch the first tile to the L2 cache, or read it."""
     outputs: int = 64
-    """Of a tile of a product."""
+    """Outputs of a product's tile."""
     inputs: int = 128
-    """Of such a tile, of 16 bits."""
+    """Inputs of a product's tile, for weights of 16 bits."""
     stages: int = 3
-    """Tiles that are on their way at once, or used."""
+    """Tiles in flight at once, including the one in use."""
     split_wide: bool = False
-    """Products whose outputs alone fill the GPU, gates and ups among them, are in two shares, too."""
+    """Products whose outputs alone fill the GPU, as gates and ups do, are split into two shares too."""
     warps: int = 4
-    """Of a program of a product."""
+    """Warps of a product's program."""
 
 
 NAMED: dict[str, Variant] = {
@@ -67,7 +66,7 @@ NAMED: dict[str, Variant] = {
     "256 inputs": Variant(inputs=256, stages=2),
     "8 warps": Variant(warps=8),
 }
-"""What may be measured against `default`; `WEFT_KERNELS` names the one that a process begins with."""
+"""The variants by name. `WEFT_KERNELS` names the one that a process starts with."""
 
 _chosen = NAMED["default"]
 
@@ -78,7 +77,7 @@ def chosen() -> Variant:
 
 
 def choose(variant: Variant | str) -> None:
-    """Launch kernels in `variant`, or in the one of that name, from now on; `InputError` where there is none."""
+    """Launch kernels in `variant`, or the variant of that name, from now on. Raises `InputError` for unknown names."""
     global _chosen
     if isinstance(variant, str):
         if variant not in NAMED:
@@ -90,7 +89,7 @@ def choose(variant: Variant | str) -> None:
 
 @contextmanager
 def using(variant: Variant | str) -> Iterator[None]:
-    """`choose` for a while."""
+    """`choose` within a `with` block."""
     before = _chosen
     choose(variant)
     try:

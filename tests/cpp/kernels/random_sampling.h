@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cfloat>
-#include <optional>
+#include <cstring>
 
 #include "kernels/sampling/penalties.h"
 #include "kernels/sampling/sampling.h"
@@ -43,65 +43,81 @@ struct AnyTruncation {
   TruncateCall call{logits.view(), temperature.data(), top_k.data(), top_p.data(), min_p.data(), floor.data()};
 };
 
-struct AnyPenalties {
-  std::int64_t rows = any(1, 5), vocab = one_of<std::int64_t>({1, 3, 63, 64, 65, 1023, 2000}), slots = any(1, 4);
-  std::int64_t known = one_of<std::int64_t>({vocab, vocab, vocab + 40, vocab / 2 + 1});  // of the tables
-  std::int64_t bad_width = one_of<std::int64_t>({0, 1, 7, 600}), length = any(1, 40), width = any(0, 4);
-  AnyLogits logits{any_dtype(), rows, vocab};
-  std::vector<std::int32_t> active = filled<std::int32_t>(slots, [] { return any(0, 3); });
-  std::vector<float> repetition = filled<float>(slots, [] { return coin() ? 1.0f : 0.5f + uniform(); });
-  std::vector<float> presence = filled<float>(slots, [] { return coin() ? 0.0f : 4 * uniform() - 2; });
-  std::vector<float> frequency = filled<float>(slots, [] { return coin() ? 0.0f : 4 * uniform() - 2; });
-  std::vector<std::int32_t> counts = filled<std::int32_t>(slots * known, [] { return any(0, 9) ? 0 : any(1, 300); });
+// A record of any parameters.
+inline SlotRecord any_record() {
+  SlotRecord r;
+  r.seed = g_random();
+  r.ends_allowed_from = any(0, 30);
+  r.temperature = coin() ? 0.0f : 2 * uniform();
+  r.top_p = coin() ? 1.0f : uniform();
+  r.top_p_start = uniform();
+  r.top_p_decay = coin() ? 1.0f : uniform();
+  r.top_p_min = coin() ? 0.0f : uniform() / 2;
+  r.min_p = coin() ? 0.0f : uniform() / 9;
+  r.repetition_penalty = coin() ? 1.0f : 0.5f + uniform();
+  r.presence_penalty = coin() ? 0.0f : 4 * uniform() - 2;
+  r.frequency_penalty = coin() ? 0.0f : 4 * uniform() - 2;
+  r.top_k = coin() ? 0 : static_cast<std::int32_t>(any(1, 9));
+  r.top_p_reset_id = static_cast<std::int32_t>(any(-1, 2));
+  r.changes_logits = static_cast<std::int32_t>(any(0, 3));
+  r.bias_kind = one_of({BiasKind::kNone, BiasKind::kPlain, BiasKind::kWide});
+  r.penalties_after_temperature = coin();
+  r.no_repeat_ngram_size = static_cast<std::int32_t>(any(-1, 4));
+  r.max_drafts = static_cast<std::int32_t>(any(0, 5));
+  r.wants_logprobs = coin();
+  r.is_held = any(0, 2) == 0;
+  return r;
+}
+
+// Slots of any parameters and texts.
+struct AnySlotTables {
+  std::int64_t vocab, slots = any(1, 4), bad_width = one_of<std::int64_t>({0, 1, 7, 600}), length = any(1, 40);
+  std::int64_t ends_width = any(0, 3), num_ends;
+  std::vector<SlotRecord> records = filled<SlotRecord>(slots, any_record);
+  std::vector<std::int32_t> counts = filled<std::int32_t>(slots * vocab, [] { return any(0, 9) ? 0 : any(1, 300); });
   std::vector<std::uint32_t> prompt =
-      filled<std::uint32_t>(slots * ((known + 31) / 32), [] { return coin() ? 0 : g_random() & g_random(); });
+      filled<std::uint32_t>(slots * ((vocab + 31) / 32), [] { return coin() ? 0 : g_random() & g_random(); });
   std::vector<float> bias = filled<float>(
-      slots * known, [] { return any(0, 9) ? 0.0f : one_of({-INFINITY, INFINITY, 100.0f, -0.1f, FLT_MAX, -FLT_MAX}); });
-  std::vector<std::int32_t> biased = filled<std::int32_t>(slots, [] { return any(0, 2); });
-  std::vector<std::int32_t> bias_first = filled<std::int32_t>(slots, [] { return any(0, 1); });
-  std::vector<std::int32_t> no_repeat = filled<std::int32_t>(slots, [] { return any(-1, 4); });
+      slots * vocab, [] { return any(0, 9) ? 0.0f : one_of({-INFINITY, INFINITY, 100.0f, -0.1f, FLT_MAX, -FLT_MAX}); });
   // Of few different tokens, so that words are complete often.
   std::vector<std::int32_t> bad_words =
-      filled<std::int32_t>(slots * bad_width, [&] { return any(0, 2) ? any(0, known < 3 ? known : 3) : -1; });
+      filled<std::int32_t>(slots * bad_width, [&] { return any(0, 2) ? any(0, vocab < 3 ? vocab : 3) : -1; });
   std::vector<std::int32_t> history = filled<std::int32_t>(slots * length, [] { return any(-1, 3); });
+  std::vector<std::int32_t> ends = filled<std::int32_t>(slots * ends_width, [&] { return any(-1, num_ends); });
+
+  // Of a target with `vocab` tokens, for logits with `columns`.
+  AnySlotTables(std::int64_t vocab_, std::int64_t columns) : vocab(vocab_), num_ends(columns) {}
+  SlotTables view() {
+    return {slots,         vocab,         bad_width,   length,           ends_width,     records.data(),
+            counts.data(), prompt.data(), bias.data(), bad_words.data(), history.data(), ends.data()};
+  }
+};
+
+struct AnyPenalties {
+  std::int64_t rows = any(1, 5), vocab = one_of<std::int64_t>({1, 3, 63, 64, 65, 1023, 2000});
+  std::int64_t known = one_of<std::int64_t>({vocab, vocab, vocab + 40, vocab / 2 + 1});  // of the tables
+  AnySlotTables tables{known, vocab};
+  std::int64_t slots = tables.slots, length = tables.length, width = any(0, 4);
+  AnyLogits logits{any_dtype(), rows, vocab};
   std::vector<std::int64_t> slot = filled<std::int64_t>(rows, [&] { return any(-1, slots); });
   std::vector<std::int64_t> history_length = filled<std::int64_t>(rows, [&] { return any(0, length + 1); });
   std::vector<std::int64_t> extra = filled<std::int64_t>(rows * width, [&] { return any(-1, coin() ? 3 : known); });
   std::vector<std::int64_t> num_extra = filled<std::int64_t>(rows, [&] { return any(0, width + 1); });
   std::vector<std::int64_t> d2t = filled<std::int64_t>(vocab, [&] { return any(-vocab, known); });
   std::vector<float> temperature = filled<float>(rows, [] { return coin() ? 0.0f : 2 * uniform(); });
-  PenalizeCall call{logits.view(),
-                    {slots, known, bad_width, length, active.data(), repetition.data(), presence.data(),
-                     frequency.data(), counts.data(), prompt.data(), bias.data(), biased.data(), bad_words.data(),
-                     history.data(), bias_first.data(), no_repeat.data()},
-                    slot.data(),
-                    history_length.data(),
-                    extra.data(),
-                    num_extra.data(),
-                    width,
-                    coin() ? d2t.data() : nullptr,
+  PenalizeCall call{logits.view(),     tables.view(),    slot.data(), history_length.data(),
+                    extra.data(),      num_extra.data(), width,       coin() ? d2t.data() : nullptr,
                     temperature.data()};
   LevelCall level{logits.view(), call.tables, slot.data()};
 };
 
 struct AnySuppression {
-  std::int64_t rows = any(1, 5), vocab = one_of<std::int64_t>({1, 3, 64, 65, 1023}), slots = any(1, 4);
-  std::int64_t width = any(0, 3);
+  std::int64_t rows = any(1, 5), vocab = one_of<std::int64_t>({1, 3, 64, 65, 1023});
+  AnySlotTables tables{vocab, vocab};
   AnyLogits logits{any_dtype(), rows, vocab};
-  std::vector<std::int32_t> ends = filled<std::int32_t>(slots * width, [&] { return any(-1, vocab); });
-  std::vector<std::int64_t> until = filled<std::int64_t>(slots, [] { return any(0, 9); });
-  std::vector<std::int64_t> slot = filled<std::int64_t>(rows, [&] { return any(-1, slots); });
-  std::vector<std::int64_t> position = filled<std::int64_t>(rows, [] { return any(0, 9); });
-  SuppressCall call{logits.view(), ends.data(), until.data(), slots, width, slot.data(), position.data()};
-};
-
-struct AnyTopP {
-  std::int64_t slots;
-  std::vector<float> first = filled<float>(slots, [] { return uniform(); });
-  std::vector<float> decay = filled<float>(slots, [] { return coin() ? 1.0f : uniform(); });
-  std::vector<float> least = filled<float>(slots, [] { return coin() ? 0.0f : uniform() / 2; });
-  std::vector<std::int32_t> reset = filled<std::int32_t>(slots, [] { return any(-1, 2); });
-  TopPTables tables() const { return {first.data(), decay.data(), least.data(), reset.data()}; }
+  std::vector<std::int64_t> slot = filled<std::int64_t>(rows, [&] { return any(-1, tables.slots); });
+  std::vector<std::int64_t> position = filled<std::int64_t>(rows, [] { return any(0, 30); });
+  SuppressCall call{logits.view(), tables.view(), slot.data(), position.data()};
 };
 
 // A call for the target's positions, or for one draft; the slots of its rows differ.
@@ -109,18 +125,9 @@ struct AnySlots {
   AnyPenalties p;
   bool is_draft = coin();
   std::int64_t batch = any(1, p.slots), positions = is_draft ? 1 : any(1, 3), max_drafts = any(1, 4);
-  std::int64_t number = is_draft ? any(1, max_drafts) : 0, ends_width = any(0, 2);
+  std::int64_t number = is_draft ? any(1, max_drafts) : 0;
   AnyLogits logits{any_dtype(), batch *positions, p.vocab};
-  std::vector<float> temperature = filled<float>(p.slots, [] { return coin() ? 0.0f : 2 * uniform(); });
-  std::vector<float> top_p = filled<float>(p.slots, [] { return coin() ? 1.0f : uniform(); });
-  std::vector<float> min_p = filled<float>(p.slots, [] { return coin() ? 0.0f : uniform() / 9; });
-  AnyTopP top_p_rule{p.slots};
-  std::vector<float> wanted = filled<float>(p.slots * 4, [] { return coin() ? -1.0f : uniform(); });
-  std::vector<std::int64_t> seed = filled<std::int64_t>(p.slots, [] { return g_random(); });
-  std::vector<std::int64_t> until = filled<std::int64_t>(p.slots, [] { return any(0, 30); });
-  std::vector<std::int32_t> top_k = filled<std::int32_t>(p.slots, [] { return coin() ? 0 : any(1, 9); });
-  std::vector<std::int32_t> limit = filled<std::int32_t>(p.slots, [] { return any(0, 5); });
-  std::vector<std::int32_t> ends = filled<std::int32_t>(p.slots * ends_width, [&] { return any(-1, p.vocab); });
+  std::vector<float> temperatures = filled<float>(p.slots * 4, [] { return coin() ? -1.0f : uniform(); });
   std::vector<std::int64_t> slot, out = filled<std::int64_t>(batch * positions, [] { return -7; });
   std::vector<std::int64_t> base = filled<std::int64_t>(batch, [&] { return any(0, p.length); });
   std::vector<std::int64_t> count = filled<std::int64_t>(batch, [] { return any(0, 2); });
@@ -135,10 +142,9 @@ struct AnySlots {
   AnySlots() {
     for (std::int64_t b = 0; b < batch; ++b) slot.push_back(b);
     call.logits = logits.view(), call.positions = positions;
-    call.tables = {p.call.tables, temperature.data(), top_p.data(), min_p.data(), seed.data(),        until.data(),
-                   top_k.data(),  limit.data(),       ends.data(),  ends_width,   top_p_rule.tables()};
+    call.tables = p.call.tables;
     call.slot = slot.data(), call.base = base.data(), call.out = out.data();
-    call.wanted = coin() ? wanted.data() : nullptr, call.wanted_width = 4;
+    call.temperatures = coin() ? temperatures.data() : nullptr, call.temperatures_width = 4;
     call.keeps_min_tokens = !is_draft;
     call.d2t = coin() ? d2t.data() : nullptr;
     call.draft_number = number;
@@ -156,9 +162,15 @@ struct AnySlots {
   AnySlots(const AnySlots &) = delete;
 };
 
+inline bool same_records(const std::vector<SlotRecord> &a, const std::vector<SlotRecord> &b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(SlotRecord)) == 0;
+}
+
 struct AnyAdvance {
-  std::int64_t slots = any(2, 5), rows = any(1, slots), width = any(1, 4), max_drafts = any(width - 1, 5);
-  std::int64_t vocab = any(1, 40), length = any(1, 20);
+  std::int64_t vocab = any(1, 40);
+  AnySlotTables tables{vocab, vocab};
+  std::int64_t slots = tables.slots, rows = any(1, slots), width = any(1, 4), max_drafts = any(width - 1, 5);
+  std::int64_t length = tables.length;
   std::vector<std::int64_t> slot, base = filled<std::int64_t>(rows, [&] { return any(0, length); });
   std::vector<std::int64_t> inputs = filled<std::int64_t>(rows * width, [&] { return any(-1, 2); });
   std::vector<std::int64_t> sampled = filled<std::int64_t>(rows * width, [&] { return any(-1, 2); });
@@ -170,12 +182,6 @@ struct AnyAdvance {
   std::vector<std::int64_t> lengths = filled<std::int64_t>(slots, [] { return -7; });
   std::vector<std::int64_t> proposed = filled<std::int64_t>(slots, [] { return -7; });
   std::vector<std::int64_t> drafts = filled<std::int64_t>(max_drafts * slots, [] { return -7; });
-  std::vector<std::int32_t> active = filled<std::int32_t>(slots, [] { return any(0, 1); });
-  std::vector<std::int32_t> held = filled<std::int32_t>(slots, [] { return any(0, 2) == 0; });
-  std::vector<std::int32_t> counts = filled<std::int32_t>(slots * vocab, [] { return any(0, 3); });
-  std::vector<std::int32_t> history = filled<std::int32_t>(slots * length, [] { return -1; });
-  std::vector<float> top_p = filled<float>(slots, [] { return uniform(); });
-  AnyTopP top_p_rule{slots};
 
   explicit AnyAdvance() {
     for (std::int64_t b = 0; b < rows; ++b) slot.push_back(slots - 1 - b);
@@ -183,8 +189,8 @@ struct AnyAdvance {
   AdvanceCall call(bool is_counted) {
     return {rows,
             width,
-            slots,
             slots - 1,
+            tables.view(),
             slot.data(),
             base.data(),
             inputs.data(),
@@ -199,21 +205,13 @@ struct AnyAdvance {
             lengths.data(),
             proposed.data(),
             drafts.data(),
-            max_drafts,
-            active.data(),
-            held.data(),
-            counts.data(),
-            history.data(),
-            vocab,
-            length,
-            top_p.data(),
-            top_p_rule.tables()};
+            max_drafts};
   }
   bool operator==(const AnyAdvance &other) const {
     return count == other.count && tokens == other.tokens && verified == other.verified && verified_host == verified &&
            verified_host == other.verified_host && last_token == other.last_token && lengths == other.lengths &&
-           proposed == other.proposed && drafts == other.drafts && counts == other.counts && history == other.history &&
-           top_p == other.top_p;
+           proposed == other.proposed && drafts == other.drafts && tables.counts == other.tables.counts &&
+           tables.history == other.tables.history && same_records(tables.records, other.tables.records);
   }
 };
 

@@ -16,7 +16,7 @@ void penalize_kernel(const PenalizeCall call) {
   auto &memory = block_memory<BlockedMemory>();
   const Team team;
   const std::int64_t i = blockIdx.x / team.size;
-  if (!is_active(call.tables, call.slot[i])) return;
+  if (!call.tables.changes_logits(call.slot[i])) return;
   penalize_row(PenaltyRow(call, i), row_of<T>(call, i), call.logits.vocab, call.d2t, memory, team);
 }
 
@@ -25,16 +25,16 @@ void level_kernel(const LevelCall call) {
   auto &memory = block_memory<TruncationMemory>();
   const Team team;
   const std::int64_t i = blockIdx.x / team.size;
-  if (is_wide(call.tables, call.slot[i])) level_row(row_of<T>(call, i), call.logits.vocab, memory, team);
+  if (call.tables.levels(call.slot[i])) level_row(row_of<T>(call, i), call.logits.vocab, memory, team);
 }
 
 template <class T>
 void suppress_kernel(const SuppressCall call) {
-  auto &found = block_memory<unsigned>();
+  auto &has_another = block_memory<unsigned>();
   const Team team;
   const std::int64_t i = blockIdx.x / team.size;
   if (const std::int32_t *ends = call.ends_of(i)) {
-    suppress_row(ends, call.width, row_of<T>(call, i), call.logits.vocab, found, team);
+    suppress_row(ends, call.tables.ends_width, row_of<T>(call, i), call.logits.vocab, has_another, team);
   }
 }
 

@@ -93,7 +93,7 @@ bool keeping_agrees() {
   const std::int64_t rows = any_call.batch * any_call.positions;
   std::vector<float> cpu(static_cast<std::size_t>(rows * any_call.p.vocab), 7.0f), cuda = cpu;
   KeepCall call{any_call.call.logits, cpu.data(),           any_call.positions,
-                any_call.p.slots,     any_call.slot.data(), any_call.p.active.data()};
+                any_call.p.slots,     any_call.slot.data(), any_call.p.tables.records.data()};
   keep_logits_cpu(call);
   call.to = cuda.data();
   return !keep_logits_cuda(call, nullptr) && same_bits(cpu, cuda);
@@ -142,11 +142,11 @@ bool proposals_agree() {
   const std::int64_t rows = any(1, 5), num_drafts = any(1, 4), slots = any(5, 7);
   std::vector<std::int64_t> slot, proposed(static_cast<std::size_t>(num_drafts * slots)), cpu(proposed.size(), 7),
       cuda = cpu;
-  std::vector<std::int32_t> limits(static_cast<std::size_t>(slots));
+  std::vector<SlotRecord> records(static_cast<std::size_t>(slots));
   for (std::int64_t b = 0; b < rows; ++b) slot.push_back(b == 0 ? -1 : b);  // one that is none
   for (auto &token : proposed) token = any(-1, 99);
-  for (auto &limit : limits) limit = static_cast<std::int32_t>(any(0, 5));
-  ProposalsCall call{rows, num_drafts, slots, slot.data(), proposed.data(), limits.data(), cpu.data()};
+  for (auto &record : records) record.max_drafts = static_cast<std::int32_t>(any(0, 5));
+  ProposalsCall call{rows, num_drafts, slots, slot.data(), proposed.data(), records.data(), cpu.data()};
   take_proposals_cpu(call);
   call.drafts = cuda.data();
   return !take_proposals_cuda(call, nullptr) && cpu == cuda;

@@ -35,7 +35,7 @@ def penalize_reference_(
     known_V = (tokens_V >= 0) & (tokens_V < vocab)
     index_V = tokens_V.where(known_V, 0)
     for i, s in enumerate(slot.tolist()):
-        if not 0 <= s < len(params.counts) or not params.ints[1, s]:
+        if not 0 <= s < len(params.counts) or not params.changes_logits[s]:
             continue
         drafted = [t for t in extra[i, : num_extra[i]].tolist() if t >= 0]
         counts_T = params.counts[s].clone()
@@ -46,9 +46,9 @@ def penalize_reference_(
         in_prompt_V = (params.prompt[s][index_V // 32] >> (index_V % 32) & 1).bool() & known_V
 
         x_V, bias_V = logits[i].float(), params.bias[s][index_V].where(known_V, 0)
-        bias_V = bias_V if params.ints[2, s] else torch.zeros_like(bias_V)
-        heat = params.floats[0, s] if temperature is None else temperature[i]
-        if params.ints[6, s]:
+        bias_V = bias_V if params.bias_kind[s] else torch.zeros_like(bias_V)
+        heat = params.temperature[s] if temperature is None else temperature[i]
+        if params.penalties_after_temperature[s]:
             y_V = _penalised(_added(x_V, bias_V), params, s, count_V, in_prompt_V, heat)
         else:
             y_V = _added(_penalised(x_V, params, s, count_V, in_prompt_V, torch.ones(())), bias_V)
@@ -59,7 +59,7 @@ def penalize_reference_(
             if word[:-1] == context[len(context) - len(word) + 1 :] and len(word) <= len(context) + 1:
                 y_V[tokens_V == word[-1]] = float("-inf")
         is_kept = history_length[i] <= params.history.shape[1]
-        for token in repeating_tokens(context if is_kept else [], int(params.ints[7, s])):
+        for token in repeating_tokens(context if is_kept else [], int(params.no_repeat_ngram_size[s])):
             y_V[tokens_V == token] = float("-inf")
         logits[i] = y_V.to(logits.dtype)
 
@@ -97,7 +97,8 @@ def _penalised(
     x_V: Tensor, params: SlotParams, s: int, count_V: Tensor, in_prompt_V: Tensor, heat: Tensor
 ) -> Tensor:
     """The three penalties; presence and frequency are of logits / `heat`."""
-    repetition, presence, frequency = params.floats[3:6, s]
+    repetition, presence = params.repetition_penalty[s], params.presence_penalty[s]
+    frequency = params.frequency_penalty[s]
     scale = heat if heat >= LOWEST_TEMPERATURE else torch.ones(())
     scaled_V = torch.where(x_V > 0, x_V / repetition, x_V * repetition)
     y_V = scaled_V.where((count_V > 0) | in_prompt_V, x_V)
@@ -115,7 +116,7 @@ def level_reference_(logits: Tensor, slot: Tensor, params: SlotParams) -> None:
     """Take the largest logit from the finite ones of rows whose slots have a wide bias, in place."""
     most = torch.finfo(logits.dtype).max
     for row, s in zip(logits, slot.tolist(), strict=True):
-        if 0 <= s < len(params.ends) and params.ints[1, s] and params.ints[2, s] == 2:
+        if 0 <= s < len(params.ends) and params.changes_logits[s] and params.bias_kind[s] == 2:
             x = row.float()
             top = x[~x.isnan()].max() if bool((~x.isnan()).any()) else x[0]
             top = top + 0.0  # -0 is 0
@@ -143,5 +144,5 @@ def suppress_ends_reference_(logits: Tensor, slot: Tensor, params: SlotParams, p
     columns_V = torch.arange(logits.shape[1], device=logits.device)
     is_end_NV = (params.ends[slot].long()[:, :, None] == columns_V).any(1)
     others_N1 = ((logits > float("-inf")) & ~is_end_NV).any(1, keepdim=True)
-    early_N1 = (there_N & (position < params.longs[1][slot]))[:, None]
+    early_N1 = (there_N & (position < params.ends_allowed_from[slot]))[:, None]
     logits.masked_fill_(is_end_NV & others_N1 & early_N1, float("-inf"))

@@ -20,9 +20,9 @@ def random_params(
     params = SlotParams.neutral(slots, vocab, bad_words, ends, max_length, torch.device("cpu"))
     _write_draw(params, g)
     _write_penalties(params, g)
-    params.longs[1] = torch.randint(0, max_length + 6, (slots,), generator=g)
-    params.ints[3:6] = torch.randint(0, 2, (3, slots), generator=g)
-    params.ints[3] = torch.randint(0, 6, (slots,), generator=g)
+    params.ends_allowed_from[:] = torch.randint(0, max_length + 6, (slots,), generator=g)
+    _, params.wants_logprobs[:], params.is_held[:] = torch.randint(0, 2, (3, slots), generator=g)
+    params.max_drafts[:] = torch.randint(0, 6, (slots,), generator=g)
     params.ends.copy_(torch.randint(-1, vocab, (slots, ends), generator=g))
     return params
 
@@ -33,32 +33,32 @@ def _sometimes(value: Tensor, neutral: float, g: torch.Generator, share: float =
 
 def _write_draw(params: SlotParams, g: torch.Generator) -> None:
     slots, vocab = params.counts.shape
-    params.floats[0] = _sometimes(torch.rand(slots, generator=g) * 2, 0.0, g, 0.8)
-    params.floats[1] = _sometimes(torch.rand(slots, generator=g), 1.0, g)
-    params.floats[2] = _sometimes(torch.rand(slots, generator=g) * 0.2, 0.0, g)
-    params.longs[0] = torch.randint(-(2**62), 2**62, (slots,), generator=g)
-    params.ints[0] = _sometimes(torch.randint(-1, vocab + 2, (slots,), generator=g), 0, g)
-    params.floats[6] = _sometimes(torch.rand(slots, generator=g), 1.0, g)
-    params.floats[7] = _sometimes(torch.rand(slots, generator=g) / 2, 0.0, g)
-    params.floats[8] = params.floats[1]
-    params.ints[8] = torch.randint(-1, min(vocab, 3), (slots,), generator=g)
+    params.temperature[:] = _sometimes(torch.rand(slots, generator=g) * 2, 0.0, g, 0.8)
+    params.top_p[:] = _sometimes(torch.rand(slots, generator=g), 1.0, g)
+    params.min_p[:] = _sometimes(torch.rand(slots, generator=g) * 0.2, 0.0, g)
+    params.seed[:] = torch.randint(-(2**62), 2**62, (slots,), generator=g)
+    params.top_k[:] = _sometimes(torch.randint(-1, vocab + 2, (slots,), generator=g), 0, g)
+    params.top_p_decay[:] = _sometimes(torch.rand(slots, generator=g), 1.0, g)
+    params.top_p_min[:] = _sometimes(torch.rand(slots, generator=g) / 2, 0.0, g)
+    params.top_p_start[:] = params.top_p
+    params.top_p_reset_id[:] = torch.randint(-1, min(vocab, 3), (slots,), generator=g)
 
 
 def _write_penalties(params: SlotParams, g: torch.Generator) -> None:
     slots, vocab = params.counts.shape
     few = min(vocab, 3)
-    params.floats[3] = _sometimes(torch.rand(slots, generator=g) + 0.6, 1.0, g)
-    params.floats[4] = _sometimes(torch.randn(slots, generator=g), 0.0, g)
-    params.floats[5] = _sometimes(torch.randn(slots, generator=g), 0.0, g)
-    params.ints[1] = torch.randint(0, 4, (slots,), generator=g)
-    params.ints[2] = torch.randint(0, 3, (slots,), generator=g)
-    params.ints[6] = torch.randint(0, 2, (slots,), generator=g)
-    params.ints[7] = _sometimes(torch.randint(1, 5, (slots,), generator=g), 0, g)
+    params.repetition_penalty[:] = _sometimes(torch.rand(slots, generator=g) + 0.6, 1.0, g)
+    params.presence_penalty[:] = _sometimes(torch.randn(slots, generator=g), 0.0, g)
+    params.frequency_penalty[:] = _sometimes(torch.randn(slots, generator=g), 0.0, g)
+    params.changes_logits[:] = torch.randint(0, 4, (slots,), generator=g)
+    params.bias_kind[:] = torch.randint(0, 3, (slots,), generator=g)
+    params.penalties_after_temperature[:] = torch.randint(0, 2, (slots,), generator=g)
+    params.no_repeat_ngram_size[:] = _sometimes(torch.randint(1, 5, (slots,), generator=g), 0, g)
     params.counts.copy_(_sometimes(torch.randint(1, 200, (slots, vocab), generator=g), 0, g, 0.1))
     params.prompt.copy_(torch.randint(-(2**31), 2**31, params.prompt.shape, generator=g))
     params.bias.copy_(_sometimes(torch.randn(slots, vocab, generator=g) * 5, 0.0, g, 0.1))
     params.bias[torch.rand(slots, vocab, generator=g) < 0.02] = -INF
-    wide = params.ints[2] == 2
+    wide = params.bias_kind == 2
     far = torch.tensor([1e9, -1e9, MOST, -MOST])[torch.randint(0, 4, (slots, vocab), generator=g)]
     params.bias.copy_(far.where(wide[:, None] & (torch.rand(slots, vocab, generator=g) < 0.1), params.bias))
     params.bad_words.copy_(torch.randint(-1, few, params.bad_words.shape, generator=g))

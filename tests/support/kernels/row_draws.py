@@ -17,13 +17,13 @@ ROUNDING = 1e-5
 
 def top_p_after(top_p: float, params: SlotParams, slot: int, tokens: list[int]) -> float:
     """What a slot's top-p is after these tokens, of which -1 is none."""
-    decay, least, first = params.floats[6:9, slot]
+    decay, least, first = params.top_p_decay[slot], params.top_p_min[slot], params.top_p_start[slot]
     if decay == 1 and least <= 0:
         return top_p
     now = torch.tensor(top_p)
     for token in tokens:
         if token >= 0:
-            now = first if token == params.ints[8, slot] else torch.maximum(now * decay, least)
+            now = first if token == params.top_p_reset_id[slot] else torch.maximum(now * decay, least)
     return float(now)
 
 
@@ -48,12 +48,12 @@ class RowDraws:
     ) -> RowDraws:
         """Rows of these slots, at these positions, after `seen` drafts; one out of bounds draws as slot 0."""
         slot = slot.where((slot >= 0) & (slot < len(params.ends)), 0)
-        temperature = params.floats[0][slot]
+        temperature = params.temperature[slot]
         if temperatures is not None:
             wanted = temperatures.view(len(params.ends), -1)[slot, 0 if seen is None else seen]
             temperature = wanted.where(wanted >= 0, temperature)
-        asked = params.ints[0][slot], params.floats[1][slot], params.floats[2][slot]
-        return RowDraws(temperature, params.longs[0][slot], position, *asked)
+        asked = params.top_k[slot], params.top_p[slot], params.min_p[slot]
+        return RowDraws(temperature, params.seed[slot], position, *asked)
 
     def after(self, params: SlotParams, slot: Tensor, drafts: Tensor, seen: Tensor) -> RowDraws:
         """The same after the first seen[i] of the tokens drafts[i], of which -1 is none: top-p may have changed."""

@@ -24,8 +24,8 @@ def rows_params(
 ) -> SlotParams:
     """Slots 0 to rows - 1, a row each, that ask for this and may have one draft."""
     params = SlotParams.neutral(rows, vocab, bad_words, 1, max_length, torch.device("cpu"))
-    params.floats[0], params.floats[1], params.floats[2] = temperature, top_p, min_p
-    params.longs[0], params.ints[0], params.ints[3] = seed, top_k, 1
+    params.temperature[:], params.top_p[:], params.min_p[:] = temperature, top_p, min_p
+    params.seed[:], params.top_k[:], params.max_drafts[:] = seed, top_k, 1
     return params
 
 

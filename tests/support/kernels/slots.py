@@ -9,9 +9,6 @@ from torch import Tensor
 
 from weft.ops.slots import pick_drafts_
 
-HELD = -(1 << 62)
-"""The count of a slot that stays where it is."""
-
 
 def pick_drafts(logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """The drafts [B] of `pick_drafts_`, which are also in their places."""

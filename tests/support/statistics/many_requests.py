@@ -19,7 +19,7 @@ from support.statistics.exact_outputs import NUM_OUTPUTS, SHAPE, codes
 from support.statistics.small_world import END, MAX_TOKENS, PAGE_SIZE, PROMPT, VOCAB, Case, compiled, target
 from weft.config import Graphs
 from weft.core.request import TokenRules
-from weft.engine.device.sampling import SamplingRow, SlotSampling, write_extras, write_numbers
+from weft.engine.device.sampling import SlotSampling, write_tables
 from weft.engine.device.state import DecodeParts, SlotState, Verify, verify_coupled
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.step import Guides, Plan
@@ -175,13 +175,18 @@ class ManyRequests:
         params = self.parts.state.params
         for number, case in enumerate(self.cases):
             rules = TokenRules(case.bad_words, case.ends if case.sampling.min_tokens else ())
-            row = SamplingRow(self.runtime, SlotSampling(case.sampling, rules=rules), PROMPT, VOCAB)
+            sampling = SlotSampling(self.runtime, case.sampling, PROMPT, VOCAB, rules=rules)
             first, stop = number * self.per_case, (number + 1) * self.per_case
-            write_numbers(params, torch.from_numpy(row.numbers)[None], torch.tensor([first]))
-            write_extras(params, row, first)
-            for table in (params.floats, params.longs, params.ints):
-                table[:, first:stop] = table[:, first : first + 1].clone()
-            for table in (params.ends, params.prompt, params.bias, params.bad_words, params.history):
+            params.records[first] = torch.from_numpy(sampling.record)
+            write_tables(params, sampling, first)
+            for table in (
+                params.records,
+                params.ends,
+                params.prompt,
+                params.bias,
+                params.bad_words,
+                params.history,
+            ):
                 table[first:stop] = table[first].clone()
 
     def _every_end(self) -> Tensor:
@@ -210,7 +215,7 @@ class ManyRequests:
 
     def _reset(self, slots: Tensor, seeds: Tensor) -> None:
         state = self.parts.state
-        state.params.longs[0].index_copy_(0, slots, seeds)
+        state.params.seed.index_copy_(0, slots, seeds)
         state.params.counts.index_fill_(0, slots, 0)
         state.length.index_fill_(0, slots, len(PROMPT) - 1)
         state.last_token.index_fill_(0, slots, PROMPT[-1])

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from weft.engine.device.log_probs import note_temperatures
+from weft.engine.device.results import note_temperatures
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_the_guides_temperatures_go_before_the_requests(width: int) -> None:
     """Of its slot's own positions; where it says none, the request's."""
     own = torch.tensor([0.5, 0.0, 1.5, 9.0])
-    state: Any = SimpleNamespace(params=SimpleNamespace(floats=own[None]), length=torch.zeros(4))
+    state: Any = SimpleNamespace(params=SimpleNamespace(temperature=own), length=torch.zeros(4))
     slots = torch.tensor([2, 0])
     buf: Any = SimpleNamespace(slots_B=slots, temperatures_BT=torch.zeros(2, width))
     note_temperatures(state, buf, None)

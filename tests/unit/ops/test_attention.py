@@ -18,7 +18,7 @@ from support.kernels.attention import FEW, MANY, Attend, Case, Inputs, beyond, e
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from weft.errors import InterfaceError
 from weft.ops.attention import NO_WINDOW, Heads, Rows, Window, attend
-from weft.ops.lazy_triton import triton_kernels
+from weft.ops.library import triton_kernels
 
 ON_CPU = tuple(case for case in FEW + MANY if case.dtype == "float32")
 BITS = (
@@ -107,7 +107,7 @@ def test_positions_are_base_count_and_offset(found: dict[str, Any]) -> None:
 
 def test_cuda_without_triton_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
-    for name in ("attention_triton", "attend_few_triton", "attention_parts_triton", "triton_launch"):
+    for name in ("attention_triton", "triton_launch"):
         monkeypatch.delitem(sys.modules, f"weft.ops.{name}", raising=False)
     triton_kernels.cache_clear()
     with pytest.raises(InterfaceError, match="pip install triton"):
@@ -116,7 +116,7 @@ def test_cuda_without_triton_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -
 
 @needs_triton
 def test_shares_fill_the_gpu_and_stay_long() -> None:
-    from weft.ops.attend_few_triton import choose_shares
+    from weft.ops.attention_triton import choose_shares
 
     assert choose_shares(8, 131072, 64) == 16
     assert choose_shares(2, 131072, 64) == 32
@@ -152,9 +152,7 @@ def bits_differ(case: Case, with_shares: Any) -> list[str]:
 
 def interpret() -> dict[str, Any]:
     """Every case through the kernels."""
-    from weft.ops.attend_few_triton import attend_few
-    from weft.ops.attend_long_triton import attend_long
-    from weft.ops.attention_parts_triton import Call
+    from weft.ops.attention_triton import Call, attend_few, attend_long
 
     def call_of(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window) -> Call:
         out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])

@@ -20,7 +20,7 @@ INF, NAN = float("inf"), float("nan")
 def penalised(slots: int, vocab: int, seed: int = 0) -> SlotParams:
     """Slots of any parameters, but for min_tokens."""
     params = random_params(slots, vocab, seed)
-    params.longs[1] = 0
+    params.ends_allowed_from[:] = 0
     return params
 
 
@@ -106,8 +106,9 @@ def a_slot(
 ) -> SlotParams:
     """One slot that is penalised."""
     params = rows_params(1, vocab, bad_words=16, max_length=20)
-    params.floats[3:6, 0] = torch.tensor([repetition, presence, frequency])
-    params.ints[1] = 1
+    params.repetition_penalty[0], params.presence_penalty[0] = repetition, presence
+    params.frequency_penalty[0] = frequency
+    params.changes_logits[:] = 1
     params.history.fill_(-1)
     return params
 
@@ -121,7 +122,7 @@ def penalise(
 ) -> None:
     """Change one row of logits [1, V] in slot 0, after so many tokens of its text and these drafts, by both ways."""
     slot, drafts = torch.zeros(1, dtype=torch.int64), torch.tensor([[t] for t in (*drafted, 5)])
-    params.ints[3] = len(drafts)
+    params.max_drafts[:] = len(drafts)
     if d2t is None:
         rows = torch.cat((logits,) * len(drafts))
         inputs = torch.tensor([[0, *drafted]])
@@ -158,7 +159,7 @@ def test_a_bias_is_added_last_and_may_block() -> None:
     params.bias[0, :4] = torch.tensor([1.0, -INF, -INF, INF])
     logits = torch.tensor([[4.0, 4.0, INF, -INF, NAN]])
     for is_biased in (0, 1):
-        params.ints[2] = is_biased
+        params.bias_kind[:] = is_biased
         row = logits.clone()
         penalise(row, params)
         expected = [3.0, -INF, -INF, -INF] if is_biased else [2.0, 2.0, INF, -INF]
@@ -220,7 +221,7 @@ def advance(params: SlotParams, slot: Tensor, tokens: Tensor, count: Tensor, pos
 def test_tokens_are_counted_and_appended() -> None:
     params = rows_params(4, 10, max_length=5)
     params.history.fill_(-1)
-    params.ints[1] = torch.tensor([1, 0, 1, 1])
+    params.changes_logits[:] = torch.tensor([1, 0, 1, 1])
     tokens = torch.tensor([[1, 1, 9], [2, -1, 10], [3, 4, 5], [6, 6, 6]])
     slot, count = torch.tensor([0, 2, -1, 1]), torch.tensor([2, 3, 3, 3])
     advance(params, slot, tokens, count, torch.tensor([0, 3, 0, 0]))
@@ -236,7 +237,7 @@ def test_tokens_are_counted_and_appended() -> None:
 def test_counting_what_was_drafted_changes_nothing() -> None:
     """A row behind drafts is penalised as the row that stands there once they are committed."""
     params = penalised(2, 50, 5)
-    params.ints[1] = 1
+    params.changes_logits[:] = 1
     drafts = torch.tensor([[1, 2, 1, 0]])
     slot, base = torch.zeros(1, dtype=torch.int64), torch.tensor([8])
     logits = torch.randn(1, 50)
@@ -253,8 +254,8 @@ def test_rows_that_ask_for_nothing_are_left_alone() -> None:
     slot, base = torch.tensor([*range(4)] * 3), torch.full((12,), 7)
     before = logits.clone()
     for active in ((0, 0, 0, 0), (1, 0, 1, 0)):
-        params.ints[1] = torch.tensor(active)
+        params.changes_logits[:] = torch.tensor(active)
         sample_slots_(logits, slot, base, torch.zeros(12, 1, dtype=torch.int64), params)
-        left = params.ints[1][slot] == 0
+        left = params.changes_logits[slot] == 0
         assert torch.equal(logits[left], before[left])
     assert not torch.equal(logits, before)

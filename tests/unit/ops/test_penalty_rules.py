@@ -13,7 +13,7 @@ from support.kernels.random_slots import DTYPES
 from support.kernels.rows import rows_params
 from weft import SamplingParams
 from weft.core.request import MAX_BAD_WORD_TOKENS, PenaltyRule, TokenRules
-from weft.engine.device.sampling import SamplingRow, SlotSampling, write_extras, write_numbers
+from weft.engine.device.sampling import SlotSampling, write_tables
 from weft.errors import InputError
 from weft.ops.slots import SlotParams, sample_slots_
 from weft.runtime import CpuRuntime
@@ -22,12 +22,17 @@ INF, NAN = float("inf"), float("nan")
 
 
 def write_slot(
-    params: SlotParams, sampling: SlotSampling, prompt: list[int], vocab: int, answer: list[int] | None = None
+    params: SlotParams,
+    asked: SamplingParams,
+    rules: TokenRules,
+    prompt: list[int],
+    vocab: int,
+    answer: list[int] | None = None,
 ) -> None:
     """Make slot 0 that of a request."""
-    row = SamplingRow(CpuRuntime(), sampling, prompt, vocab, answer or ())
-    write_numbers(params, torch.from_numpy(row.numbers)[None], torch.zeros(1, dtype=torch.int64))
-    write_extras(params, row, 0)
+    sampling = SlotSampling(CpuRuntime(), asked, prompt, vocab, answer=answer or (), rules=rules)
+    params.records[0] = torch.from_numpy(sampling.record)
+    write_tables(params, sampling, 0)
 
 
 def penalise(logits: Tensor, params: SlotParams, committed: int) -> None:
@@ -53,9 +58,7 @@ def test_penalties_after_temperature_are_tensorrt_llms(seed: int, temperature: f
     )
     params = rows_params(2, vocab, bad_words=MAX_BAD_WORD_TOKENS, max_length=40)
     rule = PenaltyRule(counts_prompt=True, prompt_ignore_length=ignored, after_temperature=True)
-    write_slot(
-        params, SlotSampling(asked, rules=TokenRules(bias=bias, penalties=rule)), prompt, vocab, answer
-    )
+    write_slot(params, asked, TokenRules(bias=bias, penalties=rule), prompt, vocab, answer)
     logits = torch.randn(4, vocab, generator=g) * 3
     inputs = torch.tensor([[answer[-1], *drafts]])
     left = logits.clone()
@@ -76,15 +79,13 @@ def test_without_the_rule_the_prompt_counts_for_repetition_alone() -> None:
         PenaltyRule(counts_prompt=True),
         PenaltyRule(counts_prompt=True, prompt_ignore_length=1),
     ):
-        write_slot(params, SlotSampling(asked, rules=TokenRules(penalties=rule)), [3, 4], 40, [5])
+        write_slot(params, asked, TokenRules(penalties=rule), [3, 4], 40, [5])
         logits = torch.full((1, 40), 8.0)
         penalise(logits, params, committed=3)
         rows.append(logits[0, 3:7].tolist())
     assert rows == [[4.0, 4.0, 3.0, 8.0], [3.0, 3.0, 3.0, 8.0], [4.0, 3.0, 3.0, 8.0]]
-    greedy = SlotSampling(
-        SamplingParams(presence_penalty=1.0), rules=TokenRules(penalties=PenaltyRule(after_temperature=True))
-    )
-    write_slot(params, greedy, [3, 4], 40, [5])
+    greedy, late = SamplingParams(presence_penalty=1.0), PenaltyRule(after_temperature=True)
+    write_slot(params, greedy, TokenRules(penalties=late), [3, 4], 40, [5])
     logits = torch.full((1, 40), 8.0)
     penalise(logits, params, committed=3)
     assert logits[0, 3:7].tolist() == [8.0, 8.0, 7.0, 8.0]
@@ -100,7 +101,7 @@ def test_any_finite_bias_leaves_numbers(dtype: torch.dtype, rule: bool) -> None:
     bias[:8], bias[8:16], bias[16:20] = most, -most, -INF
     asked = SamplingParams(temperature=0.4, repetition_penalty=1000.0, presence_penalty=-1e4)
     rules = TokenRules(bias=bias, penalties=PenaltyRule(after_temperature=rule))
-    write_slot(params, SlotSampling(asked, rules=rules), [60], 64)
+    write_slot(params, asked, rules, [60], 64)
     slot, drawn = torch.zeros(1, dtype=torch.int64), set()
     for position in range(400):
         logits = (torch.randn(1, 64) * 20).to(dtype)
@@ -116,10 +117,8 @@ def test_any_finite_bias_leaves_numbers(dtype: torch.dtype, rule: bool) -> None:
 def test_both_biases_are_added_and_stay_finite() -> None:
     most = torch.finfo(torch.float32).max
     whole = torch.tensor([most, -most, -INF, 1.0, 0.0])
-    sampling = SlotSampling(
-        SamplingParams(logit_bias={0: 1e4, 1: -1e4, 2: 5.0, 3: 2.0, 4: -INF}), rules=TokenRules(bias=whole)
-    )
-    row = SamplingRow(CpuRuntime(), sampling, [1], 5)
+    asked = SamplingParams(logit_bias={0: 1e4, 1: -1e4, 2: 5.0, 3: 2.0, 4: -INF})
+    row = SlotSampling(CpuRuntime(), asked, [1], 5, rules=TokenRules(bias=whole))
     assert row.bias is not None
     assert row.bias.tolist() == [most, -most, -INF, 3.0, -INF]
     for value in (INF, NAN):

@@ -20,7 +20,7 @@ VOCAB = 9
 def a_text(text: list[int], size: int, room: int = 30) -> SlotParams:
     """One slot whose text so far is this, and asks for nothing else."""
     params = rows_params(1, VOCAB, max_length=room)
-    params.ints[1], params.ints[7] = 1, size
+    params.changes_logits[:], params.no_repeat_ngram_size[:] = 1, size
     params.history[0, : len(text)] = torch.tensor(text, dtype=torch.int32)
     return params
 
@@ -72,7 +72,7 @@ def test_a_drafter_has_its_own_vocabulary(text: list[int], size: int, seed: int)
     d2t = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(seed))[:5] - torch.arange(5)
     tokens = (torch.arange(5) + d2t).tolist()
     params, logits = a_text(text, size), torch.zeros(1, 5)
-    params.ints[3] = 2
+    params.max_drafts[:] = 2
     slot, drafts = torch.zeros(1, dtype=torch.int64), torch.tensor([[1], [-1]])
     pick_drafts(logits, slot, slot + len(text) - 2, slot, drafts, 2, params, d2t=d2t)
     expected = repeating_tokens([*text, 1], size)

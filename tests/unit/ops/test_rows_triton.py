@@ -99,7 +99,7 @@ def test_silu_mul_matches(found: dict[str, Any]) -> None:
 
 def interpret() -> dict[str, Any]:
     """Every case through the kernels."""
-    from weft.ops import rows_triton, silu_mul_triton
+    from weft.ops import linear_triton, rows_triton
 
     make_hostile(seed=8)
     results: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def interpret() -> dict[str, Any]:
             rows_triton.take_rows(inputs.x, inputs.index, got["take_rows"])
             results[f"{size} {dtype}"] = inputs.errors(got)
     gate_up, out = torch.randn(3, 2 * 1500), torch.empty(3, 1500)
-    silu_mul_triton.silu_mul(gate_up, out)
+    linear_triton.silu_mul(gate_up, out)
     gate, up = gate_up.chunk(2, -1)
     return results | {"silu_mul": float((out - F.silu(gate) * up).abs().max())}
 

@@ -105,7 +105,7 @@ def test_agrees_with_the_reference_on_any_logits(
 def test_a_flat_row_is_decided_by_noise_alone() -> None:
     logits, params, position = rows(8, 20_000)
     logits.zero_()
-    params.floats[0] = 1
+    params.temperature[:] = 1
     tokens = sample_rows(logits, params, position)
     assert len(set(tokens.tolist())) == 8
     check_rows(tokens, logits, params, position)
@@ -165,12 +165,12 @@ def test_a_temperature_that_is_wanted_goes_before_the_slots_own() -> None:
     logits, params, position = rows(16, 300)
     wanted = torch.rand(16, 3)
     wanted[::3], wanted[1::3, 1] = -1, 0
-    slot, expected = torch.arange(16), params.floats[0].clone()
+    slot, expected = torch.arange(16), params.temperature.clone()
     tokens = sample_slots_(
         logits.repeat_interleave(3, 0), slot, position - 1, slot.new_zeros(16, 3), params, wanted
     ).view(16, 3)
     for t in range(3):
-        params.floats[0] = wanted[:, t].where(wanted[:, t] >= 0, expected)
+        params.temperature[:] = wanted[:, t].where(wanted[:, t] >= 0, expected)
         assert torch.equal(sample_rows(logits, params, position + t), tokens[:, t])
 
 

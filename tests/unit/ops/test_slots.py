@@ -14,9 +14,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from support.kernels.penalties import level_reference_, penalize_reference_, suppress_ends_reference_
 from support.kernels.random_slots import DTYPES, random_logits, random_params, random_tokens, same_bits
 from support.kernels.row_draws import RowDraws, top_p_after
-from support.kernels.slots import HELD, pick_drafts
+from support.kernels.slots import pick_drafts
+from weft import _core
 from weft.errors import InputError
-from weft.ops.slots import SlotParams, advance_slots_, keep_logits_, pick_drafts_, sample_slots_
+from weft.ops.slots import (
+    RECORD_WORDS,
+    BiasKind,
+    RecordField,
+    SlotParams,
+    SlotRecord,
+    advance_slots_,
+    keep_logits_,
+    pick_drafts_,
+    sample_slots_,
+)
 
 
 def sample_slots_reference(
@@ -87,16 +98,19 @@ def advance_slots_reference(
         accepted = int(count[b]) if is_counted else accepted
         count[b], tokens[b] = accepted, sampled[b]
         for rows in (verified, verified_host):
-            rows[s, 0], rows[s, 1 : width + 1] = HELD if params.ints[5, s] else accepted, sampled[b]
-        if params.ints[5, s]:
+            rows[s, 0], rows[s, 1 : width + 1] = (
+                _core.HELD_SLOT if params.is_held[s] else accepted,
+                sampled[b],
+            )
+        if params.is_held[s]:
             continue
         last_token[s] = drawn[accepted]
         length[s] = 0 if s == len(length) - 1 else base[b] + accepted + 1
         if width > 1:
             proposed[s] = next((k for k in range(width - 1) if given[k] < 0), width - 1)
         drafts[width - 1 :, s] = -1
-        params.floats[1, s] = top_p_after(float(params.floats[1, s]), params, s, drawn[: accepted + 1])
-        for t in range(accepted + 1 if params.ints[1, s] else 0):
+        params.top_p[s] = top_p_after(float(params.top_p[s]), params, s, drawn[: accepted + 1])
+        for t in range(accepted + 1 if params.changes_logits[s] else 0):
             at = int(base[b]) + 1 + t
             if 0 <= at < params.history.shape[1]:
                 params.history[s, at] = drawn[t]
@@ -229,7 +243,7 @@ def test_slots_advance_as_the_references_do(width: int, is_counted: bool) -> Non
 
 def test_logits_are_kept_for_the_slots_that_want_them() -> None:
     params = random_params(SLOTS, 8)
-    params.ints[4] = torch.tensor([0, 1, 0, 1, 1])
+    params.wants_logprobs[:] = torch.tensor([0, 1, 0, 1, 1])
     slot = torch.tensor([4, 0, 3, 5, -1])
     for dtype in DTYPES:
         logits, kept = random_logits(10, 300, dtype), torch.full((10, 300), 7.0, dtype=dtype)
@@ -241,7 +255,7 @@ def test_logits_are_kept_for_the_slots_that_want_them() -> None:
 
 def test_slots_that_ask_for_nothing_leave_logits_alone() -> None:
     params = random_params(SLOTS, 300)
-    params.ints[1], params.longs[1] = 0, 0
+    params.changes_logits[:], params.ends_allowed_from[:] = 0, 0
     logits = random_logits(10, 300)
     before, slot, base = logits.clone(), torch.arange(5), torch.full((5,), 7)
     sample_slots_(logits, slot, base, torch.zeros(5, 2, dtype=torch.int64), params)
@@ -253,7 +267,7 @@ def test_slots_that_ask_for_nothing_leave_logits_alone() -> None:
 def test_a_slot_out_of_bounds_asks_for_nothing() -> None:
     """Its logits stay as they are."""
     params = random_params(2, 50)
-    params.ints[1:3], params.longs[1] = 1, 99
+    params.changes_logits[:], params.bias_kind[:], params.ends_allowed_from[:] = 1, 1, 99
     logits = random_logits(4, 50)
     before = logits.clone()
     slot = torch.tensor([-1, 2, 0, 1])
@@ -364,11 +378,27 @@ def test_advancing_says_what_is_wrong() -> None:
 def test_tables_have_the_shapes_that_they_say() -> None:
     params = SlotParams.neutral(3, 40, 7, 2, 9, CPU)
     shapes = [tuple(each.shape) for each in params.tensors]
-    assert shapes == [(9, 3), (2, 3), (9, 3), (3, 40), (3, 2), (3, 40), (3, 7), (3, 9), (3, 2)]
+    assert shapes == [(3, RECORD_WORDS), (3, 40), (3, 2), (3, 40), (3, 7), (3, 9), (3, 2)]
     assert [each.dtype for each in params.tensors] == [
-        torch.float32, torch.int64, torch.int32, torch.int32, torch.int32, torch.float32, *[torch.int32] * 3,
+        torch.int64, torch.int32, torch.int32, torch.float32, *[torch.int32] * 3,
     ]  # fmt: skip
     assert all(each.is_contiguous() for each in params.tensors)
+
+
+def test_every_field_of_a_record_has_a_view_of_its_name() -> None:
+    params = SlotParams.neutral(3, 40, 7, 2, 9, CPU)
+    views = {name for name, value in vars(SlotParams).items() if isinstance(value, RecordField)}
+    assert views == set(SlotRecord.fields())
+    for number, name in enumerate(sorted(views)):
+        record, view = SlotRecord(), getattr(params, name)
+        assert view.tolist() == [getattr(record, name)] * 3
+        value = BiasKind.WIDE if name == "bias_kind" else number + 2
+        setattr(record, name, value)
+        params.records[1] = torch.frombuffer(bytearray(bytes(record)), dtype=torch.int64)
+        assert view.tolist() == [view[0], value, view[0]] and view[0] != value
+        view[2] = value
+        assert torch.equal(params.records[2], params.records[1])
+        params.records[1:] = params.records[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -20,7 +20,7 @@ def a_table(ends: Tensor, until: Tensor, vocab: int) -> SlotParams:
     """Slots that ask for nothing but min_tokens."""
     params = SlotParams.neutral(len(ends), vocab, 1, ends.shape[1], 1, torch.device("cpu"))
     params.ends.copy_(ends)
-    params.longs[1] = until
+    params.ends_allowed_from[:] = until
     return params
 
 

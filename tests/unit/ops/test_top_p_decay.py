@@ -11,7 +11,7 @@ from support.kernels.row_draws import top_p_after
 from support.kernels.rows import rows_params
 from support.kernels.slots import pick_drafts
 from weft import SamplingParams
-from weft.engine.device.sampling import SamplingRow, SlotSampling, write_numbers
+from weft.engine.device.sampling import SlotSampling
 from weft.ops.slots import SlotParams, advance_slots_, sample_slots_
 from weft.runtime import CpuRuntime
 
@@ -23,8 +23,8 @@ def a_slot(answer: list[int] | None = None, **given: object) -> SlotParams:
     """Slot 0, of a request that has said `answer`."""
     params = rows_params(2, VOCAB)
     asked = SamplingParams(temperature=1.0, **given)  # type: ignore[arg-type]
-    row = SamplingRow(CpuRuntime(), SlotSampling(asked, seed=5), [1, 2], VOCAB, answer or ())
-    write_numbers(params, torch.from_numpy(row.numbers)[None], ONE)
+    sampling = SlotSampling(CpuRuntime(), asked, [1, 2], VOCAB, answer=answer or (), seed=5)
+    params.records[0] = torch.from_numpy(sampling.record)
     return params
 
 
@@ -51,26 +51,26 @@ def test_by_hand() -> None:
     seen = []
     for tokens in ([3], [4, 5], [7], [1], [7, 2], [3, 3, 7]):
         commit(params, tokens)
-        seen.append(round(float(params.floats[1, 0]), 4))
+        seen.append(round(float(params.top_p[0]), 4))
     assert seen == [0.4, 0.15, 0.8, 0.4, 0.4, 0.8]
 
 
 def test_a_least_above_the_first_raises_it() -> None:
     params = a_slot(top_p=0.3, top_p_min=0.6)
     commit(params, [3])
-    assert float(params.floats[1, 0]) == pytest.approx(0.6)
+    assert float(params.top_p[0]) == pytest.approx(0.6)
 
 
 def test_by_default_it_stays() -> None:
     params = a_slot(top_p=1e-7, top_p_reset_ids=3)
     commit(params, [3, 4])
-    assert float(params.floats[1, 0]) == pytest.approx(1e-7)
+    assert float(params.top_p[0]) == pytest.approx(1e-7)
 
 
 def test_nothing_is_no_token() -> None:
     params = a_slot(top_p=0.8, top_p_decay=0.5)
     commit(params, [-1])
-    assert float(params.floats[1, 0]) == pytest.approx(0.8)
+    assert float(params.top_p[0]) == pytest.approx(0.8)
 
 
 @settings(max_examples=60, deadline=None)
@@ -80,10 +80,10 @@ def test_a_request_that_goes_on_has_what_it_had(
 ) -> None:
     rule = {"top_p": 0.9, "top_p_decay": decay, "top_p_min": least, "top_p_reset_ids": reset}
     whole, again = a_slot(**rule), a_slot(answer, **rule)
-    expected = top_p_after(float(whole.floats[1, 0]), whole, 0, answer)
+    expected = top_p_after(float(whole.top_p[0]), whole, 0, answer)
     for token in answer:
         commit(whole, [token])
-    assert float(whole.floats[1, 0]) == float(again.floats[1, 0]) == expected
+    assert float(whole.top_p[0]) == float(again.top_p[0]) == expected
 
 
 @pytest.mark.parametrize("num_drafts", [1, 3])
@@ -115,7 +115,7 @@ def test_the_same_tokens_whatever_is_drafted(num_drafts: int) -> None:
 
 def test_drafts_are_drawn_as_their_targets_will_be() -> None:
     params = a_slot(top_p=0.9, top_p_decay=0.1, top_p_min=0.01)
-    params.ints[3] = 3
+    params.max_drafts[:] = 3
     drafts = torch.full((3, 2), -1)
     for number in (1, 2, 3):
         logits = torch.linspace(0, 3, VOCAB)[None]

@@ -16,7 +16,7 @@ from weft.ops.variants import NAMED, using
 
 SHARED_MEMORY = 99 * 1024  # what the smallest GPU of these capabilities has for a program
 KERNELS = {
-    *("linear_kernel", "attend_few_kernel", "attend_kernel", "turn_write_kernel", "silu_mul_kernel"),
+    *("linear_kernel", "attend_few_kernel", "attend_kernel", "rotate_write_kernel", "silu_mul_kernel"),
     *("embed_kernel", "norm_kernel", "join_norms_kernel", "take_kernel"),
 }
 SHAPES = {
@@ -33,7 +33,7 @@ pytestmark = [needs_triton, pytest.mark.slow]
 
 def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callable[[], Any]]:
     """The operations of a layer over rows of `width` new tokens, and those around it."""
-    from weft.ops import attention_triton, linear_triton, rows_triton, silu_mul_triton
+    from weft.ops import attention_triton, linear_triton, rows_triton
 
     hidden, inner, heads, kv_heads, dim, has_norms, has_bias = SHAPES[shape]
     count = rows * width
@@ -76,7 +76,7 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
         lambda: rows_triton.norm(x, norm, 1e-5, x),
         lambda: rows_triton.join_norms(tensor(999, hidden), tokens, norm, 1e-5, x, norm, 1e-5, both),
         lambda: rows_triton.take_rows(x.view(rows, width, -1), tokens[:rows], tensor(rows, hidden)),
-        lambda: silu_mul_triton.silu_mul(tensor(count, 2 * inner), tensor(count, inner)),
+        lambda: linear_triton.silu_mul(tensor(count, 2 * inner), tensor(count, inner)),
     ]
     if count <= 16:
         work += [
@@ -200,7 +200,7 @@ def check_early_keys(how: int, early: list[str]) -> None:
 
 
 def test_kernels_cover_the_modules() -> None:
-    from weft.ops import attend_few_triton, attend_long_triton, linear_triton, rows_triton, silu_mul_triton
+    from weft.ops import attention_triton, linear_triton, rows_triton
 
-    modules = (attend_few_triton, attend_long_triton, linear_triton, rows_triton, silu_mul_triton)
+    modules = (attention_triton, linear_triton, rows_triton)
     assert {name for module in modules for name in vars(module) if name.endswith("_kernel")} == KERNELS

@@ -1,1 +1,1 @@
-"""What lies on the device by slot, and what an iteration leaves on the host."""
+"""Device memory by slot, and an iteration's results on the host."""

@@ -1,26 +1,108 @@
-"""What an iteration gave, on the host: by slot, as the device left it."""
+"""An iteration's results: noted by slot on the device, and copied to the host.
+
+Tokens are noted by verification itself. Log-probabilities, and continuations for a search on the host, are noted by
+`note_logprobs` and `note_offers` after an iteration, outside of its graph, since few requests want them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from weft.core import TokenLogprob
 from weft.core.request import Gather
-from weft.engine.device.offers import OfferBuffers
-from weft.engine.device.state import SlotState
+from weft.engine.device.state import DecodeParts, LogprobRows, SlotState, StepBuffers
 from weft.engine.device.tensors import OutputBuffers
+from weft.ops.log_probs import allowed_tokens, log_probs, log_probs_within, scaled
+from weft.ops.slots import LOWEST_TEMPERATURE
 from weft.runtime.buffers import PinnedRing, Received
 from weft.runtime.interface import Runtime, Stream
 
-_NOTHING = torch.empty(0)
+
+def note_temperatures(state: SlotState, buf: StepBuffers, temperatures: Tensor | None) -> None:
+    """Keep the temperature that each position is drawn with. A device function.
+
+    The guide's temperature replaces the request's where it is not negative. It is kept since it may have changed by the
+    time log-probabilities are noted.
+    """
+    rows, width = buf.temperatures_BT.shape
+    of_request_B1 = state.params.temperature.index_select(0, buf.slots_B)[:, None]
+    if temperatures is None:
+        buf.temperatures_BT.copy_(of_request_B1.expand(rows, width))
+        return
+    slots = state.length.shape[0]
+    of_guide_BT = temperatures.view(slots, -1).index_select(0, buf.slots_B)[:, :width]
+    buf.temperatures_BT.copy_(torch.where(of_guide_BT >= 0, of_guide_BT, of_request_B1))
+
+
+def note_logprobs(parts: DecodeParts, buf: StepBuffers, max_top_k: int) -> None:
+    """Note the log-probabilities of the verified tokens and of the likeliest, and which tokens could be drawn.
+
+    Rows whose slots do not want them get meaningless values. `max_top_k` is the largest top_k of the rows' requests.
+    """
+    state = parts.state
+    rows, width = buf.tokens_BT.shape
+    token_N, num_top = buf.verified.tokens_BT.view(-1), state.logprobs.num_top
+    masked_NV = buf.logits_BTV.flatten(0, 1)
+    if parts.logprobs == "raw":
+        values, ids = log_probs(buf.raw_logits_BTV.flatten(0, 1), token_N, num_top)
+        unnormalized_N = values[:, 0]
+    else:
+        temperature_N = buf.temperatures_BT.flatten()
+        is_warm_N = temperature_N >= LOWEST_TEMPERATURE
+        min_p_N = _by_row(state.params.min_p, buf)
+        scaled_NV = scaled(
+            masked_NV, torch.where(is_warm_N, temperature_N, 1.0), torch.where(is_warm_N, min_p_N, 0.0)
+        )
+        values, ids = log_probs(scaled_NV, token_N, num_top)
+        unnormalized_N = values[:, 0]
+        if parts.logprobs == "normalized":
+            top_k_N = torch.where(is_warm_N, _by_row(state.params.top_k, buf), 1)
+            values, ids = log_probs_within(scaled_NV, token_N, num_top, top_k_N, max(max_top_k, 1))
+    num_allowed_N, is_allowed_NK = allowed_tokens(masked_NV, ids[:, 1:])
+    noted = LogprobRows.pack(values, unnormalized_N, ids[:, 1:], num_allowed_N, is_allowed_NK)
+    for table, new in zip(state.logprobs.tensors, noted.tensors, strict=True):
+        table.narrow(1, 0, width).index_copy_(0, buf.slots_B, new.view(rows, width, -1))
+
+
+def _by_row(by_slot: Tensor, buf: StepBuffers) -> Tensor:
+    """Numbers of slots [S+1] for each row of logits: [N]."""
+    return by_slot.index_select(0, buf.slots_B).repeat_interleave(buf.tokens_BT.shape[1])
+
+
+@dataclass(frozen=True)
+class OfferBuffers:
+    """The likeliest continuations of each slot, the likeliest first: `values` float32 [S+1, C], -inf for tokens that
+    can't be drawn, and `ids` int64 [S+1, C]."""
+
+    values: Tensor
+    ids: Tensor
+
+    @classmethod
+    def allocate(cls, state: SlotState, num_offers: int) -> OfferBuffers:
+        """Memory for `num_offers` continuations (C) of each slot."""
+        shape, device = (state.length.shape[0], num_offers), state.length.device
+        values = torch.full(shape, float("-inf"), dtype=torch.float32, device=device)
+        return cls(values, torch.zeros(shape, dtype=torch.int64, device=device))
+
+
+def note_offers(state: SlotState, buf: StepBuffers, offers: OfferBuffers) -> None:
+    """Note the likeliest continuations of each row, after penalties and masks. The temperature scales the distribution,
+    unless it is greedy."""
+    temperature_B = state.params.temperature.index_select(0, buf.slots_B)
+    temperature_B = torch.where(temperature_B >= LOWEST_TEMPERATURE, temperature_B, 1.0)
+    logits_BV = buf.logits_BTV[:, 0].float() / temperature_B[:, None]
+    values, ids = log_probs(logits_BV, torch.full_like(buf.slots_B, -1), offers.ids.shape[1])
+    offers.values.index_copy_(0, buf.slots_B, values[:, 1:])
+    offers.ids.index_copy_(0, buf.slots_B, ids[:, 1:])
 
 
 class ResultRings:
-    """Where iterations leave their results on the host; at most two at a time are under way."""
+    """Pinned memory that iterations copy their results to. At most two iterations are under way at a time."""
 
     def __init__(
         self, runtime: Runtime, stream: Stream, state: SlotState, outputs: OutputBuffers | None = None
@@ -31,8 +113,7 @@ class ResultRings:
         self._offers: dict[int, tuple[PinnedRing, PinnedRing]] = {}
         self._results = PinnedRing(runtime, state.results)
         self._num_slots = state.length.shape[0]
-        self._logprobs = PinnedRing(runtime, state.logprobs)
-        self._ids = PinnedRing(runtime, state.logprob_ids)
+        self._logprobs = [PinnedRing(runtime, tensor) for tensor in state.logprobs.tensors]
 
     def start(
         self,
@@ -41,14 +122,14 @@ class ResultRings:
         drafts: bool = False,
         offers: Mapping[int, OfferBuffers] | None = None,
     ) -> StepResults:
-        """Copy the results of the work issued so far, log-probabilities too if asked for, and what each slot in
-        `gather` wants besides; does not wait. `drafts`: whether the work verified some. `offers` are the continuations
-        that it offers, by how many each row has."""
-        extra = (
-            (self._logprobs.start_receive(self._stream), self._ids.start_receive(self._stream))
-            if logprobs
-            else None
-        )
+        """Start copying the results of the work issued so far; does not wait.
+
+        logprobs: copy log-probabilities too.
+        gather: the outputs that slots want, by slot.
+        drafts: whether the work verified drafts.
+        offers: the continuations that rows offer, by their number for each row.
+        """
+        logprob_copies = [ring.start_receive(self._stream) for ring in self._logprobs] if logprobs else None
         slots: dict[str, list[int]] = {}
         for slot, wanted in (gather or {}).items():
             for name in wanted.generated:
@@ -56,9 +137,10 @@ class ResultRings:
         outputs = {
             name: self._outputs[name].start_receive(self._stream, rows) for name, rows in slots.items()
         }
-        found = {count: self._receive_offers(buffers) for count, buffers in (offers or {}).items()}
+        offer_copies = {count: self._receive_offers(buffers) for count, buffers in (offers or {}).items()}
+        # Last, so that a wait for it is a wait for all.
         received = self._results.start_receive(self._stream)
-        return StepResults(received, self._num_slots, extra, outputs, drafts, found)
+        return StepResults(received, self._num_slots, logprob_copies, outputs, drafts, offer_copies)
 
     def _receive_offers(self, buffers: OfferBuffers) -> tuple[Received, Received]:
         rings = self._offers.get(buffers.ids.shape[1])
@@ -69,41 +151,44 @@ class ResultRings:
 
 
 class StepResults:
-    """Copies of the slots' verified tokens, log-probabilities and outputs; to be read after `wait`, and before two more
-    iterations were started. Of slot s `verified[s]` is the number of accepted drafts, then the tokens of all positions;
-    `num_proposed[s]` how many drafts were verified (empty where none were)."""
+    """Copies of the slots' verified tokens, log-probabilities and outputs. They may be read after `wait`, and before
+    two more iterations are started.
+
+    `verified[s]` of slot s is the number of accepted drafts, then the tokens of all positions. `num_proposed[s]` is how
+    many drafts were verified; the list is empty where the work verified none.
+    """
 
     def __init__(
         self,
         received: Received,
         num_slots: int,
-        logprobs: tuple[Received, Received] | None,
+        logprobs: list[Received] | None,
         outputs: Mapping[str, Received] | None = None,
         drafts: bool = False,
         offers: Mapping[int, tuple[Received, Received]] | None = None,
     ) -> None:
         self._received, self._num_slots = received, num_slots
-        self._extra = logprobs
+        self._logprob_copies = logprobs
         self._gathered = dict(outputs or {})
         self._has_drafts = drafts
         self._offers = dict(offers or {})
         self.verified: list[list[int]] = []
         self.num_proposed: list[int] = []
-        self._num_tokens: dict[int, int] = {}  # of slots of which only a beginning counts
-        self._logprobs = self._ids = _NOTHING
+        self._num_tokens: dict[int, int] = {}  # of slots of which only the first tokens count
+        self._logprobs: LogprobRows | None = None
 
     def wait(self) -> StepResults:
-        """Wait for the work of the iteration: what was verified is copied last."""
-        values = self._received.wait().numpy()  # whose slices take less than a tensor's
+        """Wait for the work of the iteration."""
+        values = self._received.wait().numpy()  # slices of an array take less time than those of a tensor
         self.verified = values[: -self._num_slots].reshape(self._num_slots, -1).tolist()
         if self._has_drafts:
             self.num_proposed = values[-self._num_slots :].tolist()
-        if self._extra is not None:
-            self._logprobs, self._ids = (received.buffer.clone() for received in self._extra)
+        if self._logprob_copies is not None:
+            self._logprobs = LogprobRows(*(received.buffer.clone() for received in self._logprob_copies))
         return self
 
     def beginning(self, slot: int, count: int) -> StepResults:
-        """The same as if the slot had committed its first `count` tokens only, with no draft after them."""
+        """The results as if the slot had committed its first `count` tokens only, with no draft after them."""
         part = copy(self)
         part.verified = list(self.verified)
         part.num_proposed = list(self.num_proposed)
@@ -114,18 +199,18 @@ class StepResults:
         return part
 
     def outputs(self, slot: int, gather: Gather, count: int) -> dict[str, Tensor]:
-        """What the slot gathered at the positions of the first `count` committed tokens: rows [count, ...] by name,
-        in memory that is used again."""
+        """The slot's gathered outputs at the positions of the first `count` committed tokens: rows [count, ...] by
+        name, in memory that later iterations overwrite."""
         return {name: self._gathered[name].buffer[slot, :count] for name in gather.generated}
 
     def offers(self, slot: int, count: int) -> list[tuple[int, float]]:
-        """The slot's likeliest continuations, of `count` that each row offers: tokens and the logarithms of their
-        probabilities, without those that can't be."""
+        """The slot's likeliest continuations, of `count` that each row offers: tokens and log-probabilities, without
+        tokens that can't be drawn."""
         values, ids = (received.buffer[slot].tolist() for received in self._offers[count])
         return [(token, value) for token, value in zip(ids, values, strict=True) if value > float("-inf")]
 
     def count(self, slot: int) -> int:
-        """Accepted drafts."""
+        """The number of accepted drafts."""
         return self.verified[slot][0]
 
     def proposed(self, slot: int) -> int:
@@ -138,15 +223,6 @@ class StepResults:
         return row[1 : self._num_tokens.get(slot, row[0] + 1) + 1]
 
     def logprobs(self, slot: int, count: int, top: int) -> list[TokenLogprob]:
-        """Of the first `count` committed tokens: each one's own, and the `top` likeliest."""
-        rows = self._logprobs[slot, :count]
-        values, whole = rows[:, : 1 + top].tolist(), rows[:, -1].tolist()
-        ids = self._ids[slot, :count, : 1 + top].tolist()
-        return [_token_logprob(*row) for row in zip(values, ids, whole, strict=True)]
-
-
-def _token_logprob(values: list[float], ids: list[int], whole: float) -> TokenLogprob:
-    """Of a row of `SlotState.logprobs` and one of `SlotState.logprob_ids`."""
-    num_allowed, *names = ids
-    top = {~name if name < 0 else name: value for name, value in zip(names, values[1:], strict=True)}
-    return TokenLogprob(values[0], top, num_allowed, tuple(~name for name in names if name < 0), whole)
+        """The log-probabilities of the first `count` committed tokens, each with those of the `top` likeliest."""
+        assert self._logprobs is not None
+        return self._logprobs.read(slot, count, top)

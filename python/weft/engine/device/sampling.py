@@ -1,12 +1,9 @@
-"""A request's sampling parameters on their way to its slot (`ops/slots.py`), and what penalties need to know of its
-text.
-"""
+"""A request's sampling parameters in the form of its slots: a record and, for few requests, tables (`ops/slots.py`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,61 +14,68 @@ from torch import Tensor
 from weft.core import SamplingParams
 from weft.core.request import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, NO_RULES, TokenRules
 from weft.core.sampling import MAX_LOGIT
-from weft.ops.slots import SlotParams
+from weft.ops.slots import BiasKind, SlotParams, SlotRecord
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 
 _NO_LIMIT = torch.iinfo(torch.int32).max
-_NUM_FLOATS = _NUM_INTS = 9
-NUM_NUMBERS = 2 + (_NUM_FLOATS + _NUM_INTS) // 2
-"""Entries of `SamplingRow.numbers`."""
 
 
-@dataclass(frozen=True)
 class SlotSampling:
-    """How one slot samples. `max_drafts` is its request's own limit of drafts (None: as many as the engine makes).
-    Where it `is_searched`, the host chooses its tokens."""
+    """A request's sampling parameters as its slots keep them, on the host.
 
-    params: SamplingParams
-    seed: int = 0
-    rules: TokenRules = NO_RULES
-    max_drafts: int | None = None
-    is_searched: bool = False
+    record: int64 [RECORD_WORDS], the bytes of a `SlotRecord`; every slot has one.
+    The tables, which few requests need, are in pinned memory; `write_tables` copies them to the device.
 
-
-class SamplingRow:
-    """One slot's sampling parameters on the host. `numbers` int64 [11] are those that every slot has: the seed, the
-    position until which end tokens are blocked, nine float32 and nine int32, in the order of `SlotParams`. What few ask
-    for is in pinned memory: `write_extras` copies it to the device. `answer` is what a request has said that goes on
-    after a pause."""
+    prompt, answer: the request's tokens so far. An answer is there when a request goes on after a pause.
+    max_drafts: the request's own limit of drafts; None for as many as the engine makes.
+    is_searched: the host chooses the tokens.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
-        sampling: SlotSampling,
+        params: SamplingParams,
         prompt: list[int],
         vocab_size: int,
+        *,
         answer: Sequence[int] = (),
+        seed: int = 0,
+        rules: TokenRules = NO_RULES,
+        max_drafts: int | None = None,
+        is_searched: bool = False,
     ) -> None:
         pinned = partial(pinned_copy, runtime)
-        s, rules = sampling.params, sampling.rules
-        bias = _dense_bias(sampling, vocab_size)
-        is_penalised = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
-        changes_logits = is_penalised or bias is not None or rules.bad_words or s.no_repeat_ngram_size
-        penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
-        limit = sampling.max_drafts if sampling.max_drafts is not None else _NO_LIMIT
-        top_p_rule = (s.top_p_decay, s.top_p_min) if s.changes_top_p else (1.0, 0.0)
-        reset = s.top_p_reset_ids if s.top_p_reset_ids is not None else -1
-        self.numbers = np.empty(NUM_NUMBERS, dtype=np.int64)
-        self.numbers[:2] = sampling.seed, len(prompt) + s.min_tokens
-        words = self.numbers[2:].view(np.int32)
-        floats = words[:_NUM_FLOATS].view(np.float32)
-        floats[:] = s.temperature, s.top_p, s.min_p, *penalties, *top_p_rule, s.top_p
-        floats[1] = _top_p_after(floats, reset, answer)
-        words[_NUM_FLOATS:] = (
-            s.top_k, bool(changes_logits), _kind_of_bias(bias), limit, s.logprobs is not None, sampling.is_searched,
-            rules.penalties.after_temperature, s.no_repeat_ngram_size or 0, reset,
-        )  # fmt: skip
+        bias = _total_bias(params, rules, vocab_size)
+        has_penalties = (
+            params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+        )
+        changes_logits = bool(
+            has_penalties or bias is not None or rules.bad_words or params.no_repeat_ngram_size
+        )
+        record = SlotRecord()
+        record.seed = seed
+        record.ends_allowed_from = len(prompt) + params.min_tokens
+        record.temperature = params.temperature
+        record.top_p_start = params.top_p
+        if params.changes_top_p:
+            record.top_p_decay, record.top_p_min = params.top_p_decay, params.top_p_min
+        if params.top_p_reset_ids is not None:
+            record.top_p_reset_id = params.top_p_reset_ids
+        record.top_p = record.top_p_after(answer)
+        record.min_p = params.min_p
+        record.top_k = params.top_k
+        record.repetition_penalty = params.repetition_penalty
+        record.presence_penalty = params.presence_penalty
+        record.frequency_penalty = params.frequency_penalty
+        record.penalties_after_temperature = rules.penalties.after_temperature
+        record.no_repeat_ngram_size = params.no_repeat_ngram_size or 0
+        record.bias_kind = _kind_of_bias(bias)
+        record.changes_logits = changes_logits
+        record.max_drafts = _NO_LIMIT if max_drafts is None else max_drafts
+        record.wants_logprobs = params.logprobs is not None
+        record.is_held = is_searched
+        self.record: NDArray[np.int64] = np.frombuffer(bytearray(bytes(record)), dtype=np.int64)
         counted = rules.penalties.counted(prompt)
         self.text = _Text(runtime, prompt, answer, counted, vocab_size) if changes_logits else None
         self.bad_words: Tensor | None = None
@@ -80,53 +84,43 @@ class SamplingRow:
         if rules.bad_words:
             flat = [token for word in rules.bad_words for token in (*word, -1)]
             self.bad_words = pinned(flat + [-1] * (MAX_BAD_WORD_TOKENS - len(flat)), torch.int32)
-        if s.min_tokens:
+        if params.min_tokens:
             self.ends = pinned([*rules.ends] + [-1] * (MAX_END_TOKENS - len(rules.ends)), torch.int32)
         if bias is not None:
             self.bias = pinned(bias, torch.float32)
 
     @property
-    def has_extras(self) -> bool:
-        """Whether there is more than numbers."""
+    def has_tables(self) -> bool:
+        """Whether there is more than the record."""
         return self.text is not None or self.ends is not None
 
 
-def _dense_bias(sampling: SlotSampling, vocab_size: int) -> Tensor | None:
-    """The sum of both biases, float32 [V], finite where both are; None where there is none."""
-    some, whole = sampling.params.logit_bias, sampling.rules.bias
-    if not some and whole is None:
+def _total_bias(params: SamplingParams, rules: TokenRules, vocab_size: int) -> Tensor | None:
+    """The sum of `logit_bias` and the rules' bias, float32 [V], finite where both are; None where there is none."""
+    by_token, dense = params.logit_bias, rules.bias
+    if not by_token and dense is None:
         return None
-    dense = whole.float() if whole is not None else torch.zeros(vocab_size)
-    forbidden = dense.isneginf()
-    if some:
+    total = dense.float() if dense is not None else torch.zeros(vocab_size)
+    forbidden = total.isneginf()
+    if by_token:
         added = torch.zeros(vocab_size)
-        added[list(some)] = torch.tensor([float(value) for value in some.values()])
+        added[list(by_token)] = torch.tensor([float(value) for value in by_token.values()])
         forbidden |= added.isneginf()
-        dense = dense + added
-    most = torch.finfo(torch.float32).max
-    return dense.clamp(-most, most).masked_fill(forbidden, -math.inf)
+        total = total + added
+    limit = torch.finfo(torch.float32).max
+    return total.clamp(-limit, limit).masked_fill(forbidden, -math.inf)
 
 
-def _kind_of_bias(bias: Tensor | None) -> int:
-    """0 for none, 2 for one beyond what noise can be added to."""
+def _kind_of_bias(bias: Tensor | None) -> BiasKind:
     if bias is None:
-        return 0
-    return 2 if bool((bias.abs().masked_fill(bias.isneginf(), 0) > MAX_LOGIT).any()) else 1
-
-
-def _top_p_after(floats: NDArray[np.float32], reset: int, answer: Sequence[int]) -> float:
-    """What top-p is after an answer, in the device's arithmetic."""
-    top_p, decay, least, first = floats[1], *floats[6:9]
-    if decay == 1 and least <= 0:
-        return float(first)
-    for token in answer:
-        top_p = first if token == reset else max(top_p * decay, least)
-    return float(top_p)
+        return BiasKind.NONE
+    is_wide = bool((bias.abs().masked_fill(bias.isneginf(), 0) > MAX_LOGIT).any())
+    return BiasKind.WIDE if is_wide else BiasKind.PLAIN
 
 
 class _Text:
-    """What penalties need to know of a text: its tokens in order, which the prompt has as bits, and how often the
-    answer, and of the prompt what is `counted`, have each."""
+    """The tables of a text that penalties read: its tokens in order, the prompt as bits, and how often each token
+    stands in the answer and in the `counted` part of the prompt (None: never)."""
 
     def __init__(
         self,
@@ -147,29 +141,21 @@ class _Text:
             self.counts = pinned_copy(runtime, counts, torch.int32)
 
 
-def write_numbers(params: SlotParams, numbers: Tensor, slots: Tensor) -> None:
-    """Write `SamplingRow.numbers` int64 [n, 11] to slots int64 [n]. A device function."""
-    params.longs.index_copy_(1, slots, numbers[:, :2].t())
-    words = numbers[:, 2:].view(torch.int32)
-    params.floats.index_copy_(1, slots, words[:, :_NUM_FLOATS].view(torch.float32).t())
-    params.ints.index_copy_(1, slots, words[:, _NUM_FLOATS:].t())
-
-
-def write_extras(params: SlotParams, row: SamplingRow, slot: int) -> None:
-    """Write what few requests ask for to `slot`, whose text so far is the request's prompt. A device function."""
-    if row.ends is not None:
-        params.ends[slot].copy_(row.ends, non_blocking=True)
-    if row.text is None:
+def write_tables(params: SlotParams, sampling: SlotSampling, slot: int) -> None:
+    """Write the tables that the request needs to `slot`. A device function."""
+    if sampling.ends is not None:
+        params.ends[slot].copy_(sampling.ends, non_blocking=True)
+    if sampling.text is None:
         return
-    if row.text.counts is None:
+    if sampling.text.counts is None:
         params.counts[slot].zero_()
     else:
-        params.counts[slot].copy_(row.text.counts, non_blocking=True)
-    params.prompt[slot].copy_(row.text.bits, non_blocking=True)
-    params.history[slot, : row.text.tokens.shape[0]].copy_(row.text.tokens, non_blocking=True)
-    if row.bad_words is None:
+        params.counts[slot].copy_(sampling.text.counts, non_blocking=True)
+    params.prompt[slot].copy_(sampling.text.bits, non_blocking=True)
+    params.history[slot, : sampling.text.tokens.shape[0]].copy_(sampling.text.tokens, non_blocking=True)
+    if sampling.bad_words is None:
         params.bad_words[slot].fill_(-1)
     else:
-        params.bad_words[slot].copy_(row.bad_words, non_blocking=True)
-    if row.bias is not None:
-        params.bias[slot].copy_(row.bias, non_blocking=True)
+        params.bad_words[slot].copy_(sampling.bad_words, non_blocking=True)
+    if sampling.bias is not None:
+        params.bias[slot].copy_(sampling.bias, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Device state: per request slot, and the fixed buffers of graphs of one batch size.
+"""The engine's memory: state by slot, the fixed buffers of graphs of one batch size, and pages on the host.
 
 There are S request slots and one more, the last, for rows that only pad a batch. Every tensor here is allocated once:
 graphs hold its address.
@@ -6,36 +6,96 @@ graphs hold its address.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from weft.config import Logprobs
-from weft.core import MAX_LOGPROBS
+from weft.core import MAX_LOGPROBS, TokenLogprob
 from weft.core.request import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS
-from weft.engine.device.host_pages import HostPages
 from weft.engine.device.tensors import OutputBuffers
 from weft.guided.lane import GrammarLane
 from weft.models.base import Model, PagedKV
 from weft.ops.slots import SlotParams, advance_slots_
+from weft.runtime.interface import Runtime
 from weft.spec.base import DraftBuffers, Drafter, Verified
 
 
-class SlotState:
-    """What the device knows of each slot; `length` is the number of tokens in the KV, the position of `last_token`.
+@dataclass(frozen=True)
+class LogprobRows:
+    """Log-probabilities of positions, and which tokens could be drawn there; on the device or the host.
 
-    `drafts` [K, S+1] and `verified` [S+1, K+2] are the grammar lane's (`guided/lane.py`): draft j of a slot is
-    `drafts[j-1, slot]`, -1 for none; a row of `verified` is the count of accepted drafts, then the target's tokens.
-    `verified_host` and `drafts_host` are the same in the host's memory, where the grammar reads them.
-    `num_proposed` is how many drafts there were in the last iteration that verified some, those of -1 left out.
-    `results` [(S+1) * (K+3)] is the memory of `verified` and `num_proposed`. `window` [S+1, W+1] is the lane's, too: of
-    lookahead, the tokens that the next forward reads beside each text, and where the last one began (None: none).
-    `request_ids` are the requests' own, and `processors` the numbers of their captured processors, 0 for none.
-    `logprobs` [S+1, K+1, 2+N] and `logprob_ids` [S+1, K+1, 1+N] belong to those tokens: the token's own, then the N
-    likeliest; and the token's own once more, of the whole vocabulary. Where an id would be the token's own, how many
-    tokens could be drawn stands; that of one that could not is -1 - id.
+    Two tensors, so that two copies bring all to the host, for the N likeliest tokens of each position:
+    values: float32 [..., 1 + N + 1]: of the position's token, of the N likeliest, and once more of the position's token
+        over the whole vocabulary (`TokenLogprob.unnormalized`).
+    tokens: int32 [..., 1 + N + N]: how many tokens could be drawn, the ids of the N likeliest, and whether each of
+        these could be drawn.
+    """
+
+    values: Tensor
+    tokens: Tensor
+
+    @classmethod
+    def zeros(cls, slots: int, positions: int, num_top: int, device: torch.device) -> LogprobRows:
+        """Memory for `num_top` likeliest tokens (N) at each position of each slot."""
+        values = torch.zeros(slots, positions, 2 + num_top, dtype=torch.float32, device=device)
+        return cls(values, torch.zeros(slots, positions, 1 + 2 * num_top, dtype=torch.int32, device=device))
+
+    @classmethod
+    def pack(
+        cls, values: Tensor, unnormalized: Tensor, ids: Tensor, num_allowed: Tensor, is_allowed: Tensor
+    ) -> LogprobRows:
+        """Rows of n positions. values [n, 1 + N]: of the token, and of the N likeliest, whose `ids` and `is_allowed`
+        are [n, N]. unnormalized, num_allowed: [n]."""
+        tokens = torch.cat((num_allowed[:, None], ids, is_allowed), 1)
+        return cls(torch.cat((values, unnormalized[:, None]), 1), tokens.int())
+
+    @property
+    def num_top(self) -> int:
+        """Likeliest tokens of a position (N)."""
+        return self.values.shape[-1] - 2
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        return self.values, self.tokens
+
+    def read(self, slot: int, count: int, top: int) -> list[TokenLogprob]:
+        """The first `count` positions of a slot, each with its `top` likeliest tokens."""
+        values, tokens = self.values[slot, :count], self.tokens[slot, :count]
+        first_flag = 1 + self.num_top
+        columns = (
+            values[:, 0], values[:, 1 : 1 + top], values[:, -1],
+            tokens[:, 0], tokens[:, 1 : 1 + top], tokens[:, first_flag : first_flag + top],
+        )  # fmt: skip
+        return [
+            TokenLogprob(
+                value,
+                dict(zip(ids, top_values, strict=True)),
+                num_allowed,
+                tuple(token for token, is_allowed in zip(ids, flags, strict=True) if not is_allowed),
+                unnormalized,
+            )
+            for value, top_values, unnormalized, num_allowed, ids, flags in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        ]
+
+
+class SlotState:
+    """The state of every slot on the device.
+
+    length: the number of tokens in the KV cache, which is the position of `last_token`.
+    drafts: [K, S+1], the grammar stream's (`guided/lane.py`). Draft j of a slot is `drafts[j-1, slot]`, -1 for none.
+    verified: [S+1, K+2], the grammar stream's too: the number of accepted drafts, then the target's tokens.
+    verified_host, drafts_host: the same in the host's memory, where the grammar reads them.
+    num_proposed: [S+1], how many drafts the last iteration with drafts had, without those of -1.
+    results: [(S+1) * (K+3)], the memory of `verified` and `num_proposed`.
+    window: [S+1, W+1], of lookahead: the tokens that the next forward reads after each text, and where the last one
+        began. None without lookahead.
+    request_ids, processors: the requests' ids, and the numbers of their captured processors, 0 for none.
+    logprobs: of the tokens in `verified`, [S+1, K+1, ...].
     """
 
     def __init__(self, lane: GrammarLane, pages_per_slot: int, max_seq_len: int) -> None:
@@ -50,15 +110,14 @@ class SlotState:
         self.request_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.processors = torch.zeros(rows, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
-        written = max_seq_len + 2 * self.verified.shape[1]  # an iteration may go beyond the end
+        # An iteration may write beyond the last token that a text may have.
+        history_length = max_seq_len + 2 * self.verified.shape[1]
         vocab_size = lane.state.vocab_size
         self.params = SlotParams.neutral(
-            rows, vocab_size, MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, written, device
+            rows, vocab_size, MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, history_length, device
         )
-        likeliest = min(MAX_LOGPROBS, vocab_size)
-        places = (rows, self.verified.shape[1] - 1)
-        self.logprobs = torch.zeros(*places, 2 + likeliest, dtype=torch.float32, device=device)
-        self.logprob_ids = torch.zeros(*places, 1 + likeliest, dtype=torch.int64, device=device)
+        num_top = min(MAX_LOGPROBS, vocab_size)
+        self.logprobs = LogprobRows.zeros(rows, self.verified.shape[1] - 1, num_top, device)
 
     @property
     def num_beside(self) -> int:
@@ -67,21 +126,25 @@ class SlotState:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What an iteration reads of its slots, in the order of `read_slots_`."""
+        """The tensors that an iteration reads by slot, in the order of `read_slots_`."""
         return self.length, self.last_token, self.drafts, self.page_table
 
     @property
     def advancing(self) -> tuple[Tensor, ...]:
-        """What verification moves, in the order of `advance_slots_`."""
-        slots = self.verified, self.last_token, self.length, self.num_proposed, self.drafts
-        return *slots, self.verified_host
+        """The tensors that verification writes by slot, in the order of `advance_slots_`."""
+        return (
+            self.verified, self.last_token, self.length, self.num_proposed, self.drafts, self.verified_host,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LineTables:
-    """How lines of a window behind drafts are put together, by how many tokens stand before it, 0 to T: `read` int64
-    [T+1, T+W], which of the T tokens and then W of the window each place reads, and `places` int64 [T+1, W], where the
-    window is."""
+    """Index tables that compose a row's line: some of its T tokens, then the W tokens of its window. Row n of each is
+    for n tokens before the window, 0 to T.
+
+    read: int64 [T+1, T+W], which of the T tokens and then W window tokens each place of the line reads.
+    places: int64 [T+1, W], the places of the window.
+    """
 
     read: Tensor
     places: Tensor
@@ -90,18 +153,20 @@ class LineTables:
     def allocate(cls, width: int, beside: int, device: torch.device) -> LineTables:
         """For `width` tokens (T) before windows of `beside` (W)."""
         column = torch.arange(width + beside)
-        before = torch.arange(width + 1)[:, None]
-        behind = width + (column - before).clamp(max=beside - 1)
-        read = torch.where(column < before, column, behind)
-        return cls(read.to(device), (before + column[:beside]).to(device))
+        num_before = torch.arange(width + 1)[:, None]
+        in_window = width + (column - num_before).clamp(max=beside - 1)
+        read = torch.where(column < num_before, column, in_window)
+        return cls(read.to(device), (num_before + column[:beside]).to(device))
 
 
 @dataclass(frozen=True)
 class StepBuffers:
-    """What crosses the nodes of one iteration over B rows that verifies T - 1 drafts. `raw_logits_BTV` are the target's
-    before anything acted on them, of the rows that want log-probabilities; `temperatures_BT` float32 is what they were
-    drawn with, where log-probabilities are not the raw logits'. `logits_NV` begins with the memory of `logits_BTV`;
-    after it are the logits of windows, [B, W, V], where a forward reads some along `lines`."""
+    """The tensors between the nodes of one iteration over B rows that verifies T - 1 drafts.
+
+    raw_logits_BTV: the target's logits before anything changed them, of the rows that want log-probabilities.
+    temperatures_BT: float32, the temperatures of the draw; written where log-probabilities are not the raw logits'.
+    logits_NV: the memory of `logits_BTV`, then the logits of windows, [B, W, V], where a forward reads `lines`.
+    """
 
     slots_B: Tensor
     tokens_BT: Tensor
@@ -122,7 +187,7 @@ class StepBuffers:
         state: SlotState,
         drafter: Drafter | None,
     ) -> StepBuffers:
-        """Buffers of `width` positions around `slots_B`, which graphs of one batch size share."""
+        """Buffers of `width` positions. `slots_B` is shared by the graphs of one batch size."""
         config, device, batch = model.config, state.length.device, slots_B.shape[0]
         aux = len(drafter.aux_layers) if drafter is not None else 0
         beside = state.num_beside if width > 1 else 0  # an iteration without drafts reads no windows
@@ -156,21 +221,21 @@ class StepBuffers:
         )
 
     def narrow(self, begin: int, count: int) -> StepBuffers:
-        """`count` of the rows, from row `begin` on, without drafts."""
+        """The `count` rows from row `begin` on, without the drafter's buffers."""
 
-        def own(tensor: Tensor) -> Tensor:
+        def narrowed(tensor: Tensor) -> Tensor:
             return tensor.narrow(0, begin, count)
 
         v = self.verified
         tensors = (v.slots_B, v.tokens_BT, v.count_B, v.base_B, v.aux_BTF, v.page_table_BP)
-        logits_BTV = own(self.logits_BTV)
+        logits_BTV = narrowed(self.logits_BTV)
         return StepBuffers(
-            own(self.slots_B),
-            own(self.tokens_BT),
+            narrowed(self.slots_B),
+            narrowed(self.tokens_BT),
             logits_BTV,
-            own(self.raw_logits_BTV),
-            own(self.temperatures_BT),
-            Verified(*map(own, tensors)),
+            narrowed(self.raw_logits_BTV),
+            narrowed(self.temperatures_BT),
+            Verified(*map(narrowed, tensors)),
             None,
             logits_BTV.flatten(0, 1),
         )
@@ -183,8 +248,8 @@ def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> No
     """Accept the drafts that are the target's own tokens.
 
     That is enough, since sampling is coupled (`ops/slots.py`): the target's token at a position is a function of its
-    logits, the request's seed and the position. So what is committed is what decoding without speculation would have
-    sampled, whatever the drafter proposed.
+    logits, the request's seed and the position. So the committed tokens are those that decoding without speculation
+    would have sampled, whatever the drafter proposed.
     """
     verified = buf.verified
     advance_slots_(
@@ -194,18 +259,41 @@ def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> No
 
 
 def caches_of(kv: PagedKV, drafter: Drafter | None) -> list[PagedKV]:
-    """All that a page holds: the target's keys and values, and the drafter's."""
-    own = drafter.kv if drafter is not None else None
-    return [kv] if own is None else [kv, own]
+    """The caches whose pages share numbers: the target's, and the drafter's if it has one."""
+    if drafter is None or drafter.kv is None:
+        return [kv]
+    return [kv, drafter.kv]
+
+
+@dataclass(frozen=True)
+class HostPages:
+    """Pages in the host's memory, pinned on CUDA, for cached pages that must leave the device. `tensors[i]` are those
+    of cache i: [num_pages, num_layers, page_size, 2, num_kv_heads, head_dim]."""
+
+    num_pages: int
+    tensors: Sequence[Tensor]
+
+    @classmethod
+    def allocate(cls, runtime: Runtime, caches: Sequence[PagedKV], num_pages: int) -> HostPages:
+        """Memory for `num_pages` pages of each cache."""
+        shapes = [(num_pages, *cache.page(0).shape) for cache in caches]
+        tensors = [
+            runtime.pinned(shape, cache.data.dtype) for shape, cache in zip(shapes, caches, strict=True)
+        ]
+        return cls(num_pages, tensors)
 
 
 @dataclass
 class DecodeParts:
-    """What an engine decodes with. `drafter` drafts on the device, `has_proposals` says that the host does, too; of
-    either at most `max_drafts`. `outputs` is what can be gathered besides tokens, `logprobs` whose the
-    log-probabilities are. `verify` takes an iteration's sampled tokens int64 [B, T] and moves the slots; a benchmark
-    may put another in its place before anything is captured. `host` is where cached pages go that must leave the
-    device."""
+    """The model, caches, drafter and state that an engine decodes with.
+
+    drafter: drafts on the device. has_proposals: the host drafts too. Either makes at most `max_drafts`.
+    outputs: the tensors besides tokens that can be gathered.
+    logprobs: the distribution whose log-probabilities requests get.
+    verify: takes an iteration's sampled tokens int64 [B, T] and moves the slots. A benchmark may replace it before
+        anything is captured.
+    host: pages in the host's memory; None without offloading.
+    """
 
     model: Model
     kv: PagedKV
@@ -220,7 +308,7 @@ class DecodeParts:
 
     @property
     def caches(self) -> list[PagedKV]:
-        """All that a page holds: the target's keys and values, and the drafter's."""
+        """See `caches_of`."""
         return caches_of(self.kv, self.drafter)
 
     @property

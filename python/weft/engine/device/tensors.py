@@ -1,8 +1,8 @@
-"""What a request may have besides tokens: raw logits, and tensors that the model marks (`models/outputs.py`).
+"""Outputs of a request besides tokens: raw logits, and tensors that the model marks (`models/outputs.py`).
 
-On the device what iterations gather lies by slot, [S+1, K+1, ...]: position t of a slot's iteration at [slot, t]. What
-belongs to a prompt goes straight to the request's own pinned memory, chunk by chunk. The logits are one name among the
-others, `LOGITS`, which the iteration itself marks.
+Iterations gather outputs on the device by slot, [S+1, K+1, ...]: position t of a slot's iteration is at [slot, t]. The
+outputs of a prompt go straight to the request's pinned memory, chunk by chunk. Logits are an output like the others,
+with the name `LOGITS`, which the iteration itself marks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weft.runtime.interface import Runtime, Stream
 
 @dataclass(frozen=True)
 class MarkedOutput:
-    """An output of one position: its shape and dtype, and whether it is made of the logits, which a prompt's positions
-    but the last do not have unless asked for."""
+    """An output of one position: its shape and dtype. `of_logits`: it depends on the logits, which only the last
+    position of a prompt has, unless a request wants all."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -34,8 +34,8 @@ class MarkedOutput:
 
 @dataclass(frozen=True)
 class OutputBuffers:
-    """What an engine can gather: `by_slot` of iterations, `context` of prompts; `marked` describes each. `available`
-    are the model's names, for messages."""
+    """The outputs that an engine can gather, by name. by_slot: memory for iterations. context: the names of prompts'
+    outputs. marked: the description of each."""
 
     by_slot: Mapping[str, Tensor] = field(default_factory=dict)
     context: frozenset[str] = frozenset()
@@ -53,20 +53,20 @@ class OutputBuffers:
         generation_logits: bool,
         additional: Iterable[tuple[str, bool]],
     ) -> OutputBuffers:
-        """Buffers of `slots` slots and `width` positions. `additional`: names, each with whether it is gathered of
-        prompts too. Raises `InputError` for a name that the model does not mark."""
+        """Buffers for `slots` slots and `width` positions. `additional`: names, each with whether prompts have it too.
+        Raises `InputError` for a name that the model does not mark."""
         config, wanted = model.config, dict(additional)
         marked = {LOGITS: MarkedOutput((config.vocab_size,), config.dtype, of_logits=True)}
         if wanted:
-            found = marked_outputs(runtime, stream, model)
-            unknown = sorted(set(wanted) - set(found))
+            of_model = marked_outputs(runtime, stream, model)
+            unknown = sorted(set(wanted) - set(of_model))
             if unknown:
                 raise InputError(
                     f"additional_outputs (of an executor: additional_model_outputs) names {unknown[0]!r}, which the "
                     "model does not mark; it has "
-                    f"{', '.join(sorted(found)) or 'none'}"
+                    f"{', '.join(sorted(of_model)) or 'none'}"
                 )
-            marked |= {name: found[name] for name in wanted}
+            marked |= {name: of_model[name] for name in wanted}
         by_slot = {
             name: torch.zeros(slots, width, *m.shape, dtype=m.dtype, device=model.device)
             for name, m in marked.items()
@@ -75,24 +75,27 @@ class OutputBuffers:
         return cls(by_slot, frozenset({LOGITS, *(n for n, context in wanted.items() if context)}), marked)
 
     def context_tensors(self, runtime: Runtime, gather: Gather, length: int) -> dict[str, Tensor]:
-        """Pinned memory [length, ...] of each output of the prompt that a request wants."""
+        """Pinned memory [length, ...] for each output of the prompt that a request wants."""
         marked = ((name, self.marked[name]) for name in gather.context)
         return {name: runtime.pinned((length, *m.shape), m.dtype) for name, m in marked}
 
     def of_logits(self, names: Iterable[str]) -> bool:
-        """Whether one of them needs the logits of every position."""
+        """Whether any of the outputs needs the logits of every position."""
         return any(self.marked[name].of_logits for name in names)
 
     def decoding(self, slots_B: Tensor) -> Collector | None:
-        """Collects an iteration's outputs by slot; None where the engine gathers none. For device functions."""
+        """A collector of an iteration's outputs by slot; None where the engine gathers none. For device functions."""
         return _Iteration(self.by_slot, slots_B) if self.by_slot else None
 
     def reading(
         self, slots_R: Tensor, last_R: Tensor, context: Mapping[str, Tensor], start: int, stop: int
     ) -> Collector | None:
-        """Collects the outputs of tokens `last_R` of those that are read, from which the next token of slots `slots_R`
-        is sampled, by slot; and of all tokens where they are positions start..stop-1 of one text that has a `context`,
-        with a row for each of its positions. For device functions."""
+        """A collector of a prompt's outputs. For device functions.
+
+        It collects, by slot, the outputs of tokens `last_R`, from which the next tokens of slots `slots_R` are sampled.
+        With a `context`, memory with a row for each position of one text, it also collects the outputs of all tokens,
+        which are positions start..stop-1 of that text.
+        """
         by_slot = self.by_slot if slots_R.shape[0] else {}
         return _Reading(by_slot, slots_R, last_R, context, start, stop) if by_slot or context else None
 
@@ -137,10 +140,10 @@ class _Reading:
 
 
 class _Names:
-    """Collects what there is, of a row of two positions."""
+    """Collects the descriptions of all outputs, from a row of two positions."""
 
     def __init__(self) -> None:
-        self.found: dict[str, MarkedOutput] = {}
+        self.marked: dict[str, MarkedOutput] = {}
         self.of_logits = False
 
     def wants(self, name: str) -> bool:
@@ -157,11 +160,11 @@ class _Names:
                 f"the model marks {name!r} of shape {list(shape)} for tokens [1, 2]; its rows must be positions: "
                 "[B * T, ...] or [B, T, ...]"
             )
-        self.found[name] = MarkedOutput(shape, tensor.dtype, self.of_logits)
+        self.marked[name] = MarkedOutput(shape, tensor.dtype, self.of_logits)
 
 
 def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, MarkedOutput]:
-    """What a model marks, found by one forward over two tokens. Waits for it."""
+    """The outputs that a model marks. Runs one forward over two tokens, and waits for it."""
     names, device = _Names(), model.device
     runtime.publish()  # the weights
     with runtime.use(stream), collecting(names):
@@ -172,18 +175,18 @@ def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, 
         names.of_logits = True
         model.logits(hidden.last)
     stream.synchronize()
-    return names.found
+    return names.marked
 
 
 class GrowingRows:
-    """A tensor [n, ...] that grows; what was given out before stays as it is."""
+    """A tensor [n, ...] that grows. Tensors that `append` returned before do not change."""
 
     def __init__(self) -> None:
         self._data: Tensor | None = None
         self._count = 0
 
     def append(self, rows: Tensor) -> Tensor:
-        """Append `rows` to what there is; all of it."""
+        """Append `rows`; returns all rows."""
         count = self._count + rows.shape[0]
         if self._data is None or self._data.shape[0] < count:
             data = rows.new_empty(max(16, 2 * count), *rows.shape[1:])
@@ -196,7 +199,7 @@ class GrowingRows:
 
 
 class Gathered:
-    """What one request has gathered so far of what is `wanted`. `context` is memory that the reading of its prompt
+    """The outputs that one request has gathered so far, of those that are `wanted`. `context`: memory that the prefill
     fills."""
 
     def __init__(self, wanted: Gather = NOTHING) -> None:
@@ -205,8 +208,8 @@ class Gathered:
         self._generated: dict[str, GrowingRows] = {}
 
     def add(self, output: Output, generated: Mapping[str, Tensor]) -> None:
-        """Put into `output` what an iteration gave: of each name the rows [n, ...] of the new tokens. The prompt is
-        read by then."""
+        """Add an iteration's outputs to `output`: for each name the rows [n, ...] of the new tokens. The prompt is read
+        by then."""
         self.add_context(output)
         for name, rows in generated.items():
             values = self._generated.setdefault(name, GrowingRows()).append(rows)
@@ -216,7 +219,7 @@ class Gathered:
                 output.additional[name] = values
 
     def add_context(self, output: Output) -> None:
-        """Put what the prompt gave into `output`, once it is read."""
+        """Add the prompt's outputs to `output`, once the prompt is read."""
         for name, tensor in self.context.items():
             if name == LOGITS:
                 output.context_logits = tensor

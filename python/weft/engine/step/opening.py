@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.engine.device.sampling import NUM_NUMBERS, SamplingRow, SlotSampling, write_extras, write_numbers
+from weft.engine.device.sampling import SlotSampling, write_tables
 from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.logits_processors import CapturedProcessor
 from weft.engine.processors.captured import CapturedProcessors
@@ -20,11 +20,12 @@ from weft.engine.recording import Recorder
 from weft.engine.sequence import Sequence
 from weft.engine.step.lookahead import write_windows
 from weft.guided.lane import GrammarLane
+from weft.ops.slots import RECORD_WORDS
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
 
-_OWN, _NUMBERS = 4, NUM_NUMBERS
-"""Numbers of a record: slot, length, request id and processor; then `SamplingRow.numbers`; then the pages, int32."""
+_OWN, _NUMBERS = 4, RECORD_WORDS
+"""Numbers of a row: slot, length, request id and processor; then `SlotSampling.record`; then the pages, int32."""
 
 
 @dataclass(eq=False)
@@ -40,7 +41,7 @@ class PromptRow:
     slots: abc.Sequence[int]
     tokens: NDArray[np.int64]
     pages: abc.Sequence[int]
-    sampling: SamplingRow
+    sampling: SlotSampling
     first: int = 0
     window: abc.Sequence[int] = ()
     context: Mapping[str, Tensor] = field(default_factory=dict)
@@ -117,16 +118,21 @@ class SlotOpener:
             if sequence.processor is not None:
                 sequence.processor.captured = None
 
-    def _sampling(self, sequence: Sequence) -> SamplingRow:
+    def _sampling(self, sequence: Sequence) -> SlotSampling:
         limit, is_searched = sequence.request.max_drafts, sequence.search is not None
         if limit is not None and limit >= self._parts.max_drafts:
             limit = None
-        sampling = SlotSampling(
-            sequence.request.sampling, sequence.seed, sequence.request.rules, limit, is_searched
+        return SlotSampling(
+            self._runtime,
+            sequence.request.sampling,
+            sequence.prompt,
+            self._parts.model.config.vocab_size,
+            answer=() if is_searched else sequence.output.token_ids,
+            seed=sequence.seed,
+            rules=sequence.request.rules,
+            max_drafts=limit,
+            is_searched=is_searched,
         )
-        answer = () if is_searched else sequence.output.token_ids
-        vocab_size = self._parts.model.config.vocab_size
-        return SamplingRow(self._runtime, sampling, sequence.prompt, vocab_size, answer)
 
     def _capture(self, sequence: Sequence) -> int:
         """The number that marks the slots' captured processor; 0 for none."""
@@ -150,7 +156,7 @@ def slot_records(runtime: Runtime, rows: abc.Sequence[PromptRow], pages_per_slot
     words = records.view(torch.int32).numpy()[:, 2 * (_OWN + _NUMBERS) :]
     for i, (slot, row) in enumerate(slots):
         numbers[i, :_OWN] = slot, row.length, row.request_id, row.processor
-        numbers[i, _OWN : _OWN + _NUMBERS] = row.sampling.numbers
+        numbers[i, _OWN : _OWN + _NUMBERS] = row.sampling.record
         words[i, : len(row.pages)] = row.pages
     return records
 
@@ -169,9 +175,9 @@ def open_rows(
             windows[place] = torch.tensor(window or [0] * state.num_beside)
         stream.launch(guarded, rows, write_windows, state, slots, windows)
     for row in rows:
-        if row.sampling.has_extras:
+        if row.sampling.has_tables:
             for slot in row.slots:
-                stream.launch(guarded, [row], write_extras, state.params, row.sampling, slot)
+                stream.launch(guarded, [row], write_tables, state.params, row.sampling, slot)
 
 
 def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatures: Tensor) -> None:
@@ -185,7 +191,7 @@ def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatur
     state.length.index_copy_(0, slots, length)
     state.request_ids.index_copy_(0, slots, request_ids)
     state.processors.index_copy_(0, slots, processors)
-    write_numbers(state.params, records[:, _OWN : _OWN + _NUMBERS], slots)
+    state.params.records.index_copy_(0, slots, records[:, _OWN : _OWN + _NUMBERS])
     state.num_proposed.index_fill_(0, slots, 0)
     state.drafts.index_fill_(1, slots, -1)
     token_mask.view(state.length.shape[0], -1).index_fill_(0, slots, 0)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from weft.engine.device.log_probs import note_logprobs
-from weft.engine.device.offers import OfferBuffers, note_offers
+from weft.engine.device.results import OfferBuffers, note_logprobs, note_offers
 from weft.engine.device.state import StepBuffers
 from weft.engine.processors.host import HostRows, HostWork
 from weft.engine.sequence import Sequence, Stage

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.config import ResolvedConfig
-from weft.engine.device.log_probs import note_logprobs
-from weft.engine.device.offers import OfferBuffers, note_offers
-from weft.engine.device.results import ResultRings
+from weft.engine.device.results import OfferBuffers, ResultRings, note_logprobs, note_offers
 from weft.engine.device.state import DecodeParts
 from weft.engine.processors.host import HostRows
 from weft.engine.recording import Recorder

@@ -16,7 +16,7 @@ from enum import IntEnum
 from torch import Tensor
 
 from weft.core.request import LOGITS
-from weft.engine.device.log_probs import note_temperatures
+from weft.engine.device.results import note_temperatures
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.logits_processors import CapturedProcessor, RequestProcessor
 from weft.engine.processors.captured import run_captured

@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.config import Speculation
 from weft.core import SamplingParams
-from weft.engine.device.sampling import SamplingRow, SlotSampling
+from weft.engine.device.sampling import SlotSampling
 from weft.engine.step.opening import PromptRow, open_rows
 from weft.engine.step.prefill import Prefill
 from weft.engine.step.reading import parts_together
@@ -57,7 +57,7 @@ def _read_nothing(decoder: Decoder, prefill: Prefill, lengths: Sequence[int], gu
     rows = []
     for length in lengths:
         tokens = [0] * max(min(length, config.max_seq_len - 1), 1)
-        sampling = SamplingRow(runtime, SlotSampling(SamplingParams()), tokens, vocab_size)
+        sampling = SlotSampling(runtime, SamplingParams(), tokens, vocab_size)
         rows.append(PromptRow((parts.state.dummy,), np.array(tokens, dtype=np.int64), (), sampling))
     open_rows(runtime, decoder.stream, decoder.lane, parts, rows)
     shares, buffers = [(row, row.length) for row in rows], prefill.buffers
