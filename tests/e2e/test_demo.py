@@ -20,7 +20,7 @@ from weft.demo.forms import FORMS
 from weft.errors import InputError
 from weft.llm import LLM
 from weft.trace import Slice
-from weft.trace.overlap import overlap
+from weft.trace.timeline import overlap
 
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 WIDTH = 80

@@ -19,7 +19,7 @@ from typing import Any
 from weft.errors import InputError
 from weft.executor import IterationStats
 from weft.trace import Slice, record
-from weft.trace.slice import begins_of
+from weft.trace.timeline import begins_of
 from weft_bench.serve.clients import Clients, Load
 
 FORWARD = "target_forward"

@@ -15,9 +15,8 @@ from weft.llm import LLM
 from weft.runtime import cpu
 from weft.tiny.records import Record
 from weft.trace import Slice, record_on, write_chrome
-from weft.trace.overlap import Overlap, overlap
 from weft.trace.plot import plot
-from weft.trace.slice import begins_of
+from weft.trace.timeline import Overlap, begins_of, overlap
 
 SAMPLING = SamplingParams(max_tokens=192)
 SHOWN = 2

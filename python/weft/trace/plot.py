@@ -1,4 +1,4 @@
-"""A picture of a timeline: grammar beside forward."""
+"""Draws timelines: grammar and forward, stream by stream."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 from weft.core.extras import install_hint
 from weft.errors import InterfaceError
-from weft.trace.chrome import track_names
-from weft.trace.slice import Slice
+from weft.trace.timeline import Slice, track_names
 
 COLOURS = {
     "target_forward": "#33658a",
@@ -22,17 +21,18 @@ COLOURS = {
 }
 OTHER = "#b0b0b0"
 HAIR = 600
-"""A bar is as wide as one of so many parts of the axis, or wider."""
+"""Short slices are drawn 1/HAIR of the axis wide, so that they stay visible."""
 
 
 def colour(label: str) -> str:
-    """The colour of the first known word in a label."""
+    """The colour of the first known word in `label`."""
     return next((c for word, c in COLOURS.items() if word in label), OTHER)
 
 
 def plot(panels: Mapping[str, Sequence[Slice]], path: Path, title: str) -> None:
-    """Draw recordings below each other, each from its own 0 and with a row for each stream, and save them to `path`
-    (svg or png). A panel's key is its heading. Needs matplotlib.
+    """Draw one panel for each recording, with a row for each stream, and save to `path` (svg or png).
+
+    Each panel starts at 0, and its key is its heading. Raises `InterfaceError` without matplotlib.
     """
     try:
         from matplotlib import rc_context
@@ -57,12 +57,12 @@ def plot(panels: Mapping[str, Sequence[Slice]], path: Path, title: str) -> None:
     figure.legend(handles=handles, loc="lower center", ncols=8, frameon=False, fontsize=9)
     figure.tight_layout(rect=(0, 0.25 / figure.get_figheight(), 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.fonttype": "none"}):  # text stays text
+    with rc_context({"svg.fonttype": "none"}):  # keep text as text, not as paths
         figure.savefig(path)
 
 
 def draw(axes: Any, slices: Sequence[Slice]) -> None:
-    """A recording, from 0; what is too short to be seen is drawn a hair wide."""
+    """Draw one recording, shifted to begin at 0."""
     names = track_names(slices)
     order = sorted(names, key=lambda n: names[n] != "model stream")
     begin = min((s.begin_us for s in slices), default=0.0)

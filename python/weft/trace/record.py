@@ -1,4 +1,4 @@
-"""Recording what a runtime runs."""
+"""Records the work of a runtime as slices."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import torch
 
 from weft.runtime import cpu
 from weft.runtime.interface import Runtime
-from weft.trace.chrome import write_chrome
-from weft.trace.profile import slices_of
-from weft.trace.slice import Slice
+from weft.trace.timeline import Slice, slices_of, write_chrome
 
 
 @contextmanager
 def record() -> Iterator[list[Slice]]:
-    """Record what the CPU runtime runs; the yielded list is filled at the end."""
+    """Record the CPU runtime; the yielded list is filled at the end."""
     slices: list[Slice] = []
     with cpu.trace() as nodes:
         yield slices
@@ -39,8 +37,9 @@ def record() -> Iterator[list[Slice]]:
 
 @contextmanager
 def record_on(runtime: Runtime, with_grids: bool = False) -> Iterator[list[Slice]]:
-    """Record what `runtime` runs, to the end of what is launched inside; the yielded list is filled at the end. On a
-    GPU a kernel's label may end in its grid."""
+    """Record `runtime` until the work launched inside has ended; the yielded list is filled then.
+
+    `with_grids` appends the grid to kernels' labels on a GPU."""
     if runtime.device.type == "cpu":
         with record() as slices:
             yield slices
@@ -56,9 +55,7 @@ def record_on(runtime: Runtime, with_grids: bool = False) -> Iterator[list[Slice
 
 @contextmanager
 def recording(runtime: Runtime, path: Path) -> Iterator[None]:
-    """Record what `runtime` runs, to the end of what is launched inside, and write it to `path` as Chrome/Perfetto
-    JSON.
-    """
+    """Record `runtime` until the work launched inside has ended, and write Chrome/Perfetto JSON to `path`."""
     if runtime.device.type == "cpu":
         with record() as slices:
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.trace import Slice
-from weft.trace.overlap import Overlap, busy, overlap
+from weft.trace.timeline import Overlap, busy, overlap
 
 
 def model(begin: float, end: float, stream: int = 1) -> Slice:

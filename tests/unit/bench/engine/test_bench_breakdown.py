@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from weft.trace import Slice
-from weft.trace.profile import slices_of
+from weft.trace.timeline import slices_of
 from weft_bench.engine.breakdown import GAPS, GRAMMAR, HOST, MODEL, WAITS, Recorded, Turn, table, write
 from weft_bench.report import Report
 
