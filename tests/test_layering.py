@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -443,3 +444,17 @@ def test_files_of_tests_have_names_of_their_own() -> None:
     """pytest imports them by their last name."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+MOST_PRIVATE_NAMES = 99
+"""Places where tests reach a private name of the product. Lower it with each that goes: `tools/signs.py --private`."""
+
+
+def test_tests_reach_fewer_and_fewer_private_names() -> None:
+    private_names = runpy.run_path(str(ROOT / "tools" / "signs.py"))["private_names"]
+    found = [
+        f"{name_of(path, ROOT)}:{line} reaches {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line, name in private_names(path)
+    ]
+    assert len(found) <= MOST_PRIVATE_NAMES, "\n".join(found)

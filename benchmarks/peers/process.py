@@ -32,17 +32,17 @@ class SideProcess:
         self, command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, seconds: float
     ) -> None:
         self.versions: dict[str, str] = {}
-        self._seconds = seconds
+        self.limit_s = seconds
         self._is_closed = False
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._process = _started(command, env, cwd, log)
+        self.process = _started(command, env, cwd, log)
         self._unread = b""
 
     @property
     def pid(self) -> int:
         """The process's number."""
-        return self._process.pid
+        return self.process.pid
 
     def open(self, config: Config) -> None:
         """Load the engine. Raises `SideError` where that fails."""
@@ -63,12 +63,12 @@ class SideProcess:
         self._is_closed = True
         self._signal(signal.SIGCONT)
         with suppress(OSError, subprocess.TimeoutExpired):
-            if self._process.poll() is None and self._process.stdin is not None:
-                self._process.stdin.write(to_line({"do": "close"}))
-                self._process.wait(10.0)
+            if self.process.poll() is None and self.process.stdin is not None:
+                self.process.stdin.write(to_line({"do": "close"}))
+                self.process.wait(10.0)
         self._signal(signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
 
@@ -79,12 +79,12 @@ class SideProcess:
         self.close()
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         if self._is_closed:
             raise SideError("it is closed")
         self._signal(signal.SIGCONT)
         try:
-            self._process.stdin.write(to_line(message))
+            self.process.stdin.write(to_line(message))
             reply: dict[str, Any] = json.loads(self._line())
         except OSError as error:
             raise SideError(f"its process is gone ({error}); {self._last_words()}") from error
@@ -94,14 +94,14 @@ class SideProcess:
         return reply
 
     def _line(self) -> bytes:
-        assert self._process.stdout is not None
-        end = time.monotonic() + self._seconds
+        assert self.process.stdout is not None
+        end = time.monotonic() + self.limit_s
         while b"\n" not in self._unread:
-            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
             if not ready:
                 self._signal(signal.SIGKILL)
-                raise SideError(f"no reply within {self._seconds:g} s")
-            read = os.read(self._process.stdout.fileno(), 1 << 20)
+                raise SideError(f"no reply within {self.limit_s:g} s")
+            read = os.read(self.process.stdout.fileno(), 1 << 20)
             if not read:
                 raise SideError(f"its process ended; {self._last_words()}")
             self._unread += read
@@ -114,7 +114,7 @@ class SideProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+            os.killpg(self.process.pid, number)
 
 
 def _started(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> subprocess.Popen[bytes]:

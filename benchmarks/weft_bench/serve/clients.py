@@ -90,7 +90,7 @@ class Clients:
         self.executor = executor
         self.workload = workload
         self._numbers = itertools.count()
-        self._under_way: dict[int, Sent] = {}
+        self.under_way: dict[int, Sent] = {}
 
     def window(self, load: Load, seconds: float) -> Window:
         """Measure for `seconds`. Raises `RequestError` for a request that failed, or is not as long as it must be."""
@@ -102,12 +102,12 @@ class Clients:
 
     def _closed(self, load: Load, seconds: float) -> Window:
         for client in range(load.clients):
-            self._send(load, time.perf_counter(), self._staggered(client, load.clients))
+            self.send(load, time.perf_counter(), self._staggered(client, load.clients))
         window, answered, until = Window(), 0, 0.0
         while not until or time.perf_counter() < until:
             ended = self._take(window, None)
             for _ in range(ended):
-                self._send(load, time.perf_counter())
+                self.send(load, time.perf_counter())
             answered += ended
             if not until and (answered >= load.clients or self._has_staggered()):
                 window, until = Window(seconds=-time.perf_counter()), time.perf_counter() + seconds
@@ -121,7 +121,7 @@ class Clients:
         window, until = Window(), 0.0
         while not until or time.perf_counter() < until:
             while due <= time.perf_counter():
-                self._send(load, due)
+                self.send(load, due)
                 due = next(arrivals)
             if not until and time.perf_counter() >= opens:
                 window, until = Window(seconds=-time.perf_counter()), time.perf_counter() + seconds
@@ -137,11 +137,11 @@ class Clients:
     def _has_staggered(self) -> bool:
         if self.workload.fixed_tokens is None:
             return False
-        return all(sent.tokens for sent in self._under_way.values())
+        return all(sent.tokens for sent in self.under_way.values())
 
-    def _send(self, load: Load, due: float, max_tokens: int | None = None) -> None:
+    def send(self, load: Load, due: float, max_tokens: int | None = None) -> None:
         request = self.workload.request(next(self._numbers), load.guided_percent, max_tokens)
-        self._under_way[self.executor.enqueue_request(request)] = Sent(due, request.max_tokens)
+        self.under_way[self.executor.enqueue_request(request)] = Sent(due, request.max_tokens)
 
     def _take(self, window: Window, timeout: float | None) -> int:
         """Note what there is; how many requests have ended with it."""
@@ -149,10 +149,10 @@ class Clients:
         for response in self.executor.await_responses(timeout=timeout):
             taken.setdefault(response.request_id, []).append(response.result)
         now = time.perf_counter()
-        return sum(self._note(window, request_id, results, now) for request_id, results in taken.items())
+        return sum(self.note(window, request_id, results, now) for request_id, results in taken.items())
 
-    def _note(self, window: Window, request_id: int, results: list[Result], now: float) -> bool:
-        sent, result = self._under_way[request_id], results[-1]
+    def note(self, window: Window, request_id: int, results: list[Result], now: float) -> bool:
+        sent, result = self.under_way[request_id], results[-1]
         new = sum(len(each.output_token_ids[0]) for each in results)
         if new and not sent.tokens:
             sent.first, sent.first_tokens = now, new
@@ -164,7 +164,7 @@ class Clients:
         window.tokens += new
         if not result.is_final:
             return False
-        del self._under_way[request_id]
+        del self.under_way[request_id]
         self._check(sent, result.finish_reasons[0])
         window.requests += 1
         window.per_iteration.append(sent.tokens / (result.decoding_iter + 1))
@@ -182,12 +182,12 @@ class Clients:
             )
 
     def _cancel_all(self) -> None:
-        for request_id in self._under_way:
+        for request_id in self.under_way:
             self.executor.cancel_request(request_id)
-        while self._under_way:
+        while self.under_way:
             for response in self.executor.await_responses():
                 if response.has_error() or response.result.is_final:
-                    self._under_way.pop(response.request_id, None)
+                    self.under_way.pop(response.request_id, None)
 
 
 def note_times(window: Window, sent: Sent, timing: TimingMetrics) -> None:

@@ -45,7 +45,7 @@ def config(drafter: str = "none") -> Config:
 
 def state(side: SideProcess) -> str:
     """The process's state as the kernel names it: "T" is stopped."""
-    return Path(f"/proc/{side._process.pid}/stat").read_text().rpartition(") ")[2][0]
+    return Path(f"/proc/{side.pid}/stat").read_text().rpartition(") ")[2][0]
 
 
 def test_what_is_asked_is_answered(start: Start) -> None:
@@ -88,7 +88,7 @@ def test_an_error_is_told_and_the_side_goes_on(start: Start) -> None:
 def test_a_side_that_is_silent_is_given_up(start: Start, how: str, what: str) -> None:
     side = start()
     side.open(config(how))
-    side._seconds = 0.5
+    side.limit_s = 0.5
     with pytest.raises(SideError, match=what):
         side.answer(REQUEST)
 
@@ -97,7 +97,7 @@ def test_closing_ends_a_stopped_side(start: Start) -> None:
     side = start()
     side.open(config())
     side.close()
-    assert side._process.returncode is not None
+    assert side.process.returncode is not None
     side.close()  # again is fine
     with pytest.raises(SideError, match="it is closed"):
         side.answer(REQUEST)
@@ -110,7 +110,7 @@ def test_a_stopped_side_ends_with_its_runner(tmp_path: Path) -> None:
         "from peers.protocol import Config\n"
         f"side = SideProcess([sys.executable, {str(DUMMY)!r}], os.environ, Path('.'), Path('side.log'), 30)\n"
         "side.open(Config('model', 'float32', 1, 1, 64))\n"
-        "print(side._process.pid, flush=True); os.kill(os.getpid(), 9)"
+        "print(side.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
     run = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)

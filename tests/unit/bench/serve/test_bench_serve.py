@@ -78,11 +78,11 @@ def test_what_an_answered_request_adds() -> None:
 
 def test_a_token_s_latency_is_its_share_of_the_time_between_responses(fixed: Clients) -> None:
     clients = Clients(fixed.executor, fixed.workload)
-    clients._under_way[1] = Sent(due=0.0, max_tokens=TOKENS)
+    clients.under_way[1] = Sent(due=0.0, max_tokens=TOKENS)
     window = Window()
     for now, numbers_of_tokens in ((1.0, [2]), (2.0, [1, 3])):
         results = [Result(output_token_ids=[[5] * count]) for count in numbers_of_tokens]
-        assert not clients._note(window, 1, results, now)
+        assert not clients.note(window, 1, results, now)
     assert window.gaps == [0.25] * 4 and window.tokens == 6
 
 
@@ -99,16 +99,16 @@ def test_closed_loop_counts_whole_answers(fixed: Clients) -> None:
 def test_open_loop_sends_at_the_rate_whatever_is_answered(fixed: Clients) -> None:
     sent: list[float] = []
     clients = Clients(fixed.executor, fixed.workload)
-    send = clients._send
+    send = clients.send
 
     def noted(load: Load, due: float, max_tokens: int | None = None) -> None:
         sent.append(due)
         send(load, due, max_tokens)
 
-    clients._send = noted  # type: ignore[method-assign]
+    clients.send = noted  # type: ignore[method-assign]
     clients.window(Load(rate=200.0), 0.4)
     assert len(sent) == pytest.approx(100, rel=0.35)  # a half-second's, of which the last may be late
-    assert not clients._under_way
+    assert not clients.under_way
 
 
 def test_a_window_leaves_nothing_behind(fixed: Clients) -> None:
