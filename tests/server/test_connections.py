@@ -30,7 +30,7 @@ MUCH = {**ENDLESS, "n": 8, "logprobs": True, "top_logprobs": 20, "max_drafts": 0
 """An answer of more than a connection holds."""
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_who_reads_nothing_loses_its_connection(strict: Running, stream: bool) -> None:
     """Its socket is full, its deltas are merged, and after a while nothing of it is left."""
     with connected(strict, receive_bytes=4096) as connection:

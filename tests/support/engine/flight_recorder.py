@@ -30,20 +30,19 @@ def record(llm: LLM, **options: Any) -> FlightRecorder:
     watched: dict[int, Sequence] = {}
 
     def watched_push(slots: abc.Sequence[int], attach: Mapping[int, Matcher | None]) -> Any:
-        for running in engine.scheduler.running:
-            request, slot = running.request, running.slot
-            matcher = attach.get(slot)
-            if matcher is not None or (slot in slots and request.id not in watched):
-                recorder.watch(request, slot, matcher)
-                watched[request.id] = request
+        for sequence in engine.scheduler.running:
+            matcher = attach.get(sequence.slot)
+            if matcher is not None or (sequence.slot in slots and sequence.id not in watched):
+                recorder.watch(sequence, sequence.slot, matcher)
+                watched[sequence.id] = sequence
         return push(slots, attach)
 
     def watched_step(**terms: Any) -> Any:
         turn = step(**terms)
-        for request in [request for request in watched.values() if request.is_finished]:
-            del watched[request.id]
-            if request.output.error is not None:
-                recorder.failed(request)
+        for sequence in [sequence for sequence in watched.values() if sequence.is_finished]:
+            del watched[sequence.id]
+            if sequence.output.error is not None:
+                recorder.failed(sequence)
         return turn
 
     lane.push, engine.step = watched_push, watched_step

@@ -75,7 +75,9 @@ def test_a_chains_length_is_found(name: str) -> None:
     assert 300 <= chain_length(CHAINS[name](300)) <= 310
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize(
+    "name", [n if i % 4 == 0 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(CHAINS)]
+)
 def test_length_is_found_in_a_time_that_grows_with_the_text(name: str) -> None:
     def seconds(count: int) -> float:
         guide, times = CHAINS[name](count), []

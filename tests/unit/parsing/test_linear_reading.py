@@ -75,7 +75,13 @@ def text_of(length: int, shape: Any) -> str:
     return str(begin + again * count + then * count)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(shape, id=name, marks=[] if number % 3 == 0 else [pytest.mark.slow])
+        for number, (name, shape) in enumerate(SHAPES.items())
+    ],
+)
 def test_time_grows_with_the_text(shape: Any) -> None:
     """A character at a time, and whole."""
     for length, cut in ((1 << 13, list), (1 << 16, lambda text: [text])):
