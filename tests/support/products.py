@@ -1,6 +1,6 @@
 """Few cases of a product of parameters: those in which every two values meet, or in which each value comes once.
 
-`make test` and CI run these of a test under `@pairwise` or `@each_value`. `tests/conftest.py` marks the others `full`.
+A test says by a decorator which cases `make test`, CI and `make test-every` run; `tests/conftest.py` marks the others.
 """
 
 from __future__ import annotations
@@ -10,23 +10,47 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import pytest
+
 Run = dict[str, Any]
 
 
 Test = TypeVar("Test", bound=Callable[..., Any])
-MEETING = "values_that_meet"
+CHOSEN = "values_that_meet"
 
 
 def pairwise(test: Test) -> Test:
-    """Every two values of the test's parameters meet in the cases that are not `full`."""
-    setattr(test, MEETING, 2)
+    """`make test` runs each value of the parameters once, CI every two values together, `make test-every` all cases."""
+    setattr(test, CHOSEN, (1, 2))
     return test
 
 
 def each_value(test: Test) -> Test:
-    """Each value of the test's parameters comes once in the cases that are not `full`."""
-    setattr(test, MEETING, 1)
+    """`make test` and CI run each value of the test's parameters once, `make test-every` all cases."""
+    setattr(test, CHOSEN, (1, 1))
     return test
+
+
+def rest_slow(test: Test) -> Test:
+    """`make test` runs each value of the test's parameters once, CI all cases."""
+    setattr(test, CHOSEN, (1, None))
+    return test
+
+
+def marks(cases: Sequence[Mapping[str, Any]], quick: int, in_ci: int | None) -> list[str]:
+    """The marker of each case: `quick` and `in_ci` values meet in the cases that each runs. None: CI runs all."""
+    kept = sorted(representatives(cases, in_ci)) if in_ci is not None else list(range(len(cases)))
+    fast = {kept[number] for number in representatives([cases[number] for number in kept], quick)}
+    return ["" if i in fast else "slow" if i in kept else "full" for i in range(len(cases))]
+
+
+def runs_as_cases(runs: Sequence[Run]) -> list[Any]:
+    """Pytest's parameters of runs: those in which each value comes once, and the others as `slow`."""
+    settings = [{name: repr(value) for name, value in run.items()} for run in runs]
+    return [
+        pytest.param(run, id="-".join(map(str, run.values())), marks=[pytest.mark.slow] if mark else [])
+        for run, mark in zip(runs, marks(settings, 1, None), strict=True)
+    ]
 
 
 def meetings(run: Mapping[str, Any], count: int) -> set[Any]:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from support.products import meetings, representatives
+from support.products import marks, meetings, representatives
 
 CASES = [
     dict(zip(("drafter", "graphs", "batch"), values, strict=True))
@@ -29,3 +29,13 @@ def test_each_value_comes_about_as_often_as_its_neighbours() -> None:
         found = [case[name] for case in chosen]
         assert max(map(found.count, found)) - min(map(found.count, found)) <= 1
         assert len(set(found)) == values
+
+
+@pytest.mark.parametrize("in_ci", [1, 2, None])
+def test_the_rest_is_slow_or_full(in_ci: int | None) -> None:
+    given = marks(CASES, 1, in_ci)
+    num_in_ci = len(CASES) if in_ci is None else len(representatives(CASES, in_ci))
+    assert (given.count(""), given.count("slow")) == (7, num_in_ci - 7)
+    assert given.count("full") == len(CASES) - num_in_ci
+    fast = [case for case, mark in zip(CASES, given, strict=True) if not mark]
+    assert {case["drafter"] for case in fast} == set("abcdefg")

@@ -17,6 +17,7 @@ from support.engine.drafting_requests import GUIDED
 from support.engine.flight_recorder import record
 from support.engine.references import Checkpoint, make_guide
 from support.engine.requests import Counted, make_request
+from support.products import rest_slow
 from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
@@ -141,6 +142,7 @@ def check(requests: list[Sequence], turns: list[StepRecord]) -> None:
     ]
 
 
+@rest_slow
 @pytest.mark.parametrize(("drafter", "engine"), CASES)
 def test_counters_are_those_of_the_recording(
     make: Callable[..., LLM],

@@ -13,7 +13,7 @@ from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import check, references, run
 from support.engine.oracle import Reference
 from support.engine.references import Checkpoint
-from support.products import pairwise
+from support.products import pairwise, rest_slow
 from weft import LLM, EngineConfig, Speculation
 
 
@@ -52,6 +52,7 @@ def test_tokens_are_those_without_speculation(
             assert llm.num_graph_replays > llm.num_iterations
 
 
+@rest_slow
 @pytest.mark.parametrize("drafter", sorted(DRAFTERS))
 def test_eager_and_in_small_chunks(
     tiny: Checkpoint, prompts: list[str], expected: list[Reference], random_drafters: Path, drafter: str
@@ -63,6 +64,7 @@ def test_eager_and_in_small_chunks(
         assert llm.num_graph_replays == 0
 
 
+@rest_slow
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
 @pytest.mark.parametrize(
     "drafter", ["eagle3", "mtp", "random mtp chain", "draft_model", "ngram", "forced+eagle3"]

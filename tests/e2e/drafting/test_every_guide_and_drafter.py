@@ -16,7 +16,7 @@ from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.guide_rows import END, ROWS, VOCABULARY, answers, rows_of
 from support.engine.references import Checkpoint
 from support.engine.requests import settle, told
-from support.products import Run, covering
+from support.products import Run, covering, runs_as_cases
 from weft import LLM, EngineConfig, Speculation
 from weft.grammar.guide import Kind
 from weft.runtime import cpu
@@ -61,7 +61,7 @@ def expected(tiny: Checkpoint, prompts: list[str]) -> dict[str, Expected]:
     return found
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(str(value) for value in run.values()))
+@pytest.mark.parametrize("run", runs_as_cases(RUNS))
 def test_tokens_are_those_without_speculation(
     tiny: Checkpoint, prompts: list[str], expected: dict[str, Expected], random_drafters: Path, run: Run
 ) -> None:

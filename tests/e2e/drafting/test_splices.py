@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from support.engine.drafters import SPECULATIONS
+from support.products import rest_slow
 from support.wasm.guides import PLACES, PROMPT, replacing, taken_back, tokens_of, zeros
 from weft import LLM, EngineConfig, Guide, Output, RequestError, SamplingParams, Speculation
 from weft.engine.sequence import Sequence
@@ -44,6 +45,7 @@ def speculation(request: pytest.FixtureRequest) -> Speculation:
     return SPECULATIONS[request.param]
 
 
+@rest_slow
 @pytest.mark.parametrize("way", ["one", "split", "none", "overlap", "few pages"])
 def test_the_text_is_written_anew(expected: list[list[int]], speculation: Speculation, way: str) -> None:
     settings = {

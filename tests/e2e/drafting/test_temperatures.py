@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.engine.drafters import SPECULATIONS
+from support.products import rest_slow
 from support.wasm.digits import deciding, digits
 from support.wasm.guides import PROMPT
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams
@@ -43,6 +44,7 @@ def expected() -> list[list[int]]:
     return tokens
 
 
+@rest_slow
 @pytest.mark.parametrize("way", ["one", "split", "none", "overlap"])
 @pytest.mark.parametrize("name", sorted(SPECULATIONS))
 def test_the_program_says_how_hot(expected: list[list[int]], name: str, way: str) -> None:

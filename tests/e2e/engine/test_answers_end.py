@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from support.engine.checkpoints import save_eagle3
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.references import Checkpoint
-from support.products import Run, covering
+from support.products import Run, covering, runs_as_cases
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams, Speculation
 
 SCHEMA = {
@@ -93,7 +93,7 @@ def answers(llm: LLM, rows: Rows) -> list[Output]:
     return outputs
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(str(value) for value in run.values()))
+@pytest.mark.parametrize("run", runs_as_cases(RUNS))
 def test_answers_end_as_without_speculation(
     rows: Rows, expected: list[Output], random_drafters: Path, run: Run
 ) -> None:
@@ -142,7 +142,7 @@ PRUNED = covering(
 )
 
 
-@pytest.mark.parametrize("run", PRUNED, ids=lambda run: "-".join(str(value) for value in run.values()))
+@pytest.mark.parametrize("run", runs_as_cases(PRUNED))
 def test_a_pruned_vocabulary_behind_each_proposer(
     plain: LLM, prompts: list[str], digits: Path, run: Run
 ) -> None:

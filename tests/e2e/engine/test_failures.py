@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.products import rest_slow
 from weft import (
     LLM,
     CapacityError,
@@ -110,6 +111,7 @@ def alone(llm: LLM) -> list[int]:
     return llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING).token_ids
 
 
+@rest_slow
 @pytest.mark.parametrize(
     ("broken", "error", "text"),
     [

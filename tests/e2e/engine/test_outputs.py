@@ -14,6 +14,7 @@ from support.engine.drafters import DRAFTERS
 from support.engine.outputs_oracle import Expected, close
 from support.engine.references import Checkpoint
 from support.engine.requests import make_request, run
+from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.core.request import Gather
 from weft.engine.device.tensors import OutputBuffers, marked_outputs
@@ -72,6 +73,7 @@ def assert_gathered(request: Sequence, expected: Expected, gather: Gather = EVER
             close(tensor, expected.named(name, where))
 
 
+@rest_slow
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
 @pytest.mark.parametrize("kind", [None, *KINDS])
 def test_everything_equals_transformers(

@@ -11,6 +11,7 @@ import torch
 
 from support.engine.processors import GREEDY, one, wander
 from support.engine.requests import make_request, run
+from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, RequestError, SamplingParams, Speculation
 from weft.core.request import NO_RULES, Gather, TokenRules
 from weft.engine.sequence import Sequence
@@ -82,6 +83,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
         yield counts
 
 
+@rest_slow
 @pytest.mark.parametrize("speculation", sorted(SPECULATIONS))
 @pytest.mark.parametrize("engine", [{}, {"prefill_chunk": 20, "max_num_tokens": 48}, {"overlap": True}])
 def test_prompts_read_together_answer_as_alone(speculation: str, engine: dict[str, Any]) -> None:

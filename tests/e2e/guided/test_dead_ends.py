@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from support.engine.drafters import DRAFTERS
 from support.engine.protocol_requests import GUIDES, SAMPLINGS, make_llm
 from support.engine.references import Checkpoint
-from support.products import pairwise
+from support.products import pairwise, rest_slow
 from weft import LLM, Guide, GuideStateError, Output, RequestError, SamplingParams
 from weft.config import Graphs
 
@@ -78,6 +78,7 @@ def test_dead_ends(
             assert outputs[2].token_ids == paths[2][:12]
 
 
+@rest_slow
 @pytest.mark.parametrize("graphs", ["one", "split"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_dead_ends_behind_the_last_token_are_of_no_account(

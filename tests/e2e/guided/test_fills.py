@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.references import Checkpoint
 from support.engine.requests import make_request
-from support.products import Run, covering
+from support.products import Run, covering, runs_as_cases
 from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.grammar.base import CompiledGuide
 
@@ -82,7 +82,7 @@ def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) 
     return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(str(value) for value in run.values()))
+@pytest.mark.parametrize("run", runs_as_cases(RUNS))
 def test_each_mask_is_filled_once(
     tiny: Checkpoint, prompts: list[str], random_drafters: Path, run: Run
 ) -> None:

@@ -18,7 +18,7 @@ from support.engine.checkpoints import save_eagle3
 from support.engine.drafters import DRAFTERS
 from support.engine.protocol_requests import GUIDES, SAMPLINGS, SCHEMA, make_llm
 from support.engine.references import Checkpoint
-from support.products import each_value
+from support.products import each_value, rest_slow
 from weft import LLM, Guide, GuideStateError, SamplingParams, Speculation
 from weft.client import Request
 from weft.config import Graphs
@@ -31,6 +31,7 @@ NUMBERS = itertools.count(1)
 # -- slots
 
 
+@rest_slow
 @pytest.mark.parametrize("graphs", ["one", "split"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_a_cancelled_request_leaves_its_neighbours_alone(
