@@ -21,8 +21,7 @@ from weft.errors import (
     InputError,
     RequestError,
 )
-from weft.server.errors import api_error
-from weft.server.wording import for_clients
+from weft.server.errors import api_error, for_clients
 
 WEFT = Path(__file__).parents[2] / "python" / "weft"
 HEARD = (

@@ -34,7 +34,7 @@ PYTHON_FLOORS = [
     "client replay executor/types",
     "executor llm",
     "migration",
-    "server/wording server/models server/logs server/ids",
+    "server/models server/logs server/ids",
     "server/errors",
     "server/settings server/connections server/workers",
     "server/kept server/tenants server/protocol",

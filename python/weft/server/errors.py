@@ -20,7 +20,6 @@ from weft.errors import (
     WeftError,
     shortened,
 )
-from weft.server.wording import for_clients
 
 TYPES = {
     400: "invalid_request_error",
@@ -61,7 +60,7 @@ def kind_of(value: object) -> str:
 
 
 def in_words(error: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
-    """What is wrong with a value, by pydantic's error; `others` are its errors as another type that it may have."""
+    """The fault of a value, from pydantic's error. `others` are its errors for the other types that it may have."""
     kind, context, value = error["type"], error.get("ctx", {}), error.get("input")
     if kind == "missing":
         return "is missing"
@@ -182,9 +181,38 @@ def server_ended() -> ApiError:
     )
 
 
+CLIENT_WORDS = [
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r" \((?:EngineConfig|CompileLimits)\.\w+(?:; of an executor: [\w.]+)?\)", ""),
+        (r" of trial, half of CompileLimits\.\w+", ""),
+        (r"more than the (\d+ MiB) of CompileLimits\.\w+", r"more than \1"),
+        (r"lower WasmLimits\.memory_bytes or undo_bytes", "give it less memory"),
+        (r"(?:, or|:) raise WasmLimits\.\w+(?: \(at most CompileLimits\.\w+\))?", ""),
+        (
+            r"give strict=False \(--no-strict\), which",
+            "give strict: false (in response_format.json_schema, in guide or in a function), which",
+        ),
+        (r"\bmax_seq_len\b", "max_model_len"),
+        (r"\bGuide\.(?=[a-z])", "guide."),
+        (r"(?<=\bor )None\b", "null"),
+        (r"(?<=\bmay be )None\b", "null"),
+    )
+]
+"""Words of the Python API in messages of guides and limits, and the words for a client over HTTP: names of JSON fields,
+and no advice that only the owner of the server can follow. Requests have `FieldNames` for this."""
+
+
 def client_message(error: WeftError) -> str:
     """The message of an error in words for clients."""
     return shortened(for_clients(str(error)), MAX_MESSAGE)
+
+
+def for_clients(message: str) -> str:
+    """A message with the words of `CLIENT_WORDS`."""
+    for pattern, words in CLIENT_WORDS:
+        message = pattern.sub(words, message)
+    return message
 
 
 def named_field(message: str, fields: Collection[str]) -> str | None:
