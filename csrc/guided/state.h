@@ -41,6 +41,8 @@ struct GuidedShape {
   int max_drafts = 0;  // K
   int vocab_size = 0;
   int words() const { return (vocab_size + 31) / 32; }
+  // Throws std::invalid_argument for sizes that no state can have.
+  void check() const;
 };
 
 // Why a slot's grammar stopped.

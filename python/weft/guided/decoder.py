@@ -28,7 +28,7 @@ from torch import Tensor
 from weft.errors import InputError
 from weft.grammar.base import Matcher
 from weft.guided.snapshot import GuidedRequest, attach_of, check_batch
-from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
+from weft.guided.state import GuidedShape, GuidedState
 from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
@@ -71,8 +71,7 @@ class GuidedDecoder:
         mask_time_limit_s: float = 0.0,
     ) -> None:
         shape = GuidedShape(num_slots, max_drafts, vocab_size, end_token_ids)
-        limits = MatcherLimits(mask_time_limit_s=mask_time_limit_s)
-        self.state = GuidedState(shape, pinned=runtime.pinned, limits=limits)
+        self.state = GuidedState(shape, pinned=runtime.pinned, mask_time_limit_s=mask_time_limit_s)
         self._runtime = runtime
         self._stream = stream
         self._masks = torch.zeros_like(self.state.masks_host, device=runtime.device)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from weft.guided.proposals import Proposals
-from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
+from weft.guided.state import GuidedShape, GuidedState
 from weft.ops.slot_masks import SlotMasks, apply_slot_masks_, copy_slot_masks
 from weft.runtime.interface import NativeTask, Runtime, Stream
 
@@ -64,8 +64,9 @@ class GrammarLane:
         polls: bool = False,
     ) -> None:
         self.polls = polls and runtime.prepare_polling() is None
-        limits = MatcherLimits(default_workers(), mask_time_limit_s)
-        self.state = GuidedState(shape, pinned=runtime.pinned, limits=limits)
+        self.state = GuidedState(
+            shape, pinned=runtime.pinned, workers=default_workers(), mask_time_limit_s=mask_time_limit_s
+        )
         self.push = self.state.push
         self.stream = runtime.stream(high_priority=True)  # its kernels are tiny, and a forward waits for them
         self.token_event = runtime.event()

@@ -104,14 +104,14 @@ class Proposals:
         ngram = sources.ngram
         try:
             self._native = _core.Proposals(
-                state.native,
-                state.verified_host.data_ptr(),
-                self.proposed_host.data_ptr(),
-                sources.given,
-                sources.forced,
-                _core.NgramSettings(ngram.min_length, ngram.max_length, ngram.candidates) if ngram else None,
-                _sizes(sources.lookahead),
-                0 if self.window_host is None else self.window_host.data_ptr(),
+                state,
+                verified=state.verified_host.numpy(),
+                proposed=self.proposed_host.numpy(),
+                given=sources.given,
+                forced=sources.forced,
+                ngram=_core.NgramSettings(ngram.min_length, ngram.max_length, ngram.candidates) if ngram else None,
+                lookahead=_sizes(sources.lookahead),
+                window=None if self.window_host is None else self.window_host.numpy(),
             )
         except ValueError as error:
             raise InputError(str(error)) from error
@@ -173,8 +173,7 @@ class Proposals:
 
         What is committed is read nowhere else, so an iteration that wants no drafts has it, too, with 0.
         """
-        name, function, data = self._native.task(num_drafts)
-        return NativeTask(name, function, data, self)
+        return NativeTask(*self._native.task_address(num_drafts), self)
 
     def origins(self, slot: int, first: int, count: int) -> list[str | None]:
         """Who proposed what was accepted: of the tokens that were committed since `open`, for tokens `first` to
