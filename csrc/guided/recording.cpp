@@ -115,10 +115,10 @@ void GuidedState::log_slot(int number, int through, Operation operation) {
   log_->put(number);
   log_->put(slot.matcher ? slot.matcher->serial : 0);
   log_->put(static_cast<std::int64_t>(slot.status.load(std::memory_order_relaxed)) +
-            (slot.ended.load(std::memory_order_relaxed) ? 256 : 0) + (slot.stopped ? 512 : 0));
+            (slot.ended.load(std::memory_order_relaxed) ? 256 : 0) + (slot.stop != Stop::kNone ? 512 : 0));
   log_->put(slot.matcher ? slot.start + slot.committed.load(std::memory_order_relaxed) : 0);
   log_->put(extended);
-  log_->put(slot.stopped ? slot.refused : -1);
+  log_->put(slot.stop != Stop::kNone ? slot.stopped_at : -1);
   log_->put(rows);
   const std::size_t num_inputs = log_->place();
   log_->put(0);
