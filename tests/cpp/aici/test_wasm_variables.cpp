@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "check.h"
 #include "aici/base/error.h"
+#include "check.h"
 #include "shared_variables.h"
 
 namespace {
@@ -15,7 +15,7 @@ using weft::WasmError;
 using weft::WasmVariables;
 using weft::test::Shared;
 
-TEST(what_a_sequence_wrote_beyond_a_text_is_left_out) {
+TEST_CASE("what a sequence wrote beyond a text is left out") {
   Shared shared;
   WasmVariables::Writes writes[5];
   shared.write("a", "Append", "A", writes[0], {1, 3});
@@ -40,22 +40,23 @@ TEST(what_a_sequence_wrote_beyond_a_text_is_left_out) {
   CHECK(text_at(2, 9) == "a2ACb1D");
 }
 
-TEST(variables_are_taken_back) {
+TEST_CASE("variables are taken back") {
   Shared shared;
   WasmVariables::Writes first, second;
   CHECK(shared.write("a", "Append", "AB", first) == R"({"WriteVar":{"version":1}})");
   shared.write("a", "Append", "C", second);
   shared.write("b", "Append", "D", second);
   shared.write("a", "Append", "E", second);
-  EQUAL(second.size(), 2);
+  CHECK(second.size() == 2);
   CHECK(shared.get("a") == "3ABCE");
   shared.variables.undo(second);
-  CHECK(shared.get("a") == "1AB" && shared.get("b") == "-");
+  CHECK(shared.get("a") == "1AB");
+  CHECK(shared.get("b") == "-");
   shared.variables.undo(first);
   CHECK(shared.get("a") == "-");
 }
 
-TEST(what_others_wrote_since_stands) {
+TEST_CASE("what others wrote since stands") {
   Shared shared;
   WasmVariables::Writes one, two, three;
   shared.write("a", "Set", "x", one);
@@ -76,7 +77,7 @@ TEST(what_others_wrote_since_stands) {
   CHECK(shared.get("a") == "1theirs");
 }
 
-TEST(copies_of_a_sequence_share_what_was_written_before) {
+TEST_CASE("copies of a sequence share what was written before") {
   Shared shared;
   WasmVariables::Writes both;
   shared.write("a", "Set", "x", both);
@@ -93,7 +94,7 @@ TEST(copies_of_a_sequence_share_what_was_written_before) {
 }
 
 // A copy's end keeps what it shared; taken back, it is settled, and the next one that settles becomes a part of it.
-TEST(writes_that_were_kept_by_a_copy_are_joined) {
+TEST_CASE("writes that were kept by a copy are joined") {
   Shared shared;
   WasmVariables::Writes first, second, third;
   shared.write("a", "Append", "1", first);
@@ -109,7 +110,7 @@ TEST(writes_that_were_kept_by_a_copy_are_joined) {
 }
 
 // Against all writes in a row, from which those that are taken back are left out.
-TEST(variables_are_their_writes) {
+TEST_CASE("variables are their writes") {
   struct Step {
     WasmVariables::Writes writes;
     std::vector<std::string> ops;
@@ -169,13 +170,13 @@ TEST(variables_are_their_writes) {
         for (const std::string &op : step->ops) value = (op[0] == '+' ? value : "") + op.substr(1);
       }
       const auto found = shared.variables.get("v");
-      EQUAL(found.has_value(), exists);
+      CHECK(found.has_value() == exists);
       if (found && exists) CHECK(*found->bytes == value);
     }
   }
 }
 
-TEST(writes_that_may_be_taken_back_have_a_limit) {
+TEST_CASE("writes that may be taken back have a limit") {
   Shared shared;
   shared.limits.undo_bytes = 10000;
   shared.limits.variable_bytes = 1000;
@@ -196,5 +197,3 @@ TEST(writes_that_may_be_taken_back_have_a_limit) {
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }
