@@ -6,13 +6,13 @@
 #include <new>
 #include <utility>
 
-#include "grammar/after/matcher.h"
 #include "aici/base/error.h"
 #include "aici/history.h"
 #include "aici/host/guest_pool.h"
 #include "aici/host/instance.h"
 #include "aici/prompt.h"
 #include "aici/turn.h"
+#include "grammar/after/rules.h"
 #include "matcher/no_throw.h"
 
 namespace weft {

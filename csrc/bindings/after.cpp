@@ -8,7 +8,6 @@
 
 #include "bindings/bind.h"
 #include "bindings/matcher.h"
-#include "grammar/after/matcher.h"
 #include "grammar/after/rules.h"
 
 namespace nb = nanobind;

@@ -12,7 +12,6 @@
 #include "bindings/logits.h"
 #include "driver/error.h"
 #include "hostfunc/host_task.h"
-#include "kernels/chaining.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
 #include "kernels/layer/linear.h"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
-#include "grammar/python/matcher.h"
+#include "grammar/python/wrap.h"
 #include "grammar/xgrammar/matcher.h"
 #include "grammar/xgrammar/warnings.h"
 #include "matcher/forced_text.h"

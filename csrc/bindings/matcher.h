@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "grammar/python/text.h"
+#include "grammar/python/wrap.h"
 #include "matcher/handle.h"
 
 namespace weft {

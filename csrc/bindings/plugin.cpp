@@ -13,7 +13,7 @@
 #include "bindings/bind.h"
 #include "bindings/matcher.h"
 #include "grammar/plugin/library.h"
-#include "grammar/python/recognizer.h"
+#include "grammar/python/wrap.h"
 #include "grammar/recognizer/matcher.h"
 #include "hostfunc/gil.h"
 

@@ -8,7 +8,6 @@
 #include "kernels/logits.h"
 #include "support/instruction_set.h"
 #include "support/kernel_threads.h"
-#include "support/multiversion.h"
 
 namespace weft {
 

@@ -10,7 +10,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/chaining.h"
+#include "kernels/kernel.h"
 
 namespace weft {
 

@@ -1,5 +1,3 @@
-#include "grammar/after/matcher.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -7,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/after/rules.h"
 #include "matcher/no_throw.h"
 
 namespace weft {

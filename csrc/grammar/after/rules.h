@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,5 +84,13 @@ class AfterRules {
   std::vector<Rest> rests_;
   std::map<std::string, int> rest_numbers_;
 };
+
+// Free text under `rules`, then the text that `guide` takes; `guide` is at its start, and nothing else uses it. After
+// `max_free_tokens` tokens (negative: any number) only the trigger may come.
+weft_matcher after_matcher(std::shared_ptr<const AfterRules> rules, MatcherRef guide, int max_free_tokens);
+
+// The inner matcher of an `after_matcher`, or nothing for another matcher. `num_tokens` of the whole text become the
+// number of those that the inner matcher got. At any time, on any thread.
+std::optional<weft_matcher> guide_after(const weft_matcher &matcher, std::int64_t &num_tokens);
 
 }  // namespace weft

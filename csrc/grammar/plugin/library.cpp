@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "grammar/recognizer/handle.h"
 #include "grammar/recognizer/matcher.h"
-#include "grammar/recognizer/native.h"
 #include "matcher/handle.h"
 #include "matcher/no_throw.h"
 #include "support/awake.h"

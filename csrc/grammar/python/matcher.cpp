@@ -1,5 +1,3 @@
-#include "grammar/python/matcher.h"
-
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -9,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "grammar/python/text.h"
+#include "grammar/python/wrap.h"
 #include "hostfunc/gil.h"
 #include "matcher/no_throw.h"
 

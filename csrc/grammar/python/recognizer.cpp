@@ -1,10 +1,9 @@
-#include "grammar/python/recognizer.h"
-
 #include <nanobind/stl/string.h>
 
 #include <optional>
 #include <utility>
 
+#include "grammar/python/wrap.h"
 #include "hostfunc/gil.h"
 
 namespace nb = nanobind;

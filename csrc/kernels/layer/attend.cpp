@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/layer/group.h"
+#include "support/instruction_set.h"
 #include "support/kernel_threads.h"
-#include "support/multiversion.h"
 
 namespace weft {
 namespace {

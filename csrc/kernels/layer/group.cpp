@@ -6,7 +6,6 @@
 
 #include "kernels/vector_exp.h"
 #include "support/instruction_set.h"
-#include "support/multiversion.h"
 
 namespace weft {
 namespace {

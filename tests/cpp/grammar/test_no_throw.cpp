@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "grammar/after/matcher.h"
+#include "grammar/after/rules.h"
 #include "grammar/closing/matcher.h"
 #include "grammar/plugin/library.h"
 #include "grammar/recognizer/matcher.h"

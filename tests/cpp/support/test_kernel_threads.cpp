@@ -1,4 +1,5 @@
-// The team that shares out a call's rows: each row once, whoever comes; several callers at a time; helpers that slept.
+// The team of the CPU kernels: each row is done once, by whichever worker; several callers at a time; helpers that
+// slept.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,7 +14,7 @@ namespace {
 
 using namespace weft;
 
-constexpr std::int64_t kDear = 1'000'000;  // worth waking a helper for
+constexpr std::int64_t kCostly = 1'000'000;  // enough to wake a helper
 
 void each_row_is_done_once(std::int64_t rows, int threads, std::int64_t cost) {
   std::vector<int> done(static_cast<std::size_t>(rows), 0);  // no atomics: a row has one worker
@@ -26,14 +27,14 @@ void each_row_is_done_once(std::int64_t rows, int threads, std::int64_t cost) {
 TEST_CASE("rows are done once") {
   for (int round = 0; round < 200; ++round)
     for (std::int64_t rows : {0, 1, 2, 3, 7, 64, 1000})
-      for (int threads : {1, 2, 4}) each_row_is_done_once(rows, threads, round % 2 ? kDear : 1);
+      for (int threads : {1, 2, 4}) each_row_is_done_once(rows, threads, round % 2 ? kCostly : 1);
 }
 
-// Whoever comes takes its own part in order, and then what the others, who do not come, have left.
-TEST_CASE("rows of workers that do not come are done") {
+// A worker takes its own part in order, and then steals the parts of workers that never start.
+TEST_CASE("rows of workers that do not start are done") {
   for (int worker = 0; worker < 3; ++worker) {
-    weft::Claims claims(100, 4, 3);
-    weft::Share share(claims, worker);
+    weft::StealingQueue queue(100, 4, 3);
+    weft::Share share(queue, worker);
     std::vector<int> done(100);
     std::int64_t begin, end, expected = 100 * worker / 3;
     const std::int64_t own_end = 100 * (worker + 1) / 3;
@@ -53,7 +54,7 @@ TEST_CASE("rows of workers that do not come are done") {
 TEST_CASE("what workers wrote is seen by the caller") {
   std::vector<std::int64_t> values(4096, 0);
   for (std::int64_t round = 1; round < 300; ++round) {
-    for_rows(4096, 3, kDear, [&](std::int64_t begin, std::int64_t end) {
+    for_rows(4096, 3, kCostly, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) values[static_cast<std::size_t>(i)] += i;
     });
     for (std::int64_t i = 0; i < 4096; ++i) CHECK(values[static_cast<std::size_t>(i)] == i * round);
@@ -62,7 +63,7 @@ TEST_CASE("what workers wrote is seen by the caller") {
 
 TEST_CASE("helpers that slept come again") {
   for (int round = 0; round < 20; ++round) {
-    each_row_is_done_once(64, 3, kDear);
+    each_row_is_done_once(64, 3, kCostly);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than they spin
   }
 }
@@ -71,7 +72,7 @@ TEST_CASE("several callers at a time each get their rows") {
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([] {
-      for (int round = 0; round < 200; ++round) each_row_is_done_once(100, 3, kDear);
+      for (int round = 0; round < 200; ++round) each_row_is_done_once(100, 3, kCostly);
     });
   }
   for (std::thread &caller : callers) caller.join();
@@ -79,9 +80,9 @@ TEST_CASE("several callers at a time each get their rows") {
 
 TEST_CASE("a call inside a call is done by its caller") {
   std::atomic<int> inner{0};
-  for_rows(8, 3, kDear, [&](std::int64_t begin, std::int64_t end) {
+  for_rows(8, 3, kCostly, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
-      for_rows(10, 3, kDear, [&](std::int64_t from, std::int64_t to) { inner += static_cast<int>(to - from); });
+      for_rows(10, 3, kCostly, [&](std::int64_t from, std::int64_t to) { inner += static_cast<int>(to - from); });
   });
   CHECK(inner.load() == 80);
 }
