@@ -168,7 +168,7 @@ int walk(RecognizerMatcher &matcher, std::int32_t *row) {
       depth = node.depth - 1;
     }
     // After a leaf there is nothing to push for.
-    const bool is_leaf = node.behind == at + 1;
+    const bool is_leaf = node.after == at + 1;
     const int outcome =
         is_leaf ? matcher.recognizer->byte_allowed(node.byte) : matcher.recognizer->try_push_byte(node.byte);
     if (outcome < 0) {
@@ -176,7 +176,7 @@ int walk(RecognizerMatcher &matcher, std::int32_t *row) {
       return matcher.pop(static_cast<int>(depth)), -1;
     }
     if (outcome == 0) {
-      at = node.behind;
+      at = node.after;
       continue;
     }
     if (!is_leaf) depth = node.depth;
