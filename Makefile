@@ -118,7 +118,7 @@ $(VENV)/.weft-built: $(VENV)/.weft-packages $(SOURCES)
 
 # -- C++ tests of the CPU runtime: plainly, and under sanitizers
 
-$(DOCTEST): tools/get_doctest.py constraints.txt | $(VENV)/bin/python
+$(DOCTEST): tools/get_doctest.py | $(VENV)/bin/python
 	@$(BIN)/python tools/get_doctest.py $@
 
 cpp-test: SANITIZE :=

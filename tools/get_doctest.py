@@ -1,7 +1,7 @@
 """Write doctest's header to the path that is given, and its licence beside it.
 
-No package on PyPI has the header alone. The wheel of `pgm-build-deps`, of the version in constraints.txt, carries it
-among other libraries (32 MB), so it is downloaded and not installed.
+No package on PyPI has the header alone. The wheel of `pgm-build-deps` carries it among other libraries (32 MB), so it
+is downloaded and not installed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-PACKAGE = "pgm-build-deps"
+PACKAGE = "pgm-build-deps==2026.10.26.92"
 FILES = {
     "doctest.h": "pgm_build_deps/doctest/include/doctest/doctest.h",
     "LICENSE.txt": "pgm_build_deps/doctest/LICENSE.txt",
 }
-CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 
 
 def main(header: Path) -> None:

@@ -48,7 +48,8 @@ void bind_after(nb::module_ &m) {
         return own(after_matcher(std::move(rules), guide.ref, max_free_tokens), guide.needs_python);
       },
       "rules"_a, "guide"_a, "max_free_tokens"_a,
-      "A matcher of free text, then of what `guide` takes, which nothing else may use. A negative number: any.");
+      "A matcher of free text and then of `guide`, which nothing else may use. A negative number of free tokens: no "
+      "limit.");
 }
 
 }  // namespace weft

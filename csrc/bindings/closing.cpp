@@ -1,4 +1,4 @@
-// Answers that end in time, for Python.
+// Matchers that bound the length of an answer, for Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -103,7 +103,8 @@ void bind_closing(nb::module_ &m) {
         return std::make_tuple(std::move(matcher), text_of(error), needed);
       },
       "inner"_a, "tables"_a, "room"_a,
-      "A matcher that ends within `room` tokens, or None and why not; how many the shortest answer has (0: unknown).");
+      "A matcher that ends within `room` tokens or None, the reason, and the length of the shortest answer (0: "
+      "unknown).");
 }
 
 }  // namespace weft

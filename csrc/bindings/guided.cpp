@@ -52,19 +52,21 @@ GuidedState::Operation operation_of(const std::string &name) {
 
 void bind_guided(nb::module_ &m) {
   const auto released = nb::call_guard<nb::gil_scoped_release>();
-  nb::class_<GuideClock>(m, "GuideClock", "What a guide takes within one token, where it is called from Python.")
+  nb::class_<GuideClock>(m, "GuideClock",
+                         "Measures the time of a guide within one token, for guides that are called from Python.")
       .def(nb::init<double>(), "limit_s"_a, "With no limit (0) nothing is measured.")
-      .def("restart", &GuideClock::restart, "tokens"_a = 1, "New tokens begin; those before took the work of so many.")
+      .def("restart", &GuideClock::restart, "tokens"_a = 1,
+           "Begin new tokens; the time before was for `tokens` of them.")
       .def("begin", &GuideClock::begin, "Measure on this thread from here on.")
       .def(
           "lap", [](GuideClock &self, const std::string &part) { self.lap(part_of(part)); }, "part"_a,
-          "What passed since `begin` or the last lap was for `part`, \"masks\" or \"tokens\".")
+          "Count the time since `begin` or the last lap for `part`, \"masks\" or \"tokens\".")
       .def(
           "problem",
           [](const GuideClock &self) {
             return self.is_over() ? std::optional<std::string>(self.problem()) : std::nullopt;
           },
-          "What took how long, where it was more than the limit.");
+          "A message with the time of each part if that is over the limit, else None.");
   nb::class_<OperationCounters>(m, "OperationCounters", "The cost of one operation since the state was made.")
       .def_ro("calls", &OperationCounters::calls)
       .def_ro("fills", &OperationCounters::fills, "Mask rows that were filled.")
@@ -102,7 +104,7 @@ void bind_guided(nb::module_ &m) {
           nb::kw_only(), "num_slots"_a, "max_drafts"_a, "vocab_size"_a, "end_tokens"_a, "drafts"_a.noconvert(),
           "verified"_a.noconvert(), "masks"_a.noconvert(), "token_mask"_a.noconvert(), "temperatures"_a.noconvert(),
           "workers"_a = 0, "mask_time_limit_s"_a = 0.0, "max_pending"_a = 64,
-          // The arrays.
+          // Arguments 6 to 10 are the arrays.
           nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>(),
           nb::keep_alive<1, 10>(),
           "Over host arrays, which the state keeps alive. It reads `drafts` int64 [K, S+1] (-1: no draft) and\n"

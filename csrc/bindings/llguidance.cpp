@@ -1,4 +1,4 @@
-// LLGuidance for Python: its vocabularies and grammars, and the matchers that come of them.
+// LLGuidance for Python: vocabularies, grammars and matchers.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -51,7 +51,7 @@ void bind_llguidance(nb::module_ &m) {
             new (self) LlguidanceVocabulary(bytes, std::move(end_tokens), std::move(texts));
           },
           "tokens"_a, "end_tokens"_a, "texts"_a,
-          "From the bytes of each id, b\"\" for special and unused ones; `texts` spells what is forced.");
+          "From the bytes of each id, b\"\" for special and unused ones; `texts` spells forced text.");
 
   nb::class_<LlguidanceGrammar>(m, "LlguidanceGrammar", "A grammar that LLGuidance compiled for a vocabulary.")
       .def(

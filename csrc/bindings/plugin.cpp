@@ -23,7 +23,7 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-// The thread that releases it last may not hold the GIL.
+// The thread that drops the last reference may not hold the GIL.
 std::shared_ptr<nb::object> keep(nb::object object) {
   return {new nb::object(std::move(object)), [](nb::object *kept) {
             GilForCallback gil("destroy", "recogniser");
@@ -84,7 +84,7 @@ void bind_plugin(nb::module_ &m) {
             }
           },
           "texts"_a, "trie"_a.none(), "vocab_size"_a, "end_tokens"_a,
-          "A matcher at its start; `trie` is needed where it recognises.");
+          "A matcher at its start; a guide that recognises needs `trie`.");
 }
 
 }  // namespace weft

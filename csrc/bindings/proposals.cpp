@@ -1,4 +1,4 @@
-// Proposals of drafts for Python.
+// Drafts that the host proposes, for Python.
 #include "drafting/proposals.h"
 
 #include <nanobind/nanobind.h>
@@ -28,12 +28,12 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-// The proposals, and the sources of them that the host speaks to.
+// The proposals, with direct access to the sources that have methods for the host.
 struct BoundProposals {
   GivenSource *given = nullptr;
   NgramSource *ngram = nullptr;
   LookaheadSource *lookahead = nullptr;
-  LookaheadSettings sizes;  // of lookahead: the largest that a slot may have
+  LookaheadSettings sizes;  // of lookahead; a request may have smaller ones
   std::vector<std::string> names;
   std::unique_ptr<Proposals> native;
 

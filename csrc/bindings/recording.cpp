@@ -1,4 +1,4 @@
-// Hashes of mask rows for Python: what a replay compares with a recording.
+// Hashes of mask rows for Python; a replay compares them with a recording.
 #include <nanobind/nanobind.h>
 
 #include <cstdint>

@@ -1,13 +1,13 @@
-// What the guided state keeps of its operations for a recording: their inputs, and what each left of every slot.
+// The records of a guided state's operations for a recording: their inputs, and the state of every slot after each.
 //
-// A record is the words
-//   length, operation, epoch, argument (the draft, the number of drafts, the slot released, 1: no snapshot),
+// A record has the words
+//   length, operation, epoch, argument (the draft, the number of drafts, the released slot; 1: no snapshot),
 //   number of slots, the slots in work, number of changes, (slot, 1 matcher or 0 none) each,
 //   number of entries, the entries
 // and an entry
 //   slot, the matcher's serial number (0: unguided), status + 256 ended + 512 stopped, committed tokens of the matcher,
-//   extended, the draft that was refused, numbers of rows and of inputs,
-//   the drafts taken [extended], row hashes [rows], inputs [inputs]: drafts as they were seen, or what was verified.
+//   extended, the draft that was not taken (-1: none), numbers of rows and of inputs,
+//   the drafts taken [extended], row hashes [rows], inputs [inputs]: the drafts or the verified tokens that it read.
 // `python/weft/guided/flight.py` reads them.
 #include <algorithm>
 
@@ -82,7 +82,7 @@ void GuidedState::log_operation(Operation operation, int argument, bool is_owed)
   log_->put(0);
   std::int64_t entries = 0;
   if (operation == kCommit) {
-    // What is owed is committed beside the next iteration, which may write the rows of slots without a guide by then.
+    // An owed commit may run during the next iteration, which may already write the verified tokens of unguided slots.
     for (int slot : is_owed ? guided_ : current_) {
       if (slot >= shape_.num_slots) continue;
       log_slot(slot, 0, kCommit);

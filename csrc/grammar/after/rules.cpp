@@ -39,7 +39,7 @@ AfterRules::AfterRules(std::shared_ptr<const TokenTexts> texts, int vocab_size, 
       free_row_(row_of_texts(*texts_, vocab_size)),
       completions_(trigger_.size()),
       spellings_(trigger_.size()) {
-  // Knuth, Morris and Pratt: `fallback_[n]` is for the first n bytes.
+  // The failure function of Knuth-Morris-Pratt: `fallback_[n]` is that of the first n bytes.
   for (std::size_t n = 1, matched = 0; n + 1 < trigger_.size(); ++n) {
     while (matched > 0 && trigger_[n] != trigger_[matched]) matched = static_cast<std::size_t>(fallback_[matched]);
     if (trigger_[n] == trigger_[matched]) ++matched;
@@ -62,7 +62,7 @@ int AfterRules::rest_of(const std::string &text) {
   return at->second;
 }
 
-// A token of n bytes can complete the trigger only where at most n bytes are missing.
+// A token of n bytes can complete the trigger only in states where at most n bytes are missing.
 void AfterRules::find_completions() {
   const int length = static_cast<int>(trigger_.size());
   for (std::int32_t token = 0; token < vocab_size_; ++token) {

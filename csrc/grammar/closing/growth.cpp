@@ -15,7 +15,7 @@ constexpr std::int64_t kMaxWork = 300'000'000;  // about a second
 constexpr int kMaxLevel = 64;                   // above it, levels are kLevelStep apart
 constexpr int kLevelStep = 16;
 
-// A place, and by how much the cost has grown on the way there.
+// A place, and the growth of the cost on the way to it.
 using Weighted = std::pair<int, int>;
 
 int grown(int by, int more) { return by >= kNever || more >= kNever ? kNever : std::min(kNever, by + more); }
@@ -25,7 +25,7 @@ int change(int before, int after) {
   return before >= kNever ? 0 : after - before;
 }
 
-// The places of a grammar, walked by bytes: a state is a set of places with weights, the greatest of them 0.
+// An automaton over bytes: a state is a set of places with weights, normalised so that the greatest is 0.
 class Walk {
  public:
   explicit Walk(const ClosingGrammar &grammar) : grammar_(grammar), closures_(), callers_() {
@@ -38,11 +38,11 @@ class Walk {
         callers_[static_cast<std::size_t>(grammar.place(at).target)].push_back(at);
     State all;
     for (int at = 0; at < grammar.num_places(); ++at) all.emplace_back(at, 0);
-    add(std::move(all));  // a reading may be anywhere
+    add(std::move(all));  // the first state: a reading may be at any place
   }
 
   struct Step {
-    int state = -1;  // -1: no text goes on so
+    int state = -1;  // -1: no text of the grammar continues like this
     int growth = 0;
   };
 
@@ -91,10 +91,10 @@ class Walk {
     return {add(std::move(after)), greatest};
   }
 
-  // The places before a byte that a place leads to without one, with the most that the cost grows.
+  // The places before a byte that are reachable from a place without a byte, with the greatest growth of the cost.
   //
-  // A rule that is entered here and left without a byte comes to the same as one that is passed over, so that only
-  // rules entered before return: to any caller.
+  // Entering a rule and leaving it without a byte equals skipping it. So only rules that were entered before return, to
+  // any caller.
   const State &closed(int from) {
     const auto f = static_cast<std::size_t>(from);
     if (is_closed_[f]) return closures_[f];
@@ -143,7 +143,7 @@ class Walk {
   const ClosingGrammar &grammar_;
   std::vector<State> closures_;
   std::vector<bool> is_closed_;
-  std::vector<std::vector<int>> callers_;  // of each rule
+  std::vector<std::vector<int>> callers_;  // by rule
   std::map<State, int> numbers_;
   std::vector<const State *> states_;
   std::unordered_map<std::uint64_t, Step> steps_;
@@ -160,7 +160,7 @@ ClosingGrowth::ClosingGrowth(const ClosingGrammar &grammar, int vocab_size, cons
   fill_masks();
 }
 
-// Tokens in the order of their texts, so that what two begin with is walked once.
+// Tokens in the order of their texts, so that a common prefix is walked once.
 void ClosingGrowth::find(const ClosingGrammar &grammar) {
   Walk walk(grammar);
   std::vector<std::int32_t> tokens;
@@ -169,7 +169,7 @@ void ClosingGrowth::find(const ClosingGrammar &grammar) {
   std::sort(tokens.begin(), tokens.end(), [&](std::int32_t left, std::int32_t right) {
     return grammar.texts().text(left) < grammar.texts().text(right);
   });
-  std::vector<Walk::Step> path{{0, 0}};  // after each beginning of the last text
+  std::vector<Walk::Step> path{{0, 0}};  // the step after each prefix of the last text
   std::string_view last;
   for (const std::int32_t token : tokens) {
     const std::string_view text = grammar.texts().text(token);

@@ -43,7 +43,7 @@ std::string tidy(const char *text) {
 std::string llguidance_bind(const char *library_path) {
   std::lock_guard<std::mutex> lock(bind_mutex);
   if (ready.load(std::memory_order_acquire)) return "";
-  // Python's import has loaded it already; then this only counts a reference.
+  // Python's import has usually loaded it already; then this only counts a reference.
   void *library = dlopen(library_path, RTLD_NOW | RTLD_LOCAL);
   if (!library) return dlerror();
   llg::Api found{};

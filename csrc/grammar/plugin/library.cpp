@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-// Where a plug-in writes why it can't.
+// The buffer for a plug-in's error message.
 struct Reason {
   char text[512] = {};
   std::string str() const { return text[0] ? std::string(text, strnlen(text, sizeof text)) : "it does not say why"; }
@@ -25,11 +25,11 @@ struct Reason {
   }
 };
 
-// A plug-in's matcher, and the guide that it is of.
+// A plug-in's matcher with its guide.
 struct PluginMatcher {
   std::shared_ptr<const PluginGuide> guide;  // outlives the matcher
   OwnedMatcher owned;
-  std::string error;  // of a plug-in that throws, which C does not know
+  std::string error;  // for a plug-in that throws, although its interface is C
 
   PluginMatcher(OwnedMatcher matcher, std::shared_ptr<const PluginGuide> of)
       : guide(std::move(of)), owned(std::move(matcher)) {}
