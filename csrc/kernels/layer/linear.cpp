@@ -97,6 +97,7 @@ namespace plain {
 #pragma GCC target("avx2,fma,f16c")
 namespace avx2 {
 #define WEFT_TARGET 256
+#include "kernels/layer/tiles.h"
 #undef WEFT_TARGET
 }  // namespace avx2
 #pragma GCC pop_options
@@ -104,6 +105,7 @@ namespace avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,prefer-vector-width=512")
 namespace avx512 {
 #define WEFT_TARGET 512
+#include "kernels/layer/tiles.h"
 #undef WEFT_TARGET
 }  // namespace avx512
 #pragma GCC pop_options

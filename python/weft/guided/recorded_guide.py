@@ -1,4 +1,4 @@
-"""Guides as a recording keeps them: their text, or their program."""
+"""Guides in a recording: their text or their program."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KEPT_KINDS: tuple[Kind, ...] = (
     "after",
     "wasm",
 )
-"""Guides that are text where they have no object of the program but a `WasmSource`, and so are kept whole."""
+"""Kinds of guides that consist of text, or of a `WasmSource`, and so can be recorded."""
 
 
 @dataclass(frozen=True)
 class RecordedGuide:
-    """A guide as a recording has it, and the name of the grammar library that compiled it (None: XGrammar). `program`
-    is what it has of WASM. For a guide that is another object of the program, `source` is None.
+    """A recorded guide, and the name of the grammar library that compiled it (None: XGrammar). `program` is its WASM
+    program, if any. `source` is None for a guide that is an object of the user's program, which can't be recorded.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class RecordedGuide:
 
     @classmethod
     def of(cls, guide: Guide, backend: str | None = None) -> RecordedGuide:
-        """What can be kept of a guide that `backend` compiled."""
+        """Record a guide that `backend` compiled, as far as possible."""
         program = guide.payload if isinstance(guide.payload, WasmSource) else None
         if guide.kind not in KEPT_KINDS or guide.payload is not program:
             return cls(guide.kind, None)
@@ -56,7 +56,7 @@ class RecordedGuide:
         )
 
     def guide(self) -> Guide | None:
-        """The guide again; None where it was not kept."""
+        """The guide, or None if it could not be recorded."""
         kind = next((kind for kind in KEPT_KINDS if kind == self.kind), None)
         if kind is None or self.source is None:
             return None
@@ -72,13 +72,13 @@ class RecordedGuide:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """As plain data for JSON."""
         program = None if self.program is None else self.program.to_json()
         return {**vars(self), "program": program}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RecordedGuide:
-        """What `to_json` gave. Raises as `WasmSource.from_json` does for anything else."""
+        """The inverse of `to_json`. Raises as `WasmSource.from_json` does for other data."""
         program, separators = data.get("program"), data.get("separators")
         made = {
             "program": None if program is None else WasmSource.from_json(program),
