@@ -25,7 +25,7 @@ import typer
 from library_calls import OWN_CALLS, OwnCalls, Place, Step, Walk
 from weft.errors import GuideError, InputError
 from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
-from weft.guided.lane import default_workers
+from weft.guided.grammar_stream import default_workers
 from weft.guided.state import GuidedShape, GuidedState
 from weft.tiny.records import example
 from weft_bench.cli.app import OutOption, finish, measured, script

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from weft.errors import InputError
 from weft.guided.decoder import GuidedRequest, attach_of, check_batch
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream
@@ -55,9 +55,9 @@ class CapturableGuidedDecoder:
         mask_time_limit_s: float = 0.0,
     ) -> None:
         shape = GuidedShape(num_slots, max_drafts, vocab_size, end_token_ids)
-        self.lane = GrammarLane(runtime, shape, mask_time_limit_s=mask_time_limit_s)
-        self.state = self.lane.state
-        self.drafts = self.lane.drafts
+        self.grammar = GrammarStream(runtime, shape, mask_time_limit_s=mask_time_limit_s)
+        self.state = self.grammar.state
+        self.drafts = self.grammar.drafts
         self.slots = torch.full((batch_size,), num_slots, dtype=torch.int64, device=runtime.device)
         self._stream = stream
         self._slots_in = PinnedRing(runtime, self.slots)
@@ -87,9 +87,9 @@ class CapturableGuidedDecoder:
     def step(self) -> Iterator[None]:
         """The scope of one iteration. Entering it starts the masks, concurrently with the first work inside."""
         self._num_drafts = 0
-        self.lane.all_masks(self._stream, self.slots)
+        self.grammar.all_masks(self._stream, self.slots)
         yield
-        self.lane.join(self._stream)
+        self.grammar.join(self._stream)
 
     def execute(self, logits: Tensor, d2t: Tensor | None = None) -> None:
         """Mask the target's logits in place: [B, V], or [B, T, V] with position t after the first t drafts.
@@ -97,15 +97,15 @@ class CapturableGuidedDecoder:
         `d2t` int64 [V] has the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
         logits_BTV = logits.view(self.slots.shape[0], -1, logits.shape[-1])
-        self.lane.apply_verify(self._stream, logits_BTV, self.slots, d2t)
+        self.grammar.apply_verify(self._stream, logits_BTV, self.slots, d2t)
 
     def rollback_rejected_tokens(self, num_accepted: Tensor | None, new_tokens: Tensor) -> None:
         """Take the result of verification, int64 [B] each: the number of accepted drafts (None: there were no drafts)
         and the token sampled after them. The other drafts are taken back."""
         self._stream.launch(
-            _write_verified, self.lane.verified, self.drafts, self.slots, num_accepted, new_tokens
+            _write_verified, self.grammar.verified, self.drafts, self.slots, num_accepted, new_tokens
         )
-        self.lane.commit_masks(self._stream, self.slots, copies=True)
+        self.grammar.commit_masks(self._stream, self.slots, copies=True)
 
     def add_draft_batch(self, draft_tokens: Tensor) -> None:
         """Take the next draft of each row, int64 [B] in the target's ids; -1 for none."""
@@ -116,11 +116,11 @@ class CapturableGuidedDecoder:
         self._stream.launch(_write_draft, self.drafts[j - 1], self.slots, draft_tokens)
         # Only verification uses the mask after the last draft, so it is made during the next forward.
         if j < self.state.max_drafts:
-            self.lane.extend_masks(self._stream, j, self.slots, copies=True)
+            self.grammar.extend_masks(self._stream, j, self.slots, copies=True)
 
     def execute_draft_batch(self, logits: Tensor, d2t: Tensor | None = None) -> None:
         """Mask the drafter's logits [B, Vd] of the next draft in place; `d2t` as in `execute`."""
-        self.lane.apply_draft(self._stream, logits, self.slots, self._num_drafts + 1, d2t)
+        self.grammar.apply_draft(self._stream, logits, self.slots, self._num_drafts + 1, d2t)
 
     def rollback_draft_tokens(self) -> None:
         """Drop the drafts, which will not be verified."""
@@ -135,7 +135,7 @@ class CapturableGuidedDecoder:
 
     def close(self) -> None:
         """Wait for the launched work."""
-        self.lane.close()
+        self.grammar.close()
 
 
 def _clear_drafts(drafts_KS: Tensor, slots: list[int]) -> None:

@@ -37,7 +37,7 @@ def default_workers() -> int:
     return min(max(cores // 4, 1), cores - 1, 8)
 
 
-class GrammarLane:
+class GrammarStream:
     """Masks for the request slots of a shape, on a runtime's device.
 
     With `polls`, a polling thread runs the tasks that the model's stream waits for (`commit`, `extend`, proposals) in
