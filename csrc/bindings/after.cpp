@@ -45,7 +45,7 @@ void bind_after(nb::module_ &m) {
   m.def(
       "after_matcher",
       [](std::shared_ptr<AfterRules> rules, Matcher &guide, int max_free_tokens) {
-        return own(after_matcher(std::move(rules), guide.ref, max_free_tokens), guide.needs_python);
+        return wrap(after_matcher(std::move(rules), guide.ref, max_free_tokens), guide.needs_python);
       },
       "rules"_a, "guide"_a, "max_free_tokens"_a,
       "A matcher of free text and then of `guide`, which nothing else may use. A negative number of free tokens: no "

@@ -24,7 +24,7 @@ void bind_llguidance(nb::module_ &m) {
       "llguidance_bind", [](const std::string &library_path) { return llguidance_bind(library_path.c_str()); },
       "library_path"_a, "Resolve LLGuidance's C interface; what is missing, or an empty text.");
 
-  nb::class_<LlguidanceLimits>(m, "LlguidanceLimits", "What compiling and one mask may cost; 0: LLGuidance's default.")
+  nb::class_<LlguidanceLimits>(m, "LlguidanceLimits", "Limits on compiling and on one mask; 0: LLGuidance's default.")
       .def(
           "__init__",
           [](LlguidanceLimits *self, std::size_t max_items_in_row, std::size_t step_max_items,
@@ -78,7 +78,7 @@ void bind_llguidance(nb::module_ &m) {
               nb::gil_scoped_release release;
               return self.matcher();
             };
-            return own(made());
+            return wrap(made());
           },
           "A new matcher at the start.");
 }

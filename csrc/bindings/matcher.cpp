@@ -98,7 +98,7 @@ void bind_matcher_class(nb::module_ &m) {
           [](Matcher &self) {
             void *forked = called(self, [&] { return self.ref->fork(); });
             if (!forked) raise("GuideStateError", self.ref->error());
-            Matcher fork = own({self.ref->ops(), forked}, self.needs_python);
+            Matcher fork = wrap({self.ref->ops(), forked}, self.needs_python);
             fork.ref->position = self.ref->position;
             return fork;
           },
@@ -167,7 +167,7 @@ void bind_makers(nb::module_ &m) {
   m.def(
       "python_matcher",
       [](nb::object object, nb::object factory) {
-        return own(python_matcher(std::move(object), std::move(factory)), true);
+        return wrap(python_matcher(std::move(object), std::move(factory)), true);
       },
       "object"_a, "factory"_a = nb::none(),
       "A matcher over a Python object with accept, fill and is_terminated, and rollback, reset or a factory.");
@@ -182,7 +182,7 @@ void bind_makers(nb::module_ &m) {
       "xgrammar_matcher",
       [](std::uintptr_t handle, int vocab_size, std::vector<std::int32_t> end_tokens,
          std::shared_ptr<TokenTexts> texts) {
-        return own(xgrammar_matcher(reinterpret_cast<void *>(handle), vocab_size, std::move(end_tokens), texts));
+        return wrap(xgrammar_matcher(reinterpret_cast<void *>(handle), vocab_size, std::move(end_tokens), texts));
       },
       "handle"_a, "vocab_size"_a, "end_tokens"_a, "texts"_a.none() = nb::none(),
       "A matcher over an xgrammar GrammarMatcher's handle; `texts` spells forced text.");

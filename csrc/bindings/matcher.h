@@ -16,7 +16,7 @@ struct Matcher {
   bool needs_python = false;  // it or a matcher within it is written in Python
 };
 
-inline Matcher own(weft_matcher matcher, bool needs_python = false) {
+inline Matcher wrap(weft_matcher matcher, bool needs_python = false) {
   return {std::make_shared<MatcherHandle>(matcher), needs_python};
 }
 

@@ -54,10 +54,10 @@ void bind_plugin(nb::module_ &m) {
         std::string error;
         const weft_matcher made = recognizer_matcher(std::move(self), error);
         if (!made.ops) raise("GuideError", error);
-        return own(made, true);
+        return wrap(made, true);
       });
 
-  nb::class_<PluginGuide>(m, "PluginGuide", "What a plug-in prepared for one guide.")
+  nb::class_<PluginGuide>(m, "PluginGuide", "A guide that a plug-in prepared.")
       .def(
           "__init__",
           [](PluginGuide *self, const std::string &path, std::shared_ptr<TokenTexts> texts,
@@ -77,8 +77,8 @@ void bind_plugin(nb::module_ &m) {
           [](std::shared_ptr<PluginGuide> self, std::shared_ptr<TokenTexts> texts, std::shared_ptr<TokenTrie> trie,
              int vocab_size, std::vector<std::int32_t> end_tokens) {
             try {
-              return own(plugin_matcher(std::move(self), std::move(texts), std::move(trie), vocab_size,
-                                        std::move(end_tokens)));
+              return wrap(plugin_matcher(std::move(self), std::move(texts), std::move(trie), vocab_size,
+                                         std::move(end_tokens)));
             } catch (const std::runtime_error &failed) {
               raise("GuideError", failed.what());
             }

@@ -89,9 +89,9 @@ void bind_proposals(nb::module_ &m) {
            "ngram"_a.none(), "lookahead"_a.none(), "window"_a.none().noconvert(), nb::keep_alive<1, 2>(),
            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 9>(),
            "Over a state and host arrays, which it keeps alive. It reads `verified` int64 [S+1, K+2], the state's,\n"
-           "and `window` int64 [S+1, W+1] for lookahead (the tokens that the iteration found after those of each\n"
-           "slot's window, then the position of its last token). It writes `proposed` int64 [K, S+1], -1 for no\n"
-           "draft.")
+           "and `window` int64 [S+1, W+1] for lookahead (the tokens that the iteration predicted after those of\n"
+           "each slot's window, then the position of its last token). It writes `proposed` int64 [K, S+1], -1 for\n"
+           "no draft.")
       .def(
           "open",
           [](BoundProposals &self, int slot, const std::vector<std::int32_t> &tokens, int max_new_tokens,

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/bind.h"
-#include "bindings/matcher.h"
 #include "aici/base/code.h"
 #include "aici/base/error.h"
 #include "aici/matcher.h"
+#include "bindings/bind.h"
+#include "bindings/matcher.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -160,7 +160,7 @@ void bind_wasm(nb::module_ &m) {
           "start",
           [](std::shared_ptr<WasmProgram> self, const nb::bytes &arg, const std::vector<std::int32_t> &prompt,
              std::shared_ptr<WasmVariables> variables) {
-            return own(released([&] {
+            return wrap(released([&] {
               if (!variables) variables = std::make_shared<WasmVariables>();
               return wasm_matcher(self, std::string(view(arg)), prompt, variables);
             }));

@@ -17,9 +17,9 @@ CUresult primary_context(const Driver &d, int ordinal, CUcontext *context) {
   static std::mutex mutex;
   static auto *retained = new std::map<int, CUcontext>;
   std::lock_guard<std::mutex> lock(mutex);
-  const auto found = retained->find(ordinal);
-  if (found != retained->end()) {
-    *context = found->second;
+  const auto entry = retained->find(ordinal);
+  if (entry != retained->end()) {
+    *context = entry->second;
     return CUDA_SUCCESS;
   }
   CUdevice device = 0;

@@ -28,13 +28,13 @@ struct Team {
 #endif
     __syncthreads();
   }
-  // The address in block `other` of the shared memory that this block has at `own`.
+  // The address in block `other` of the shared memory that this block has at `local`.
   template <class T>
-  __device__ T *of(T *own, unsigned other) const {
+  __device__ T *of(T *local, unsigned other) const {
 #if __CUDA_ARCH__ >= 900
-    if (size > 1) return cooperative_groups::this_cluster().map_shared_rank(own, other);
+    if (size > 1) return cooperative_groups::this_cluster().map_shared_rank(local, other);
 #endif
-    return own;
+    return local;
   }
 };
 

@@ -100,7 +100,7 @@ std::int32_t WordAutomaton::child(std::int32_t state, Symbol symbol) const {
   const auto first = states_.begin() + states_[index(state)].children;
   const auto last = states_.begin() + states_[index(state) + 1].children;
   const auto at =
-      std::lower_bound(first, last, symbol, [](const State &state, Symbol symbol) { return state.symbol < symbol; });
+      std::lower_bound(first, last, symbol, [](const State &left, Symbol right) { return left.symbol < right; });
   return at != last && at->symbol == symbol ? static_cast<std::int32_t>(at - states_.begin()) : kNone;
 }
 
@@ -113,19 +113,19 @@ std::int32_t WordAutomaton::next(std::int32_t state, Symbol symbol) const {
 }
 
 WordAutomaton::Found WordAutomaton::find(std::int32_t state, std::string_view text, std::string_view seen) const {
-  Found found{state, kNone, 0};
+  Found match{state, kNone, 0};
   const std::size_t skipped = shared(text, seen);
   std::int64_t characters = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const auto byte = static_cast<unsigned char>(text[at]);
     characters += begins_character(byte);
-    found.state = next(found.state, byte);
-    const std::int32_t word = longest_word(found.state);
+    match.state = next(match.state, byte);
+    const std::int32_t word = longest_word(match.state);
     if (word == kNone || at < skipped) continue;
     const std::int64_t begin = characters - characters_[index(word)];
-    if (found.word == kNone || begin < found.begin) found.word = word, found.begin = begin;
+    if (match.word == kNone || begin < match.begin) match.word = word, match.begin = begin;
   }
-  return found;
+  return match;
 }
 
 std::int64_t WordAutomaton::num_open(std::int32_t state) const {

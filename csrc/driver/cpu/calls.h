@@ -72,8 +72,8 @@ CUresult graph_retain_user_object(State &s, Lock &, cu::CUgraph graph, cu::CUuse
 // The object of a handle; null if the handle is not valid, or no longer.
 template <class T>
 std::shared_ptr<T> find(const Registry<T> &registry, T *handle) {
-  auto found = registry.find(handle);
-  return found == registry.end() ? nullptr : found->second;
+  auto entry = registry.find(handle);
+  return entry == registry.end() ? nullptr : entry->second;
 }
 
 }  // namespace weft::cpu

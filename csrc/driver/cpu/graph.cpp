@@ -45,15 +45,15 @@ void assign_lanes(GraphExec &exec, const Graph &graph) {
   exec.lane_count = 1;
   for (const auto &node : graph.nodes) {
     Runnable &clone = exec.nodes[node->index];
-    bool found = false;
+    bool has_lane = false;
     for (CUgraphNode before : node->dependencies) {
       if (continued[before->index]) continue;
       continued[before->index] = 1;
       clone.lane = exec.nodes[before->index].lane;
-      found = true;
+      has_lane = true;
       break;
     }
-    if (!found) clone.lane = first ? 0 : exec.lane_count++;
+    if (!has_lane) clone.lane = first ? 0 : exec.lane_count++;
     first = false;
   }
 }

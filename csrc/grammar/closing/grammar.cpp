@@ -24,7 +24,7 @@ int ClosingGrammar::times(int count, int cost) {
 int ClosingGrammar::cost(int at, int count) const {
   const Place &here = place(at);
   if (here.kind != Place::kRule) return cost(at);
-  return sum(times(here.least - count, rule_cost(here.target)), cost(at + 1));
+  return sum(times(here.min_times - count, rule_cost(here.target)), cost(at + 1));
 }
 
 ClosingGrammar::ClosingGrammar(const std::vector<Rule> &rules, std::shared_ptr<const TokenTexts> texts)
@@ -42,7 +42,7 @@ ClosingGrammar::ClosingGrammar(const std::vector<Rule> &rules, std::shared_ptr<c
   find_costs();
   // An element that may be empty can fill any repetitions for free.
   for (Place &place : places_)
-    if (place.kind == Place::kRule && rule_cost(place.target) == 0) place.least = 0;
+    if (place.kind == Place::kRule && rule_cost(place.target) == 0) place.min_times = 0;
   check_recursion();
 }
 
@@ -61,8 +61,8 @@ void ClosingGrammar::add(int rule, const Alternative &alternative) {
   first_[static_cast<std::size_t>(rule)].push_back(num_places());
   for (const Element &element : alternative) {
     if (element.rule >= 0) {
-      if (element.most == 0) continue;
-      places_.push_back({Place::kRule, element.rule, element.least, element.most, false});
+      if (element.max_times == 0) continue;
+      places_.push_back({Place::kRule, element.rule, element.min_times, element.max_times, false});
     } else if (element.bytes.empty()) {
       places_.push_back({Place::kByte, add_set(element.set), 1, 1, false});
     } else {
@@ -152,8 +152,8 @@ void ClosingGrammar::check_recursion() const {
     for (int at : first_[rule])
       for (; place(at).kind == Place::kRule; ++at) {
         const Place &here = place(at);
-        edges[rule].push_back({here.target, !(here.most == 1 && here.is_last)});
-        if (here.least > 0 && rule_cost(here.target) > 0) break;
+        edges[rule].push_back({here.target, !(here.max_times == 1 && here.is_last)});
+        if (here.min_times > 0 && rule_cost(here.target) > 0) break;
       }
   // Strongly connected components of the rules (Tarjan's algorithm, without recursion).
   const auto count = static_cast<int>(first_.size());
@@ -210,7 +210,7 @@ void ClosingGrammar::spell(int at, int count, std::string &text, std::vector<std
     if (place.kind == Place::kEnd) continue;
     if (place.kind == Place::kRule) {
       left.emplace_back(here + 1, 0);
-      for (int i = done; i < place.least; ++i) left.emplace_back(best_[static_cast<std::size_t>(place.target)], 0);
+      for (int i = done; i < place.min_times; ++i) left.emplace_back(best_[static_cast<std::size_t>(place.target)], 0);
       continue;
     }
     const Piece &piece = pieces_[static_cast<std::size_t>(here)];

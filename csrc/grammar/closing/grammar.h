@@ -19,11 +19,11 @@ class ClosingGrammar {
  public:
   static constexpr int kNever = 1 << 28;  // no end is known
 
-  // An element of an alternative: literal `bytes`, one byte of `set`, or `rule`, repeated `least` to `most` times (-1:
-  // without limit).
+  // An element of an alternative: literal `bytes`, one byte of `set`, or `rule`, repeated `min_times` to `max_times`
+  // times (-1: without limit).
   struct Element {
     int rule = -1;
-    int least = 1, most = 1;
+    int min_times = 1, max_times = 1;
     std::string bytes;
     std::bitset<256> set;
   };
@@ -34,9 +34,9 @@ class ClosingGrammar {
   struct Place {
     enum Kind : std::uint8_t { kByte, kRule, kEnd };
     Kind kind;
-    int target;       // the set of a kByte, the rule of a kRule, the rule that a kEnd ends
-    int least, most;  // of kRule
-    bool is_last;     // of kRule: it is the alternative's last element
+    int target;                // the set of a kByte, the rule of a kRule, the rule that a kEnd ends
+    int min_times, max_times;  // of kRule
+    bool is_last;              // of kRule: it is the alternative's last element
   };
 
   // Rule 0 is the root. Throws std::invalid_argument, with the reason, for a grammar that the chart cannot follow.

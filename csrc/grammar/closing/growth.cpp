@@ -48,8 +48,8 @@ class Walk {
 
   Step step(int state, unsigned char byte) {
     const std::uint64_t key = static_cast<std::uint64_t>(state) << 8 | byte;
-    const auto found = steps_.find(key);
-    if (found != steps_.end()) return found->second;
+    const auto entry = steps_.find(key);
+    if (entry != steps_.end()) return entry->second;
     return steps_.emplace(key, take(state, byte)).first->second;
   }
 
@@ -58,9 +58,9 @@ class Walk {
   using State = std::vector<Weighted>;  // by place
 
   int add(State state) {
-    const auto [found, is_new] = numbers_.try_emplace(std::move(state), static_cast<int>(states_.size()));
-    if (is_new) states_.push_back(&found->first);
-    return found->second;
+    const auto [entry, is_new] = numbers_.try_emplace(std::move(state), static_cast<int>(states_.size()));
+    if (is_new) states_.push_back(&entry->first);
+    return entry->second;
   }
 
   void work(std::size_t amount) {
@@ -77,17 +77,17 @@ class Walk {
       for (const auto &[at, more] : closure) {
         if (!grammar_.set(grammar_.place(at).target)[byte]) continue;
         const int total = grown(grown(weight, more), change(grammar_.cost(at), grammar_.cost(at + 1)));
-        const auto [found, is_new] = next.try_emplace(at + 1, total);
-        if (!is_new) found->second = std::max(found->second, total);
+        const auto [entry, is_new] = next.try_emplace(at + 1, total);
+        if (!is_new) entry->second = std::max(entry->second, total);
       }
     }
     if (next.empty()) return {};
     State after(next.begin(), next.end());
     std::sort(after.begin(), after.end());
     int greatest = -kNever;
-    for (const Weighted &one : after) greatest = std::max(greatest, one.second);
-    for (Weighted &one : after)
-      if (one.second < kNever) one.second -= greatest < kNever ? greatest : 0;
+    for (const Weighted &weighted : after) greatest = std::max(greatest, weighted.second);
+    for (Weighted &weighted : after)
+      if (weighted.second < kNever) weighted.second -= greatest < kNever ? greatest : 0;
     return {add(std::move(after)), greatest};
   }
 
@@ -103,9 +103,9 @@ class Walk {
     std::vector<int> open;
     const auto reach = [&](int at, How how, int weight) {
       const int node = at * 3 + how;
-      const auto [found, is_new] = best.try_emplace(node, weight);
-      if (!is_new && found->second >= weight) return;
-      found->second = weight;
+      const auto [entry, is_new] = best.try_emplace(node, weight);
+      if (!is_new && entry->second >= weight) return;
+      entry->second = weight;
       open.push_back(node);
     };
     reach(from, kThere, 0);
@@ -122,22 +122,22 @@ class Walk {
         for (const int caller : callers) reach(caller, kReturned, weight);
       } else if (place.kind == Place::kRule) {
         const bool is_back = how == kReturned;
-        if (is_back || place.least == 0) reach(at + 1, how == kEntered ? kEntered : kThere, weight);
-        if (is_back && place.most == 1) continue;
-        const bool is_owed = place.least == place.most || (!is_back && place.least > 0);
+        if (is_back || place.min_times == 0) reach(at + 1, how == kEntered ? kEntered : kThere, weight);
+        if (is_back && place.max_times == 1) continue;
+        const bool is_owed = place.min_times == place.max_times || (!is_back && place.min_times > 0);
         const int before = is_owed ? grammar_.rule_cost(place.target) : 0;
         for (const int first : grammar_.alternatives(place.target))
           reach(first, kEntered, grown(weight, change(before, grammar_.cost(first))));
       }
     }
-    std::unordered_map<int, int> found;
+    std::unordered_map<int, int> places;
     for (const auto &[node, weight] : best)
       if (grammar_.place(node / 3).kind == Place::kByte) {
-        const auto [one, is_new] = found.try_emplace(node / 3, weight);
-        if (!is_new) one->second = std::max(one->second, weight);
+        const auto [entry, is_new] = places.try_emplace(node / 3, weight);
+        if (!is_new) entry->second = std::max(entry->second, weight);
       }
     is_closed_[f] = true;
-    return closures_[f] = State(found.begin(), found.end());
+    return closures_[f] = State(places.begin(), places.end());
   }
 
   const ClosingGrammar &grammar_;
@@ -185,7 +185,7 @@ void ClosingGrowth::find(const ClosingGrammar &grammar) {
     }
     if (path.size() != text.size() + 1 || path.back().state < 0) continue;
     growth_[static_cast<std::size_t>(token)] = path.back().growth;
-    most_ = std::max(most_, path.back().growth);
+    greatest_ = std::max(greatest_, path.back().growth);
   }
 }
 

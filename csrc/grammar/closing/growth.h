@@ -21,7 +21,7 @@ class ClosingGrowth {
   // The growth of a token; kNever if no text of the grammar contains it.
   int growth(std::int32_t token) const { return growth_[static_cast<std::size_t>(token)]; }
   // The greatest growth of a token that may occur; kNever if one may lead to a place without a known end.
-  int most() const { return most_; }
+  int greatest() const { return greatest_; }
 
   // The mask, int32 [words], of the end tokens and of the tokens that add at most `growth`.
   const std::int32_t *mask(int growth) const;
@@ -38,7 +38,7 @@ class ClosingGrowth {
 
   int vocab_size_, words_;
   std::vector<std::int32_t> end_tokens_;
-  int most_ = -ClosingGrammar::kNever;
+  int greatest_ = -ClosingGrammar::kNever;
   std::vector<int> growth_;
   std::vector<int> levels_;          // ascending
   std::vector<std::int32_t> masks_;  // [levels + 1, words]; the first allows the end tokens alone

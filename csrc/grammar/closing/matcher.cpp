@@ -69,7 +69,7 @@ struct ClosingMatcher {
     if (is_lost || state.dearest >= ClosingGrammar::kNever) return -ClosingGrammar::kNever;
     return left() - 2 - state.dearest;
   }
-  bool is_far(int slack) const { return growth().most() < ClosingGrammar::kNever && slack >= growth().most(); }
+  bool is_far(int slack) const { return growth().greatest() < ClosingGrammar::kNever && slack >= growth().greatest(); }
 
   // Whether the inner matcher takes these tokens and then an end token. -1: it failed.
   int takes(std::vector<std::int32_t> tokens) {

@@ -18,9 +18,9 @@ namespace {
 struct Reason {
   char text[512] = {};
   std::string str() const { return text[0] ? std::string(text, strnlen(text, sizeof text)) : "it does not say why"; }
-  static std::size_t strnlen(const char *text, std::size_t most) {
+  static std::size_t strnlen(const char *text, std::size_t limit) {
     std::size_t length = 0;
-    while (length < most && text[length] != '\0') ++length;
+    while (length < limit && text[length] != '\0') ++length;
     return length;
   }
 };

@@ -92,8 +92,8 @@ std::string text_of(PythonMatcher &matcher, nb::python_error &raised, const char
             std::to_string(nb::cast<int>(last.attr("tb_lineno"))) + ", in " + method + ")";
   }
   if (nb::hasattr(matcher.object, "error")) {
-    nb::object own = matcher.object.attr("error")();
-    if (nb::isinstance<nb::str>(own) && nb::len(own) > 0) text = utf8_of(own);
+    nb::object message = matcher.object.attr("error")();
+    if (nb::isinstance<nb::str>(message) && nb::len(message) > 0) text = utf8_of(message);
   }
   return text;
 }

@@ -260,8 +260,8 @@ int forced_bytes(RecognizerMatcher &matcher, std::string &text) {
 int rec_forced(RecognizerMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (matcher.has_ended || capacity < 1) return 0;
   std::string text;
-  const int found = with(matcher, [&](auto &) { return forced_bytes(matcher, text); });
-  if (found < 0 || text.empty()) return found;
+  const int outcome = with(matcher, [&](auto &) { return forced_bytes(matcher, text); });
+  if (outcome < 0 || text.empty()) return outcome;
   return forced_tokens({&kOps, &matcher}, *matcher.guide->texts, text, tokens, capacity);
 }
 

@@ -236,8 +236,8 @@ std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path) {
   // reference.
   if (!dlopen(xgrammar_path, RTLD_NOW | RTLD_LOCAL)) return dlerror();
 
-  Binding found;
-  tvm::Api &api = found.api;
+  Binding resolved;
+  tvm::Api &api = resolved.api;
   if (!resolve(ffi, "TVMFFIGetVersion", api.GetVersion) || !resolve(ffi, "TVMFFITypeKeyToIndex", api.TypeKeyToIndex) ||
       !resolve(ffi, "TVMFFIGetTypeInfo", api.GetTypeInfo) || !resolve(ffi, "TVMFFIFunctionCall", api.FunctionCall) ||
       !resolve(ffi, "TVMFFIErrorMoveFromRaised", api.ErrorMoveFromRaised) ||
@@ -259,16 +259,16 @@ std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path) {
   }
   const tvm::TypeInfo *type = api.GetTypeInfo(index);
   if (!type) return std::string("the type ") + key + " has no method table";
-  const std::pair<const char *, void **> methods[] = {{"accept_token", &found.accept},
-                                                      {"fill_next_token_bitmask", &found.fill},
-                                                      {"rollback", &found.rollback},
-                                                      {"fork", &found.fork},
-                                                      {"reset", &found.reset},
-                                                      {"is_terminated", &found.is_terminated},
-                                                      {"find_jump_forward_string", &found.jump_forward}};
+  const std::pair<const char *, void **> methods[] = {{"accept_token", &resolved.accept},
+                                                      {"fill_next_token_bitmask", &resolved.fill},
+                                                      {"rollback", &resolved.rollback},
+                                                      {"fork", &resolved.fork},
+                                                      {"reset", &resolved.reset},
+                                                      {"is_terminated", &resolved.is_terminated},
+                                                      {"find_jump_forward_string", &resolved.jump_forward}};
   for (const auto &[name, slot] : methods)
     if (!(*slot = find_method(*type, name))) return std::string("GrammarMatcher has no method ") + name;
-  binding = found;
+  binding = resolved;
   ready.store(true, std::memory_order_release);
   return "";
 }

@@ -34,8 +34,8 @@ std::vector<ClosingGrammar::Rule> random_rules(Random &random) {
         ClosingGrammar::Element element;
         if (rule + 1 < count && drawn(random, 0, 1)) {
           element.rule = drawn(random, rule + 1, count - 1);
-          element.least = drawn(random, 0, 2);
-          element.most = element.least + drawn(random, element.least == 0, 2);
+          element.min_times = drawn(random, 0, 2);
+          element.max_times = element.min_times + drawn(random, element.min_times == 0, 2);
         } else if (drawn(random, 0, 1)) {
           for (int k = drawn(random, 1, 3); k-- > 0;) element.bytes += static_cast<char>('a' + drawn(random, 0, 2));
         } else {
@@ -66,8 +66,8 @@ std::vector<Texts> texts_of(const std::vector<ClosingGrammar::Rule> &rules) {
         Texts one;
         if (element.rule >= 0) {
           Texts power{""};
-          for (int times = 0; times <= element.most; ++times) {
-            if (times >= element.least) one.insert(power.begin(), power.end());
+          for (int times = 0; times <= element.max_times; ++times) {
+            if (times >= element.min_times) one.insert(power.begin(), power.end());
             power = joined(power, texts[static_cast<std::size_t>(element.rule)]);
           }
         } else if (!element.bytes.empty()) {
@@ -242,7 +242,7 @@ TEST_CASE("grammars that can not be followed") {
   };
   ClosingGrammar::Element itself, byte, maybe;
   itself.rule = maybe.rule = 0;
-  maybe.least = 0;
+  maybe.min_times = 0;
   byte.bytes = "a";
   CHECK(refuses({}));
   CHECK(refuses({{{itself, byte}, {byte}}}));
