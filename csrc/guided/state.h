@@ -52,8 +52,8 @@
 //   attached_, pushed_epoch_,              push, vacate: the host's thread       the same            one thread
 //   MatcherHandle::slot
 //
-// Matchers may run Python's code when they are destroyed. The callback thread must not wait for the GIL there, so
-// `fetch` moves a matcher that leaves to `detached_`, and the host's next `push` or `vacate` destroys it.
+// Destroying a matcher may run Python code and free much memory, and the model would wait for that. So `fetch` moves a
+// matcher that leaves to `detached_`, and the host's next `push` or `vacate` destroys it.
 #pragma once
 
 #include <array>
