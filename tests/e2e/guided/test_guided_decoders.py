@@ -20,7 +20,7 @@ from weft.guided import (
     GuidedRequest,
     allocate_token_bitmask,
     apply_token_bitmask_,
-    grammar,
+    grammar_stream,
 )
 from weft.guided.grammar_stream import GrammarStream
 from weft.runtime import CpuRuntime, cpu
@@ -112,7 +112,7 @@ def _apply_at_once(
     slots_B: torch.Tensor,
     d2t: torch.Tensor | None = None,
 ) -> None:
-    stream.launch(grammar._apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, d2t)
+    stream.launch(grammar_stream._apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, d2t)
 
 
 def _enter_once_a_step(self: GrammarStream, stream: Stream) -> None:
