@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import OrderedDict
 from collections.abc import Hashable
 
+from weft.errors import brief
 from weft.grammar.base import CompiledGuide
+from weft.grammar.compile.prepared import digest
+from weft.grammar.guide import Guide
+from weft.grammar.reasons import Reasons
+
+_log = logging.getLogger(__name__)
 
 
 class GuideCache:
@@ -51,3 +58,25 @@ class GuideCache:
         """Drop everything."""
         self._entries.clear()
         self.num_bytes = 0
+
+
+class Refusals:
+    """Why guides were refused, as `Reasons` keeps it."""
+
+    def __init__(self, limit: int = 1024, keep_s: float = 300.0) -> None:
+        self._reasons: Reasons[str] = Reasons(limit, keep_s)
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    def put(self, guide: Guide, reason: str) -> None:
+        """Remember a guide, unless it holds an object of the program; it is logged."""
+        _log.warning("guide (%s) refused: %s", guide.kind, brief(reason))
+        if guide.payload is None:
+            self._reasons.put(digest(guide), reason)
+
+    def get(self, guide: Guide) -> str | None:
+        """Why a guide was refused, or None."""
+        if guide.payload is not None or not len(self._reasons):
+            return None
+        return self._reasons.get(digest(guide))

@@ -16,11 +16,10 @@ from weft.core.forks import Home
 from weft.errors import GuideError, UnavailableError
 from weft.grammar.base import Closes, CompiledGuide, Opening, Warming
 from weft.grammar.compile import dumps
-from weft.grammar.compile.cache import GuideCache
+from weft.grammar.compile.cache import GuideCache, Refusals
 from weft.grammar.compile.parts import Parts, make_backend, prepare_closing
 from weft.grammar.compile.prepared import Handed
 from weft.grammar.compile.trial import HELPER_WAIT_S, Trial
-from weft.grammar.compile.turns import Refusals
 from weft.grammar.compile.workers import Job, Workers
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from weft.core.awake import AwakeTimer, AwakeWatch
+from weft.core.fair_queue import FairQueue
 from weft.errors import UnavailableError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import stacks
-from weft.grammar.compile.turns import Turns
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 
@@ -68,7 +68,7 @@ class Workers:
         work: Callable[[Job], None],
         late: Callable[[Job], None],
     ) -> None:
-        self.jobs: Turns[Job] = Turns(lambda job: len(job.guide.source))
+        self.jobs: FairQueue[Job] = FairQueue(lambda job: len(job.guide.source))
         self.num_abandoned = 0
         self._lock, self._limits, self._count = lock, limits, count
         self._begin, self._work, self._late = begin, work, late
