@@ -12,7 +12,8 @@ PYTHON_FLOORS = [
     "core",
     "config tokenizer",
     "runtime",
-    "ops grammar/vocabulary",
+    "ops grammar/vocabulary grammar/notes",
+    "grammar/schema/structure",
     "grammar",
     "grammar/schema models",
     "models/gguf",
@@ -63,10 +64,13 @@ NATIVE_FLOORS = [
     "bindings",
 ]
 
-# What not everybody needs, and who may import it all the same. Others find it in the registry, or are given it.
+# A file that makes objects of rooms above it, and the rooms whose imports its functions may hold.
+FRONTS = {"grammar/guide": ("grammar/kinds", "grammar/xgrammar", "aici")}
+
+# Rooms that few need, and who may import them all the same. Others find them in the registry, or are given them.
 PYTHON_LEAVES = {
-    "aici": "guided/recorded_guide",
-    "grammar/kinds/closing": "replay",
+    "aici": "guided/recorded_guide engine/output",
+    "grammar/kinds/closing": "grammar/compile engine/sequence replay",
     "grammar/kinds/plugin": "__init__",
     "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto cli",
     "grammar/llguidance": "grammar/auto cli",

@@ -14,9 +14,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from weft import registry
 from weft.errors import GuideError, brief
 from weft.grammar.interfaces import PythonMatcher, Recognizer
+from weft.grammar.schema import structure
 from weft.grammar.wasm_limits import WasmLimits
 
 Kind = Literal[
@@ -95,14 +95,21 @@ class Guide:
         `json.dumps` between items and after keys, (", ", ": ") say, there are no blanks but theirs, and nothing is
         left to choose: keys and punctuation are forced, which drafts can use (`Speculation.forced`).
         """
-        return _make(
+        _check_separators(separators)
+        if max_whitespace is not None and (type(max_whitespace) is not int or max_whitespace < 1):
+            raise GuideError(
+                f"max_whitespace is {max_whitespace!r}; it must be a number from 1 on, or None for no bound"
+            )
+        data = _schema_data(schema)
+        structure.check(data)
+        return cls(
             "json_schema",
-            schema,
-            strict=strict,
-            max_whitespace=max_whitespace,
-            any_order=any_order,
+            json.dumps(data),
+            max_whitespace,
+            strict=bool(strict),
+            any_order=bool(any_order),
             separators=separators,
-            open_objects=open_objects,
+            open_objects=bool(open_objects),
         )
 
     @classmethod
@@ -182,8 +189,9 @@ class Guide:
         ("disabled"), or either ("auto"). Without `parallel` there is one call at most, and nothing after it. `strict`
         and `max_whitespace` are as in `json_schema`; with `any_order` arguments may come in any order.
         """
-        return _make(
-            "tools",
+        from weft.grammar.kinds.tools import tools_guide
+
+        return tools_guide(
             tools,
             style,
             required,
@@ -232,7 +240,11 @@ class Guide:
         other is found wherever the text has its bytes. Free text has no special tokens and does not end the answer.
         After `max_free_tokens` tokens nothing but the trigger may come. `guide` may have a trigger, too.
         """
-        return _make("after", trigger, cls.of(guide), max_free_tokens)
+        from weft.grammar.kinds.after import After
+
+        after = After(trigger, cls.of(guide), max_free_tokens)
+        after.check()
+        return after.made()
 
     @classmethod
     def wasm(
@@ -249,7 +261,10 @@ class Guide:
         or what JSON can hold. A program runs within `limits`; unless it is `trusted`, it is compiled in a
         separate process.
         """
-        return _make("wasm", program, arg, limits, trusted)
+        from weft.aici.source import WasmSource
+
+        source = WasmSource.read(program, arg, limits, trusted)
+        return cls("wasm", str(source), payload=source)
 
     @classmethod
     def unread(
@@ -282,10 +297,11 @@ class Guide:
     def of_model(self, chat_template: str | Mapping[str, str] | None) -> Guide:
         """The guide for a model with this chat template: tools of the style "auto" get their format, any other guide is
         itself. Raises `GuideError` where the template shows no format that is known."""
-        if self.kind not in registry.GUIDES_OF_MODELS:
+        if self.kind != "tools":
             return self
-        made: Guide = registry.load("guides of models", self.kind)(self, chat_template)
-        return made
+        from weft.grammar.kinds.tools import for_model
+
+        return for_model(self, chat_template)
 
     @property
     def key(self) -> Hashable:
@@ -311,14 +327,20 @@ class Guide:
 
     def check(self) -> None:
         """Raises `GuideError` for what is wrong at first sight with the text of a schema or a structural tag."""
-        if self.kind in registry.GUIDE_CHECKS:
-            registry.load("guide checks", self.kind)(self.source)
+        if self.kind == "json_schema":
+            structure.check(_schema_data(self.source))
+        elif self.kind == "structural_tag":
+            from weft.grammar.xgrammar.translate import check_structural_tag
+
+            check_structural_tag(self.source)
 
     def grammar(self) -> Any:
         """The guide as an `xgrammar.Grammar`. Raises `GuideError` for one that does not translate, or is no
         grammar.
         """
-        return registry.load("guide views", "grammar")(self)
+        from weft.grammar.xgrammar.translate import grammar_of
+
+        return grammar_of(self)
 
     def __repr__(self) -> str:
         own = [one for one in fields(self)[2:] if getattr(self, one.name) != one.default]
@@ -339,12 +361,35 @@ def words(guide: Guide) -> str:
     )
 
 
-def _make(kind: str, *parts: Any, **options: Any) -> Guide:
-    """A guide, made by what the registry names for it. Raises `GuideError`."""
-    made: Guide = registry.load("guide makers", kind)(*parts, **options)
-    return made
-
-
 def _need_text(what: str, text: object) -> None:
     if not isinstance(text, str):
         raise GuideError(f"{what} needs a str, not {type(text).__name__}")
+
+
+def _schema_data(schema: Any) -> Any:
+    """The schema as plain JSON data."""
+    if hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()
+    elif hasattr(schema, "json_schema") and callable(schema.json_schema):
+        schema = schema.json_schema()
+    try:
+        return json.loads(schema if isinstance(schema, str) else json.dumps(schema))
+    except (TypeError, ValueError) as error:
+        what = " (a str is read as JSON, not as a path)" if isinstance(schema, str) else ""
+        raise GuideError(f"the JSON schema is not valid JSON{what}: {error}") from None
+    except RecursionError:
+        raise GuideError("the JSON schema is nested too deeply") from None
+
+
+def _check_separators(separators: Any) -> None:
+    """A comma and a colon, each with spaces around it or none."""
+    if separators is None:
+        return
+    fits = isinstance(separators, tuple) and len(separators) == 2
+    if not fits or any(
+        not isinstance(text, str) or text.strip(" ") != mark
+        for text, mark in zip(separators, ",:", strict=True)
+    ):
+        raise GuideError(
+            f"separators is {separators!r}; it must be a comma and a colon with spaces or none, as (', ', ': ')"
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import abc
 
-from weft import registry
 from weft.core import FinishReason, Output
 from weft.engine.recording import Recorder
 from weft.engine.scheduling.scheduler import Scheduler
@@ -68,6 +67,8 @@ def _note_program(sequence: Sequence) -> None:
     answer."""
     if sequence.guide is None or sequence.guide.matcher is None:
         return
-    report = registry.load("leaves", "program_report")(sequence.guide.matcher, len(sequence.output.token_ids))
+    from weft.aici.report import program_report  # few requests need it
+
+    report = program_report(sequence.guide.matcher, len(sequence.output.token_ids))
     if report is not None:
         sequence.output.program_log, sequence.output.program_variables = report

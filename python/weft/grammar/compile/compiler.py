@@ -17,11 +17,12 @@ from weft.errors import GuideError, UnavailableError
 from weft.grammar.base import Closes, CompiledGuide, Opening, Warming
 from weft.grammar.compile import dumps
 from weft.grammar.compile.cache import GuideCache, Refusals
-from weft.grammar.compile.parts import Parts, make_backend, prepare_closing
+from weft.grammar.compile.parts import Parts, make_backend
 from weft.grammar.compile.prepared import Handed
 from weft.grammar.compile.trial import HELPER_WAIT_S, Trial
 from weft.grammar.compile.workers import Job, Workers
 from weft.grammar.guide import Guide
+from weft.grammar.kinds.closing import prepare_closing
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
 from weft.grammar.starts import for_request
 from weft.grammar.vocabulary.tokenizer import Vocabulary

@@ -59,12 +59,6 @@ class Parts:
         check_chain(guide, self._limits)
 
 
-def prepare_closing(compiled: CompiledGuide, text: str | None = None) -> CompiledGuide:
-    """The guide, its ends worked out, for `on_length="close"`; `text` as in `Closes`. Raises `GuideError`."""
-    prepared: CompiledGuide = registry.load("leaves", "prepare_closing")(compiled, text)
-    return prepared
-
-
 def _is_memory(error: BaseException) -> bool:
     # A SystemError is an exception of a library's that had no memory left for itself.
     return isinstance(error, MemoryError | SystemError) or "bad_alloc" in str(error)

@@ -28,14 +28,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from weft import _core, registry
+from weft import _core
 from weft.errors import GuideError, GuideStateError
 from weft.grammar.base import Backend, Chooser, CompiledGuide, Preparing
 from weft.grammar.compile import stacks
-from weft.grammar.compile.parts import Parts, make_backend, prepare_closing
+from weft.grammar.compile.parts import Parts, make_backend
 from weft.grammar.compile.prepared import Part, digest, packed
 from weft.grammar.compile.walk import walk
 from weft.grammar.guide import Guide
+from weft.grammar.kinds.closing import prepare_closing
 from weft.grammar.limits import CompileLimits, check_memory
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
@@ -77,7 +78,6 @@ def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) ->
     for library in _libraries(backend, made).values():
         with suppress(GuideError):  # a library may have no such guides
             library.compile(Guide.json())  # what it makes once is there then, and every child has it
-    registry.load("leaves", "prepare_closing")  # so is this
     gc.collect()
     gc.freeze()
     Forks(control, helper).serve()

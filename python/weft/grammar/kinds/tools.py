@@ -35,9 +35,11 @@ ANY = "qwen_3"
 NO_STYLE = "no chat template shows a format of tool calls that is known"
 
 
-def make(tools: Sequence[Any], style: str, required: bool | str, *, strict: bool, **options: Any) -> Guide:
+def tools_guide(
+    tools: Sequence[Any], style: str, required: bool | str, *, strict: bool, **options: Any
+) -> Guide:
     """The guide of `Guide.tools`: a structural tag; `options` as in `tools_tag`. With the style "auto" it becomes one
-    when a model is asked (`of_model`). Raises `GuideError`."""
+    when a model is asked (`for_model`). Raises `GuideError`."""
     if style != AUTO:
         return Guide("structural_tag", tools_tag(tools, style, required, **options), strict=bool(strict))
     tools_tag(tools, ANY, required, **options)  # what is wrong is said at once
@@ -45,7 +47,7 @@ def make(tools: Sequence[Any], style: str, required: bool | str, *, strict: bool
     return Guide("tools", json.dumps([plain, required, options]), strict=bool(strict))
 
 
-def of_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Guide:
+def for_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Guide:
     """A guide of the style "auto" for a model with this chat template. Raises `GuideError` where that shows none."""
     tools, required, options = json.loads(guide.source)
     style = tool_style_of(chat_template)
@@ -53,7 +55,7 @@ def of_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Gui
         raise GuideError(
             f"{NO_STYLE}; give the style (--tool-style, style= of Guide.tools): {', '.join(tool_styles())}"
         )
-    return make(tools, style, required, strict=guide.strict, **options)
+    return tools_guide(tools, style, required, strict=guide.strict, **options)
 
 
 def tools_tag(

@@ -27,7 +27,7 @@ from weft.grammar.llguidance import gbnf, lark, orders
 from weft.grammar.llguidance import schema as llguidance_schema
 from weft.grammar.llguidance.messages import in_a_line
 from weft.grammar.notes import Found, Notes, refuse
-from weft.grammar.schema import Rewritten
+from weft.grammar.schema.rewrite import Rewritten
 from weft.grammar.schema.rewritten import in_some_orders, rewritten
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 

@@ -7,7 +7,7 @@ import json
 
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
-from weft.grammar.schema import Rewritten, rewrite
+from weft.grammar.schema.rewrite import Rewritten, rewrite
 
 
 def rewritten(guide: Guide) -> Rewritten:

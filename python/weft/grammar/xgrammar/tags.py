@@ -10,8 +10,8 @@ from typing import Any
 
 from weft.errors import GuideError
 from weft.grammar.notes import Found, Place, shortened, where
-from weft.grammar.schema import Rewritten, rewrite
 from weft.grammar.schema import structure as json_schema
+from weft.grammar.schema.rewrite import Rewritten, rewrite
 from weft.grammar.tag_forms import tag_of
 from weft.grammar.xgrammar import schema as xgrammar_schema
 from weft.grammar.xgrammar.patterns import check_regex
