@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft.core import Output, OutputStats, Piece, SamplingParams
     from weft.engine.flight_recorder import FlightRecorder
     from weft.grammar.guide import Guide
-    from weft.grammar.kinds.plugin import include_dir
+    from weft.grammar.kinds.custom import include_dir
     from weft.llm import LLM
     from weft.models.outputs import mark_output
     from weft.runtime.hostfunc import (
@@ -61,7 +61,7 @@ if not TYPE_CHECKING:
         "weft.core": ("Output", "OutputStats", "Piece", "SamplingParams"),
         "weft.engine.flight_recorder": ("FlightRecorder",),
         "weft.grammar.guide": ("Guide",),
-        "weft.grammar.kinds.plugin": ("include_dir",),
+        "weft.grammar.kinds.custom": ("include_dir",),
         "weft.llm": ("LLM",),
         "weft.models.outputs": ("mark_output",),
         "weft.runtime.hostfunc": (

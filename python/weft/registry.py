@@ -20,10 +20,10 @@ GRAMMARS = {
 # the `CompileParts` of `weft.grammar.base`.
 GUIDES = {
     "after": "weft.grammar.kinds.after:compile_after",
-    "matcher": "weft.grammar.kinds.matcher:compile_factory",
+    "matcher": "weft.grammar.kinds.custom:compile_factory",
     "wasm": "weft.aici.guide:compile_wasm",
-    "plugin": "weft.grammar.kinds.plugin:compile_plugin",
-    "recognizer": "weft.grammar.kinds.recognizer:compile_recognizer",
+    "plugin": "weft.grammar.kinds.custom:compile_plugin",
+    "recognizer": "weft.grammar.kinds.custom:compile_recognizer",
 }
 
 DRAFTERS = {

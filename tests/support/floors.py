@@ -71,7 +71,7 @@ FRONTS = {"grammar/guide": ("grammar/kinds", "grammar/xgrammar", "aici")}
 PYTHON_LEAVES = {
     "aici": "guided/recorded_guide engine/output",
     "grammar/kinds/closing": "grammar/compile engine/sequence replay",
-    "grammar/kinds/plugin": "__init__",
+    "grammar/kinds/custom": "__init__",
     "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto cli",
     "grammar/llguidance": "grammar/auto cli",
     "grammar/auto": "",

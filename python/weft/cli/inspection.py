@@ -45,7 +45,7 @@ def cuda_lines() -> Iterator[str]:
 
 def matcher_line() -> str:
     """Whether XGrammar's matchers are called natively."""
-    from weft.grammar.xgrammar.native import native_is_usable
+    from weft.grammar.xgrammar.backend import native_is_usable
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

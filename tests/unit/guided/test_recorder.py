@@ -25,7 +25,7 @@ from weft.core import SamplingParams
 from weft.engine.flight_recorder import FlightRecorder
 from weft.errors import CapacityError, InputError
 from weft.grammar import Guide
-from weft.grammar.kinds.matcher import CompiledFactory
+from weft.grammar.kinds.custom import CompiledFactory
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
 from weft.guided.flight import operations

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 
 from weft.errors import brief
 from weft.grammar.base import CompiledGuide
-from weft.grammar.compile.prepared import digest
+from weft.grammar.compile.parts import digest
 from weft.grammar.guide import Guide
 from weft.grammar.reasons import Reasons
 

@@ -17,8 +17,7 @@ from weft.errors import GuideError, UnavailableError
 from weft.grammar.base import Closes, CompiledGuide, Opening, Warming
 from weft.grammar.compile import dumps
 from weft.grammar.compile.cache import GuideCache, Refusals
-from weft.grammar.compile.parts import Parts, make_backend
-from weft.grammar.compile.prepared import Handed
+from weft.grammar.compile.parts import Handed, Parts, make_backend
 from weft.grammar.compile.trial import HELPER_WAIT_S, Trial
 from weft.grammar.compile.workers import Job, Workers
 from weft.grammar.guide import Guide

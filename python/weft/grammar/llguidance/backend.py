@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -23,12 +24,10 @@ from weft.errors import GuideError, GuideStateError, InterfaceError
 from weft.grammar.base import NO_REQUEST, Matcher, Opening, Prepared
 from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits
-from weft.grammar.llguidance import gbnf, lark, orders
+from weft.grammar.llguidance import lark, orders
 from weft.grammar.llguidance import schema as llguidance_schema
-from weft.grammar.llguidance.messages import in_a_line
 from weft.grammar.notes import Found, Notes, refuse
-from weft.grammar.schema.rewrite import Rewritten
-from weft.grammar.schema.rewritten import in_some_orders, rewritten
+from weft.grammar.schema.rewrite import Rewritten, in_some_orders, rewritten
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 NEEDED = "llguidance 1.9.x"
@@ -79,12 +78,12 @@ def translated(
         # The flag stands in front: a group around the pattern could be closed by it.
         return "regex", f"(?s){llguidance.regex_to_lark(guide.source, 'dw')}"
     if guide.kind == "choice":
-        return "regex", "|".join(gbnf.literal(choice) for choice in json.loads(guide.source))
+        return "regex", "|".join(lark.literal(choice) for choice in json.loads(guide.source))
     if guide.kind == "ebnf":
         from weft.grammar.xgrammar.translate import parse_ebnf
 
         parse_ebnf(guide.source)  # what is wrong with it, in the words that one knows
-        return "lark", gbnf.to_lark(guide.source)
+        return "lark", lark.to_lark(guide.source)
     if guide.kind == "lark":
         return "lark", lark.with_numbers(guide.source, special_names or {})
     raise GuideError(f"LLGuidance has no {guide.kind.replace('_', ' ')}; use XGrammar for it")
@@ -312,3 +311,21 @@ class LLGuidanceBackend:
             raise GuideError(f"{words(compiled.guide)}: {reason}") from None
         if not len(bits):
             raise GuideError("the guide can't be met: no token of this vocabulary may begin it")
+
+
+PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ?")
+REGEX = re.compile(r"regex parse error:.*?\nerror: ([^\n]+)", re.DOTALL)
+
+
+def in_a_line(text: str, *, is_translated: bool) -> str:
+    """An error about a grammar. Of what `is_translated`, places are those of a text that nobody has seen."""
+    lines = text.replace("\\n", "\n")  # as errors of weft escape them
+    place = PLACE.match(lines)
+    of_regex = REGEX.search(lines)
+    if place is None and of_regex is None:
+        return text
+    what = of_regex[1].strip() if of_regex else PLACE.sub("", lines).partition("\n")[0].strip()
+    if place is None or is_translated:
+        return what
+    kind = "invalid regex: " if of_regex else ""
+    return f"line {place[1]}, column {place[2]}: {kind}{what}"

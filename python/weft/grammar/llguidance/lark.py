@@ -7,7 +7,8 @@ accident. A name such as `<|tool_call|>` is replaced by the number that the toke
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from weft.errors import GuideError
 
@@ -66,3 +67,180 @@ def _instead(names: Mapping[str, int]) -> str:
     known = sorted(name for name in names if re.fullmatch(r"<[^<>\s]+>", name))
     some = f"it has {', '.join(known[:8])}{' and others' if len(known) > 8 else ''}; " if known else ""
     return f'{some}give a token\'s number, as <[7]>, or write what is text in quotes, as "<tag>"'
+
+
+TOKEN = re.compile(
+    r"""(?P<blank>[ \t]++|\#[^\n]*+)|(?P<line>(?:\r?\n)++)|(?P<is>::=)|(?P<name>[A-Za-z_][\w.-]*+)
+    |"(?P<text>(?:[^"\\\n]++|\\.)*+)"|\[(?P<set>(?:[^\]\\\n]++|\\.)*+)\]
+    |\{(?P<bounds>\s*+\d++\s*+(?:,\s*+\d*+\s*+)?+)\}|(?P<mark>[|()*+?])""",
+    re.VERBOSE,
+)
+ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+NAMED = {
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "\\": "\\",
+    '"': '"',
+    "'": "'",
+    "]": "]",
+    "[": "[",
+    "-": "-",
+    "^": "^",
+}
+
+
+def to_lark(grammar: str) -> str:
+    """The grammar in Lark, for a GBNF grammar without errors. Raises `GuideError` for what has no counterpart."""
+    rules = _Parser(grammar).rules()
+    if "root" not in rules:
+        raise GuideError("EBNF: the grammar has no rule called root")
+    numbers = {name: i for i, name in enumerate(rules)}
+    for rule in rules.values():
+        for name in rule.names:
+            if name not in rules:
+                raise GuideError(f"EBNF: rule {name!r} is not defined")
+    recursive = _is_recursive(rules)
+    lines = [f"start: {_name(numbers['root'], recursive)}"]
+    lines += [
+        f"{_name(numbers[rule.name], recursive)}: {_body(rule, numbers, recursive)}"
+        for rule in rules.values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def literal(text: str) -> str:
+    """A regular expression that matches this text and nothing else."""
+    return "".join(_spelled(char) for char in text)
+
+
+@dataclass
+class _Rule:
+    name: str
+    parts: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def names(self) -> Iterator[str]:
+        return (text for kind, text in self.parts if kind == "name")
+
+
+class _Parser:
+    """Splits a grammar into rules of (kind, text)."""
+
+    def __init__(self, grammar: str) -> None:
+        self._tokens = list(_tokens(grammar))
+
+    def rules(self) -> dict[str, _Rule]:
+        found: dict[str, _Rule] = {}
+        rule: _Rule | None = None
+        for i, (kind, text) in enumerate(self._tokens):
+            if kind == "is":
+                continue
+            if kind == "name" and self._tokens[i + 1 : i + 2] == [("is", "::=")]:
+                rule = found.setdefault(text, _Rule(text))
+                if rule.parts:
+                    raise GuideError(f"EBNF: rule {text!r} is defined twice")
+            elif rule is None:
+                raise GuideError(f"EBNF: {text!r} stands before the first rule")
+            else:
+                rule.parts.append((kind, text))
+        return found
+
+
+def _tokens(grammar: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(grammar):
+        match = TOKEN.match(grammar, at)
+        if match is None or match.lastgroup is None:
+            near = grammar[at : at + 20].splitlines()[0]
+            raise GuideError(f"EBNF: LLGuidance has no counterpart of what stands at {near!r}")
+        if match.lastgroup not in ("blank", "line"):
+            yield match.lastgroup, match[match.lastgroup]
+        at = match.end()
+
+
+def _is_recursive(rules: dict[str, _Rule]) -> bool:
+    """Whether a rule that `root` reaches stands within itself."""
+    done: set[str] = set()
+    open_rules = {"root": None}  # in their order
+    paths: dict[str, Iterator[str]] = {"root": iter(rules["root"].names)}
+    while open_rules:
+        name = next(paths[next(reversed(open_rules))], None)
+        if name is None:
+            done.add(open_rules.popitem()[0])
+        elif name in open_rules:
+            return True
+        elif name not in done:
+            open_rules[name] = None
+            paths[name] = iter(rules[name].names)
+    return False
+
+
+def _name(number: int, recursive: bool) -> str:
+    return f"r{number}" if recursive else f"R{number}"
+
+
+def _body(rule: _Rule, numbers: dict[str, int], recursive: bool) -> str:
+    return " ".join(_part(kind, text, numbers, recursive) for kind, text in rule.parts)
+
+
+def _part(kind: str, text: str, numbers: dict[str, int], recursive: bool) -> str:
+    if kind == "name":
+        return _name(numbers[text], recursive)
+    if kind == "text":
+        chars = [_spelled(char) for char in _unescaped(text)]
+        if not chars:
+            return '""'
+        return "(" + " ".join(f"/{char}/" for char in chars) + ")" if recursive else f"/{''.join(chars)}/"
+    if kind == "set":
+        return f"/{_class(text)}/"
+    if kind == "bounds":
+        low, comma, high = (part.strip() for part in text.partition(","))
+        return f"{{{low},{high}}}" if comma else f"{{{low}}}"
+    return text
+
+
+def _unescaped(text: str) -> list[str]:
+    """The characters of a literal or a class; an escaped one as two, with its backslash, where that matters."""
+    found = []
+    at = 0
+    while at < len(text):
+        match = ESCAPE.match(text, at)
+        if match is None:
+            found.append(text[at])
+            at += 1
+            continue
+        code = match[1] or match[2] or match[3]
+        if code is None and match[4] not in NAMED:
+            raise GuideError(f"EBNF: the escape {match[0]!r} is not known")
+        found.append(chr(int(code, 16)) if code else NAMED[match[4]])
+        at = match.end()
+    return found
+
+
+def _class(text: str) -> str:
+    negated = text.startswith("^")
+    body = text[1:] if negated else text
+    # A hyphen that is written plainly stands for a range, an escaped one for itself.
+    pieces = [piece for piece in re.split(r"((?:\\.)|-)", body, flags=re.DOTALL) if piece]
+    plain = ["-" if piece == "-" else "" for piece in pieces]
+    chars: list[tuple[str, bool]] = []
+    pending = ""
+    for piece, is_range in zip(pieces, plain, strict=True):
+        if is_range:
+            chars += [(char, False) for char in _unescaped(pending)]
+            pending = ""
+            chars.append(("-", True))
+        else:
+            pending += piece
+    chars += [(char, False) for char in _unescaped(pending)]
+    last = len(chars) - 1
+    spelled = "".join(
+        "-" if is_range and 0 < i < last else _spelled(char) for i, (char, is_range) in enumerate(chars)
+    )
+    return f"[{'^' if negated else ''}{spelled}]"
+
+
+def _spelled(char: str) -> str:
+    """A character of a regular expression, spelled so that it stands for itself anywhere."""
+    return char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}"

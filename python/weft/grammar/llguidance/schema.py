@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.grammar.notes import Found, Place
-from weft.grammar.schema import doubles
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.formats import PATTERNS, spell_format
 from weft.grammar.xgrammar.patterns import without_nul
@@ -40,7 +39,10 @@ def not_enforced(
             )
         for key in _crossed(node):
             yield place, f"{key} is not enforced so near to the other bound"
-        for what in (*doubles.mistaken(node, doubles.EXACT_IN_DOUBLES), *doubles.loosened(node)):
+        for what in (
+            *json_schema.inexact_values(node, json_schema.EXACT_IN_DOUBLES),
+            *json_schema.loosened_bounds(node),
+        ):
             yield place, what
         if node.get("format") in json_schema.FORMATS - (FORMATS if "pattern" in node else set(PATTERNS)):
             yield place, f"format {json_schema.shown(node['format'])} is not known"

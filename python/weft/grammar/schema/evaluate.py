@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from weft.grammar.schema import patterns
-from weft.grammar.schema.nodes import DENIED, FRACTION, Node
-from weft.grammar.schema.values import Values, is_integer, key_of, type_of
+from weft.grammar.schema.nodes import DENIED, FRACTION, Node, Values, is_integer, key_of, type_of
 
 Check = Callable[[Any, Node | str], bool | None]
 MAX_DEPTH = 40

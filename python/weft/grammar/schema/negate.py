@@ -10,8 +10,7 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from weft.grammar.schema import formats, patterns
-from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, OF_TYPE, TYPES, Node, others
-from weft.grammar.schema.values import key_of, type_of
+from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, OF_TYPE, TYPES, Node, key_of, others, type_of
 
 MAX_PAIRS = 8
 BOUNDS = {

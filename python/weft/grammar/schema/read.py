@@ -11,8 +11,7 @@ from weft.grammar.schema import formats, patterns
 from weft.grammar.schema.evaluate import holds
 from weft.grammar.schema.facts import Arrays, Branch, Fork, Layer, Objects, Strings
 from weft.grammar.schema.negate import absent, denied, having
-from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, Node, TooMuch, others
-from weft.grammar.schema.values import key_of, type_of
+from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, Node, TooMuch, key_of, others, type_of
 
 LAYER = ("properties", "patternProperties", "additionalProperties")
 MAX_STEPS = 10_000

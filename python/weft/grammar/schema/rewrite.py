@@ -7,17 +7,19 @@ look ahead (`alternatives.py`) calls itself, to a small depth.
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.errors import GuideError
+from weft.grammar.guide import Guide
 from weft.grammar.notes import Place
 from weft.grammar.schema import structure
 from weft.grammar.schema.alternatives import Alternatives
-from weft.grammar.schema.canonical import Document
+from weft.grammar.schema.document import Document
 from weft.grammar.schema.nodes import DERIVED, Node, TooMuch
-from weft.grammar.schema.order import in_each_order, lack_orders
-from weft.grammar.schema.write import Goal, Piece, pieces, without_void
+from weft.grammar.schema.write import Goal, Piece, in_each_order, lack_orders, pieces, without_void
 
 MAX_GOALS = 20_000
 MAX_GROWTH = 16
@@ -279,3 +281,27 @@ def _joined(found: list[Piece]) -> Any:
 def _is_small(schema: dict[str, Any]) -> bool:
     """Whether to repeat it is no longer than to refer to it."""
     return len(schema) <= 3 and all(isinstance(value, str | int | float | bool) for value in schema.values())
+
+
+def rewritten(guide: Guide) -> Rewritten:
+    """What is compiled for a guide of the kind json_schema. It must not be changed. Raises `GuideError` where nothing
+    can satisfy the schema.
+    """
+    found = _rewritten(guide.source, guide.open_objects)
+    if found.schema is False:
+        raise GuideError("JSON schema: nothing can satisfy it")
+    return found
+
+
+def in_some_orders(guide: Guide) -> Rewritten:
+    """The same for a library that can't be told of all orders otherwise: with some of them, where it lacks them."""
+    found = rewritten(guide)
+    if not found.lacks_orders:
+        return found
+    ordered = rewrite(json.loads(guide.source), guide.open_objects)
+    return found if ordered.reason else ordered
+
+
+@functools.lru_cache(maxsize=8)
+def _rewritten(source: str, open_objects: bool) -> Rewritten:
+    return rewrite(json.loads(source), open_objects, all_orders=True)

@@ -16,14 +16,15 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from weft.errors import InputError, TokenizerError
-from weft.grammar.vocabulary.encodings import (
+from weft.grammar.vocabulary.hugging_face import (
     Encoding,
     decoder_of,
     marks_spaces,
     named_by_decoder,
+    read_huggingface,
     shown_by_texts,
+    special_ids,
 )
-from weft.grammar.vocabulary.hugging_face import read_huggingface, special_ids
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.files import load_tokenizer
 

@@ -5,15 +5,17 @@ They are taken from its serialised form, which has the expressions as numbers; i
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import xgrammar as xgr
 
 from weft.errors import GuideError
-from weft.grammar.schema.characters import outside
-from weft.grammar.xgrammar.byte_ranges import byte_set, utf8_sequences
+from weft.grammar.limits import CompileLimits
+from weft.grammar.schema.characters import MAX_CODE, outside
 
 VERSION = "v16"
 """The version of the serialised form."""
@@ -192,3 +194,140 @@ def _character_rule(ranges: list[tuple[int, int]]) -> Rule:
         for sequence in utf8_sequences(max(low, 0x80), high) if high >= 0x80 else ():
             rule.append([(SET, byte_set([byte]), 1, 1) for byte in sequence])
     return rule
+
+
+Node = tuple[str, int]
+"""A rule or an expression, by its number."""
+
+
+def check_least(serialised: str, limits: CompileLimits) -> None:
+    """Raises `GuideError` for a serialised grammar with a part whose texts are all longer than
+    `limits.max_least_bytes`, or with a rule that has none, since it never ends.
+    """
+    data = read_serialised(serialised)
+    graph = _Graph(
+        data["grammar_expr_data"], data["grammar_expr_indptr"], [rule[1] for rule in data["rules"]]
+    )
+    least = graph.least(("rule", data["root_rule_id"]))
+    endless = [number for kind, number in graph.seen if kind == "rule" and (kind, number) not in least]
+    if endless:
+        raise GuideError(f"the guide can't be met: its rule {data['rules'][min(endless)][0]} never ends")
+    size = max(least.values())
+    if size > limits.max_least_bytes:
+        raise GuideError(
+            f"the shortest text of a part of it has {size} bytes; at most {limits.max_least_bytes} are allowed "
+            "(CompileLimits.max_least_bytes)"
+        )
+
+
+class _Graph:
+    """Expressions over one another: some add up, of others one is chosen."""
+
+    def __init__(self, data: list[int], starts: list[int], bodies: list[int]) -> None:
+        self._data = data
+        self._starts = starts
+        self._bodies = bodies
+        self.seen: set[Node] = set()
+
+    def least(self, root: Node) -> dict[Node, int]:
+        """The bytes of the shortest text of each node below `root`, where it has one: Knuth's generalisation of
+        Dijkstra's algorithm, whose nodes are done in the order of their values.
+        """
+        parents: dict[Node, list[tuple[Node, int]]] = defaultdict(list)
+        missing: dict[Node, int] = {}
+        sums: dict[Node, int] = {}
+        ready: list[tuple[int, Node]] = []
+        self.seen, pending = {root}, [root]
+        while pending:
+            node = pending.pop()
+            own, children, is_choice = self._parts(node)
+            sums[node], missing[node] = own, 1 if is_choice else len(children)
+            for child, times in children:
+                parents[child].append((node, times))
+                if child not in self.seen:
+                    self.seen.add(child)
+                    pending.append(child)
+            if not children and not is_choice:
+                heapq.heappush(ready, (own, node))
+        done: dict[Node, int] = {}
+        while ready:
+            size, node = heapq.heappop(ready)
+            if node in done:
+                continue
+            done[node] = size
+            for parent, times in parents[node]:
+                missing[parent] -= 1
+                sums[parent] += size * times
+                if missing[parent] == 0:
+                    heapq.heappush(ready, (sums[parent], parent))
+        return done
+
+    def _parts(self, node: Node) -> tuple[int, list[tuple[Node, int]], bool]:
+        """Bytes of its own, nodes below and how often each, and whether one of them is chosen."""
+        kind, number = node
+        if kind == "rule":
+            return 0, [(("expression", self._bodies[number]), 1)], False
+        start = self._starts[number]
+        what, length = self._data[start : start + 2]
+        parts = self._data[start + 2 : start + 2 + length]
+        if what == RULE:
+            return 0, [(("rule", parts[0]), 1)], False
+        if what == REPEAT:
+            return 0, [(("rule", parts[0]), parts[1])], False
+        if what in (SEQUENCE, CHOICES):
+            return 0, [(("expression", part), 1) for part in parts], what == CHOICES
+        return (len(parts) if what == BYTES else 1 if what == CHARACTERS else 0), [], False
+
+
+_LENGTHS = ((0x7F, 1), (0x7FF, 2), (0xFFFF, 3), (MAX_CODE, 4))
+"""The last character of each length in UTF-8."""
+
+ByteRange = tuple[int, int]
+
+
+def utf8_sequences(low: int, high: int) -> Iterator[list[ByteRange]]:
+    """The characters `low` to `high` as sequences of byte ranges, of which each stands for all their products."""
+    begin = low
+    for last, length in _LENGTHS:
+        if begin <= min(high, last):
+            yield from _split(_encode(begin, length), _encode(min(high, last), length))
+        begin = max(begin, last + 1)
+
+
+def byte_set(ranges: Iterable[ByteRange]) -> bytes:
+    """A set of bytes as 256 bits, the lowest first."""
+    bits = 0
+    for low, high in ranges:
+        bits |= ((1 << (high - low + 1)) - 1) << low
+    return bits.to_bytes(32, "little")
+
+
+def _encode(code_point: int, length: int) -> bytes:
+    # Also what is no character (surrogates): grammar libraries take their bytes.
+    if length == 1:
+        return bytes([code_point])
+    tail = []
+    for _ in range(length - 1):
+        tail.append(0x80 | code_point & 0x3F)
+        code_point >>= 6
+    return bytes([(0xF00 >> length & 0xFF) | code_point, *reversed(tail)])
+
+
+def _split(low: bytes, high: bytes) -> Iterator[list[ByteRange]]:
+    """Sequences of byte ranges for all encodings of one length, from `low` to `high`."""
+    if len(low) == 1:
+        yield [(low[0], high[0])]
+        return
+    first, last = low[0], high[0]
+    if first == last:
+        yield from ([(first, first), *rest] for rest in _split(low[1:], high[1:]))
+        return
+    lowest, highest = b"\x80" * (len(low) - 1), b"\xbf" * (len(low) - 1)
+    if low[1:] != lowest:
+        yield from ([(first, first), *rest] for rest in _split(low[1:], highest))
+        first += 1
+    end = [] if high[1:] == highest else [[(last, last), *rest] for rest in _split(lowest, high[1:])]
+    last -= bool(end)
+    if first <= last:
+        yield [(first, last), *[(0x80, 0xBF)] * (len(low) - 1)]
+    yield from end

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.grammar.notes import Found, Place
-from weft.grammar.schema import doubles
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.formats import PATTERNS, spell_format
 from weft.grammar.schema.patterns import none_of
@@ -221,8 +220,8 @@ def _ignored_of_strings(node: dict[str, Any], in_json: bool) -> Iterator[str]:
 
 
 def _ignored_of_numbers(node: dict[str, Any], types: list[str]) -> Iterator[str]:
-    yield from doubles.mistaken(node, doubles.MAX_INT64)
-    yield from doubles.loosened(node, holds_integers=True)
+    yield from json_schema.inexact_values(node, json_schema.MAX_INT64)
+    yield from json_schema.loosened_bounds(node, holds_integers=True)
     step = node.get("multipleOf")
     if step is None:
         return

@@ -15,8 +15,7 @@ from weft.errors import GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.auto import AutoBackend
 from weft.grammar.base import Opening, Prepared
-from weft.grammar.compile.parts import Parts
-from weft.grammar.compile.prepared import Handed, Part, packed, unpacked
+from weft.grammar.compile.parts import Handed, Part, Parts, packed, unpacked
 from weft.grammar.kinds.closing import closing_matcher
 from weft.grammar.xgrammar.backend import CompiledXGrammar
 

@@ -18,7 +18,7 @@ from support.grammar.guide_kinds import Brackets, Collapsing, built
 from weft import _core
 from weft.errors import GuideError, GuideStateError
 from weft.grammar import Guide, GuideCompiler, Matcher
-from weft.grammar.kinds.recognizer import token_trie
+from weft.grammar.kinds.custom import token_trie
 
 PIECE = {piece: 259 + i for i, piece in enumerate(PIECES)}
 

@@ -32,8 +32,7 @@ from weft import _core
 from weft.errors import GuideError, GuideStateError
 from weft.grammar.base import Backend, Chooser, CompiledGuide, Preparing
 from weft.grammar.compile import stacks
-from weft.grammar.compile.parts import Parts, make_backend
-from weft.grammar.compile.prepared import Part, digest, packed
+from weft.grammar.compile.parts import Part, Parts, digest, make_backend, packed
 from weft.grammar.compile.walk import walk
 from weft.grammar.guide import Guide
 from weft.grammar.kinds.closing import prepare_closing

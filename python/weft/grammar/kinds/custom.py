@@ -1,0 +1,113 @@
+"""Guides over matchers written in Python: nothing is compiled."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from pathlib import Path
+
+from weft import _core
+from weft.errors import GuideError
+from weft.grammar.base import NO_REQUEST, CompiledGuide, CompileParts, Matcher, Opening, wrap_matcher
+from weft.grammar.guide import Guide
+from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
+
+
+class CompiledFactory:
+    """Makes matchers by the guide's own function."""
+
+    memory_bytes = 0
+    backend = None
+    notes = ()
+
+    def __init__(self, guide: Guide, vocab_size: int) -> None:
+        self.guide = guide
+        self.vocab_size = vocab_size
+
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
+        """What the factory makes, wrapped."""
+        return wrap_matcher(self.guide.payload(), self.guide.payload)
+
+
+def compile_factory(guide: Guide, parts: CompileParts) -> CompiledGuide:
+    """For `Guide.matcher`."""
+    return CompiledFactory(guide, parts.vocabulary.vocab_size)
+
+
+class CompiledRecognizer:
+    """Makes matchers over recognisers of the guide's own function."""
+
+    memory_bytes = 0
+    backend = None
+    notes = ()
+
+    def __init__(self, guide: Guide, vocabulary: Vocabulary) -> None:
+        self.guide = guide
+        self.vocab_size = vocabulary.vocab_size
+        self._native = _core.RecognizerGuide(
+            token_texts(vocabulary),
+            token_trie(vocabulary),
+            vocabulary.vocab_size,
+            list(vocabulary.end_ids),
+            guide.payload,
+        )
+
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
+        """A new matcher over a new recogniser."""
+        return self._native.matcher()
+
+
+def compile_recognizer(guide: Guide, parts: CompileParts) -> CompiledGuide:
+    """For `Guide.recognizer`."""
+    return CompiledRecognizer(guide, parts.vocabulary)
+
+
+def token_trie(vocabulary: Vocabulary) -> _core.TokenTrie:
+    """The tokens of a vocabulary as a tree; built once for each of the last few."""
+    return _token_trie(vocabulary.fingerprint, vocabulary)
+
+
+@functools.lru_cache(maxsize=4)
+def _token_trie(fingerprint: str, vocabulary: Vocabulary) -> _core.TokenTrie:
+    return _core.TokenTrie(token_texts(vocabulary), vocabulary.vocab_size)
+
+
+atexit.register(_token_trie.cache_clear)  # native objects go before their types do
+
+
+def include_dir() -> Path:
+    """The directory of `weft/plugin.h`, `weft/matcher.h` and `weft/recognizer.h`, for `cc -I`."""
+    return Path(_core.__file__).parent / "include"
+
+
+class CompiledPlugin:
+    """What a plug-in prepared for a guide."""
+
+    memory_bytes = 0
+    backend = None
+    notes = ()
+
+    def __init__(self, guide: Guide, vocabulary: Vocabulary) -> None:
+        self.guide = guide
+        self.vocab_size = vocabulary.vocab_size
+        path, arg = guide.payload
+        self._path = path
+        self._texts, self._end_ids = token_texts(vocabulary), list(vocabulary.end_ids)
+        try:
+            self._native = _core.PluginGuide(path, self._texts, self._end_ids, self.vocab_size, arg)
+        except GuideError as error:
+            raise GuideError(f"plug-in {path}: {error}") from None
+        self._trie = token_trie(vocabulary) if self._native.recognizes else None
+        self.matcher()  # what it makes for no request, it makes for others
+
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
+        """What the plug-in makes for a request."""
+        try:
+            return self._native.matcher(self._texts, self._trie, self.vocab_size, self._end_ids)
+        except GuideError as error:
+            raise GuideError(f"plug-in {self._path}: {error}") from None
+
+
+def compile_plugin(guide: Guide, parts: CompileParts) -> CompiledGuide:
+    """For `Guide.plugin`."""
+    return CompiledPlugin(guide, parts.vocabulary)
