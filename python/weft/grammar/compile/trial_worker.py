@@ -1,13 +1,13 @@
-"""The helper process of `trial.py`: for each connection that it is given, a child that compiles one guide.
+"""The helper process of `trial.py`: for each connection that it receives, it forks a child that compiles one guide.
 
-A child has a time limit of the processor's time that the kernel keeps (an alarm, which ends it wherever it is), one of
-the time in which it is not stopped that a thread keeps, a limit of memory beyond what the helper has, a stack smaller
-than that of the compile in earnest, and the kernel's preference should memory run out. It ends with the helper, and the
-helper ends when its socket is closed, so that none outlives the process that asked.
+A child runs within limits: CPU time, by an alarm of the kernel that ends it wherever it is; wall time without pauses,
+by a thread; memory, beyond what the helper has; a stack smaller than that of the real compile. The kernel kills it
+first where memory runs out. It ends with the helper, and the helper ends when its socket is closed, so no child
+outlives the process that asked.
 
-A child writes an empty line when it begins, a line of JSON before each library that it tries, so that the asking
-process knows which one it died of, and one for the verdict, followed by what is to be built (`prepared.py`). Of a child
-that failed the helper writes a line: by which signal it ended (0: by none), and the seconds of a CPU that it had.
+A child writes an empty line when it begins; a line of JSON before each library that it tries, so that the other side
+knows which one it died in; and a line with the verdict, followed by the texts to build (`parts.packed`). For a child
+that failed, the helper adds a line: the signal that ended it (0: none), and its CPU seconds.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 PR_SET_PDEATHSIG = 1
 M_ARENA_MAX = -8
-WAITING = 1.8
-"""So many times what a child may take of a CPU it may take in all, pauses left out."""
+MAX_WALL_FACTOR = 1.8
+"""The limit of a child's wall time, pauses left out, as a multiple of its CPU time limit."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One trial: within `time_s` seconds, without the libraries in `refused` (why, by name). `closes`: how its
-    answers end is tried, too."""
+    """One trial, within `time_s` seconds of CPU time. `refused` has the libraries not to try, with the reasons. With
+    `closes`, the shortest endings of answers are computed, too."""
 
     guide: Guide
     limits: CompileLimits
@@ -58,8 +58,8 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Helper:
-    """What every child has: the vocabulary, and the backend by its name."""
+class Shared:
+    """What every child inherits: the vocabulary, and the backend with its name."""
 
     vocabulary: Vocabulary
     name: str
@@ -67,35 +67,36 @@ class Helper:
 
 
 def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) -> None:
-    """Answer on the socket `fd` until it is closed. Runs in a separate process, on its only thread."""
+    """Answer on the socket `fd` until it is closed. Runs as a separate process, on its only thread."""
     control = socket.socket(fileno=fd)
-    with suppress(AttributeError):  # one arena for all threads: others count with all that they reserve
+    # With one arena for all threads: further arenas count as used memory with all that they reserve.
+    with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     vocabulary = Vocabulary.load(vocabulary_file)
-    made = make_backend(backend, vocabulary, limits, untrusted=True, threads=1)
-    helper = Helper(vocabulary, backend, made)
-    for library in _libraries(backend, made).values():
-        with suppress(GuideError):  # a library may have no such guides
-            library.compile(Guide.json())  # what it makes once is there then, and every child has it
+    shared = Shared(vocabulary, backend, make_backend(backend, vocabulary, limits, untrusted=True, threads=1))
+    # A first compile builds what each library caches for the vocabulary, so that every child inherits it.
+    for library in _libraries(shared).values():
+        with suppress(GuideError):  # a library may not take JSON schemas
+            library.compile(Guide.json())
     gc.collect()
     gc.freeze()
-    Forks(control, helper).serve()
+    Forks(control, shared).serve()
 
 
 class Forks:
-    """Makes a child for each connection that comes over `control`, and says of those that failed how."""
+    """Forks a child for each connection that arrives over `control`, and reports how failed children ended."""
 
-    def __init__(self, control: socket.socket, helper: Helper) -> None:
-        self._control, self._helper = control, helper
-        self._running: dict[int, socket.socket] = {}  # by the child's number
-        self._ended, wakes = socket.socketpair()
-        wakes.setblocking(False)
+    def __init__(self, control: socket.socket, shared: Shared) -> None:
+        self._control, self._shared = control, shared
+        self._running: dict[int, socket.socket] = {}  # the connection of each child, by process id
+        # SIGCHLD writes to this pair, so that `select` returns when a child ends.
+        self._ended, self._wakes = socket.socketpair()
+        self._wakes.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-        self._wakes = wakes  # stays open
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Until `control` is closed."""
+        """Serve until `control` is closed."""
         self._control.sendall(b"R")
         while True:
             ready, _, _ = select.select([self._control, self._ended], [], [])
@@ -113,10 +114,11 @@ class Forks:
         if pid:
             self._running[pid] = connection
             return
+        # The child must not hold the helper's sockets open: their closing tells others that the helper ended.
         signal.set_wakeup_fd(-1)
         for other in (self._control, self._ended, self._wakes, *self._running.values()):
             other.close()
-        _child(connection, self._helper)
+        _child(connection, self._shared)
 
     def _reap(self) -> None:
         while self._running:
@@ -126,21 +128,22 @@ class Forks:
             with self._running.pop(pid) as connection, suppress(OSError):
                 if status:
                     ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-                    tell(connection, {"signal": ended_by, "cpu_s": usage.ru_utime + usage.ru_stime})
+                    send_line(connection, {"signal": ended_by, "cpu_s": usage.ru_utime + usage.ru_stime})
 
 
-def _libraries(name: str, backend: Backend) -> Mapping[str, Backend]:
-    return backend.libraries if isinstance(backend, Chooser) else {name: backend}
+def _libraries(shared: Shared) -> Mapping[str, Backend]:
+    backend = shared.backend
+    return backend.libraries if isinstance(backend, Chooser) else {shared.name: backend}
 
 
 class Trying(Parts):
-    """Compiles a job's guide as if in earnest, each library by itself, with its memory and its first steps; keeps what
-    was compiled of each guide within."""
+    """Compiles a job's guide as the real compile would, one library after another, measures its memory and its first
+    steps, and keeps the outcome for each guide within it."""
 
-    def __init__(self, helper: Helper, job: Job, connection: socket.socket) -> None:
-        super().__init__(helper.vocabulary, helper.backend, job.limits)
-        self._libraries = _libraries(helper.name, helper.backend)
-        self._name = helper.name
+    def __init__(self, shared: Shared, job: Job, connection: socket.socket) -> None:
+        super().__init__(shared.vocabulary, shared.backend, job.limits)
+        self._libraries = _libraries(shared)
+        self._name = shared.name
         self._job = job
         self._connection = connection
         self._parts: dict[str, Part] = {}
@@ -148,7 +151,7 @@ class Trying(Parts):
         self._memory_bytes = 0
 
     def run(self) -> tuple[dict[str, Any], bytes]:
-        """The verdict, and the texts that follow it."""
+        """Return the verdict, and the texts that follow it."""
         compiled = self.compile_part(self._job.guide)
         if self._job.closes:
             prepare_closing(compiled, None if self._last.prepared is None else self._last.prepared.text)
@@ -168,18 +171,18 @@ class Trying(Parts):
     def _attempt(self, name: str, guide: Guide) -> CompiledGuide:
         if name in self._job.refused:
             raise GuideError(self._job.refused[name])
-        tell(self._connection, {"trying": name, "of": len(self._libraries)})
+        send_line(self._connection, {"trying": name, "of": len(self._libraries)})
         library = self._libraries[name]
-        prepared, make = None, partial(library.compile, guide)
+        prepared, build = None, partial(library.compile, guide)
         if isinstance(library, Preparing):
             prepared = library.prepare(guide)
-            make = partial(library.build, guide, prepared)
+            build = partial(library.build, guide, prepared)
         before = allocated_bytes()
-        compiled = make()
+        compiled = build()
         check_memory(compiled.memory_bytes, self._limits)
         try:
             stacks.call(lambda: walk(compiled, self.vocabulary, self._limits), stacks.STEP_BYTES)
-        except GuideStateError as error:  # this library's; another may do better
+        except GuideStateError as error:  # as a GuideError, so that the next library is tried
             raise GuideError(str(error)) from None
         gc.collect()
         self._memory_bytes += max(0, allocated_bytes() - before)
@@ -188,40 +191,41 @@ class Trying(Parts):
         return compiled
 
 
-def tell(connection: socket.socket, line: Mapping[str, Any]) -> None:
+def send_line(connection: socket.socket, line: Mapping[str, Any]) -> None:
     """Write a line of JSON."""
     connection.sendall(json.dumps(line).encode() + b"\n")
 
 
-def _child(connection: socket.socket, helper: Helper) -> None:
+def _child(connection: socket.socket, shared: Shared) -> None:
     """Try one guide and answer; never returns."""
     status = 1
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        connection.sendall(b"\n")  # it begins
-        with connection.makefile("rb") as sent:
-            job: Job = pickle.loads(sent.read())
+        connection.sendall(b"\n")  # this child begins
+        with connection.makefile("rb") as stream:
+            job: Job = pickle.loads(stream.read())
         _restrict(job)
         threading.current_thread().name = "weft-trial"
         texts = b""
         try:
-            trying = Trying(helper, job, connection)
+            trying = Trying(shared, job, connection)
             verdict, texts = stacks.call(trying.run, stacks.TRIAL_BYTES)
         except MemoryError:
             verdict = {"error": _too_large(job.limits)}
-        except Exception as raised:
-            error = str(raised)
-            if "bad_alloc" in error or "too much memory" in error:
-                error = _too_large(job.limits)
-            verdict = {"error": error}
-        signal.setitimer(signal.ITIMER_PROF, 0)  # it is done: what is left is up to the reader
+        except Exception as error:
+            message = str(error)
+            if "bad_alloc" in message or "too much memory" in message:
+                message = _too_large(job.limits)
+            verdict = {"error": message}
+        # The work is done. From here on the reader decides how long the answer takes.
+        signal.setitimer(signal.ITIMER_PROF, 0)
         _core.end_process_after(0)
-        tell(connection, {"error": None, **verdict})
+        send_line(connection, {"error": None, **verdict})
         connection.sendall(texts)
         connection.close()
         status = 0
     finally:
-        os._exit(status)  # no clean-up of what is the helper's
+        os._exit(status)  # skips the clean-up at exit, which is the helper's
 
 
 def _too_large(limits: CompileLimits) -> str:
@@ -231,12 +235,13 @@ def _too_large(limits: CompileLimits) -> str:
 def _restrict(job: Job) -> None:
     for number in (signal.SIGALRM, signal.SIGPROF, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_PROF, job.time_s)  # of a CPU: a busy machine is not the guide's fault
-    _core.end_process_after(WAITING * job.time_s)  # first, as its thread's stack is not the guide's memory
+    signal.setitimer(signal.ITIMER_PROF, job.time_s)  # CPU time: a busy machine is not the guide's fault
+    # Before the memory is measured, so that the stack of this call's thread does not count as the guide's.
+    _core.end_process_after(MAX_WALL_FACTOR * job.time_s)
     with open("/proc/self/statm") as statm:
         in_use = int(statm.read().split()[0]) * resource.getpagesize()
-    most = in_use + job.limits.memory_bytes + stacks.TRIAL_BYTES + stacks.STEP_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit = in_use + job.limits.memory_bytes + stacks.TRIAL_BYTES + stacks.STEP_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")
@@ -246,11 +251,12 @@ class _Mallinfo(ctypes.Structure):
     _fields_ = [("numbers", ctypes.c_size_t * 10)]
 
 
-MAPPED, IN_USE = 4, 7  # of its numbers: hblkhd and uordblks
+MAPPED, IN_USE = 4, 7  # the indices of hblkhd and uordblks
 
 
 def allocated_bytes() -> int:
-    """What this process has allocated and not freed, in all of malloc's arenas; 0 where the C library does not say."""
+    """Return the bytes that this process has allocated and not freed, in all arenas of malloc; 0 where the C library
+    does not tell."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return 0
