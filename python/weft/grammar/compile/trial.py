@@ -206,8 +206,8 @@ def _raise_if_not_the_guide(signal_number: int, cpu_s: float, job: Job) -> None:
     from outside."""
     if signal_number == signal.SIGALRM and cpu_s < job.time_s / 2:
         raise UnavailableError(
-            f"this machine is too busy to try the guide: it got {cpu_s:.1f} s of a CPU in {MAX_WALL_FACTOR * job.time_s:g} s; "
-            "send it again later"
+            f"this machine is too busy to try the guide: it got {cpu_s:.1f} s of a CPU in "
+            f"{MAX_WALL_FACTOR * job.time_s:g} s; send it again later"
         )
     if signal_number == signal.SIGKILL:
         raise UnavailableError(

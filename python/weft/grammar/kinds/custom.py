@@ -1,4 +1,7 @@
-"""Guides over matchers written in Python: nothing is compiled."""
+"""Guides whose matchers are not weft's: matchers and recognizers in Python, and plug-ins in C (`weft/plugin.h`).
+
+weft makes a matcher from a recognizer by walking the vocabulary's tokens with it, byte by byte.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ class CompiledFactory:
         self.vocab_size = vocab_size
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """What the factory makes, wrapped."""
+        """A new matcher of the factory, wrapped."""
         return wrap_matcher(self.guide.payload(), self.guide.payload)
 
 
 def compile_factory(guide: Guide, parts: CompileParts) -> CompiledGuide:
-    """For `Guide.matcher`."""
+    """Compile a guide of `Guide.matcher`."""
     return CompiledFactory(guide, parts.vocabulary.vocab_size)
 
 
 class CompiledRecognizer:
-    """Makes matchers over recognisers of the guide's own function."""
+    """Makes matchers over recognizers of the guide's own function."""
 
     memory_bytes = 0
     backend = None
@@ -53,17 +56,17 @@ class CompiledRecognizer:
         )
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """A new matcher over a new recogniser."""
+        """A new matcher over a new recognizer."""
         return self._native.matcher()
 
 
 def compile_recognizer(guide: Guide, parts: CompileParts) -> CompiledGuide:
-    """For `Guide.recognizer`."""
+    """Compile a guide of `Guide.recognizer`."""
     return CompiledRecognizer(guide, parts.vocabulary)
 
 
 def token_trie(vocabulary: Vocabulary) -> _core.TokenTrie:
-    """The tokens of a vocabulary as a tree; built once for each of the last few."""
+    """The tokens of a vocabulary as a tree, cached for the last few vocabularies."""
     return _token_trie(vocabulary.fingerprint, vocabulary)
 
 
@@ -72,7 +75,7 @@ def _token_trie(fingerprint: str, vocabulary: Vocabulary) -> _core.TokenTrie:
     return _core.TokenTrie(token_texts(vocabulary), vocabulary.vocab_size)
 
 
-atexit.register(_token_trie.cache_clear)  # native objects go before their types do
+atexit.register(_token_trie.cache_clear)  # drops native objects before the interpreter drops their types
 
 
 def include_dir() -> Path:
@@ -81,7 +84,7 @@ def include_dir() -> Path:
 
 
 class CompiledPlugin:
-    """What a plug-in prepared for a guide."""
+    """The state that a plug-in prepared for a guide."""
 
     memory_bytes = 0
     backend = None
@@ -98,10 +101,10 @@ class CompiledPlugin:
         except GuideError as error:
             raise GuideError(f"plug-in {path}: {error}") from None
         self._trie = token_trie(vocabulary) if self._native.recognizes else None
-        self.matcher()  # what it makes for no request, it makes for others
+        self.matcher()  # reports now, rather than in a request, that the plug-in makes no matcher
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """What the plug-in makes for a request."""
+        """A new matcher of the plug-in."""
         try:
             return self._native.matcher(self._texts, self._trie, self.vocab_size, self._end_ids)
         except GuideError as error:
@@ -109,5 +112,5 @@ class CompiledPlugin:
 
 
 def compile_plugin(guide: Guide, parts: CompileParts) -> CompiledGuide:
-    """For `Guide.plugin`."""
+    """Compile a guide of `Guide.plugin`."""
     return CompiledPlugin(guide, parts.vocabulary)
