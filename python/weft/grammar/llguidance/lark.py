@@ -1,7 +1,11 @@
-"""What weft reads in LLGuidance's Lark: special tokens by name, and options that it does not support.
+"""Grammars for LLGuidance in its Lark: special tokens by number in a user's grammar, and translations of GBNF.
 
-weft tells LLGuidance of special tokens by their numbers alone: they have no text, so that no grammar allows one by
-accident. A name such as `<|tool_call|>` is replaced by the number that the tokenizer has for it, `<[128010]>`.
+weft gives LLGuidance special tokens by number only. They have no text, so no grammar allows one by accident. A name
+such as `<|tool_call|>` is replaced by the tokenizer's number for it, `<[128010]>`.
+
+LLGuidance's lexer takes the longest match of a terminal and does not backtrack, so a grammar can't be cut into
+terminals at will. A GBNF grammar without recursion becomes one terminal, which is exact. In one with recursion every
+terminal is a single character, which is exact, too, but makes masks slower.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from dataclasses import dataclass, field
 
 from weft.errors import GuideError
 
-# As LLGuidance's lexer has them. Names inside of comments, strings (also those of `%json`) and regexes are text. No
-# part can be read in two ways, and one that does not end, which LLGuidance refuses, goes on to the end: so a grammar is
-# read once, in a time that grows with its length.
+# The lexemes of LLGuidance. Names inside comments, strings (also those of `%json`) and regexes are text. No part can
+# match in two ways, and an unterminated one, which LLGuidance refuses, extends to the end. So reading takes linear
+# time.
 LEXEMES = re.compile(
     r"""
     (?P<skipped> \s++ | (?: \#|// ) [^\n]*+ )
@@ -29,24 +33,24 @@ LEXEMES = re.compile(
 )
 
 REFUSED_OPTIONS = ("max_tokens", "stop", "temperature")
-"""Options of a rule that can't be honoured: masks would depend on more than the text, or text be taken back."""
+"""Options of a rule that weft can't honor: masks would depend on more than the text, or text would be taken back."""
 
 
 def with_numbers(grammar: str, names: Mapping[str, int]) -> str:
-    """The grammar, its special tokens by number. Raises `GuideError` for a name that is not one of `names`, and for
-    options that are not supported."""
+    """The grammar with its special tokens by number. Raises `GuideError` for a name that is not one of `names`, and
+    for options that are not supported."""
     parts: list[str] = []
-    last = ""
-    for found in LEXEMES.finditer(grammar):
-        text = found[0]
-        kind = found.lastgroup
+    last_name = ""
+    for lexeme in LEXEMES.finditer(grammar):
+        text = lexeme[0]
+        kind = lexeme.lastgroup
         if kind == "special" and not text.startswith("<["):
             text = _number(text, names)
-        elif text == "=" and last in REFUSED_OPTIONS:
-            raise _refused(last)
+        elif text == "=" and last_name in REFUSED_OPTIONS:
+            raise _refused(last_name)
         parts.append(text)
         if kind != "skipped":
-            last = text if kind == "name" else ""
+            last_name = text if kind == "name" else ""
     return "".join(parts)
 
 
@@ -91,7 +95,7 @@ NAMED = {
 
 
 def to_lark(grammar: str) -> str:
-    """The grammar in Lark, for a GBNF grammar without errors. Raises `GuideError` for what has no counterpart."""
+    """Translate a GBNF grammar without errors to Lark. Raises `GuideError` for a part without a counterpart."""
     rules = _Parser(grammar).rules()
     if "root" not in rules:
         raise GuideError("EBNF: the grammar has no rule called root")
@@ -110,7 +114,7 @@ def to_lark(grammar: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A regular expression that matches this text and nothing else."""
+    """A regular expression that matches exactly this text."""
     return "".join(_spelled(char) for char in text)
 
 
@@ -125,44 +129,44 @@ class _Rule:
 
 
 class _Parser:
-    """Splits a grammar into rules of (kind, text)."""
+    """Splits a grammar into rules of (kind, text) parts."""
 
     def __init__(self, grammar: str) -> None:
         self._tokens = list(_tokens(grammar))
 
     def rules(self) -> dict[str, _Rule]:
-        found: dict[str, _Rule] = {}
+        rules: dict[str, _Rule] = {}
         rule: _Rule | None = None
         for i, (kind, text) in enumerate(self._tokens):
             if kind == "is":
                 continue
             if kind == "name" and self._tokens[i + 1 : i + 2] == [("is", "::=")]:
-                rule = found.setdefault(text, _Rule(text))
+                rule = rules.setdefault(text, _Rule(text))
                 if rule.parts:
                     raise GuideError(f"EBNF: rule {text!r} is defined twice")
             elif rule is None:
                 raise GuideError(f"EBNF: {text!r} stands before the first rule")
             else:
                 rule.parts.append((kind, text))
-        return found
+        return rules
 
 
 def _tokens(grammar: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    while at < len(grammar):
-        match = TOKEN.match(grammar, at)
+    position = 0
+    while position < len(grammar):
+        match = TOKEN.match(grammar, position)
         if match is None or match.lastgroup is None:
-            near = grammar[at : at + 20].splitlines()[0]
-            raise GuideError(f"EBNF: LLGuidance has no counterpart of what stands at {near!r}")
+            context = grammar[position : position + 20].splitlines()[0]
+            raise GuideError(f"EBNF: LLGuidance has no counterpart of what stands at {context!r}")
         if match.lastgroup not in ("blank", "line"):
             yield match.lastgroup, match[match.lastgroup]
-        at = match.end()
+        position = match.end()
 
 
 def _is_recursive(rules: dict[str, _Rule]) -> bool:
-    """Whether a rule that `root` reaches stands within itself."""
+    """Whether a rule that `root` reaches contains itself."""
     done: set[str] = set()
-    open_rules = {"root": None}  # in their order
+    open_rules = {"root": None}  # the path of rules from the root, in order
     paths: dict[str, Iterator[str]] = {"root": iter(rules["root"].names)}
     while open_rules:
         name = next(paths[next(reversed(open_rules))], None)
@@ -201,27 +205,27 @@ def _part(kind: str, text: str, numbers: dict[str, int], recursive: bool) -> str
 
 
 def _unescaped(text: str) -> list[str]:
-    """The characters of a literal or a class; an escaped one as two, with its backslash, where that matters."""
-    found = []
-    at = 0
-    while at < len(text):
-        match = ESCAPE.match(text, at)
+    """The characters of a literal or a class, without escapes."""
+    chars = []
+    position = 0
+    while position < len(text):
+        match = ESCAPE.match(text, position)
         if match is None:
-            found.append(text[at])
-            at += 1
+            chars.append(text[position])
+            position += 1
             continue
         code = match[1] or match[2] or match[3]
         if code is None and match[4] not in NAMED:
             raise GuideError(f"EBNF: the escape {match[0]!r} is not known")
-        found.append(chr(int(code, 16)) if code else NAMED[match[4]])
-        at = match.end()
-    return found
+        chars.append(chr(int(code, 16)) if code else NAMED[match[4]])
+        position = match.end()
+    return chars
 
 
 def _class(text: str) -> str:
     negated = text.startswith("^")
     body = text[1:] if negated else text
-    # A hyphen that is written plainly stands for a range, an escaped one for itself.
+    # A plain hyphen makes a range; an escaped one is a member.
     pieces = [piece for piece in re.split(r"((?:\\.)|-)", body, flags=re.DOTALL) if piece]
     plain = ["-" if piece == "-" else "" for piece in pieces]
     chars: list[tuple[str, bool]] = []
@@ -242,5 +246,5 @@ def _class(text: str) -> str:
 
 
 def _spelled(char: str) -> str:
-    """A character of a regular expression, spelled so that it stands for itself anywhere."""
+    """A character in a regular expression, spelled so that it means itself anywhere."""
     return char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}"

@@ -1,4 +1,9 @@
-"""XGrammar: guides to compiled grammars, and matchers that run without Python."""
+"""The XGrammar backend: guides become compiled grammars, and matchers run without Python.
+
+Matchers are called natively, through the C interface that XGrammar's own bindings use
+(`csrc/grammar/xgrammar/matcher.h`). At first use a tiny grammar is walked both ways. Where the two differ, or the
+interface is missing, matchers are called through Python instead: slower, with the GIL, and with a warning.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +36,11 @@ from weft.grammar.xgrammar.translate import (
 )
 
 THREADS = 2
-GRAMMAR = "grammar"  # the only kind of text that is prepared
+GRAMMAR = "grammar"  # the only kind of prepared text: a grammar that XGrammar serialized
 
 
 class CompiledXGrammar:
-    """A guide's grammar compiled for a vocabulary."""
+    """A guide's grammar, compiled for a vocabulary."""
 
     backend = "xgrammar"
     library = "xgrammar"
@@ -63,14 +68,13 @@ class CompiledXGrammar:
 
     @property
     def memory_bytes(self) -> int:
-        """What XGrammar says that it holds, and the tables that answers are closed with, once they are made."""
+        """The size that XGrammar reports, and the tables of shortest endings, once they are made."""
         closing = 0 if self._closing is None else self._closing.num_bytes
         return int(self.compiled.memory_size_bytes) + closing
 
     def closing(self, text: str | None = None) -> _core.ClosingTables:
-        """What ends an answer soonest (`weft.grammar.kinds.closing`). Raises `GuideError` or `ValueError` for a grammar
-        that is too much for that.
-        """
+        """The tables of shortest endings (`weft.grammar.kinds.closing`). Raises `GuideError` or `ValueError` for a
+        grammar that is too complex."""
         with self._closing_lock:
             if self._closing is None:
                 vocabulary = self.vocabulary
@@ -81,7 +85,8 @@ class CompiledXGrammar:
             return self._closing
 
     def _serialised(self) -> str:
-        # A compiled grammar would be written with its automata, which grow with the square of its size.
+        # A compiled grammar is serialized with its automata, which grow with the square of its size. So the guide is
+        # translated again.
         if self.guide.kind == "compiled":
             return str(parse_ebnf(str(self)).serialize_json())
         return serialised(self.guide)
@@ -94,7 +99,7 @@ class CompiledXGrammar:
         return wrap_matcher(XGrammarMatcher(matcher, self.vocabulary.end_ids))
 
     def dumped(self) -> str:
-        """What it compiled to, as XGrammar writes it."""
+        """The compiled grammar, as XGrammar serializes it."""
         return str(self.compiled.serialize_json())
 
     def __str__(self) -> str:
@@ -104,10 +109,9 @@ class CompiledXGrammar:
 class XGrammarBackend:
     """Compiles guides with XGrammar for one vocabulary.
 
-    `threads` is what one compile uses. Grammars share nothing: XGrammar 0.2.8 would take the masks of one guide's rules
-    for those of another's that only look alike, and let through what the second forbids.
-    `native` says how matchers are called: without Python where that is possible (None), only so (True, else
-    `InterfaceError`), or through Python (False). Guides that would take long are refused by `limits`.
+    One compile uses `threads` threads. `native` chooses how matchers are called: without Python where that is
+    possible (None), only without Python (True, else `InterfaceError`), or through Python (False). Guides that would
+    take long are refused by `limits`.
     """
 
     def __init__(
@@ -128,15 +132,15 @@ class XGrammarBackend:
             raise InterfaceError(f"XGrammar can't be called natively here; weft needs {NEEDED} for that")
 
     def compile(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
+        """Compile a guide. Raises `GuideError` where that fails, or where no token may be the first."""
         if guide.kind == "compiled":
             self._check_vocabulary(guide.payload)
             return self._compiled(guide, guide.payload, ())
         return self.build(guide, self.prepare(guide))
 
     def prepare(self, guide: Guide) -> Prepared:
-        """The guide's grammar, as XGrammar writes it. Raises `GuideError`."""
-        check_costs(guide, self._limits)  # before anything else reads it
+        """The guide's grammar, as XGrammar serializes it. Raises `GuideError`."""
+        check_costs(guide, self._limits)  # first, since it takes linear time and the rest may not
         notes = Notes.of(not_enforced(guide))
         refuse(words(guide), "XGrammar", notes if guide.strict else Notes.of(insisted(guide)))
         text = serialised(guide)
@@ -144,7 +148,7 @@ class XGrammarBackend:
         return Prepared(GRAMMAR, text, notes.told())
 
     def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
-        """Compile what was prepared. Raises `GuideError`."""
+        """Compile a prepared grammar. Raises `GuideError`."""
         grammar = translated("guide", lambda: xgr.Grammar.deserialize_json(prepared.text))
         compiled = translated("guide", lambda: self._compile(grammar))
         return self._compiled(guide, compiled, prepared.notes)
@@ -160,7 +164,7 @@ class XGrammarBackend:
         return result
 
     def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
-        """What `CompiledXGrammar.dumped` wrote. Raises `GuideError`."""
+        """Rebuild a guide from the text of `CompiledXGrammar.dumped`. Raises `GuideError`."""
         try:
             compiled = xgr.CompiledGrammar.deserialize_json(text, self._info)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -168,10 +172,13 @@ class XGrammarBackend:
         return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
 
     def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
+        # Each grammar has a compiler, and so a cache, of its own: XGrammar 0.2.8 confuses the masks of rules of
+        # different grammars that look alike, and would let through what one of them forbids. Within one grammar the
+        # cache is sound.
         try:
-            return self._compiler(cache_enabled=True).compile_grammar(grammar)  # alike rules of one grammar
+            return self._compiler(cache_enabled=True).compile_grammar(grammar)
         except RuntimeError as error:
-            # It can't hold some repetitions of more than about 128; a compiler without a cache can.
+            # The cache can't hold some repetitions of more than about 128; a compiler without a cache can.
             if "per_rule_fsm_hashes" not in str(error):
                 raise
             return self._compiler(cache_enabled=False).compile_grammar(grammar)
@@ -191,20 +198,20 @@ NEEDED = "xgrammar 0.2.x on apache-tvm-ffi 0.1.x"
 
 
 class XGrammarMatcher:
-    """The matcher interface for Python, over XGrammar's own: what native matchers are compared with."""
+    """The matcher interface for Python over XGrammar's own matcher: the reference for native matchers."""
 
     def __init__(self, matcher: xgr.GrammarMatcher, end_ids: tuple[int, ...]) -> None:
         self._matcher = matcher
         self._end_ids = end_ids
 
     def accept(self, token: int) -> bool:
-        """Take a token; False refuses it and leaves the state as it was. After an end token all are refused."""
+        """Take a token. Returning False refuses it and leaves the state unchanged. After an end token all tokens are
+        refused."""
         return not self._matcher.is_terminated() and bool(self._matcher.accept_token(token))
 
     def fill(self, row: NDArray[np.int32]) -> bool:
-        """Set the bits of what may follow in a zeroed row, int32 [words]: end tokens after an end token. False where
-        all may.
-        """
+        """Set the bits of the tokens that may follow in a zeroed row, int32 [words]; after an end token those of end
+        tokens. Returning False means that all tokens may follow."""
         if not self._matcher.is_terminated():
             return bool(self._matcher.fill_next_token_bitmask(row))
         words = row.view(np.uint32)
@@ -217,7 +224,7 @@ class XGrammarMatcher:
         self._matcher.rollback(count)
 
     def is_terminated(self) -> bool:
-        """Whether an end token was taken."""
+        """Whether an end token was accepted."""
         return bool(self._matcher.is_terminated())
 
     def fork(self) -> XGrammarMatcher:
@@ -225,12 +232,12 @@ class XGrammarMatcher:
         return XGrammarMatcher(self._matcher.fork(), self._end_ids)
 
     def reset(self) -> None:
-        """Back to the start."""
+        """Return to the start."""
         self._matcher.reset()
 
 
 def native_matcher(matcher: xgr.GrammarMatcher, vocabulary: Vocabulary) -> Matcher:
-    """A native handle on a matcher; needs `native_is_usable`."""
+    """A native handle of a matcher. Needs `native_is_usable`."""
     return _core.xgrammar_matcher(
         matcher._handle.__chandle__(),
         vocabulary.vocab_size,
@@ -241,7 +248,7 @@ def native_matcher(matcher: xgr.GrammarMatcher, vocabulary: Vocabulary) -> Match
 
 @functools.cache
 def native_is_usable() -> bool:
-    """Whether the installed wheels can be called natively; tried once. Warns if not."""
+    """Whether the installed wheels can be called natively. Tried once; warns if not."""
     problem = _bind() or _self_test()
     if problem:
         warnings.warn(
@@ -261,25 +268,25 @@ def _bind() -> str:
 
 
 def _self_test() -> str:
-    """Walks a tiny grammar natively and through Python; what differs, or nothing."""
+    """Walk a tiny grammar natively and through Python. Returns a description of the first difference, or ""."""
     vocabulary = Vocabulary.from_tokens([b"", b"a", b"b", b"ab", b"c"], end_ids=[0], vocab_size=40)
     info = tokenizer_info(vocabulary)
     compiled = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False).compile_regex("ca(b|c)*")
-    theirs = XGrammarMatcher(xgr.GrammarMatcher(compiled), vocabulary.end_ids)
-    ours = native_matcher(xgr.GrammarMatcher(compiled), vocabulary)
+    reference = XGrammarMatcher(xgr.GrammarMatcher(compiled), vocabulary.end_ids)
+    native = native_matcher(xgr.GrammarMatcher(compiled), vocabulary)
     rows = np.zeros((2, 2), dtype=np.int32)
     try:
-        # "ca" must come, and "ab" may stand where "a" does.
-        if ours.forced(4) != [4]:
+        # The text begins with "ca". Only "c" is forced as a token, since "a" may be a part of "ab".
+        if native.forced(4) != [4]:
             return "its native find_jump_forward_string does not do what Python's does"
         for action, number in [("accept", 4), ("accept", 4), ("accept", 1), ("accept", 0), ("rollback", 2)]:
             rows[:] = 0
-            theirs.fill(rows[0])
-            ours.fill(rows[1])
-            outcomes = [getattr(matcher, action)(number) for matcher in (theirs, ours)]
+            reference.fill(rows[0])
+            native.fill(rows[1])
+            outcomes = [getattr(matcher, action)(number) for matcher in (reference, native)]
             if outcomes[0] != outcomes[1] or not np.array_equal(rows[0], rows[1]):
                 return f"its native {action} does not do what Python's does"
-            if theirs.is_terminated() != ours.is_terminated():
+            if reference.is_terminated() != native.is_terminated():
                 return "its native is_terminated does not say what Python's does"
     except Exception as error:
         return f"a native call failed ({error})"
