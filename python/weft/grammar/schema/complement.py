@@ -1,4 +1,9 @@
-"""A pattern for the texts in which another one is not found, by the automaton of these texts."""
+"""A pattern for the texts in which another pattern is not found.
+
+The other pattern becomes a nondeterministic automaton, that a deterministic one, and its complement a pattern again.
+A letter of the automaton is a set of characters that the pattern does not distinguish. Only patterns with few states,
+and with anchors at their ends only, have a complement here.
+"""
 
 from __future__ import annotations
 
@@ -22,57 +27,59 @@ MAX_WRITTEN = 3_000
 
 
 def complement(parsed: Any) -> str | None:
-    """A pattern for all other texts than those in which what `re` parsed is found; None where it would be too large."""
+    """A pattern for the texts in which a pattern, as parsed by `re`, is not found; None where it would be too large."""
     try:
         return _Written(*Automaton(parsed).others()).pattern()
-    except Beyond:
+    except Unsupported:
         return None
 
 
 class _Written:
-    """A pattern for an automaton: its states are taken away one after another, the ways through them written down."""
+    """The pattern of an automaton, by state elimination: states are removed one after another, and the paths through
+    each become patterns on the edges between its neighbours."""
 
     def __init__(self, states: list[State], ends: set[int]) -> None:
         last, first = len(states), len(states) + 1
-        self._ways: dict[tuple[int, int], str] = {(first, 0): ""}
-        self._ways |= {(number, last): "" for number in ends}
-        for number, leads in enumerate(states):
-            self._ways |= {(number, to): spelled(letters) for to, letters in leads.items()}
+        self._edges: dict[tuple[int, int], str] = {(first, 0): ""}
+        self._edges |= {(number, last): "" for number in ends}
+        for number, edges in enumerate(states):
+            self._edges |= {(number, to): spelled(letters) for to, letters in edges.items()}
         self._last, self._first = last, first
         self._left = set(range(len(states)))
 
     def pattern(self) -> str:
-        """Raises `Beyond` where it would be too long, or where there is no such text."""
+        """The whole pattern. Raises `Unsupported` where it would be too long, or where there is no such text."""
         while self._left:
-            self._take(min(self._left, key=self._cost))
-        way = self._ways.get((self._first, self._last))
-        if way is None or len(way) > MAX_WRITTEN:
-            raise Beyond
-        return f"^(?:{way})$"
+            self._eliminate(min(self._left, key=self._cost))
+        path = self._edges.get((self._first, self._last))
+        if path is None or len(path) > MAX_WRITTEN:
+            raise Unsupported
+        return f"^(?:{path})$"
 
     def _around(self, state: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        into = [(a, way) for (a, b), way in self._ways.items() if b == state and a != state]
-        out = [(b, way) for (a, b), way in self._ways.items() if a == state and b != state]
+        into = [(a, way) for (a, b), way in self._edges.items() if b == state and a != state]
+        out = [(b, way) for (a, b), way in self._edges.items() if a == state and b != state]
         return into, out
 
     def _cost(self, state: int) -> int:
+        """The characters that eliminating a state would write."""
         into, out = self._around(state)
         before, after = sum(len(way) for _, way in into), sum(len(way) for _, way in out)
-        loop = len(self._ways.get((state, state), ""))
+        loop = len(self._edges.get((state, state), ""))
         return before * len(out) + after * len(into) + loop * len(into) * len(out)
 
-    def _take(self, state: int) -> None:
+    def _eliminate(self, state: int) -> None:
         into, out = self._around(state)
-        loop = self._ways.get((state, state))
-        again = f"{_group(loop)}*" if loop else ""
+        loop = self._edges.get((state, state))
+        repeat = f"{_group(loop)}*" if loop else ""
         for before, first in into:
             for after, second in out:
-                way = f"{_side(first)}{again}{_side(second)}"
-                known = self._ways.get((before, after))
-                self._ways[before, after] = way if known is None else f"{known}|{way}"
-                if len(self._ways[before, after]) > MAX_WRITTEN:
-                    raise Beyond
-        self._ways = {key: way for key, way in self._ways.items() if state not in key}
+                path = f"{_side(first)}{repeat}{_side(second)}"
+                existing = self._edges.get((before, after))
+                self._edges[before, after] = path if existing is None else f"{existing}|{path}"
+                if len(self._edges[before, after]) > MAX_WRITTEN:
+                    raise Unsupported
+        self._edges = {key: path for key, path in self._edges.items() if state not in key}
         self._left.remove(state)
 
 
@@ -104,11 +111,11 @@ MAX_PLACES = 400
 MAX_STATES = 40
 
 State = dict[int, Ranges]
-"""The characters that lead from a state to others, by their numbers."""
+"""The edges of a state: the characters that lead to each other state, by its number."""
 
 
-class Beyond(Exception):
-    """A pattern has parts of which there is no automaton here, or too many."""
+class Unsupported(Exception):
+    """A pattern with parts that have no automaton here, or with too many."""
 
 
 CATEGORIES = {
@@ -116,14 +123,15 @@ CATEGORIES = {
     _constants.CATEGORY_SPACE: SPACES,
     _constants.CATEGORY_WORD: WORDS,
     _constants.CATEGORY_NOT_DIGIT: outside(DIGITS),
-    _constants.CATEGORY_NOT_SPACE: outside(ASCII_SPACES),  # by all that is a space to some
+    # A character that only some implementations count as a space is in both classes.
+    _constants.CATEGORY_NOT_SPACE: outside(ASCII_SPACES),
     _constants.CATEGORY_NOT_WORD: outside(WORDS),
 }
 NEWLINE = outside([(10, 10)])
 
 
 def _characters(kind: Any, content: Any) -> Ranges | None:
-    """The characters that a part of a pattern stands for, where it stands for one."""
+    """The characters that a part of a pattern matches; None for a part that matches more than one character."""
     if kind is _constants.LITERAL:
         return [(content, content)]
     if kind is _constants.NOT_LITERAL:
@@ -132,21 +140,22 @@ def _characters(kind: Any, content: Any) -> Ranges | None:
         return NEWLINE
     if kind is not _constants.IN:
         return None
-    found: Ranges = []
+    ranges: Ranges = []
     for inner, value in content:
         if inner is _constants.LITERAL:
-            found.append((value, value))
+            ranges.append((value, value))
         elif inner is _constants.RANGE:
-            found.append(value)
+            ranges.append(value)
         elif inner is _constants.CATEGORY:
-            found += CATEGORIES[value]
+            ranges += CATEGORIES[value]
         elif inner is not _constants.NEGATE:
-            raise Beyond
-    return outside(found) if content[0][0] is _constants.NEGATE else found
+            raise Unsupported
+    return outside(ranges) if content[0][0] is _constants.NEGATE else ranges
 
 
 class Automaton:
-    """Places between the parts of a pattern: from each, characters lead to others, or nothing does."""
+    """A nondeterministic automaton of the texts in which a pattern is found: places, with edges by characters (`_by`)
+    and without any (`_free`)."""
 
     def __init__(self, parsed: Any) -> None:
         self._by: list[list[tuple[Ranges, int]]] = []
@@ -168,18 +177,18 @@ class Automaton:
 
     def _place(self) -> int:
         if len(self._by) >= MAX_PLACES:
-            raise Beyond
+            raise Unsupported
         self._by.append([])
         self._free.append([])
         return len(self._by) - 1
 
     def _add(self, parts: Iterable[tuple[Any, Any]], begin: int, end: int) -> None:
-        at = begin
+        place = begin
         for kind, content in parts:
             following = self._place()
-            self._part(kind, content, at, following)
-            at = following
-        self._free[at].append(end)
+            self._part(kind, content, place, following)
+            place = following
+        self._free[place].append(end)
 
     def _part(self, kind: Any, content: Any, begin: int, end: int) -> None:
         allowed = _characters(kind, content)
@@ -191,44 +200,46 @@ class Automaton:
         elif kind is _constants.SUBPATTERN:
             self._add(content[-1], begin, end)
         elif kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
-            least, most, repeated = content
-            self._repeated(least, most, repeated, begin, end)
+            low, high, repeated = content
+            self._repeated(low, high, repeated, begin, end)
         else:
-            raise Beyond
+            raise Unsupported
 
-    def _repeated(self, least: int, most: Any, parts: Any, begin: int, end: int) -> None:
-        at = begin
-        for _ in range(least):
+    def _repeated(self, low: int, high: Any, parts: Any, begin: int, end: int) -> None:
+        place = begin
+        for _ in range(low):
             following = self._place()
-            self._add(parts, at, following)
-            at = following
-        if most is _constants.MAXREPEAT:
-            loop, again = self._place(), self._place()
-            self._free[at].append(loop)
-            self._add(parts, loop, again)
-            self._free[again].append(loop)
+            self._add(parts, place, following)
+            place = following
+        if high is _constants.MAXREPEAT:
+            loop, end_of_loop = self._place(), self._place()
+            self._free[place].append(loop)
+            self._add(parts, loop, end_of_loop)
+            self._free[end_of_loop].append(loop)
             self._free[loop].append(end)
             return
-        for _ in range(most - least):
-            self._free[at].append(end)
+        for _ in range(high - low):
+            self._free[place].append(end)
             following = self._place()
-            self._add(parts, at, following)
-            at = following
-        self._free[at].append(end)
+            self._add(parts, place, following)
+            place = following
+        self._free[place].append(end)
 
     def _closed(self, places: Iterable[int]) -> frozenset[int]:
-        found = set(places)
-        pending = list(found)
+        """The places that are reached from these without a character."""
+        reached = set(places)
+        pending = list(reached)
         while pending:
             for place in self._free[pending.pop()]:
-                if place not in found:
-                    found.add(place)
+                if place not in reached:
+                    reached.add(place)
                     pending.append(place)
-        return frozenset(found)
+        return frozenset(reached)
 
     def others(self) -> tuple[list[State], set[int]]:
-        """States, the first one first, with the characters that lead from each to others; and those in which a text
-        may end that the pattern is not found in."""
+        """The deterministic automaton of the other texts: its states, the first one first, and the numbers of those
+        in which such a text may end."""
+        # The letters: ranges of characters between all ends of ranges in the pattern.
         edges = {0, MAX_CODE + 1}
         for leading in self._by:
             for ranges, _ in leading:
@@ -241,9 +252,10 @@ class Automaton:
         queue = list(numbers)
         for places in queue:
             number = numbers[places]
+            # A place at the pattern's end means that the pattern is found: such a state is none of the others' ends.
             if self._end not in places:
                 ends.add(number)
-            leads: State = {}
+            edges_out: State = {}
             for letter in letters:
                 reached = self._closed(
                     to
@@ -253,12 +265,12 @@ class Automaton:
                 )
                 if reached not in numbers:
                     if len(numbers) >= MAX_STATES * 4:
-                        raise Beyond
+                        raise Unsupported
                     numbers[reached] = len(numbers)
                     queue.append(reached)
-                leads.setdefault(numbers[reached], []).append(letter)
-            states.append(leads)
-        return _least(states, ends)
+                edges_out.setdefault(numbers[reached], []).append(letter)
+            states.append(edges_out)
+        return _minimized(states, ends)
 
 
 def _branches(parts: list[tuple[Any, Any]]) -> list[Any]:
@@ -268,37 +280,37 @@ def _branches(parts: list[tuple[Any, Any]]) -> list[Any]:
     return [parts]
 
 
-def _least(states: list[State], ends: set[int]) -> tuple[list[State], set[int]]:
-    """The same with as few states as can be, without those from which no end is reached."""
-    group = [number in ends for number in range(len(states))]
-    kinds: list[int] = [int(one) for one in group]
+def _minimized(states: list[State], ends: set[int]) -> tuple[list[State], set[int]]:
+    """The same automaton with the fewest states, without those that reach no end."""
+    # Moore's algorithm: states of one class are split until their edges lead to the same classes.
+    classes = [int(number in ends) for number in range(len(states))]
     while True:
         keys = [
             (
-                kinds[number],
-                frozenset((letter, kinds[to]) for to, letters in leads.items() for letter in letters),
+                classes[number],
+                frozenset((letter, classes[to]) for to, letters in edges.items() for letter in letters),
             )
-            for number, leads in enumerate(states)
+            for number, edges in enumerate(states)
         ]
         names = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-        found = [names[key] for key in keys]
-        if len(names) == len(set(kinds)):
+        refined = [names[key] for key in keys]
+        if len(names) == len(set(classes)):
             break
-        kinds = found
+        classes = refined
     merged: list[State] = [{} for _ in names]
-    for number, leads in enumerate(states):
-        one: State = {}
-        for to, letters in leads.items():
-            one.setdefault(found[to], []).extend(letters)
-        merged[found[number]] = one
-    last = {found[number] for number in ends}
+    for number, edges in enumerate(states):
+        merged_edges: State = {}
+        for to, letters in edges.items():
+            merged_edges.setdefault(refined[to], []).extend(letters)
+        merged[refined[number]] = merged_edges
+    last = {refined[number] for number in ends}
     alive, grows = set(last), True
     while grows:
         more = {number for number, leads in enumerate(merged) if alive & set(leads)} - alive
         alive |= more
         grows = bool(more)
     if len(alive) > MAX_STATES:
-        raise Beyond
+        raise Unsupported
     kept = [
         {to: letters for to, letters in leads.items() if to in alive} if number in alive else {}
         for number, leads in enumerate(merged)

@@ -1,4 +1,4 @@
-"""Schemas of every draft as nodes (`nodes.py`): what a draft does not know, and what only describes, is left out."""
+"""Schemas of every draft as nodes (`nodes.py`). Keywords that a draft does not have, and annotations, are left out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SINCE = {
 }
 FIRST = {keyword: draft for draft, keywords in SINCE.items() for keyword in keywords}
 FIRST |= {"unevaluatedProperties": 2019, "unevaluatedItems": 2019}
-# Formats of the specification that no library of grammars knows: to be told, not to be dropped.
+# Formats of the specification that no grammar library knows. They are kept, so that a note can name them.
 OTHER_FORMATS = (
     "regex",
     "idn-email",
@@ -45,7 +45,7 @@ COUNTS = ("minLength", "minItems", "minProperties", "maxLength", "maxItems", "ma
 
 
 def draft_of(schema: Any) -> int:
-    """The draft that a schema names; the newest where it names none."""
+    """The draft that a schema declares; the newest where it declares none."""
     name = schema.get("$schema") if isinstance(schema, dict) else None
     if isinstance(name, str) and "draft-03" in name:
         raise TooMuch("draft 3")
@@ -53,7 +53,7 @@ def draft_of(schema: Any) -> int:
 
 
 class Document:
-    """One schema's text, and the nodes that were made of its parts."""
+    """One schema, and the nodes that were made of its parts."""
 
     def __init__(self, schema: Any) -> None:
         self.draft = draft_of(schema)
@@ -64,17 +64,18 @@ class Document:
         self._pending: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def root(self) -> Node:
-        """The whole schema."""
+        """The node of the whole schema."""
         return self.node(self._schema)
 
     def node(self, raw: Any) -> Node:
-        """The node of a part. Raises `TooMuch` for what is no schema."""
+        """The node of a part. Raises `TooMuch` for a value that is no schema."""
         node = self._shell(raw)
         while self._pending:
             self._fill(*self._pending.pop())
         return node
 
     def _shell(self, raw: Any) -> Node:
+        """The node of a part, still empty where it is new. It is filled later, so that cyclic references end."""
         if isinstance(raw, bool):
             return raw
         if not isinstance(raw, dict):
@@ -101,8 +102,9 @@ class Document:
         self._applied(known, node)
         self._items(known, node)
         self._unevaluated(known, node)
+        # Properties keep the order of the schema, which depends on the order of keywords.
         order = {SOURCES.get(key, key): i for i, key in enumerate(raw)}
-        for key in sorted(node, key=lambda key: order.get(key, -1)):  # as they were written
+        for key in sorted(node, key=lambda key: order.get(key, -1)):
             node[key] = node.pop(key)
 
     def _target(self, raw: dict[str, Any], reference: str) -> Node | str:
@@ -114,15 +116,15 @@ class Document:
     def _plain(self, raw: dict[str, Any], node: dict[str, Any]) -> None:
         if "type" in raw:
             node["type"] = tuple([raw["type"]] if isinstance(raw["type"], str) else raw["type"])
-        listed = [
+        value_lists = [
             Values(values)
             for values in ([raw["const"]] if "const" in raw else None, raw.get("enum"))
             if values
         ]
-        if listed:
-            node["enum"] = listed[0]
-        if listed[1:]:
-            node["allOf"] = [{"enum": listed[1]}]
+        if value_lists:
+            node["enum"] = value_lists[0]
+        if value_lists[1:]:
+            node["allOf"] = [{"enum": value_lists[1]}]
         for key in COUNTS:
             if key in raw and (raw[key] or key.startswith("max")):
                 node[key] = int(raw[key])
@@ -140,7 +142,7 @@ class Document:
                 node[key] = raw[key]
         for key, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             value = raw.get(key)
-            if value is True and bound in raw:  # as in draft 4
+            if value is True and bound in raw:  # draft 4 has it as a flag
                 node[key] = node.pop(bound)
             elif isinstance(value, int | float) and not isinstance(value, bool) and self.draft > 4:
                 node[key] = value
@@ -184,42 +186,50 @@ class Document:
                 node.setdefault("allOf", []).append({"$ref": self._dynamic(raw, key)})
 
     def _dynamic(self, raw: dict[str, Any], key: str) -> Node | str:
-        """Where it can lead to one place only, as a `$ref`."""
+        """The target of a dynamic reference that can lead to one place only, as that of a `$ref`."""
         name = raw[key].partition("#")[2] if isinstance(raw[key], str) else ""
         if len(self.references.dynamic.get(name, [])) > 1 or (key == "$recursiveRef" and raw[key] != "#"):
             raise TooMuch(f"{key} that may lead to several places")
         return self._target(raw, raw[key])
 
     def _items(self, raw: dict[str, Any], node: dict[str, Any]) -> None:
-        first, rest = raw.get("prefixItems"), raw.get("items")
-        if isinstance(rest, list):  # as until 2019
-            first, rest = rest, raw.get("additionalItems")
-        if first is not None:
-            node["prefixItems"] = [self._shell(item) for item in first]
+        prefix, rest = raw.get("prefixItems"), raw.get("items")
+        if isinstance(rest, list):  # drafts until 2019 have no prefixItems
+            prefix, rest = rest, raw.get("additionalItems")
+        if prefix is not None:
+            node["prefixItems"] = [self._shell(item) for item in prefix]
         if rest is not None:
             node["items"] = self._shell(rest)
         if "contains" in raw:
-            least, most = raw.get("minContains", 1), raw.get("maxContains")
-            if least or most is not None:
-                node["contains"] = (self._shell(raw["contains"]), int(least), most and int(most))
-                if most == 0:
-                    node["contains"] = (self._shell(raw["contains"]), int(least), 0)
+            low, high = raw.get("minContains", 1), raw.get("maxContains")
+            if low or high is not None:
+                node["contains"] = (self._shell(raw["contains"]), int(low), high and int(high))
+                if high == 0:
+                    node["contains"] = (self._shell(raw["contains"]), int(low), 0)
 
     def _unevaluated(self, raw: dict[str, Any], node: dict[str, Any]) -> None:
-        for key, stated in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
-            if key not in raw or raw[key] is True or (stated in raw and not isinstance(raw[stated], list)):
+        for key, evaluating in (
+            ("unevaluatedProperties", "additionalProperties"),
+            ("unevaluatedItems", "items"),
+        ):
+            if (
+                key not in raw
+                or raw[key] is True
+                or (evaluating in raw and not isinstance(raw[evaluating], list))
+            ):
                 continue
             if any(name in raw for name in APPLIED) or (key == "unevaluatedItems" and "contains" in raw):
                 raise TooMuch(f"{key} beside schemas that hold at once")
-            if stated not in node:
-                node[stated] = self._shell(raw[key])
+            if evaluating not in node:
+                node[evaluating] = self._shell(raw[key])
 
 
 NOT_SCHEMAS = ("enum", "const", "default", "examples")
 
 
 class References:
-    """The places of a schema's text. `places` tells where an object stands, by its identity."""
+    """The targets of `$ref` in a schema: JSON pointers, `$id` and anchors, by the rules of its draft. `places` has
+    the place of each object, by its identity."""
 
     def __init__(self, root: Any, draft: int) -> None:
         self._id = "id" if draft <= 4 else "$id"
@@ -232,7 +242,7 @@ class References:
         self._walk(root)
 
     def resolve(self, node: dict[str, Any], reference: str) -> Any:
-        """What a reference of `node` leads to. Raises `KeyError` where that is not in the document."""
+        """The target of a reference of `node`. Raises `KeyError` where it is not in the document."""
         base, fragment = urldefrag(urljoin(self._bases.get(id(node), ""), reference))
         if base not in self._resources and reference.startswith("#"):
             base, fragment = self._bases.get(id(node), ""), reference[1:]
@@ -259,7 +269,7 @@ class References:
             ]
 
     def _enter(self, node: dict[str, Any], base: str) -> str:
-        """The base of what is in an object; notes the names that it has."""
+        """Register the names of an object. Returns the base URI of its contents."""
         name = node.get(self._id)
         if isinstance(name, str) and not (self._draft <= 7 and "$ref" in node):
             if name.startswith("#"):
@@ -277,7 +287,7 @@ class References:
 
 
 def pointed(root: Any, pointer: str) -> Any:
-    """What a JSON pointer, as it stands in a URI, leads to. Raises `KeyError`."""
+    """The target of a JSON pointer as a URI has it. Raises `KeyError`."""
     target = root
     for part in pointer.split("/")[1:]:
         name = unquote(part).replace("~1", "/").replace("~0", "~")

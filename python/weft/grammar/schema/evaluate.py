@@ -1,4 +1,4 @@
-"""Whether a value satisfies a node: true, false, or None where a pattern or a format leaves that open."""
+"""Whether a value satisfies a node: True, False, or None where a pattern or a format leaves that open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Steps:
 
 
 def holds(value: Any, node: Node | str, depth: int = 0, steps: _Steps | None = None) -> bool | None:
-    """Whether `value` satisfies `node`."""
+    """Whether `value` satisfies `node`; None also where the evaluation goes too deep or takes too many steps."""
     if isinstance(node, bool):
         return node
     steps = steps or _Steps()
@@ -36,13 +36,13 @@ def holds(value: Any, node: Node | str, depth: int = 0, steps: _Steps | None = N
 
 
 class _Results:
-    """What several verdicts come to together."""
+    """The conjunction of several verdicts."""
 
     def __init__(self) -> None:
         self.total: bool | None = True
 
     def add(self, verdict: bool | None) -> bool:
-        """Whether all is false now."""
+        """Add a verdict. Returns whether the conjunction is False now."""
         if verdict is None:
             self.total = None
         return verdict is False
@@ -64,12 +64,12 @@ def _not(verdict: bool | None) -> bool | None:
     return None if verdict is None else not verdict
 
 
-def _count(verdicts: Iterable[bool | None], least: int, most: int | None) -> bool | None:
-    found = list(verdicts)
-    sure, maybe = found.count(True), found.count(None)
-    if sure >= least and (most is None or sure + maybe <= most):
+def _count(verdicts: Iterable[bool | None], low: int, high: int | None) -> bool | None:
+    all_verdicts = list(verdicts)
+    num_true, num_unknown = all_verdicts.count(True), all_verdicts.count(None)
+    if num_true >= low and (high is None or num_true + num_unknown <= high):
         return True
-    return False if sure + maybe < least or (most is not None and sure > most) else None
+    return False if num_true + num_unknown < low or (high is not None and num_true > high) else None
 
 
 def _keyword(
@@ -127,7 +127,7 @@ def _number(value: Any, key: str, wanted: Any) -> bool | None:
 
 
 def divides(step: Any, value: Any) -> bool:
-    """Whether a number is a multiple of another, as they are written in decimals."""
+    """Whether a number is a multiple of another, by their decimal spelling."""
     return (Fraction(str(value)) / Fraction(str(step))).denominator == 1
 
 
@@ -153,8 +153,8 @@ def _array(value: list[Any], key: str, wanted: Any, node: dict[str, Any], check:
     if key == "items":
         return _every(check(item, wanted) for item in value[len(node.get("prefixItems", [])) :])
     if key == "contains":
-        schema, least, most = wanted
-        return _count((check(item, schema) for item in value), least, most)
+        schema, low, high = wanted
+        return _count((check(item, schema) for item in value), low, high)
     return True
 
 

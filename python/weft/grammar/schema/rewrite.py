@@ -1,8 +1,11 @@
 """Rewrites JSON schemas into equivalent ones that grammar libraries can enforce.
 
-A goal is a list of nodes that hold together for one value. Each becomes alternatives of merged facts (`read.py`), whose
-parts are goals again; those met before are referred to, so that recursion ends. What is pending waits in lists; only a
-look ahead (`alternatives.py`) calls itself, to a small depth.
+The steps: `document.py` turns a schema of any draft into nodes. A goal is a list of nodes that hold together for one
+value. `alternatives.py` makes all choices of a goal, and `read.py` collects the facts of each alternative
+(`facts.py`); `negate.py`, `late.py` and `evaluate.py` help. `write.py` writes the facts as pieces of JSON schema,
+whose parts are goals again. A goal that was met before is referred to, so recursion ends.
+
+Pending goals wait in lists. Only the look-ahead (`alternatives.py`) recurses, to a small depth.
 """
 
 from __future__ import annotations
@@ -29,9 +32,9 @@ MAX_NESTED = 12
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A schema that means the same. `places` tells where its parts come from, by their identity. A `reason` says why it
-    was left as it was. `lacks_orders` where its open objects are each in one order only, since they have too many.
-    """
+    """An equivalent schema. `places` has the origin of its parts, by their identity. A `reason` says why the schema
+    was left unchanged. With `lacks_orders`, its open objects have one order of properties each, since there are
+    too many."""
 
     schema: Any
     places: dict[int, Place | None] = field(default_factory=dict)
@@ -40,11 +43,12 @@ class Rewritten:
 
 
 def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -> Rewritten:
-    """A schema that accepts what `schema` accepts, in words that grammar libraries know; plain JSON data, as is
-    `schema`. Without `open_objects`, objects that name properties have no others, unless the schema says so. Properties
-    come in some orders (`order.py`); with `all_orders` in each, or, where these are too many, in the schema's alone.
+    """A schema that accepts exactly the values of `schema`, in keywords that grammar libraries know; both are plain
+    JSON data. Without `open_objects`, objects that name properties have no others, unless the schema allows them.
+    Properties come in some orders (`write.py`); with `all_orders` in every order or, where these are too many, in
+    the schema's only.
 
-    What can't be rewritten is left as it was, a part of it or the whole. Never raises for what a schema holds.
+    A schema, or a part of it, that can't be rewritten is left unchanged. Raises nothing, whatever the schema holds.
     """
     try:
         return _Rewriting(schema, open_objects, all_orders).result()
@@ -54,13 +58,13 @@ def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -
         RecursionError,
         ArithmeticError,
         ValueError,
-    ) as error:  # numbers and depths that Python can't take
+    ) as error:  # from numbers and depths beyond Python's limits
         return Rewritten(schema, reason=str(error) or type(error).__name__)
 
 
 @dataclass
 class _Written:
-    """A goal, what became of it, and where that goes."""
+    """A goal, the pieces that it became, and how often it is used."""
 
     goal: Goal
     place: Place | None
@@ -74,7 +78,7 @@ class _Written:
 
 
 class _Hole:
-    """Where a goal's schema goes."""
+    """Stands for a goal's schema until it is written."""
 
     def __init__(self, key: frozenset[int]) -> None:
         self.key = key
@@ -94,7 +98,7 @@ class _Rewriting:
 
     def result(self) -> Rewritten:
         root = self._hole([self._document.root()], 0, None)
-        for written in self._pending:  # it grows meanwhile
+        for written in self._pending:  # writing appends to it
             self._write(written)
         if self._is_open:
             self._order()
@@ -106,8 +110,8 @@ class _Rewriting:
     # Goals
 
     def _flat(self, goal: Goal) -> Goal:
-        """A goal's nodes without those that say nothing; references that stand alone are followed."""
-        found: dict[int, Node] = {}
+        """A goal's nodes, without those that state nothing. References that stand alone are followed."""
+        nodes: dict[int, Node] = {}
         for node in goal:
             seen: set[int] = set()
             while isinstance(node, dict) and len(node) == 1 and id(node) not in seen:
@@ -129,11 +133,11 @@ class _Rewriting:
             if node is False:
                 return [False]
             if isinstance(node, dict) and set(node) - {DERIVED}:
-                found[id(node)] = node
-        return list(found.values())
+                nodes[id(node)] = node
+        return list(nodes.values())
 
     def _hole(self, goal: Goal, depth: int, place: Place | None) -> Any:
-        """What stands for a goal until all are written."""
+        """The placeholder of a goal; True or False where the goal is trivial."""
         flat = self._flat(goal)
         if not flat:
             return True
@@ -155,15 +159,16 @@ class _Rewriting:
         def hole(goal: Goal) -> Any:
             return self._hole(goal, written.depth + 1, written.place)
 
-        found: list[Piece] = []
+        all_pieces: list[Piece] = []
         for branch in self._alternatives.expand(written.goal):
             if branch.is_choice:
-                # Nothing but a choice: each alternative by itself, so that what is named stays in one place.
+                # Nothing but a choice: each alternative becomes a goal of its own, so that other users can refer to
+                # it.
                 for choice in self._alternatives.choices(branch, branch.forks[0]):
-                    found.append(Piece({"anyOf": [hole(choice)]}, [choice]))
+                    all_pieces.append(Piece({"anyOf": [hole(choice)]}, [choice]))
             else:
-                found += pieces(branch, self._is_open, hole)
-        written.pieces = found
+                all_pieces += pieces(branch, self._is_open, hole)
+        written.pieces = all_pieces
 
     def _order(self) -> None:
         if self._all_orders and any(lack_orders(written.pieces) for written in self._pending):
@@ -177,10 +182,11 @@ class _Rewriting:
                         self._written[value.key].uses += 1
             written.pieces = ordered
 
-    # What is written
+    # Writing
 
     def _find_existing(self) -> None:
-        """Which goals some value satisfies, as far as what they need shows."""
+        """Find the goals that some value satisfies: a goal does if one of its pieces needs only such goals. Drops all
+        other pieces."""
         waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}
         missing: dict[int, int] = {}
         ready: list[_Written] = []
@@ -204,8 +210,8 @@ class _Rewriting:
                 if not needed:
                     reach(written)
         while ready:
-            done = ready.pop()
-            for written, piece in waiting.get(frozenset(map(id, done.goal)), ()):
+            reached = ready.pop()
+            for written, piece in waiting.get(frozenset(map(id, reached.goal)), ()):
                 missing[id(piece)] -= 1
                 if missing[id(piece)] == 0:
                     reach(written)
@@ -213,7 +219,7 @@ class _Rewriting:
             written.pieces = [piece for piece in written.pieces if missing[id(piece)] == 0]
 
     def _key(self, goal: Goal) -> frozenset[int] | None:
-        """What tells a goal from others; None where nothing satisfies it, empty where everything does."""
+        """The key of a goal; None where no value satisfies it, empty where every value does."""
         flat = self._flat(goal)
         return None if flat == [False] else frozenset(map(id, flat))
 
@@ -246,7 +252,7 @@ class _Rewriting:
         return Rewritten(schema, {**places, id(schema): top.place}, lacks_orders=self._lacks_orders)
 
     def _fill(self, value: Any) -> None:
-        """Puts schemas into the holes of one goal's; those of others are filled on their own."""
+        """Fill the holes in one goal's schema. Other goals are filled on their own."""
         pending = [value]
         while pending:
             part = pending.pop()
@@ -261,45 +267,47 @@ class _Rewriting:
                     pending.append(item)
 
 
-def _joined(found: list[Piece]) -> Any:
-    """One schema for all pieces; types that stand alone are named together."""
-    plain = [p.schema["type"] for p in found if p.is_plain]
-    names = list(dict.fromkeys(n for types in plain for n in (types if isinstance(types, list) else [types])))
-    rest = [piece.schema for piece in found if not piece.is_plain]
+def _joined(all_pieces: list[Piece]) -> Any:
+    """One schema for all pieces. Types without bounds are named together."""
+    plain_types = [p.schema["type"] for p in all_pieces if p.is_plain]
+    names = list(
+        dict.fromkeys(n for types in plain_types for n in (types if isinstance(types, list) else [types]))
+    )
+    schemas = [piece.schema for piece in all_pieces if not piece.is_plain]
     if "number" in names and "integer" in names:
         names.remove("integer")
     if len(names) == 6:
         return True
     if names:
-        rest.insert(0, {"type": names if len(names) > 1 else names[0]})
+        schemas.insert(0, {"type": names if len(names) > 1 else names[0]})
     choices = [
-        item for schema in rest for item in (schema["anyOf"] if set(schema) == {"anyOf"} else [schema])
+        item for schema in schemas for item in (schema["anyOf"] if set(schema) == {"anyOf"} else [schema])
     ]
-    return rest[0] if len(rest) == 1 and set(rest[0]) != {"anyOf"} else {"anyOf": choices}
+    return schemas[0] if len(schemas) == 1 and set(schemas[0]) != {"anyOf"} else {"anyOf": choices}
 
 
 def _is_small(schema: dict[str, Any]) -> bool:
-    """Whether to repeat it is no longer than to refer to it."""
+    """Whether repeating a schema is no longer than referring to it."""
     return len(schema) <= 3 and all(isinstance(value, str | int | float | bool) for value in schema.values())
 
 
 def rewritten(guide: Guide) -> Rewritten:
-    """What is compiled for a guide of the kind json_schema. It must not be changed. Raises `GuideError` where nothing
-    can satisfy the schema.
-    """
-    found = _rewritten(guide.source, guide.open_objects)
-    if found.schema is False:
+    """The rewritten schema of a guide of the kind json_schema, made once for both libraries. It must not be changed.
+    Raises `GuideError` where no value satisfies the schema."""
+    result = _rewritten(guide.source, guide.open_objects)
+    if result.schema is False:
         raise GuideError("JSON schema: nothing can satisfy it")
-    return found
+    return result
 
 
 def in_some_orders(guide: Guide) -> Rewritten:
-    """The same for a library that can't be told of all orders otherwise: with some of them, where it lacks them."""
-    found = rewritten(guide)
-    if not found.lacks_orders:
-        return found
+    """The same for a library that has no other way to allow all orders: where it lacks orders, some of them are
+    written out."""
+    result = rewritten(guide)
+    if not result.lacks_orders:
+        return result
     ordered = rewrite(json.loads(guide.source), guide.open_objects)
-    return found if ordered.reason else ordered
+    return result if ordered.reason else ordered
 
 
 @functools.lru_cache(maxsize=8)
