@@ -81,8 +81,8 @@ class CompileParts(Protocol):
 
     @property
     def time_left_s(self) -> float:
-        """Seconds until nobody waits for the compile any more, counted while this process runs. A compile that can be
-        stopped should stop then."""
+        """Seconds until the compile's time is over, counted while this process runs. A compile that can be stopped
+        should stop then."""
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
         """Compile a guide that is a part of this guide, on the same thread. Raises `GuideError`."""

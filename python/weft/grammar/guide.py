@@ -355,9 +355,9 @@ def words(guide: Guide) -> str:
     )
 
 
-def _need_text(what: str, text: object) -> None:
+def _need_text(kind: str, text: object) -> None:
     if not isinstance(text, str):
-        raise GuideError(f"{what} needs a str, not {type(text).__name__}")
+        raise GuideError(f"{kind} needs a str, not {type(text).__name__}")
 
 
 def _schema_data(schema: Any) -> Any:

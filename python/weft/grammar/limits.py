@@ -2,7 +2,7 @@
 
 `check_costs` counts what XGrammar expands. `check_chain` bounds how deep a library recurses, which its native stack
 must bear: each level of a guide counts, such as an object within an object of a JSON schema, the target of a
-reference, a rule that a rule names, or a group within a group. Of a cycle every part counts once, as no library
+reference, a rule that a rule names, or a group within a group. Every part of a cycle counts once, as no library
 enters one twice. So the length of a chain is never too low. For honest guides it is small: under 100 for all but a
 few of thousands of schemas that people wrote. All checks take time linear in the text, and none recurses.
 """

@@ -60,10 +60,10 @@ class Notes:
         """One line for each of the first notes; the rest is counted."""
         lines: list[str] = []
         count = 0
-        for place, what in found:
+        for place, description in found:
             count += 1
             if count <= MAX_NOTES:
-                lines.append(escaped(f"{where(place)}: {shortened(what, MAX_NOTE)}"))
+                lines.append(escaped(f"{where(place)}: {shortened(description, MAX_NOTE)}"))
         return cls(tuple(lines), count)
 
     def told(self) -> tuple[str, ...]:
@@ -81,10 +81,10 @@ class Notes:
         return "; ".join(self.told())
 
 
-def refuse(what: str, library: str, notes: Notes) -> None:
+def refuse(subject: str, library: str, notes: Notes) -> None:
     """Raise `GuideError` if there is a note."""
     if notes:
         raise GuideError(
-            f"{what}: {library} does not enforce all of it: {notes}. Change that, or give strict=False (--no-strict), "
-            "which enforces the rest"
+            f"{subject}: {library} does not enforce all of it: {notes}. Change that, or give strict=False "
+            "(--no-strict), which enforces the rest"
         )

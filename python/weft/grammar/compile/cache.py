@@ -1,4 +1,4 @@
-"""What a compiler remembers of guides: the compiled ones, within a number of bytes, and why others were refused."""
+"""The memory of a compiler: compiled guides, within a number of bytes, and why others were refused."""
 
 from __future__ import annotations
 

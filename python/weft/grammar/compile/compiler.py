@@ -235,7 +235,7 @@ class GuideCompiler:
         reason = self._refusals.get(guide)
         return GuideError(reason) if reason is not None else self._workers.refusal(client)
 
-    # What the worker threads call
+    # Called by the worker threads
 
     def _prepare(self, job: Job) -> None:
         """Wait for everything that must not count as the guide's time: the helper process, and imports."""

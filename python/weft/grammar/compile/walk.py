@@ -53,7 +53,7 @@ VERY_SLOW = 4.0  # times `mask_time_s`
 LONGER_S = 0.4  # CPU seconds for continuing walks whose steps seem to grow
 GROWN = 0.05  # the share of `mask_time_s` that a step far into a growing walk may be predicted to take
 
-PARTS, MIN_PART = 8, 6  # a walk is divided into so many parts, of at least so many steps
+PARTS, MIN_PART = 8, 6  # the parts of a walk that are compared, and the least steps of each
 FLOOR_S = 2e-4  # a step below this time is never refused for growth
 MIN_POWER, MAX_POWER = (
     0.5,

@@ -69,8 +69,8 @@ def _refused(option: str) -> GuideError:
 
 def _instead(names: Mapping[str, int]) -> str:
     known = sorted(name for name in names if re.fullmatch(r"<[^<>\s]+>", name))
-    some = f"it has {', '.join(known[:8])}{' and others' if len(known) > 8 else ''}; " if known else ""
-    return f'{some}give a token\'s number, as <[7]>, or write what is text in quotes, as "<tag>"'
+    examples = f"it has {', '.join(known[:8])}{' and others' if len(known) > 8 else ''}; " if known else ""
+    return f'{examples}give a token\'s number, as <[7]>, or write what is text in quotes, as "<tag>"'
 
 
 TOKEN = re.compile(

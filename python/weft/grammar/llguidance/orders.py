@@ -132,9 +132,8 @@ class _Grammar:
         needed, pending = {}, [node]
         while pending:
             for part in _parts(pending.pop()):
-                if (
-                    "oneOf" in part
-                ):  # LLGuidance must compile it alone, to report whether it tells the branches apart
+                # Only a compile of the schema alone shows whether LLGuidance can tell the branches apart.
+                if "oneOf" in part:
                     raise _NoCounterpart
                 name = part.get("$ref", "").removeprefix(REFERENCE)
                 if name and name not in needed:
@@ -218,14 +217,16 @@ class _Grammar:
     def _others(self, node: dict[str, Any], taken: list[str], depth: int) -> str:
         """Properties that are not named, one or more; "" where there may be none."""
         rest = node.get("additionalProperties", True)
-        found = list(node.get("patternProperties", {}).items())
+        by_pattern = list(node.get("patternProperties", {}).items())
         members = []
-        if len(found) > 1 or any(patterns.found(found[0][0], name) is None for name in taken if found):
+        if len(by_pattern) > 1 or any(
+            patterns.found(by_pattern[0][0], name) is None for name in taken if by_pattern
+        ):
             raise _NoCounterpart  # schemas of several patterns for one name hold at once
-        if not found:
+        if not by_pattern:
             members += [(self._other_name(taken), rest)] if rest is not False else []
         else:
-            pattern, value = found[0]
+            pattern, value = by_pattern[0]
             inside = [name for name in taken if patterns.found(pattern, name)]
             outside = patterns.inverse(pattern) if rest is not False else None
             if value is not False:

@@ -116,10 +116,10 @@ def prepared(
         _spell(node)
     if not isinstance(schema, dict):
         schema = {} if schema else {"not": {}}
-    held = _held_together(schema)
+    combined = _held_together(schema)
     for _, node in json_schema.subschemas(schema):
         _split(node)
-        if not open_objects and id(node) not in held:
+        if not open_objects and id(node) not in combined:
             _close(node)
     if separators is None:
         repeat = "+" if max_whitespace is None else f"{{1,{max_whitespace}}}"
@@ -162,15 +162,15 @@ def _spell(node: dict[str, Any]) -> None:
 
 def _held_together(schema: Any) -> set[int]:
     """The schema objects (by identity) that hold together with another one for the same value."""
-    held: set[int] = set()
+    combined: set[int] = set()
     pending = [node for _, node in json_schema.subschemas(schema) if _num_parts(node) > 1]
     while pending:
         node = pending.pop()
-        if id(node) in held:
+        if id(node) in combined:
             continue
-        held.add(id(node))
+        combined.add(id(node))
         pending += _applied(schema, node)
-    return held
+    return combined
 
 
 def _num_parts(node: dict[str, Any]) -> int:

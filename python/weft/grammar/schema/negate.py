@@ -136,7 +136,7 @@ def _object(key: str, value: Any) -> list[Node] | None:
         matched = {pattern: patterns.texts(pattern) for pattern in value}
         if None in matched.values():
             return None
-        return [having(name, negative(value[p])) for p, found in matched.items() for name in found or ()]
+        return [having(name, negative(value[p])) for p, listed in matched.items() for name in listed or ()]
     return None
 
 

@@ -121,10 +121,10 @@ def _strings(strings: Strings) -> dict[str, Any]:
     if strings.high is not None:
         schema["maxLength"] = strings.high
     more = []
-    for key, found in (("pattern", strings.patterns), ("format", strings.formats)):
-        if found:
-            schema[key] = found[0]
-        more += [{"type": "string", key: value} for value in found[1:]]
+    for key, values in (("pattern", strings.patterns), ("format", strings.formats)):
+        if values:
+            schema[key] = values[0]
+        more += [{"type": "string", key: value} for value in values[1:]]
     return {"allOf": [schema, *more]} if more else schema
 
 

@@ -110,7 +110,7 @@ class _Rules:
             self._rule(f"weft_may_{left}", f"{QUOTE} weft_any | {more}")
 
     def _at_most(self, high: int, is_last: bool) -> str:
-        """A rule for at most so many characters and the closing quote. The last part of a string (`is_last`) has
+        """A rule for at most `high` characters and the closing quote. The last part of a string (`is_last`) has
         `NEAR` more characters after these."""
         name = f"weft_most_{high}{'_last' if is_last else ''}"
         pending = [(high, is_last)]

@@ -273,8 +273,8 @@ def _without_nul(pattern: str, text: str) -> str:
         ranges = _of_class(pattern, text)
     except GuideError:
         return text
-    held = {code for low, high in ranges for code in range(low, min(high, 0x5C) + 1)}
-    if not held >= ALL_CONTROLS or {0x22, 0x5C} <= held:
+    codes = {code for low, high in ranges for code in range(low, min(high, 0x5C) + 1)}
+    if not codes >= ALL_CONTROLS or {0x22, 0x5C} <= codes:
         return text
     kept = outside([*outside(ranges), (0, 0), SURROGATES])
     return f"[{''.join(f'{_char(low)}-{_char(high)}' for low, high in kept)}]"
