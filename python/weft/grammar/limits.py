@@ -190,6 +190,7 @@ MAX_COUNTED = 10**18
 
 def _pattern_costs(text: str, is_ebnf: bool) -> Iterator[tuple[str, int]]:
     """Yield the number of alternatives, the depth of groups, and the positions that the largest repeat expands to."""
+    # The positions of each open group so far, and those of the last part, which a repeat multiplies.
     sizes, last_size = [0], 0
     choices, depth, largest = 1, 0, 0
     for part in (EBNF_PARTS if is_ebnf else REGEX_PARTS).finditer(text):
@@ -441,8 +442,10 @@ def _group_depth(pattern: str) -> int:
 
 def _longest(nodes: list[_Node]) -> int:
     """The longest chain among nodes. In a cycle the depths of all its nodes add up."""
+    # Components come after those that they lead to, so the lengths of their targets are known.
     for cycle in _cycles(nodes):
         inside = {id(node) for node in cycle}
+        # A library enters each node of a cycle at most once, so the deepest reference of each counts once.
         within = sum(
             max((depth for target, depth in node.edges if id(target) in inside), default=0) for node in cycle
         )
@@ -463,8 +466,10 @@ def _cycles(nodes: list[_Node]) -> Iterator[list[_Node]]:
     for root in nodes:
         if root.number >= 0:
             continue
-        work: list[tuple[_Node, Iterator[tuple[_Node, int]]]] = []
-        entering: _Node | None = root
+        work: list[
+            tuple[_Node, Iterator[tuple[_Node, int]]]
+        ] = []  # the call stack of the recursive algorithm
+        entering: _Node | None = root  # the argument of its next call
         while entering is not None or work:
             if entering is not None:
                 entering.number = entering.lowest = count

@@ -32,7 +32,7 @@ STYLES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def tool_style_of(chat_template: str | Mapping[str, str] | None) -> str | None:
     """The format (one of `weft.grammar.tool_styles()`) in which a chat template writes calls; None where it shows no
-    known format. Of several templates by name the one for tools counts."""
+    known format. Among several named templates the one for tools is read."""
     if isinstance(chat_template, Mapping):
         chat_template = chat_template.get("tool_use") or chat_template.get("default")
     if not chat_template:

@@ -50,6 +50,7 @@ class Alternatives:
             self.narrows |= fork.narrows
             choices = self.choices(branch, fork)
             if len(choices) > 1 and len(done) + len(stack) + len(choices) > MAX_BRANCHES:
+                # Too many: the choice is written as an anyOf beside the branch, which libraries may not enforce.
                 branch.unmade.append(choices)
                 stack.append(branch)
                 continue
@@ -96,6 +97,7 @@ class Alternatives:
         nodes = [choice[0] for choice in fork.choices]
         if len(nodes) > MAX_COMPARED:
             return self._listed_apart(nodes)
+        # Exactly one: each node with the negations of all others, except those that it excludes anyway.
         exclusive = []
         for i, node in enumerate(nodes):
             others = [
@@ -119,8 +121,9 @@ class Alternatives:
 
     def _denials(self, branch: Branch, node: Node, choices: list[list[Node]]) -> list[list[Node]]:
         """Alternatives to a node, left out for types of values for which the node can't hold anyway."""
+        # The types for which the node may hold, together with the branch's facts.
         start = branch.facts([node])
-        start.refused = {}
+        start.refused = {}  # or else the node, which must not hold here, would end the sketch
         possible = {name for other in self._sketched(start) for name in other.types}
         free = tuple(name for name in branch.types if name not in possible)
         if not free:
@@ -141,7 +144,8 @@ class Alternatives:
             return True
         if isinstance(first, bool) or isinstance(second, bool):
             return False
-        if all(disjoint(a, b) for a in self._sketch(first) for b in self._sketch(second)):
+        first_sketch, second_sketch = self._sketch(first), self._sketch(second)
+        if all(disjoint(a, b) for a in first_sketch for b in second_sketch):
             return True
         # Together with the branch's own facts the two may exclude each other. Trying costs more, so few pairs are
         # tried.

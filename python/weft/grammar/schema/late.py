@@ -94,10 +94,10 @@ def _sized(branch: Branch, is_open: bool) -> Fork | None:
     optional = [n for n, nodes in parts.named.items() if n not in objects.required and False not in nodes]
     if not optional or parts.separate:
         return None
-    need = max(objects.low - len(objects.required), 0)
-    room = None if objects.high is None else objects.high - len(objects.required)
+    need = max(objects.low - len(objects.required), 0)  # optional properties that must exist
+    room = None if objects.high is None else objects.high - len(objects.required)  # those that may
     if room is not None and room >= len(optional) and parts.is_closed:
-        objects.high = room = None
+        objects.high = room = None  # the bound can't be exceeded
     if need == 0 and room is None:
         return None
     if need > len(optional) and parts.is_closed:
@@ -108,6 +108,7 @@ def _sized(branch: Branch, is_open: bool) -> Fork | None:
         return _beside(branch, "object", [[absent(name) for name in optional]])
     if room is None and need == 1:
         return _first_of(branch, optional)
+    # Each property is there or not. The choices of all of them are as many as the subsets of the allowed sizes.
     if _subsets(len(optional), len(optional) if room is None else room) > MAX_SUBSETS:
         return None
     name = optional[0]
@@ -129,9 +130,10 @@ def _without(names: list[str]) -> Node:
     return {"type": ("object",), "properties": properties, DERIVED: True}
 
 
-def _subsets(count: int, high: int) -> int:
+def _subsets(count: int, max_size: int) -> int:
+    """The number of subsets of `count` elements with at most `max_size`."""
     total = term = 1
-    for size in range(1, min(count, high) + 1):
+    for size in range(1, min(count, max_size) + 1):
         term = term * (count - size + 1) // size
         total += term
     return total

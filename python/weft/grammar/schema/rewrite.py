@@ -103,6 +103,7 @@ class _Rewriting:
         if self._is_open:
             self._order()
         self._find_existing()
+        # Choices that narrow left values out, so "no value satisfies the schema" is not proven.
         if self._alternatives.narrows and isinstance(root, _Hole) and not self._written[root.key].exists:
             raise TooMuch("of the values looked at, none satisfies it")
         return self._assembled(root)
@@ -147,7 +148,7 @@ class _Rewriting:
         if key not in self._written:
             if len(self._written) >= MAX_GOALS:
                 raise TooMuch("too many parts")
-            self._kept.append(flat)
+            self._kept.append(flat)  # keeps the nodes alive, whose identities are the key
             places = [self._document.places[id(node)] for node in flat if id(node) in self._document.places]
             written = _Written(flat, places[0] if places else place, depth)
             self._written[key] = written
@@ -176,6 +177,7 @@ class _Rewriting:
             return
         for written in self._pending:
             ordered = list(in_each_order(written.pieces))
+            # Further orders repeat the properties' schemas. Counted as uses, these become definitions instead.
             for piece in ordered if len(ordered) > len(written.pieces) else ():
                 for value in piece.schema.get("properties", {}).values():
                     if isinstance(value, _Hole):
@@ -187,9 +189,9 @@ class _Rewriting:
     def _find_existing(self) -> None:
         """Find the goals that some value satisfies: a goal does if one of its pieces needs only such goals. Drops all
         other pieces."""
-        waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}
-        missing: dict[int, int] = {}
-        ready: list[_Written] = []
+        waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}  # the pieces that need a goal
+        missing: dict[int, int] = {}  # the needs of a piece that are not known to exist; -1 where one can't
+        ready: list[_Written] = []  # goals found to exist, whose pieces must be told
 
         def reach(written: _Written) -> None:
             if not written.exists:
@@ -202,7 +204,7 @@ class _Rewriting:
                 if None in keys:
                     missing[id(piece)] = -1
                     continue
-                needed = {key for key in keys if key}
+                needed = {key for key in keys if key}  # an empty key is a goal that every value satisfies
                 missing[id(piece)] = len(needed)
                 for key in needed:
                     assert key is not None
@@ -233,6 +235,7 @@ class _Rewriting:
             written.value = _joined(written.pieces) if written.exists else False
             if written is top:
                 written.name = "#"
+            # Definitions hold what is used twice, and cut the nesting of deep schemas.
             elif isinstance(written.value, dict) and (written.uses > 1 or written.depth % MAX_NESTED == 0):
                 if _is_small(written.value):
                     continue

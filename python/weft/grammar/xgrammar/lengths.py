@@ -113,6 +113,8 @@ class _Rules:
         """A rule for at most `high` characters and the closing quote. The last part of a string (`is_last`) has
         `NEAR` more characters after these."""
         name = f"weft_most_{high}{'_last' if is_last else ''}"
+        # A count is a whole block of BLOCK ** k characters and a smaller count, or a count below the block. Below
+        # BLOCK it goes down by one. So there are few rules, and few ways to read a text.
         pending = [(high, is_last)]
         for left, last in pending:  # the loop appends to it
             rule = f"weft_most_{left}{'_last' if last else ''}"

@@ -237,10 +237,12 @@ class _Graph:
     def least(self, root: Node) -> dict[Node, int]:
         """The bytes of the shortest text of each node below `root` that has one. This is Knuth's generalization of
         Dijkstra's algorithm: nodes are settled in the order of their values."""
-        parents: dict[Node, list[tuple[Node, int]]] = defaultdict(list)
-        missing: dict[Node, int] = {}
+        parents: dict[Node, list[tuple[Node, int]]] = defaultdict(list)  # with the repetitions of the child
+        missing: dict[
+            Node, int
+        ] = {}  # children to settle before the node: all of a sequence, one of a choice
         sums: dict[Node, int] = {}
-        ready: list[tuple[int, Node]] = []
+        ready: list[tuple[int, Node]] = []  # a heap of nodes whose value is known
         self.seen, pending = {root}, [root]
         while pending:
             node = pending.pop()
